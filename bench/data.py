@@ -15,14 +15,14 @@ from bench.generated import write_generated
 from bench.setup import VOCABULARY
 from ipu_model.core.files import new_folder
 from tasks.corpus.corpus import make_corpus
-from tasks.downstream.rows import write_rows
+from tasks.downstream.kind import kind_of
+from tasks.downstream.packed_rows import write_rows
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
-from tasks.plan.kinds import load_part
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -77,8 +77,8 @@ class Data:
         """Return the folder of rows of train or dev; make them on first use."""
         folder = self.folder / "rows" / f"squad-{split}"
         if not folder.exists():
-            task = load_part(find_entry(resolve_params(self.stages), "squad"), "rows")
-            write_rows(task, split, self.questions(split), self.tokenizer, folder)
+            entry = find_entry(resolve_params(self.stages), "squad")
+            write_rows(kind_of(entry).encoder(entry), split, self.questions(split), self.tokenizer, folder)
         return folder
 
     def sized_corpus(self, share: float) -> Path:

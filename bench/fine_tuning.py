@@ -29,13 +29,13 @@ from tasks.downstream.inference.entry import infer_entry as applied_entry
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.inference.predict import evaluate
+from tasks.downstream.kind import kind_of
 from tasks.downstream.squad.compare import compare_files
 from tasks.models.model_folders import read_architecture
-from tasks.params.entries import find_entry
+from tasks.params.entries import TRAIN, find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import ModelParams, Params, validate_params
 from tasks.params.sections import RuntimeSpec
-from tasks.plan.kinds import TRAIN, load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, PodiumError
@@ -113,7 +113,7 @@ def make_sides(padded_updates: int | None) -> tuple[Side, ...]:
 def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Fine-tune with our stages, from the base model and the examples, in the current folder."""
     from tasks.downstream.jobs.entry_jobs import build_finetune_job
-    from tasks.downstream.rows import write_rows
+    from tasks.downstream.packed_rows import write_rows
     from tasks.jobs.device_job import run_device_job
     from tasks.pretraining.base_model import write_base_model
     from tasks.vocabulary.tokenizer import make_tokenizer
@@ -121,9 +121,8 @@ def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict
     entry = find_entry(params, ENTRY)
     make_tokenizer(params.tokenizer, params.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
     write_base_model(params.base_model, params.model)
-    task = load_part(entry, "rows")
-    write_rows(task, TRAIN, folder.parent / "examples" / f"{TRAIN}.parquet")
-    job = dataclasses.replace(build_finetune_job(task, params), run_folder=str(artifacts.RUNS / "job"))
+    write_rows(kind_of(entry).encoder(entry), TRAIN, folder.parent / "examples" / f"{TRAIN}.parquet")
+    job = dataclasses.replace(build_finetune_job(entry, params), run_folder=str(artifacts.RUNS / "job"))
     before = _cpu_of_children()
     result = run_device_job(job, say=say)
     cpu = _cpu_of_children() - before
@@ -182,7 +181,8 @@ def compare(recipe: FineTuningRecipe, chosen: Sequence[Side], folder: Path) -> d
     Args:
         folder: a new folder for all files.
     """
-    summary = make_examples(load_part(find_entry(recipe.params, ENTRY), "examples"), folder / "examples")
+    entry = find_entry(recipe.params, ENTRY)
+    summary = make_examples(kind_of(entry).reader(entry), folder / "examples")
     print(summary)
     dev = folder / "dev.jsonl"
     write_dev(dev_file(folder), dev)

@@ -23,14 +23,15 @@ def _rounds(spec: dict[str, Any], session: Session, once: Callable[[], float]) -
 
 def measure_questions(spec: dict[str, Any], session: Session) -> None:
     """Measure tasks.downstream.rows including its files; units are questions."""
-    from tasks.downstream.rows import write_rows
+    from tasks.downstream.kind import kind_of
+    from tasks.downstream.packed_rows import write_rows
     from tasks.params.entries import find_entry
-    from tasks.plan.kinds import load_part
 
-    task = load_part(find_entry(resolve_params(spec["stages"]), "squad"), "rows")
+    entry = find_entry(resolve_params(spec["stages"]), "squad")
+    encoder = kind_of(entry).encoder(entry)
     with tempfile.TemporaryDirectory() as folder:
         questions, tokenizer, rows = Path(spec["questions"]), Path(spec["tokenizer"]), Path(folder) / "rows"
-        _rounds(spec, session, lambda: write_rows(task, "train", questions, tokenizer, rows).examples)
+        _rounds(spec, session, lambda: write_rows(encoder, "train", questions, tokenizer, rows).examples)
 
 
 def measure_questions_peer(spec: dict[str, Any], session: Session) -> None:

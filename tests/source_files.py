@@ -75,9 +75,14 @@ def named_templates(path):
         yield next((place for place in places if place.is_file()), places[0])
 
 
+REGISTRY = "tasks/downstream/kind.py"
+"""The dictionary of kinds: what asks it for a part loads that of one kind."""
+
+
 @functools.cache
 def import_closure(path):
-    """The project's files that importing `path` can load, `path` included, and the templates that they fill."""
+    """The project's files that importing `path` can load, `path` included, and the templates that they fill; of the
+    kinds of tasks, only the dictionary."""
     found, todo = set(), [path]
     while todo:
         current = todo.pop()
@@ -85,7 +90,7 @@ def import_closure(path):
             continue
         found.add(current)
         todo += named_templates(current)
-        if current.suffix == ".j2":
+        if current.suffix == ".j2" or (current != path and name_of(current) == REGISTRY):
             continue
         for name in imported_modules(current, current == path):
             if name.split(".")[0] in PACKAGES and (target := module_file(name)) is not None:

@@ -13,7 +13,6 @@ from tasks.downstream.gate.subject import make_subject
 from tasks.params.downstream import kind_names, kind_params
 from tasks.params.entries import entries
 from tasks.params.schema import load_params
-from tasks.plan.kinds import load_spec
 from tasks.plan.plan_file import VARIABLE
 from tasks.plan.stages import OPTIONS, STAGES, define
 from tasks.plan.writing import plan_text
@@ -24,6 +23,7 @@ from tests.source_files import (
     FRAME,
     HELPERS,
     PACKAGES,
+    REGISTRY,
     import_closure,
     imported_modules,
     lies_in,
@@ -231,6 +231,7 @@ NAME_A_KIND = {
     "flows/commands/ask.py": "a command about questions",
     "flows/commands/compare.py": "a command about questions",
     "flows/commands/score.py": "a command about questions",
+    "tasks/downstream/kind.py": "the dictionary of kinds",
 }
 
 
@@ -292,16 +293,18 @@ def code_of(stage):
 def makers_of(name):
     """The project's files that decide what a stage makes: all that its command can import, the frame left out.
 
-    Of the spec of a kind, only its module and that of its labels: the rest says nothing that options do not.
+    Modules of parameters say nothing that the parameters do not, but labels that a table states are no parameters.
     """
     stage = dvc_stages()[name]
     needed = import_closure(module_file(module_of(stage)))
     if starts_device_jobs(stage):
         needed = needed | import_closure(ROOT / "ipu_model/__main__.py")
-    made = {file for file in needed | parts_of(name) if not file.endswith("/__init__.py")}
+    made = {file for file in needed if file != REGISTRY and not file.endswith("/__init__.py")}
     if (folder := folder_of(name)) is not None:
-        tables = {load_spec(entry).label_table for entry in entries(everything())} - {""}
-        made -= {file for file in import_closure(folder / "spec.py") if Path(file).name not in {"spec.py", *tables}}
+        made = (made | parts_of(needed, folder)) - import_closure(folder / "params.py")
+        tables = {entry.params.label_table for entry in entries(everything())} - {""}
+        if "tasks/downstream/jobs/labels.py" in needed:
+            made |= {name_of(folder / table) for table in tables if (folder / table).is_file()}
     return {file for file in made if not lies_in(file, FRAME)}
 
 
@@ -315,15 +318,20 @@ def starts_device_jobs(stage):
     return "tasks/jobs/device_job.py" in import_closure(module_file(module_of(stage)))
 
 
-def parts_of(name):
-    """What a stage of downstream work loads of its own kind, which it names in a call of `load_spec` or `load_part`."""
-    stage, folder = dvc_stages()[name], folder_of(name)
-    if folder is None:
-        return set()
-    source = module_file(module_of(stage)).read_text(encoding="utf-8")
-    parts = re.findall(r"\bload_part\(.*\"(\w+)\"\)", source) + (["spec"] if "load_spec(" in source else [])
-    files = [import_closure(folder / f"{part}.py") for part in parts]
-    return {file for closure in files for file in closure if not file.endswith("/__init__.py")}
+def parts_of(files, folder):
+    """What a stage loads of its own kind: the parts of `Kind` for which its files ask the dictionary of kinds."""
+    own = folder / "kind.py"
+    parts = {node.name: node for node in nodes_of(own) if isinstance(node, ast.FunctionDef)}
+    asking = [ROOT / file for file in files if file.endswith(".py") and ROOT / REGISTRY in imported_files(ROOT / file)]
+    todo = {node.attr for path in asking for node in nodes_of(path) if isinstance(node, ast.Attribute)} & set(parts)
+    asked, found = set(), set()
+    while todo:
+        asked.add(part := todo.pop())
+        nodes = list(ast.walk(parts[part]))
+        todo |= {node.attr for node in nodes if isinstance(node, ast.Attribute)} & set(parts) - asked
+        modules = [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
+        found |= {name_of(own)}.union(*(import_closure(module_file(module)) for module in modules))
+    return {file for file in found if not file.endswith("/__init__.py")}
 
 
 @pytest.mark.parametrize("name", sorted(dvc_stages()))
@@ -396,7 +404,7 @@ def test_stages_name_packages_and_few_modules():
 
 
 def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
-    heads = {entry.name: load_spec(entry).head for entry in entries(everything())}
+    heads = {entry.name: entry.params.head for entry in entries(everything())}
     heads |= {"phase1": "pretraining", "phase2": "pretraining", "squad-cpu:bf16": "question_answering"}
     found = 0
     for name, stage in dvc_stages().items():
@@ -423,7 +431,7 @@ def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_
 
 @pytest.mark.parametrize("entry", entries(everything()), ids=lambda entry: entry.name)
 def test_a_gate_reads_all_that_it_judges(entry, tmp_path):
-    stage, subject = dvc_stages()[f"gate@{entry.name}"], make_subject(load_spec(entry), everything())
+    stage, subject = dvc_stages()[f"gate@{entry.name}"], make_subject(entry, everything())
     for folder in (subject.model, artifacts.TOKENIZER):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "config.json").write_text("{}")

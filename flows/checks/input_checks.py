@@ -30,11 +30,11 @@ from typing import Any
 
 from flows.checks.probes import CheckResult, ok, problem, warning
 from ipu_model.core.units import format_count
-from tasks.downstream.examples import ExamplesTask
+from tasks.downstream.kind import kind_of
+from tasks.downstream.reading import CheckedFiles, assume_files
 from tasks.params.entries import BASE, Entry, entries
 from tasks.params.schema import PHASES, Params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
-from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_input_paths, find_parameters
 from tasks.records.interpretation import Interpretation, describe_inputs
@@ -76,22 +76,16 @@ class EntryExamples:
         self.entry = entry
 
     @functools.cached_property
-    def task(self) -> ExamplesTask:
-        """Return the part of the entry's kind that reads its files."""
-        task: ExamplesTask = load_part(self.entry, "examples")
-        return task
+    def checked(self) -> CheckedFiles:
+        """Read the files, and return what they show; raise PodiumError or OSError."""
+        return kind_of(self.entry).reader(self.entry).check_files()
 
-    @functools.cached_property
-    def summary(self) -> str:
-        """Read the files, and return a summary; raise PodiumError or OSError."""
-        return self.task.check_files()
-
-    def read(self) -> ExamplesTask:
-        """Return the task after reading the files, if there are any; the check of the files reports invalid ones."""
+    def read(self) -> CheckedFiles:
+        """Return what the files show, if there are any; the check of the files reports invalid ones."""
         if _reads_files(self.entry):
             with contextlib.suppress(PodiumError, OSError):
-                _ = self.summary
-        return self.task
+                return self.checked
+        return assume_files(self.entry)
 
 
 def make_corpus_check() -> InputCheck:
@@ -156,10 +150,10 @@ def make_entry_check(examples: EntryExamples) -> InputCheck:
                 f"{entry.key('distill', 'layers')} needs a family that Podium trains itself, found "
                 f"{params.model.family} (docs/models.md). Set it to null; a teacher is possible"
             )
-        summary = examples.summary
-        if examples.task.has_pairs and (folder := _base_folder(entry, params)) is not None:
+        checked = examples.checked
+        if checked.has_pairs and (folder := _base_folder(entry, params)) is not None:
             _require_token_types(entry.name, folder)
-        return summary
+        return checked.summary
 
     def warn(params: Params) -> str:
         folder = _base_folder(entry, params)
@@ -167,16 +161,16 @@ def make_entry_check(examples: EntryExamples) -> InputCheck:
 
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
-    return InputCheck(entry.name, keys, check_entry, warn, lambda: _describe_inputs(examples.task))
+    return InputCheck(entry.name, keys, check_entry, warn, lambda: _describe_inputs(entry, examples.checked))
 
 
-def _describe_inputs(task: ExamplesTask) -> Iterator[str]:
+def _describe_inputs(entry: Entry, checked: CheckedFiles) -> Iterator[str]:
     """Yield how the files of an entry are read, and which differences its development examples can show."""
-    data: Any = task.entry.params.data
-    names = {split: Path(getattr(data, f"{split}_path", None) or split).name for split in task.inputs}
-    yield from describe_inputs({names[split]: one for split, one in task.inputs.items()})
-    if text := describe_dev_set(task):
-        yield f"{task.entry.name}: {text}"
+    data = entry.params.data
+    names = {split: Path(getattr(data, f"{split}_path", None) or split).name for split in checked.inputs}
+    yield from describe_inputs({names[split]: one for split, one in checked.inputs.items()})
+    if text := describe_dev_set(entry, checked):
+        yield f"{entry.name}: {text}"
 
 
 def make_teacher_check(examples: EntryExamples) -> InputCheck:
@@ -197,8 +191,8 @@ def make_teacher_check(examples: EntryExamples) -> InputCheck:
         if folder is not None:
             found = load_local_vocabulary(folder, tokenizer.lowercase)
             require_same_tokenizer(teacher, found.with_prefix_space(tokenizer.add_prefix_space))
-        task = examples.read()
-        require_same_labels(teacher, task.first_labels, task.has_all_labels)
+        checked = examples.read()
+        require_same_labels(teacher, checked.labels, checked.has_all_labels)
         return f"{teacher.key} is for the same task, with the same tokenizer"
 
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
@@ -215,8 +209,8 @@ def make_released_check(examples: EntryExamples) -> InputCheck:
 
         if (released := read_replaced(params, entry)) is None:
             return f"{entry.name}: first release, there is no model to compare with"
-        task = examples.read()
-        require_comparable(entry, released, task.first_labels, task.has_all_labels)
+        checked = examples.read()
+        require_comparable(entry, released, checked.labels, checked.has_all_labels)
         return f"{entry.name}: the released model is for the same task"
 
     return InputCheck("release", (), check)
@@ -225,26 +219,26 @@ def make_released_check(examples: EntryExamples) -> InputCheck:
 def describe_dev_sets(params: Params) -> Iterator[str]:
     """Yield a line for each entry whose development examples are known from small files."""
     for entry in filter(_reads_files, entries(params)):
-        if text := describe_dev_set(EntryExamples(entry).read()):
+        if text := describe_dev_set(entry, EntryExamples(entry).read()):
             yield f"{entry.name}: {text}"
 
 
-def describe_dev_set(task: ExamplesTask) -> str:
+def describe_dev_set(entry: Entry, checked: CheckedFiles) -> str:
     """Return which differences the development examples can show, and the best constant answer if there is one.
 
     Answers are assumed to follow the frequency of the classes. The result is empty if the number is not known.
     """
     from tasks.downstream.scoring.significance import describe_power, expect_half_width  # imports numpy
 
-    if not task.dev_count:
+    if not checked.dev_count:
         return ""
-    level, constant = task.entry.params.gate.confidence, ""
-    points = expect_half_width(task.dev_count, DISAGREEMENT, level)
-    if task.constant is not None:
-        name, share = task.constant
-        gain = expect_half_width(task.dev_count, 1 - share, level)
+    level, constant = entry.params.gate.confidence, ""
+    points = expect_half_width(checked.dev_count, DISAGREEMENT, level)
+    if checked.constant is not None:
+        name, share = checked.constant
+        gain = expect_half_width(checked.dev_count, 1 - share, level)
         constant = f', {gain:.1f} over always answering "{name}", which is right for {share:.1%}'
-    sample = f"{task.dev_count:,} development {task.record}s"
+    sample = f"{checked.dev_count:,} development {entry.record}s"
     return f"{describe_power(sample, 'differences', points)[:-1]} between two similar models{constant}"
 
 
@@ -252,10 +246,8 @@ def _describe_head(examples: EntryExamples, folder: Path) -> str:
     """Return what happens to a model's head for the classes in the files; empty: nothing to report."""
     from tasks.models.model_folders import describe_head
 
-    task = examples.read()
-    if not task.first_labels:
-        return ""
-    return describe_head(folder, load_part(examples.entry, "inference").suffix, task.first_labels, task.has_all_labels)
+    checked, suffix = examples.read(), kind_of(examples.entry).suffix
+    return describe_head(folder, suffix, checked.labels, checked.has_all_labels) if checked.labels else ""
 
 
 def _reads_files(entry: Entry) -> bool:
@@ -305,7 +297,7 @@ def check_base_model(params: Params) -> str:
     if params.pretrain.phases and params.pretrain_rows.source == "corpus" and params.pretrain_rows.next_sentence:
         _require_token_types("pre-training", Path(params.base_model.path))
     for entry in entries(params):
-        if entry.start == BASE and not _reads_files(entry) and load_part(entry, "examples").has_pairs:
+        if entry.start == BASE and not _reads_files(entry) and entry.params.reads_pairs:
             _require_token_types(entry.name, Path(params.base_model.path))
     return f"{params.base_model.path} has the architecture of section model"
 

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from flows.commands import options
 from flows.commands.project import enter_project
 from flows.runs.checkout import checkout_folder
+from tasks.downstream.jobs.labels import labels_of
 from tasks.pages.markup import replace_hidden
 from tasks.params.entries import find_entry
 from tasks.params.schema import PHASES, load_params
-from tasks.plan.kinds import load_spec
 from tasks.rows.row_files import ABSENT, IGNORED
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -144,11 +144,11 @@ def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: s
         raise ParamsError(f"run {run} not found in {root.parent}: podium runs lists the runs")
     labels, rows, stage = [], root / artifacts.rows_folder(name), f"pretrain_rows@{name}"
     if name not in PHASES:
-        task = load_spec(find_entry(load_params(root / artifacts.PARAMS), name))
-        if split not in task.splits:
-            raise ParamsError(f"--split {split} not found: {name} has {', '.join(task.splits)}")
-        rows, stage = task.rows_folder(split, root), task.entry.stage("rows")
-        labels = list(task.labels_of(rows)) if rows.is_dir() else []
+        entry = find_entry(load_params(root / artifacts.PARAMS), name)
+        if split not in entry.splits:
+            raise ParamsError(f"--split {split} not found: {name} has {', '.join(entry.splits)}")
+        rows, stage = entry.rows_folder(split, root), entry.stage("rows")
+        labels = list(labels_of(entry, rows)) if rows.is_dir() else []
     found = list(first_sequences(rows, root / artifacts.TOKENIZER, count, labels, stage))
     options.print_result(
         as_json, found, "\n".join(map(_format_sequence, found)), "--split dev, -n 20 and --json show more"

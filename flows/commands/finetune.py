@@ -14,10 +14,10 @@ import click
 from flows.commands import options
 from flows.commands.options import Decorator, combine_options
 from flows.commands.project import CommandContext, enter_project, resolve_path
+from tasks.downstream.kind import KINDS
 from tasks.params.downstream import EntryParams, data_params, defaults_of, kind_names, kind_params
 from tasks.params.overlays import Setting, complete_names, make_settings, resolve
 from tasks.params.sections import HUB_NAME, LINE, DeviceParams
-from tasks.plan.kinds import part_class
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
 
@@ -267,7 +267,7 @@ def entry_parameters(
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
     columns = options.join_columns(args["columns"])
     path = resolve_path(ctx, Path(args["train"]))
-    values = part_class(params, "examples").recipe_for(path, {**own, "columns": columns})
+    values = KINDS[kind].recipe_for(path, {**own, "columns": columns})
     values |= {f"data.{key}": value for key, value in _pick_data(ctx, project, data, args)}
     values |= {f"data.columns.{part}": name for part, name in columns.items()}
     values |= {f"data.{key}": args[key] for key in options.READING if args.get(key) is not None}

@@ -35,11 +35,10 @@ from ipu_model.core.files import new_folder, read_json, write_json
 from tasks.downstream.gate.recipe import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.verdict_text import format_figure, held_out_score, signed_figure
-from tasks.downstream.scoring.scores import ScoresTask
+from tasks.downstream.kind import kind_of
 from tasks.params.entries import find_entry
 from tasks.params.overlays import Setting, make_settings, replace_overrides
 from tasks.params.schema import PHASES, load_params
-from tasks.plan.kinds import load_part
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DONE, FAILED, ParamsError, PodiumError
 from tasks.stage.process import Say
@@ -390,9 +389,8 @@ def write_seed_scores(folder: Path, checkouts: Mapping[int, Path], entry: str, s
 def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
     """Return scores.json of the model in a checkout, with its weights' hash, recipe and held-out metrics."""
     entry = find_entry(load_params(root / artifacts.PARAMS), name)
-    task: ScoresTask[Any, Any, Any] = load_part(entry, "scores")
     predictions = root / artifacts.predictions_file(name)
-    needed = [predictions, *(task.examples_file(split, root) for split in task.development)]
+    needed = [predictions, *(entry.examples_file(split, root) for split in entry.development)]
     if not all(path.is_file() for path in needed) and dvc.has_remote(root):  # the stages ran on workers
         restore_outputs([entry.stage("examples"), entry.stage("evaluate")], root, say)
     if missing := [path for path in needed if not path.is_file()]:
@@ -400,7 +398,7 @@ def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
             f"{missing[0]} not found: run {root.name} was not evaluated, or no DVC remote has its outputs. See podium "
             f"runs show {root.name}, then repeat the same sweep"
         )
-    examples = task.read_all(root)
+    task, examples = kind_of(entry).scores(entry).read_all(root)
     scores: dict[str, Any] = json.loads(scores_json(task, examples, task.read_predictions(predictions, examples)))
     weights = (artifacts.model_folder(name) / "model.safetensors").as_posix()
     files = read_json(root / artifacts.metrics_file(name))["files"]

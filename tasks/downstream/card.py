@@ -4,7 +4,6 @@ The template is card.md.j2; a kind fills its blocks in its own template.
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,6 @@ from tasks.pages.render import render_markdown
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import Entry
 from tasks.params.schema import PHASES
-from tasks.plan.kinds import DownstreamTask
 from tasks.stage.artifacts import job_name
 from tasks.stage.errors import PublishError
 
@@ -83,24 +81,9 @@ class CardFacts:
         return [phase for phase in PHASES if f"pretrain-{phase}" in trained]
 
 
-class CardTask(DownstreamTask):
-    """Content of a model card for one entry."""
-
-    @abstractmethod
-    def card(self, facts: CardFacts) -> str:
-        """Return README.md, see `write_card`.
-
-        Raises:
-            PublishError: a score is missing, or is not a finite number.
-        """
-
-    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings that inference needs in addition to weights and tokenizer, for podium.json of the release."""
-        return {}
-
-    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metrics without text of the user: without types or labels that the model does not know."""
-        return {**metrics, "slices": [part for part in metrics.get("slices", []) if part.get("learnt", True)]}
+def without_unlearnt(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics without text of the user: without types or labels that the model does not know."""
+    return {**metrics, "slices": [part for part in metrics.get("slices", []) if part.get("learnt", True)]}
 
 
 def write_card(

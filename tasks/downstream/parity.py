@@ -16,13 +16,13 @@ import numpy as np
 
 from ipu_model.core.files import read_json, write_json
 from tasks.downstream.jobs.entry_jobs import PREDICT, build_predict_job, require_valid_rows
+from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.metrics import Array, changed_answers
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.jobs.device_job import run_device_job
 from tasks.params.entries import ENTRY_SECTIONS, Entry, find_entry
 from tasks.params.schema import Params, load_sections
 from tasks.params.sections import RuntimeSpec
-from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, ParityLost
@@ -43,14 +43,16 @@ def compare_logits(task: AnyScores, first: Logits, second: Logits, root: Path = 
     Raises:
         InputError: the files do not belong together.
     """
-    task.prepare(root)
+    task = task.prepare(root)
     distances: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     outcomes: tuple[dict[str, Any], dict[str, Any]] = {}, {}
-    for split in task.development:
-        examples = task.read_examples(task.examples_file(split, root))
+    for split in task.entry.development:
+        examples = task.read_examples(task.entry.examples_file(split, root))
         names = task.names(examples)
-        logits = [task.read_logits(examples, task.rows_folder(split, root), one[split]) for one in (first, second)]
+        logits = [
+            task.read_logits(examples, task.entry.rows_folder(split, root), one[split]) for one in (first, second)
+        ]
         distances.append(logit_differences(task.flat_logits(logits[0]), task.flat_logits(logits[1]), names))
         before, after = (task.answer(examples, one) for one in logits)
         pair = task.predictions(before), task.predictions(after)
@@ -74,7 +76,7 @@ def compare_logits(task: AnyScores, first: Logits, second: Logits, root: Path = 
 def logit_differences(
     first: tuple[Array, np.ndarray], second: tuple[Array, np.ndarray], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return differences of the logits of the same sequences, as returned by `ScoresTask.flat_logits`.
+    """Return differences of the logits of the same sequences, as returned by `Scores.flat_logits`.
 
     Returns:
         max_logit_difference and its example, mean_logit_difference (of absolute values), rms_logit_difference, and for
@@ -107,10 +109,10 @@ def predict_on(
     """
     device = params.device.model_copy(update={"runtime": place.runtime, "precision": place.precision})
     found = {}
-    for split in task.development:
+    for split in task.entry.development:
         found[split], run_folder = folder / split / "logits.arrow", folder / split
-        rows = task.rows_folder(split, root)
-        job = build_predict_job(task, params, rows, found[split], run_folder, root, model=model, device=device)
+        rows = task.entry.rows_folder(split, root)
+        job = build_predict_job(task.entry, params, rows, found[split], run_folder, root, model=model, device=device)
         result = run_device_job(job)
     return {"runtime": result.runtime, "precision": result.precision}, found
 
@@ -149,11 +151,11 @@ def compare_devices(
         if baseline is not None:
             first, before = predict_on(baseline, task, params, scratch / "first", root, model)
         else:
-            require_valid_rows(task)
+            require_valid_rows(task.entry)
             figures = read_json(artifacts.metrics_file(name, PREDICT))
-            of_predict = figures if len(task.predicted) == 1 else figures[task.development[0]]
+            of_predict = figures if len(task.entry.predicted) == 1 else figures[task.entry.development[0]]
             first = {key: of_predict[key] for key in ("runtime", "precision")}
-            before = {split: artifacts.logits_file(name, split) for split in task.development}
+            before = {split: artifacts.logits_file(name, split) for split in task.entry.development}
         folder = scratch if output is None or baseline else artifacts.RUNS / output.stem
         second, after = predict_on(place, task, params, folder / "second", root, model)
         found = compare_logits(task, before, after, root)
@@ -199,7 +201,8 @@ def main() -> None:
         baseline = None if arguments.baseline is None else RuntimeSpec.parse(arguments.baseline)
     except ValueError as error:
         parser.error(str(error))
-    task: AnyScores = load_part(find_entry(params, name), "scores")
+    entry = find_entry(params, name)
+    task = kind_of(entry).scores(entry)
     output = arguments.output
     if baseline is None:
         if arguments.model is not None or output is not None:

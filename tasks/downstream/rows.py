@@ -2,322 +2,84 @@
 
     python -m tasks.downstream.rows NAME
 
-Examples are read in chunks of a fixed size, smaller if they are long, and each chunk is packed separately, so that
-memory use is constant. A fraction of the training examples may be held out; their rows are in a subfolder of the
-training rows. The rows of all splits are validated before they replace older ones.
+The rows of all splits are validated before they replace older ones.
 """
 
-from __future__ import annotations
-
-import contextlib
 import logging
-import os
-from abc import abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
-from ipu_model.core.files import new_folder, sha256_of
-from tasks.params.entries import ENTRY_SECTIONS, entry_argument, find_entry
-from tasks.params.schema import load_sections
-from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
+from ipu_model.core.files import new_folder
+from tasks.downstream.kind import kind_of
+from tasks.downstream.packed_rows import Encoder, PackedSplit, write_rows
+from tasks.params.entries import ENTRY_SECTIONS, TRAIN, Entry, entry_argument, find_entry
+from tasks.params.schema import Params, load_sections
 from tasks.plan.main import run_main
-from tasks.records.parquet import count_rows, read_batches
-from tasks.rows.held_out import is_held_out
-from tasks.rows.packing import pack_sequences
-from tasks.rows.row_files import (
-    ABSENT,
-    CutTexts,
-    Manifest,
-    RowLayout,
-    RowWriter,
-    UnknownTokens,
-    check_geometry,
-    to_arrow,
-)
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError
-from tasks.stage.parallel import StageProgress
-from tasks.stage.row_folders import HELD_OUT
-from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
-from tasks.vocabulary.fast_tokenizer import BLANK_NEEDED
+from tasks.stage.row_folders import HELD_OUT, find_held_out_rows
+from tasks.validation.checks import DataSet
+from tasks.validation.row_checks import ExampleFilter, RowData, RowSource, SourceExamples
+from tasks.validation.validate import validate_new_data
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-ExampleMask = Callable[[pa.RecordBatch], pa.Array]
-"""Boolean mask of the examples to use in a batch."""
-READ_AT_ONCE = 1024
-"""Examples decoded from Parquet at a time."""
-CHUNK_BYTES = 8 << 20
-"""Size in bytes at which a chunk is full, even with few examples."""
+MakeRowData = Callable[[RowSource], RowData]
+"""Returns the data set of the rows in one folder."""
 
 
-@dataclass(frozen=True)
-class HeldOutPartition:
-    """Partition of the training examples; the held-out ones are evaluated during training."""
-
-    column: str
-    """Column that decides the side of an example; read in addition to the others."""
-    training: ExampleMask
-    held_out: ExampleMask
+def validate_rows(encoder: Encoder, make: MakeRowData, folder: Path, params: Params) -> str:
+    """Validate new rows of all splits in `folder`; see `validate_new_data`."""
+    name = encoder.entry.verdict("rows")
+    return validate_new_data(name, lambda: row_data_sets(encoder, make, params, folder))
 
 
-@dataclass(frozen=True)
-class EncodedSequences:
-    """N tokenized sequences of a chunk of examples."""
-
-    token_ids: np.ndarray
-    """uint16 or uint32, concatenated sequences with special tokens."""
-    lengths: np.ndarray
-    """int64[N] number of tokens."""
-    second_starts: np.ndarray
-    """int64[N] first position with token_type_id 1."""
-    labels: Mapping[str, np.ndarray]
-    """Labels for `RowsTask.label_columns`."""
-    features: Mapping[str, np.ndarray | pa.Array] = field(default_factory=dict)
-    """[N] each: columns of `RowsTask.features` except feature_id; numbered within the chunk."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Counts for the summary line, such as shortened sequences."""
-    whole_lengths: np.ndarray | None = None
-    """int64[N] number of tokens before examples are cut; None: examples are windows, which are not cut."""
-
-
-class RowsTask(DownstreamTask):
-    """Conversion of examples to sequences and rows."""
-
-    chunk: ClassVar[int]
-    """Examples packed together. Not a parameter, because another size gives other rows."""
-    columns: ClassVar[tuple[str, ...]]
-    """Columns of the examples that are read."""
-
-    @property
-    def features(self) -> pa.Schema | None:
-        """Schema of features.parquet, including feature_id and example_index; None if sequence n is example n, so that
-        no such file is needed."""
-        return None
-
-    @abstractmethod
-    def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
-        """Partition the training examples in the file `source`, holding out about `fraction` of them.
-
-        Raises:
-            InputError: one side would be empty.
-        """
-
-    def hold_out_by_hash(
-        self,
-        source: Path,
-        fraction: float,
-        columns: tuple[str, ...],
-        read_texts: Callable[[pa.RecordBatch], Iterable[str]],
-    ) -> HeldOutPartition:
-        """Partition by hashes of texts, so that equal texts are on the same side; see `hold_out`.
-
-        Args:
-            read_texts: returns the text of each example of a batch with these columns.
-        """
-
-        def held_out(batch: pa.RecordBatch) -> pa.Array:
-            return pa.array([is_held_out(text, fraction, seed=0) for text in read_texts(batch)], pa.bool_())
-
-        sides = {
-            one
-            for batch in read_batches(source, columns, READ_AT_ONCE, self.entry.stage("examples"))
-            for one in held_out(batch).to_pylist()
-        }
-        if sides != {True, False}:
-            raise InputError(
-                f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} leaves no {self.record} of {source} on "
-                f"one side. Use more {self.record}s or another fraction"
-            )
-        return HeldOutPartition(columns[0], lambda batch: pc.invert(held_out(batch)), held_out)
-
-    @abstractmethod
-    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
-        """Return the sequences of a chunk; a pure function.
-
-        Args:
-            labelled: include the labels for training.
-        """
-
-    @abstractmethod
-    def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
-        """Return the label columns of the rows."""
+def row_data_sets(
+    encoder: Encoder, make: MakeRowData, params: Params, folder: Path, root: Path = Path()
+) -> list[DataSet]:
+    """Return the data sets of the rows of all splits in `folder`, including held-out ones."""
+    found: list[DataSet] = []
+    for split in encoder.entry.splits:
+        rows = folder / split
+        held_out = find_held_out_rows(rows)
+        for name, part in ((split, rows), (HELD_OUT, held_out)):
+            if part is not None:
+                source = RowSource(
+                    name,
+                    part,
+                    tokenizer=root / artifacts.TOKENIZER,
+                    section=encoder.entry.key("rows"),
+                    max_positions=params.model.max_positions,
+                    max_unknown_share=params.validate_.max_unknown_share,
+                    max_cut_share=params.validate_.max_cut_share,
+                    training=split == TRAIN,
+                    examples=source_examples(encoder, split, name if held_out else "", root),
+                )
+                found.append(make(source))
+    return found
 
 
-@dataclass(frozen=True)
-class PackedSplit:
-    """Summary of the written rows; held-out rows are counted separately in `held_out`."""
-
-    manifest: Manifest
-    examples: int
-    sequences: int
-    counts: Counter[str] = field(default_factory=Counter)
-    held_out: PackedSplit | None = None
-    elapsed_s: float = 0.0
-    unknown: UnknownTokens | None = None
-    cut: CutTexts | None = None
-
-
-def read_chunks(
-    task: RowsTask, source: Path, side: ExampleMask | None = None, also: str = ""
-) -> Iterator[pa.RecordBatch]:
-    """Yield the examples in `source`, or those of one side, in chunks of at most `task.chunk`.
+def source_examples(encoder: Encoder, split: str, side: str, root: Path) -> SourceExamples:
+    """Return the source examples of the rows of a split.
 
     Args:
-        also: column that the side needs.
-
-    Raises:
-        InputError: the file is missing or lacks columns.
+        side: HELD_OUT or the split, if some of its examples were held out; empty: all examples.
     """
-    waiting: list[pa.RecordBatch] = []
-    columns = dict.fromkeys((*task.columns, *([also] if also else [])))
-    # Batches end with their row group. Chunks are cut here, so that they depend only on the examples.
-    for batch in read_batches(source, tuple(columns), READ_AT_ONCE, task.entry.stage("examples")):
-        waiting.append(batch if side is None else batch.filter(side(batch)))
-        while sum(map(len, waiting)) >= task.chunk or sum(batch.nbytes for batch in waiting) >= CHUNK_BYTES:
-            table = pa.Table.from_batches(waiting)
-            yield table.slice(0, task.chunk).combine_chunks().to_batches()[0]
-            waiting = table.slice(task.chunk).to_batches()
-    if any(map(len, waiting)):
-        yield pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
+    entry = encoder.entry
+    path = entry.examples_file(split, root)
+
+    def choose() -> tuple[ExampleFilter, Sequence[str]]:
+        sides = encoder.hold_out(path, entry.rows.held_out_fraction)
+        return sides.held_out if side == HELD_OUT else sides.training, (*encoder.columns, sides.column)
+
+    return SourceExamples(path, entry.stage("examples"), choose if side else None)
 
 
-def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
-    """Return lists of int32 from concatenated `values`."""
-    borders = np.concatenate([[0], np.cumsum(lengths)])
-    return pa.ListArray.from_arrays(*(to_arrow(one.astype(np.int32)) for one in (borders, values)))
-
-
-def make_feature_table(schema: pa.Schema, sequences: EncodedSequences, first: int, first_example: int) -> pa.Table:
-    """Return a line of features.parquet for each sequence of a chunk.
-
-    Args:
-        first: number of sequences before the chunk.
-        first_example: number of examples before it.
-    """
-    columns = {"feature_id": np.arange(first, first + len(sequences.lengths)), **sequences.features}
-    columns["example_index"] = columns["example_index"] + first_example
-    arrays = [
-        to_arrow(np.ascontiguousarray(column)).cast(field.type) if isinstance(column, np.ndarray) else column
-        for field, column in ((field, columns[field.name]) for field in schema)
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def write_rows(
-    task: RowsTask,
-    split: str,
-    source: Path | None = None,
-    tokenizer: Path = artifacts.TOKENIZER,
-    folder: Path | None = None,
-) -> PackedSplit:
-    """Write the rows of a split to `folder`, completely or not at all.
-
-    Args:
-        source: the examples; default: the output of stage `examples`.
-        folder: default: the folder that later stages read.
-
-    Raises:
-        InputError: examples or tokenizer missing or unusable, no examples, an example that does not fit a row, or rows
-            out of range of the schema.
-    """
-    shape = task.entry.rows
-    check_geometry(shape.row_length, shape.max_sequences_per_row, 0, task.entry.key("rows"))
-    source = source or task.examples_file(split)
-    total = count_rows(source, task.columns, task.entry.stage("examples"))
-    progress = StageProgress(f"{task.entry.name}-{split} rows", f"{task.record}s", total)
-    training = split == TRAIN
-    sides = task.hold_out(source, shape.held_out_fraction) if training and shape.held_out_fraction > 0 else None
-    with new_folder(folder or task.rows_folder(split)) as partial:
-        read = read_chunks(task, source) if sides is None else read_chunks(task, source, sides.training, sides.column)
-        made = _write(task, partial, tokenizer, read, progress, labelled=training)
-        if not made.examples:
-            raise InputError(
-                f"{source} contains no {task.record}, at least one is required. Check {task.entry.key('data')}"
-            )
-        if sides is None:
-            return made
-        (partial / HELD_OUT).mkdir()
-        held_out = read_chunks(task, source, sides.held_out, sides.column)
-        kept = _write(task, partial / HELD_OUT, tokenizer, held_out, progress, labelled=training)
-    return replace(made, held_out=kept)
-
-
-def _write(
-    task: RowsTask,
-    folder: Path,
-    tokenizer_folder: Path,
-    chunks: Iterable[pa.RecordBatch],
-    progress: StageProgress,
-    *,
-    labelled: bool,
-) -> PackedSplit:
-    """Write the packed rows of these chunks, and features.parquet if the kind has one."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    tokenizer = load_tokenizer(Path(tokenizer_folder))
-    vocabulary = read_tokenizer_info(tokenizer)
-    if labelled and task.entry.params.reads_words and vocabulary.blank_before_words:
-        raise InputError(f"{task.entry.name} {BLANK_NEEDED}")
-    shape, labels = task.entry.rows, len(task.labels)
-    rows = RowWriter(
-        folder,
-        task.row_kind,
-        shape.row_length,
-        shape.max_sequences_per_row,
-        0,
-        vocabulary.size,
-        num_labels=labels,
-        pad_id=vocabulary.pad,
-    )
-    unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, *vocabulary.between, vocabulary.sep))
-    total, examples, counts, features, cut = 0, 0, Counter[str](), task.features, None
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(rows)
-        table = features and stack.enter_context(pq.ParquetWriter(folder / artifacts.FEATURES, features))
-        for chunk in chunks:
-            sequences = task.sequences(tokenizer, chunk, labelled=labelled)
-            lengths = sequences.lengths
-            packs = pack_sequences(lengths, shape.row_length, shape.max_sequences_per_row)
-            layout = RowLayout.from_packs(packs, lengths, shape.row_length)
-            ids = layout.packs.astype(np.int32)
-            columns = {
-                **layout.columns(sequences.token_ids, sequences.second_starts),
-                **task.label_columns(layout, sequences),
-                "feature_ids": np.where(ids == ABSENT, ABSENT, ids + total),
-            }
-            rows.write(columns)
-            if table is not None:
-                table.write_table(make_feature_table(features, sequences, total, examples))
-            total, examples = total + len(lengths), examples + len(chunk)
-            counts.update(sequences.counts)
-            if sequences.whole_lengths is not None:
-                cut = cut or CutTexts(shape.row_length)
-                cut.add(sequences.whole_lengths)
-            unknown.add(columns["input_ids"], columns["sequence_ids"] > 0)
-            progress.update(examples, f", {total} sequences")
-        manifest = rows.finish(sha256_of(find_tokenizer_file(tokenizer_folder)), seed=0)
-    if cut is not None:
-        cut.write(folder)
-    return PackedSplit(manifest, examples, total, counts, None, progress.elapsed_s, unknown, cut)
-
-
-def format_summary(task: RowsTask, split: str, made: PackedSplit) -> str:
+def format_summary(entry: Entry, split: str, made: PackedSplit) -> str:
     """Return a summary line for the terminal."""
     rows = made.manifest
     counts = "".join(f", {count:,} {what}" for what, count in made.counts.items())
-    kept = f"; {made.held_out.examples:,} {task.record}s held out" if made.held_out else ""
+    kept = f"; {made.held_out.examples:,} {entry.record}s held out" if made.held_out else ""
     return (
-        f"{task.entry.name} {split}: {rows.rows:,} rows of {rows.row_length} with {rows.sequences:,} sequences of "
-        f"{made.examples:,} {task.record}s ({rows.packing_factor:.2f} per row, {rows.packing_efficiency:.1%} real "
+        f"{entry.name} {split}: {rows.rows:,} rows of {rows.row_length} with {rows.sequences:,} sequences of "
+        f"{made.examples:,} {entry.record}s ({rows.packing_factor:.2f} per row, {rows.packing_efficiency:.1%} real "
         f"tokens){counts}{kept}; {made.elapsed_s:.1f} s"
     )
 
@@ -327,12 +89,12 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     params = load_sections(*ENTRY_SECTIONS, "model", "validate_")
     entry = find_entry(params, name)
-    task: RowsTask = load_part(entry, "rows")
-    checks = load_part(entry, "checks")
+    kind = kind_of(entry)
+    encoder = kind.encoder(entry)
     with new_folder(artifacts.rows_folder(entry.name)) as folder:
-        for split in task.splits:
-            print(format_summary(task, split, write_rows(task, split, folder=folder / split)))
-        print(checks.validate_rows(folder, params))
+        for split in entry.splits:
+            print(format_summary(entry, split, write_rows(encoder, split, folder=folder / split)))
+        print(validate_rows(encoder, kind.row_data, folder, params))
 
 
 if __name__ == "__main__":

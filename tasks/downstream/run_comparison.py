@@ -13,10 +13,10 @@ import numpy as np
 from ipu_model.core.files import read_json
 from tasks.downstream.gate.gate import paired_differences
 from tasks.downstream.gate.released_scores import find_scores_file, mark_unanswered, read_released_outcomes
+from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import Entry
-from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
@@ -42,8 +42,7 @@ def read_run(entry: Entry, root: Path) -> EvaluatedRun | None:
     metrics = root / artifacts.metrics_file(entry.name)
     if not metrics.is_file():
         return None
-    task: AnyScores = load_part(entry, "scores")
-    examples = task.read_all(root)
+    task, examples = kind_of(entry).scores(entry).read_all(root)
     predictions = task.read_predictions(root / artifacts.predictions_file(entry.name), examples)
     outcomes = mark_unanswered(task.outcomes_of(examples, predictions), predictions)
     return EvaluatedRun(task, examples, outcomes, read_json(metrics))
@@ -62,11 +61,11 @@ def select_figures(task: AnyScores, figures: Mapping[str, float]) -> dict[str, d
 def compare_runs(first: EvaluatedRun, second: EvaluatedRun) -> dict[str, Any]:
     """Compare the second run with the first; see `_against`. Entries of different kinds are not compared."""
     ours, theirs = first.task, second.task
-    if (ours.entry.kind, ours.development) != (theirs.entry.kind, theirs.development):
+    one, other = ours.entry, theirs.entry
+    if (one.kind, one.development) != (other.kind, other.development):
         return {
-            "why": f"{ours.entry.name} has kind {ours.entry.kind} and development sets {', '.join(ours.development)}, "
-            f"{theirs.entry.name} has kind {theirs.entry.kind} and {', '.join(theirs.development)}. Name entries of "
-            "one kind."
+            "why": f"{one.name} has kind {one.kind} and development sets {', '.join(one.development)}, {other.name} "
+            f"has kind {other.kind} and {', '.join(other.development)}. Name entries of one kind."
         }
     found = {}
     for split, examples in first.examples.items():

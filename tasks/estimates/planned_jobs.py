@@ -16,9 +16,8 @@ import numpy as np
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.device_job import Job
 from tasks.models.model_folders import CONFIG, find_cached_folder, packs_rows, read_architecture
-from tasks.params.entries import entries, find_entry
+from tasks.params.entries import TRAIN, Entry, entries, find_entry
 from tasks.params.schema import Params, apply_packing
-from tasks.plan.kinds import TRAIN, DownstreamTask, load_spec
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.masking import default_max_predictions
 from tasks.stage import artifacts
@@ -80,9 +79,9 @@ class RowEstimator:
         for phase in self._params.pretrain.phases:
             found |= self._phase(phase)
         for entry in entries(self._params):
-            found |= self._entry(load_spec(entry))
+            found |= self._entry(entry)
             if entry.training_rows is not None:
-                found[entry.training_rows] = found[load_spec(entry).rows_folder(TRAIN)]
+                found[entry.training_rows] = found[entry.rows_folder(TRAIN)]
         return found
 
     def _find_vocabulary(self) -> tuple[int, bool, tuple[str, ...]]:
@@ -135,27 +134,26 @@ class RowEstimator:
         words = (*self._vocabulary_assumed, *words, f"{fill:.0%} real tokens per row")
         return {folder: PlannedRows(manifest, words), **_hold_out(folder, manifest, words, section.held_out_fraction)}
 
-    def _entry(self, task: DownstreamTask) -> Folders:
-        train, stage = task.rows_folder(TRAIN), task.entry.stage("rows")
-        splits = [task.rows_folder(split) for split in task.splits]
+    def _entry(self, entry: Entry) -> Folders:
+        train, stage = entry.rows_folder(TRAIN), entry.stage("rows")
+        splits = [entry.rows_folder(split) for split in entry.splits]
         known = {folder: manifest for folder in splits if (manifest := self._find(folder, stage)) is not None}
         if len(known) == len(splits):
             return {
                 **{folder: PlannedRows(manifest) for folder, manifest in known.items()},
                 **self._find_held_out(train, stage),
             }
-        examples, dev, assumed = self._examples(task)
-        of_train, words = self._downstream_rows(task, examples)
+        examples, dev, assumed = self._examples(entry)
+        of_train, words = self._downstream_rows(entry, examples)
         words = (*self._vocabulary_assumed, *assumed, *words)
-        fraction = task.entry.rows.held_out_fraction
-        ratios = {folder: dev / len(task.development) / examples for folder in splits} | {train: 1 - fraction}
+        fraction = entry.rows.held_out_fraction
+        ratios = {folder: dev / len(entry.development) / examples for folder in splits} | {train: 1 - fraction}
         found = {folder: PlannedRows(take_share(of_train, ratio), words) for folder, ratio in ratios.items()}
         return {**found, **_hold_out(train, of_train, words, fraction)}
 
-    def _examples(self, task: DownstreamTask) -> tuple[int, int, tuple[str, ...]]:
+    def _examples(self, entry: Entry) -> tuple[int, int, tuple[str, ...]]:
         """Return the numbers of training and development examples, and the assumptions about them."""
-        entry = task.entry.params
-        expected, data, words = entry.expected, entry.data, []
+        expected, data, words = entry.params.expected, entry.params.data, list[str]()
         train, dev = expected.train, expected.dev
         file = self._project / (getattr(data, "train_path", None) or "")
         if train is None and getattr(data, "source", "") == "files" and file.is_file():
@@ -171,18 +169,18 @@ class RowEstimator:
         train, dev = (min(number, limit or number) for number, limit in zip((train, dev), limits, strict=True))
         return train, dev, tuple(words)
 
-    def _downstream_rows(self, task: DownstreamTask, examples: int) -> tuple[Manifest, tuple[str, ...]]:
+    def _downstream_rows(self, entry: Entry, examples: int) -> tuple[Manifest, tuple[str, ...]]:
         """Return the rows of this many examples of an entry, and the assumptions about them."""
-        rows, tokens = task.entry.rows, task.entry.params.expected.tokens
+        rows, tokens = entry.rows, entry.params.expected.tokens
         windows = max(1, math.ceil(tokens / rows.row_length))
         each = min(tokens, rows.row_length)
         factor = 1.0
         if rows.max_sequences_per_row > 1:
             factor = max(1.0, min(float(rows.max_sequences_per_row), FILL * rows.row_length / each))
         sequences = examples * windows
-        shape = (task.row_kind, rows.row_length, rows.max_sequences_per_row, 0, self.vocabulary)
+        shape = (entry.params.row_kind, rows.row_length, rows.max_sequences_per_row, 0, self.vocabulary)
         counts = (max(1, round(sequences / factor)), sequences, sequences * each)
-        manifest = Manifest(*shape, "", 0, *counts, files={}, num_labels=len(task.labels) or LABELS)
+        manifest = Manifest(*shape, "", 0, *counts, files={}, num_labels=len(entry.params.labels) or LABELS)
         packing = [f"{factor:.2g} sequences per row"] if factor > 1 else []
         return manifest, (f"{each} tokens per sequence", *packing)
 
@@ -303,9 +301,9 @@ def _jobs_of(
     if group == PRETRAIN:
         yield plan(make_pretrain_job(item, params, place, untrained=True))
     elif group == FINETUNE:
-        yield plan(build_finetune_job(load_spec(find_entry(params, item)), params, place, untrained=True))
+        yield plan(build_finetune_job(find_entry(params, item), params, place, untrained=True))
     elif group == PREDICT:
-        task = load_spec(find_entry(params, item))
-        for split in task.predicted:
-            job = build_predict_job(task, params, task.rows_folder(split, place), place, place, place, untrained=True)
-            yield plan(job, split if len(task.predicted) > 1 else "")
+        entry = find_entry(params, item)
+        for split in entry.predicted:
+            job = build_predict_job(entry, params, entry.rows_folder(split, place), place, place, place, untrained=True)
+            yield plan(job, split if len(entry.predicted) > 1 else "")

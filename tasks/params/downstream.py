@@ -1,14 +1,11 @@
 """The section `downstream` of params.yaml: entries, each with a name, a kind and its own sections.
 
-The sections of a kind and their defaults are classes in params.py of a package in tasks/downstream; `KINDS` there names
-them.
+The sections of a kind and their defaults are classes in params.py of a package in tasks/downstream.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import pkgutil
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -249,6 +246,14 @@ class EntryParams(Section):
 
     about: ClassVar[str]
     """Description of the kind for the command line."""
+    record: ClassVar[str] = "example"
+    """Name of one example in messages."""
+    head: ClassVar[str]
+    """Head of the model, one of ipu_model's."""
+    has_labels: ClassVar[bool] = False
+    """True if the model has classes, or the name of a value; those that `labels` lacks are in the training rows."""
+    label_table: ClassVar[str] = ""
+    """Module of the package with labels that training writes, if any."""
     reads_words: ClassVar[bool] = False
     """True if a text is a list of words, each of which is encoded with a blank before it."""
 
@@ -294,6 +299,46 @@ class EntryParams(Section):
         return self
 
     @property
+    def title(self) -> str:
+        """Name of the task for users."""
+        raise NotImplementedError
+
+    @property
+    def row_kind(self) -> str:
+        """Kind of the rows, one of ipu_model's."""
+        return self.head
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Class names by number, if the parameters define them; one name for a value."""
+        return ()
+
+    @property
+    def development(self) -> tuple[str, ...]:
+        """Names of the development sets."""
+        return ("dev",)
+
+    @property
+    def decides_on_held_out(self) -> bool:
+        """True if held-out examples are predicted as well, because they decide a threshold."""
+        return False
+
+    @property
+    def decision_files(self) -> tuple[str, ...]:
+        """Files of the evaluation from which the gate decides the predictions again."""
+        return ()
+
+    @property
+    def released_below(self) -> str:
+        """Subfolder of a released model's scores in the folder set by the gate's parameters."""
+        return ""
+
+    @property
+    def reads_pairs(self) -> bool:
+        """True if the parameters alone say that examples are pairs of texts."""
+        return False
+
+    @property
     def expected(self) -> ExpectedExamples:
         """Expected number and size of examples."""
         return ExpectedExamples()
@@ -316,11 +361,8 @@ class EntryParams(Section):
 
 @cache
 def _kinds() -> dict[str, type[EntryParams]]:
-    """Return kind -> class of its entries, from `KINDS` of each params.py in a package of tasks/downstream."""
-    package = importlib.import_module("tasks.downstream")
-    folders = [found.name for found in pkgutil.iter_modules(package.__path__, "tasks.downstream.") if found.ispkg]
-    stated = [f"{name}.params" for name in folders if importlib.util.find_spec(f"{name}.params")]
-    return {kind: params for name in stated for kind, params in importlib.import_module(name).KINDS.items()}
+    """Return kind -> class of its entries. The kinds import parameters, so that these import them when needed."""
+    return {name: kind.params for name, kind in importlib.import_module("tasks.downstream.kind").KINDS.items()}
 
 
 def kind_names() -> list[str]:

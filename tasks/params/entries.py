@@ -14,6 +14,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
 BASE = "base"
+TRAIN = "train"
 ENTRY_SECTIONS = ("downstream", "packing", "pretrain", "base_model")
 """Sections of params.yaml that determine an entry: its own, packing, and where it may start from."""
 
@@ -34,6 +35,42 @@ class Entry:
     def kind(self) -> str:
         """Kind of task (docs/downstream.md)."""
         return self.params.kind
+
+    @property
+    def record(self) -> str:
+        """Name of one example in messages."""
+        return self.params.record
+
+    @property
+    def development(self) -> tuple[str, ...]:
+        """Names of the development sets."""
+        return self.params.development
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the training set and the development sets."""
+        return (TRAIN, *self.development)
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """Splits that stage predict predicts: the development sets, and HELD_OUT if the kind needs it."""
+        held_out = self.params.decides_on_held_out and self.rows.held_out_fraction > 0
+        return (*self.development, *([artifacts.HELD_OUT] if held_out else []))
+
+    def examples_file(self, split: str, root: Path = Path()) -> Path:
+        """Return the file with the examples of a split."""
+        return root / artifacts.examples_file(self.name, split)
+
+    def rows_folder(self, split: str, root: Path = Path()) -> Path:
+        """Return the folder with the rows of a split; HELD_OUT is a subfolder of the training rows."""
+        if split == artifacts.HELD_OUT:
+            return self.rows_folder(TRAIN, root) / split
+        return root / artifacts.rows_folder(self.name, split)
+
+    @property
+    def decision_files(self) -> tuple[Path, ...]:
+        """Files of the evaluation from which the gate decides the predictions again."""
+        return tuple(artifacts.EVALUATION / self.name / file for file in self.params.decision_files)
 
     def key(self, section: str, name: str = "") -> str:
         """Return the dotted name of a section or parameter of this entry in params.yaml."""

@@ -17,7 +17,6 @@ from typing import Any
 from tasks.params.entries import BASE, Entry, entries, find_upstream, learns_text, needs_corpus, start_model
 from tasks.params.schema import Params
 from tasks.params.sections import PHASES, PRETRAINING_HEADS, RuntimeSpec
-from tasks.plan.kinds import load_spec
 from tasks.plan.plan_file import COMPILER, DEVICE
 from tasks.stage import artifacts
 
@@ -196,7 +195,7 @@ OPTIONS = 2
 
 def _entry(entry: Entry, params: Params) -> Fields:
     """Return the fields of an entry's stages."""
-    name, own, task, found = entry.name, entry.params, load_spec(entry), find_upstream(entry, params)
+    name, own, found = entry.name, entry.params, find_upstream(entry, params)
     paths = [key for key in type(own.data).model_fields if key == "path" or key.endswith("_path")]
     given = [input_path(own.data, key) for key in paths if getattr(own.data, key) is not None]
     options = [f"downstream.{name}.{option}" for option in own.option_names]
@@ -206,9 +205,8 @@ def _entry(entry: Entry, params: Params) -> Fields:
         "entry": name,
         "kind": entry.kind,
         "code": package,
-        "spec": package / "spec.py",
-        "labels": package / task.label_table if task.label_table else None,
-        **_job_code(task.head, task.row_kind),
+        "labels": package / own.label_table if own.label_table else None,
+        **_job_code(own.head, own.row_kind),
         **dict(zip_longest((f"option{n}" for n in range(OPTIONS)), options)),
         "train": given[0],
         "dev": given[-1],
@@ -220,7 +218,7 @@ def _entry(entry: Entry, params: Params) -> Fields:
         **{key: entry.key("distill", key) if distill.has_teacher else None for key in ("temperature", "alpha")},
         "ipu_config": params.ipu.config,
         **{job: _program(artifacts.job_name(name, job), params) for job in ("finetune", "predict")},
-        "held_out": entry.key("rows", "held_out_fraction") if artifacts.HELD_OUT in task.predicted else None,
+        "held_out": entry.key("rows", "held_out_fraction") if artifacts.HELD_OUT in entry.predicted else None,
         "released": entry.released,
         "seeds": entry.seeds,
         "exports": artifacts.exports_folder(name) if own.export.formats else None,
@@ -263,10 +261,11 @@ def _parity(params: Params) -> Items:
 DEVICE_CODE = """
     {head_code} {row_code} ipu_model/distributed ipu_model/ipu ipu_model/jobs ipu_model/models ipu_model/optim
     ipu_model/rows ipu_model/runtimes ipu_model/train tasks/jobs """
-SPEC = " {spec} {labels} "
+LABEL_CODE = " tasks/records/labels.py {labels} "
 INFERENCE_CODE = """
-    {code} tasks/downstream/inference tasks/downstream/examples.py tasks/downstream/gate tasks/downstream/rows.py
-    tasks/downstream/scoring tasks/corpus tasks/models tasks/records tasks/rows tasks/vocabulary """
+    {code} tasks/downstream/inference tasks/downstream/gate tasks/downstream/packed_rows.py
+    tasks/downstream/reading.py tasks/downstream/scoring tasks/corpus tasks/models tasks/records tasks/rows
+    tasks/vocabulary """
 INFERENCE_PARAMS = " device.runtime device.precision device.micro_batch_size "
 DEVICE_PARAMS = INFERENCE_PARAMS + " device.compile device.processes "
 OPTION_PARAMS = " ".join(f" {{option{number}}} " for number in range(OPTIONS))
@@ -343,7 +342,7 @@ STAGES = (
         "examples", "read and validate the examples of {key}, one Parquet file per split; invalid data fail here",
         "tasks.downstream.examples", _entries(),
         inputs="""
-            {train} {dev} {code} tasks/downstream/checks.py tasks/downstream/examples.py ipu_model/rows tasks/corpus
+            {train} {dev} {code} tasks/downstream/examples.py tasks/downstream/reading.py ipu_model/rows tasks/corpus
             tasks/pages tasks/records tasks/rows tasks/validation tasks/vocabulary""",
         params="downstream.{key}.data" + OPTION_PARAMS,
         outs="""
@@ -354,7 +353,7 @@ STAGES = (
     StageGroup(
         "rows", "pack the examples of {key} into rows and validate them", "tasks.downstream.rows", _entries(),
         inputs="""
-            data/examples/{key} data/tokenizer {row_code} ipu_model/rows {code} tasks/downstream/checks.py
+            data/examples/{key} data/tokenizer {row_code} ipu_model/rows {code} tasks/downstream/packed_rows.py
             tasks/downstream/rows.py tasks/pages tasks/records tasks/rows tasks/validation tasks/vocabulary""",
         params="""
             packing downstream.{key}.rows model.max_positions validate.max_cut_share
@@ -376,7 +375,7 @@ STAGES = (
     StageGroup(
         "compile", "compile the IPU programs of {key}", "tasks.downstream.jobs.entry_jobs",
         _entries(lambda entry, params: _compiles_ahead(params)),
-        inputs=DEVICE_CODE + "{ipu_config} tasks/downstream/jobs {taught}" + SPEC,
+        inputs=DEVICE_CODE + "{ipu_config} tasks/downstream/jobs {taught}" + LABEL_CODE,
         keys={"data/rows/{key}/train/manifest.json": ROW_SHAPE + "num_labels"},
         params=DEVICE_PARAMS + " ".join(f"downstream.{{key}}.finetune.{name}" for name in OPTIMIZER) + """
             model downstream.{key}.ipu ipu.inference_execution downstream.{key}.finetune.global_batch_size
@@ -390,7 +389,7 @@ STAGES = (
     StageGroup(
         "finetune", "fine-tune on {key}", "tasks.downstream.jobs.entry_jobs", _entries(),
         inputs="data/rows/{key} {start} {finetune} reports/validation/{key}-rows.json tasks/downstream/jobs {taught}"
-        + DEVICE_CODE + SPEC,
+        + DEVICE_CODE + LABEL_CODE,
         params="downstream.{key}.finetune downstream.{key}.ipu.finetune model"
         + DEVICE_PARAMS + OPTION_PARAMS + STUDENT_PARAMS,
         outs="models/{key}", metrics="metrics/{key}-finetune.json measurements/{key}-finetune.json",
@@ -400,7 +399,7 @@ STAGES = (
         "predict", "predict the logits of the development sets of {key}", "tasks.downstream.jobs.entry_jobs",
         _entries(),
         inputs="data/rows/{key} models/{key} {predict} reports/validation/{key}-rows.json tasks/downstream/jobs"
-        + DEVICE_CODE + SPEC,
+        + DEVICE_CODE + LABEL_CODE,
         params="device.compile downstream.{key}.ipu.predict ipu.inference_execution {held_out}"
         + INFERENCE_PARAMS + OPTION_PARAMS,
         outs="predictions/{key}", metrics="metrics/{key}-predict.json measurements/{key}-predict.json", host=DEVICE,
@@ -429,7 +428,7 @@ STAGES = (
         "evaluate", "evaluate {key} with official metrics, intervals, a page and plots", "tasks.downstream.evaluate",
         _entries(),
         inputs="""
-            data/examples/{key} {text} data/rows/{key} models/{key} predictions/{key} {code}
+            data/examples/{key} {text} data/rows/{key} models/{key} predictions/{key} {code} ipu_model/rows
             tasks/downstream/evaluate.py tasks/downstream/scoring tasks/pages tasks/records tasks/rows
             tasks/validation""",
         params="downstream.{key}.evaluate validate.near_duplicates" + OPTION_PARAMS, outs="evaluation/{key}",
@@ -458,7 +457,8 @@ STAGES = (
             {released} {seeds} data/tokenizer data/examples/{key} data/rows/{key} evaluation/{key} models/{key}
             metrics/{key}.json metrics/{key}-finetune.json plots/{key}-finetune.csv plots/{key}-finetune-held-out.csv
             reports/validation/{key}.json reports/validation/{key}-rows.json {exports} {exported} {corpus}
-            {base_model} {scores} {code} tasks/downstream/gate tasks/downstream/scoring tasks/records tasks/rows """
+            {base_model} {scores} {code} ipu_model/rows tasks/downstream/gate tasks/downstream/scoring tasks/records
+            tasks/rows """
         + " ".join(f"{{{name}}}" for phase in PHASES for name in _of_phase(phase)),
         params="downstream.{key}.gate downstream.{key}.finetune" + OPTION_PARAMS, metrics="metrics/{key}-gate.json",
         part="{kind}", publish="tasks.release.publish",

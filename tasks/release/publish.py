@@ -17,7 +17,7 @@ from typing import Any
 
 from ipu_model.core.files import format_json, sha256_of, write_json
 from ipu_model.core.units import shorten
-from tasks.downstream.card import CardFacts, CardTask
+from tasks.downstream.card import CardFacts
 from tasks.downstream.gate.exports import list_model_files
 from tasks.downstream.gate.gate import CODE, JUDGED, decide_on_files
 from tasks.downstream.gate.released_scores import scores_json
@@ -33,14 +33,13 @@ from tasks.downstream.gate.subject import (
 )
 from tasks.downstream.gate.verdict_text import EXPORTS
 from tasks.downstream.inference.predict_released import choose_release, read_recorded_scores, write_released
-from tasks.downstream.scoring.scores import ScoresTask
+from tasks.downstream.kind import kind_of
 from tasks.params.downstream import UNCOMPARED
 from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, load_params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.code_state import project_of
 from tasks.plan.dvc_records import LOCK, verify_gate
-from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.main import run_main
 from tasks.plan.named_files import check_output_folders
 from tasks.plan.plan_file import PARAMS_FILE, differences, read_locked_stages
@@ -127,8 +126,8 @@ class Publication:
         _require_tokenizer(origin, copies / artifacts.TOKENIZER / "tokenizer.json")
         stated = resolve_origin(self.params, (origin["base_model"] or {}).get("origin"))
         require_origin(self.params, stated)
-        cards: CardTask = load_part(self.entry, "card")
-        scored: ScoresTask[Any, Any, Any] = load_part(self.entry, "scores")
+        kind = kind_of(self.entry)
+        scored, answered = kind.scores(self.entry).read_all(copies)
         files, preferred = list_model_files(
             scored, gate, metrics, copies / subject.model / WEIGHTS, self.params.publish.prefer
         )
@@ -151,21 +150,20 @@ class Publication:
             preferred=preferred,
         )
         # The tag covers this hash, and not the card, which states the time of one training.
-        origin["card_sha256"] = hash_of(cards.card(facts))
+        origin["card_sha256"] = hash_of(kind.card(facts))
         measured = {name: copies / artifacts.measurements_file(name) for name in subject.trainings}
         costs = {name: read_json(path, "podium run") for name, path in measured.items() if path.is_file()}
         speed = copies / artifacts.measurements_file(self.entry.name, "export")
         times = read_json(speed, "podium run") if speed.is_file() else {}
-        card = cards.card(replace(facts, measured=costs, speed=times))
-        answered = scored.read_all(copies)
+        card = kind.card(replace(facts, measured=costs, speed=times))
         texts = {
             CARD: card,
             PROVENANCE: format_json(origin),
             STAGE_RUNS: format_json(self.made_by),
-            METRICS: format_json(metrics if examples else cards.released_metrics(metrics)),
+            METRICS: format_json(metrics if examples else kind.released_metrics(metrics)),
             SCORES: scores_json(scored, answered, scored.read_predictions(copies / subject.predictions, answered)),
         }
-        if settings := cards.settings(metrics) | ({PREFERRED: preferred} if preferred else {}):
+        if settings := kind.settings(self.entry, metrics) | ({PREFERRED: preferred} if preferred else {}):
             texts[SETTINGS] = format_json(settings)
             texts["config.json"] = format_json({**config, "podium": settings})
         accepted = [one["name"] for one in files if one["accepted"] and one["name"] != WEIGHTS]
@@ -263,7 +261,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     if problems := check_output_folders(parameters, root, expand_plan(params)):
         raise PublishError("; ".join(problems))
     entry = find_entry(params, name)
-    subject, signer = make_subject(load_spec(entry), params), open_signer(params.publish.signing)
+    subject, signer = make_subject(entry, params), open_signer(params.publish.signing)
     gate_stage = subject.stages["gate"]
     gate = read_json(root / subject.gate, f"dvc repro {gate_stage}")
     if gate.get("accepted") is not True:  # there is nothing to copy
@@ -348,7 +346,7 @@ def verify_verdict(
             "publish again; nothing was published"
         )
     released, seeds = entry.released and RELEASED, entry.seeds and SEEDS
-    verdict = decide_on_files(load_part(entry, "scores"), subject, hashes, copies, released, seeds)
+    verdict = decide_on_files(kind_of(entry).scores(entry), subject, hashes, copies, released, seeds)
     redo = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again"
     if not verdict["accepted"]:
         raise _rejected(f"{subject.gate} accepts the model, but the evidence does not: {redo}", verdict, "; ")
@@ -384,19 +382,20 @@ def compare_here(
         GateRejected: the model is worse.
         PublishError: the release does not state scores of these examples.
     """
-    task, folder = load_part(entry, "scores"), entry.params.publish.folder
+    task, folder = kind_of(entry).scores(entry), entry.params.publish.folder
     releases, sources = list_folder_releases(entry, root)
     release, _ = choose_release(releases, copies / subject.model)
     scores = None
     if release is not None:
-        scores = read_recorded_scores(task, task.read_all(copies), sources[release.tag](SCORES))
+        task, examples = task.read_all(copies)
+        scores = read_recorded_scores(task, examples, sources[release.tag](SCORES))
         if scores is None:
             raise PublishError(
                 f"{release.tag} in {folder} does not state scores of these {task.record}s, and the gate did not see "
                 "it, so that they were not compared. Use `podium run` on a host that has this folder, or set "
                 f"{entry.key('gate', 'released')}={UNCOMPARED}; nothing was published"
             )
-    write_released(task, copies / RELEASED, release, scores)
+    write_released(entry, copies / RELEASED, release, scores)
     verdict = decide_on_files(task, subject, hash_files(files), copies, RELEASED, entry.seeds and SEEDS)
     if not verdict["accepted"]:
         raise _rejected(f"the gate did not see {folder}; this model is rejected", verdict)

@@ -23,11 +23,10 @@ from tasks.downstream.gate.gate import COUNTED_ALIKE
 from tasks.downstream.gate.released_scores import read_scores
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.model import find_model
+from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.near_duplicates import WITHOUT
-from tasks.downstream.scoring.scores import AnyScores
 from tasks.models.model_card import FRONT_MATTER
 from tasks.params.strict_yaml import parse_yaml
-from tasks.plan.kinds import load_part
 from tasks.plan.named_files import leads_outside
 from tasks.release.provenance import hash_of
 from tasks.release.release import (
@@ -253,7 +252,8 @@ def check_provenance(release: ReceivedRelease) -> str:
 
 def check_scores(release: ReceivedRelease) -> str:
     """Check the metrics against the scores of the examples."""
-    task: AnyScores = load_part(infer_entry(find_model(str(release.folder))), "scores")
+    entry = infer_entry(find_model(str(release.folder)))
+    task = kind_of(entry).scores(entry)
     metrics = release.read(METRICS)
     scores = read_scores(task, release.folder / SCORES)
     count, problems = sum(map(len, scores.values())), []

@@ -21,14 +21,13 @@ from tasks.params.entries import find_entry
 from tasks.params.schema import Params, load_params, parameter_values, validate_params
 from tasks.params.strict_yaml import parse_yaml, read_yaml, value_at
 from tasks.plan.dvc_records import LOCK
-from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.plan_file import make_plan
 from tasks.plan.stages import define
 from tasks.plan.writing import write_plan
 from tasks.stage import artifacts
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tests.places import ROOT as PROJECT
-from tests.tasks.downstream.entries import lay_over, write_parameters
+from tests.tasks.downstream.entries import lay_over, part_of, write_parameters
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 WORDS = ["where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", "."]
@@ -72,7 +71,7 @@ def add_entry(root: Path, name: str, seed: int = 1, **sections: Any) -> Path:
 def subject_in(root: Path, name: str = "squad") -> ReleaseSubject:
     """What a release of that entry of a checkout is about."""
     params = load_params(root / artifacts.PARAMS)
-    return make_subject(load_spec(find_entry(params, name)), params)
+    return make_subject(find_entry(params, name), params)
 
 
 def write_entry(root: Path, name: str, seed: int) -> None:
@@ -130,10 +129,10 @@ def write_questions(path: Path) -> None:
 def write_metrics(root: Path, name: str = "squad", params: Params | None = None) -> None:
     """The scores of the files that are in `root` now; `params` are those of the checkout, if it is not all of one."""
     entry = find_entry(params := params or load_params(root / artifacts.PARAMS), name)
-    subject = make_subject(load_spec(entry), params)
+    subject = make_subject(entry, params)
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
-    scores = load_part(entry, "scores")
+    scores = part_of(entry, "scores")
     examples, baseline = scores.read_all(root), scores.choose_baseline(root)
     counted = scores.figures(examples, scores.outcomes_of(examples, scores.read_predictions(files[1], examples)))
     slices = {"slices": SLICES} if entry.kind == "squad" else {}
@@ -179,7 +178,7 @@ def make_glue_checkout(root: Path, task: TextTask = TASKS["sst2"]) -> Path:
     name, labels = f"glue-{task.name}", [number % 2 for number in range(20)]
     values = read_yaml(root / artifacts.PARAMS)
     values["downstream"] = {name: {**defaults_of("glue", name), "task": task.name}}
-    schema = load_spec(find_entry(write_parameters(root, values), name)).schema
+    schema = find_entry(write_parameters(root, values), name).schema
     subject = subject_in(root, name)
     (root / artifacts.model_folder("squad")).rename(root / subject.model)
     for reference in subject.references:

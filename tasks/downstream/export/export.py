@@ -27,11 +27,11 @@ from tasks.downstream.export.onnx_files import (
 )
 from tasks.downstream.export.speed import measure_all, write_page
 from tasks.downstream.inference.onnx_answers import EXPORTING, answer_rows, read_sequences
+from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.logits import LogitsNotFinite
 from tasks.downstream.scoring.metrics import Outcomes
-from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.scoring.scores import AnyScores, Baseline
 from tasks.params.entries import entry_argument, load_entry
-from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.scratch import scratch_folder
@@ -49,8 +49,7 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
     """
     name, formats = task.entry.name, task.entry.params.export.formats
     folder = root / artifacts.model_folder(name)
-    task.prepare(root)
-    examples = task.read_all(root)
+    task, examples = task.prepare(root).read_all(root)
     own = task.outcomes_of(examples, task.read_predictions(root / artifacts.predictions_file(name), examples))
     found = []
     with new_folder(root / artifacts.exports_folder(name)) as target, scratch_folder() as scratch:
@@ -61,8 +60,8 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
             predictions, difference = answer_examples(task, examples, path, scratch, root)
             sequences = [
                 sequence
-                for split in task.development
-                for sequence in itertools.islice(read_sequences(task.rows_folder(split, root)), COMPARED)
+                for split in task.entry.development
+                for sequence in itertools.islice(read_sequences(task.entry.rows_folder(split, root)), COMPARED)
             ]
             answered = artifacts.exported_predictions(name, artifacts.EXPORT_FILES[one])
             write_json(
@@ -75,7 +74,7 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
                     "format": one,
                     "bytes": path.stat().st_size,
                     "sha256": sha256_of(path),
-                    **export_scores(task, examples, task.outcomes_of(examples, predictions), own),
+                    **export_scores(task, task.baseline(examples), task.outcomes_of(examples, predictions), own),
                     "logit_difference": difference if math.isfinite(difference) else None,
                     "transformers_difference": compare_with_transformers(model, path, sequences),
                 }
@@ -98,7 +97,7 @@ def answer_examples(
     those of the stage predict: NaN, and no predictions, if a logit is not finite."""
     predictions, largest = dict[str, Sequence[Any]](), 0.0
     for split, some in examples.items():
-        rows, output = task.rows_folder(split, root), scratch / f"{path.stem}-{split}.arrow"
+        rows, output = task.entry.rows_folder(split, root), scratch / f"{path.stem}-{split}.arrow"
         answer_rows(path, rows, output)
         ours = task.read_logits(some, rows, root / artifacts.logits_file(task.entry.name, split))
         try:
@@ -111,12 +110,12 @@ def answer_examples(
     return predictions, largest
 
 
-def export_scores(task: AnyScores, examples: Mapping[str, Any], found: Outcomes, own: Outcomes) -> dict[str, Any]:
+def export_scores(task: AnyScores, baseline: Baseline | None, found: Outcomes, own: Outcomes) -> dict[str, Any]:
     """Return every metric of an exported file with its interval, and its differences from the model's."""
     apart = task.metrics.differences(found, own, task.confidence)
     names = ("mean", "low", "high", "p_value")
     differences = {metric: _finite({name: getattr(one, name) for name in names}) for metric, one in apart.items()}
-    return {**_finite(task.figures(examples, found)), "differences": differences}
+    return {**_finite(task.figures(found, baseline)), "differences": differences}
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
@@ -125,7 +124,8 @@ def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    task: AnyScores = load_part(load_entry(entry_argument("Export a fine-tuned model and score the files.")), "scores")
+    entry = load_entry(entry_argument("Export a fine-tuned model and score the files."))
+    task = kind_of(entry).scores(entry)
     lead = task.limits[0].metric
     for one in export(task)["exports"]:
         print(

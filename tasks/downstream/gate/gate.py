@@ -33,14 +33,14 @@ from tasks.downstream.gate.recipe import (
 from tasks.downstream.gate.released_scores import SCORES, mark_unanswered, read_outcomes, read_released_outcomes
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, make_subject
 from tasks.downstream.gate.verdict_text import ADVICE, COMPARED, EXPORTS, WITHOUT_FLOOR, held_out_score
+from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.metrics import Outcomes
-from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.scoring.scores import AnyScores, Baseline
 from tasks.downstream.scoring.significance import ConfidenceInterval, PairedDifference
 from tasks.params.downstream import PUBLISHED, UNCOMPARED
 from tasks.params.entries import entry_argument, find_entry
 from tasks.params.schema import load_params, parameter_values, validate_params
 from tasks.plan.code_state import git_state
-from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
@@ -72,6 +72,8 @@ class Evidence:
     """Training -> its metrics; None: not readable."""
     over_baseline: ConfidenceInterval | None = None
     """Gain of the leading metric over the baseline, in points; None: not checked."""
+    baseline: str = ""
+    """Name of the baseline."""
     released: ReleasedComparison | None = None
     """None before the first release."""
     teacher: ReleasedComparison | None = None
@@ -110,15 +112,16 @@ def gather_evidence(
     """
     scored_files = (str(subject.predictions), str(subject.model / "model.safetensors"))
     metrics = _scores(task, root / subject.metrics, scored_files)
-    task.restore_baseline(metrics, root / subject.metrics)
-    examples = task.read_all(root)
-    baseline = task.baseline_outcomes(examples) if task.entry.params.gate.above_baseline else None
+    rule = task.read_rule(metrics, root / subject.metrics)
+    task, examples = task.read_all(root)
+    found = task.baseline(examples, rule)
     predictions = task.read_predictions(root / subject.predictions, examples)
     belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
     outcomes = task.outcomes_of(examples, predictions)
     task.verify_decisions(metrics, predictions, root)
     if belong:  # otherwise the check of hashes reports it
-        verify_scores(root / subject.metrics, metrics, task.figures(examples, outcomes), subject.stages["evaluate"])
+        verify_scores(root / subject.metrics, metrics, task.figures(outcomes, found), subject.stages["evaluate"])
+    baseline = found if task.entry.params.gate.above_baseline else None
     theirs = None
     if released is not None:
         if os.path.lexists(root / released):  # a lost link is not "none released"
@@ -138,6 +141,7 @@ def gather_evidence(
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
         trainings={name: find_object(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
         over_baseline=_over_baseline(task, outcomes, baseline),
+        baseline=baseline.name if baseline else "",
         released=None if theirs is None else ReleasedComparison(*paired_differences(task, answers, theirs)),
         teacher=None if taught is None else compare_teacher(task, answers, taught),
         recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
@@ -163,11 +167,11 @@ def _describe_comparison(task: AnyScores, released: Path | None, has_scores: boo
     return f"compared with {(record.get('release') or {}).get('tag')}, {how}"
 
 
-def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | None) -> ConfidenceInterval | None:
+def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Baseline | None) -> ConfidenceInterval | None:
     if baseline is None:
         return None
-    found = task.metrics.differences(outcomes, baseline, task.confidence)
-    return task.metrics.widen(found, [outcomes], baseline, task.confidence)[task.limits[0].metric]
+    found = task.metrics.differences(outcomes, baseline.outcomes, task.confidence)
+    return task.metrics.widen(found, [outcomes], baseline.outcomes, task.confidence)[task.limits[0].metric]
 
 
 def _read_judged_model(
@@ -286,7 +290,8 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
       release but never remove one, because this one model is published.
     """
     compared = evidence.released
-    own = ScoreEvidence(evidence.scores, evidence.over_baseline, compared, f"{evidence.examples} {task.record}s")
+    scored_on = f"{evidence.examples} {task.record}s"
+    own = ScoreEvidence(evidence.scores, evidence.over_baseline, compared, scored_on, evidence.baseline)
     found = check_scores(task, own)
     if compared is not None and not compared.common:
         found.append(_nothing_in_common(task))
@@ -385,8 +390,13 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> dict[
         InputError: see `gather_evidence`.
     """
     params = validate_params(dict(parameters))
-    task: AnyScores = load_part(find_entry(params, name), "scores")
-    subject, released, seeds = make_subject(task, params), task.entry.released, task.entry.seeds
+    entry = find_entry(params, name)
+    task, subject, released, seeds = (
+        kind_of(entry).scores(entry),
+        make_subject(entry, params),
+        entry.released,
+        entry.seeds,
+    )
     hashes = hash_files(subject.judged(released, root, seeds))
     evidence = gather_evidence(task, subject, released, hashes, root, seeds)
     verdict = {**decide(task, evidence), JUDGED: dict(hashes)}
@@ -402,7 +412,7 @@ def find_advice(
 ) -> list[Advice]:
     """Return what to do after a rejection; see `tasks.downstream.gate.advice.advise`."""
     params, training = task.entry.params, subject.trainings[-1]
-    examples = task.read_all(root)
+    _, examples = task.read_all(root)
     curve, finetune = read_losses(root / artifacts.PLOTS / f"{training}.csv"), params.finetune
     held_out = [] if finetune.keep == "best" else read_losses(root / artifacts.held_out_plot(training))
     facts = TrainingFacts(

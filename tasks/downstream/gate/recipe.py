@@ -21,7 +21,7 @@ from ipu_model.core.files import read_json
 from tasks.downstream.gate.released_scores import read_outcomes
 from tasks.downstream.gate.verdict_text import format_figure, held_out_score, signed_figure
 from tasks.downstream.scoring.metrics import Outcomes, make_interval
-from tasks.downstream.scoring.scores import AnyScores, Limit
+from tasks.downstream.scoring.scores import AnyScores, Baseline, Limit
 from tasks.downstream.scoring.significance import (
     ConfidenceInterval,
     PairedDifference,
@@ -79,6 +79,8 @@ class ScoreEvidence:
     """None: not checked."""
     scored_on: str
     """Sample that limits the detectable difference, for messages."""
+    baseline: str = ""
+    """Name of the baseline."""
     seeds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Scores of a recipe by seed."""
 
@@ -130,8 +132,8 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
     metric, found = task.limits[0].metric, format_points(difference) + scored.over_seeds
     score = scored.values[metric] - difference.mean
     reason = (
-        f"{_title(task, metric)}{scored.owner} is no better than {task.baseline} ({score:.2f}): {found} at confidence "
-        f"{task.confidence:g}. {describe_power(scored.scored_on, 'gains', difference.mean - difference.low)}"
+        f"{_title(task, metric)}{scored.owner} is no better than {scored.baseline} ({score:.2f}): {found} at "
+        f"confidence {task.confidence:g}. {describe_power(scored.scored_on, 'gains', difference.mean - difference.low)}"
     ).rstrip()
     numbers = _describe_difference(metric, difference, difference.direction)
     required = "significantly more than 0 points"
@@ -310,6 +312,8 @@ class RecipeScores:
     """Gain of the leading metric over the baseline, in points; None without a baseline."""
     released: ReleasedComparison | None
     """None without common examples."""
+    baseline: str = ""
+    """Name of the baseline."""
 
     @property
     def judged_by(self) -> str | None:
@@ -319,14 +323,14 @@ class RecipeScores:
 
 
 def score_recipe(
-    task: AnyScores, trained: Sequence[SeedModel], own: SeedModel, theirs: Outcomes | None, baseline: Any
+    task: AnyScores, trained: Sequence[SeedModel], own: SeedModel, theirs: Outcomes | None, baseline: Baseline | None
 ) -> RecipeScores:
     """Score all models of a recipe and compare them with baseline and released model.
 
     Args:
         trained: two models or more.
         theirs: outcomes of the released model, NaN without a prediction; None before the first release.
-        baseline: outcomes of the best answer without a model; None: there is none.
+        baseline: the best answers without a model; None: not compared.
     """
     ours = [one.outcomes for one in trained]
     released = None
@@ -338,7 +342,8 @@ def score_recipe(
             released = ReleasedComparison(common, _intervals(task, kept[:-1], kept[-1]))
     over_baseline = None
     if baseline is not None:
-        found = task.metrics.widen(_intervals(task, ours, baseline), ours, baseline, task.confidence)
+        without = baseline.outcomes
+        found = task.metrics.widen(_intervals(task, ours, without), ours, without, task.confidence)
         over_baseline = found[task.limits[0].metric]
     return RecipeScores(
         own=own.seed,
@@ -348,6 +353,7 @@ def score_recipe(
         intervals=_intervals(task, ours),
         over_baseline=over_baseline,
         released=released,
+        baseline=baseline.name if baseline else "",
     )
 
 
@@ -383,7 +389,8 @@ def check_recipe(task: AnyScores, recipe: RecipeScores) -> list[ReasonedCheck]:
     """
     means = {name: one.mean for name, one in recipe.intervals.items()}
     seeds = dict(zip(recipe.seeds, recipe.scores, strict=True))
-    scored = ScoreEvidence(means, recipe.over_baseline, recipe.released, f"these seeds and {task.record}s", seeds)
+    scored_on = f"these seeds and {task.record}s"
+    scored = ScoreEvidence(means, recipe.over_baseline, recipe.released, scored_on, recipe.baseline, seeds)
     models = GateCheck("recipe_seeds", True, ", ".join(map(str, recipe.seeds)), "two or more")
     return [(models, ""), _check_selection(task, recipe), *check_scores(task, scored)]
 

@@ -82,9 +82,9 @@ def read_scores(task: AnyScores, path: Path) -> dict[str, dict[str, list[float]]
     again = f"Use evaluation/{SCORES} of a release"
     try:
         sets = dict(read_json(path)["scores"])
-        sets = {split: dict(sets[split]) for split in task.development}
+        sets = {split: dict(sets[split]) for split in task.entry.development}
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} has no scores of {', '.join(task.development)} ({error!r}). {again}") from None
+        raise InputError(f"{path} has no scores of {', '.join(task.entry.development)} ({error!r}). {again}") from None
     return {split: {key: _read_row(task, path, key, row) for key, row in one.items()} for split, one in sets.items()}
 
 

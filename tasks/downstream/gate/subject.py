@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipu_model.core.files import NotAFile, clear_partial, open_regular, partial_path, sha256_of
-from tasks.params.entries import find_upstream
+from tasks.params.entries import Entry, find_upstream
 from tasks.params.schema import Params
 from tasks.plan import stages
-from tasks.plan.kinds import DownstreamTask
 from tasks.plan.plan_file import Plan, make_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -105,16 +104,10 @@ class ReleaseSubject:
         return {name: folder for name, folder in found.items() if (folder / "manifest.json").is_file()}
 
 
-def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
-    """Return the subject for the release of an entry's model.
-
-    Args:
-        task: entry with the methods of its kind.
-        params: all parameters.
-    """
-    entry, found = task.entry, find_upstream(task.entry, params)
-    name = entry.name
-    of_phases = (*map(artifacts.rows_folder, found.phases), *(task.rows_folder(split) for split in task.splits))
+def make_subject(entry: Entry, params: Params) -> ReleaseSubject:
+    """Return the subject for the release of an entry's model."""
+    found, name = find_upstream(entry, params), entry.name
+    of_phases = (*map(artifacts.rows_folder, found.phases), *(entry.rows_folder(split) for split in entry.splits))
     return ReleaseSubject(
         name=name,
         model=artifacts.model_folder(name),
@@ -125,7 +118,7 @@ def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
         prediction=artifacts.metrics_file(name, "predict"),
         gate=artifacts.metrics_file(name, "gate"),
         receipt=artifacts.receipt_file(name),
-        references=(*(task.examples_file(split) for split in task.development), *task.decision_files),
+        references=(*(entry.examples_file(split) for split in entry.development), *entry.decision_files),
         rows=of_phases,
         base_model=artifacts.BASE_MODEL / "base_model.json" if found.base_model else None,
         teacher=artifacts.teacher_folder(name) if entry.params.distill.has_teacher else None,
@@ -136,7 +129,7 @@ def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
             artifacts.EXPORT_FILES[one]: artifacts.exports_folder(name) / artifacts.EXPORT_FILES[one]
             for one in entry.params.export.formats
         },
-        released=task.released_below,
+        released=entry.params.released_below,
     )
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 from ipu_model.core.files import read_json
 from ipu_model.core.strict import nearest
-from tasks.downstream.inference.job import InferenceTask
 from tasks.downstream.inference.model import CONFIG, PROVENANCE, InferenceModel
-from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
+from tasks.downstream.kind import KINDS, kind_of
+from tasks.params.downstream import EntryParams, defaults_of, kind_params
 from tasks.params.entries import Entry
 from tasks.params.schema import validate_section
 from tasks.params.sections import SHORTEST_ROW
-from tasks.plan.kinds import load_part, part_class
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 
 NAME = "given"
@@ -53,7 +52,7 @@ def infer_entry(
     taken = {name: released[name] for name in TAKEN if name in released} if released.get("kind") == kind else {}
     # A release of another version may state parameters that this one does not have.
     taken = {name: {key: x for key, x in stating.items() if key in values[name]} for name, stating in taken.items()}
-    of_folder = _inference_class(kind).read_params(model.folder)
+    of_folder = KINDS[kind].read_params(model.folder)
     for section, stating in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
         values[section] = {**values.get(section, {}), **stating}
     params = validate_section(kind_params(kind), values, "the parameters of this model")
@@ -83,7 +82,7 @@ def choose_entry(model: InferenceModel, path: Path, stated: Stated | None = None
         for task in tasks:
             try:
                 entry = infer_entry(model, task, stated)
-                load_part(entry, "inference").require_columns(path, labelled=labelled)
+                kind_of(entry).inference(entry).require_columns(path, labelled=labelled)
                 entries.append(entry)
             except PodiumError as error:
                 refusals[task] = error
@@ -104,7 +103,7 @@ def limit_rows(kind: str, longest: int) -> dict[str, Any]:
             f"the model supports up to {longest} tokens, {SHORTEST_ROW} are required. Correct max_position_embeddings "
             "in config.json or model_max_length in tokenizer_config.json"
         )
-    return _inference_class(kind).limit_rows(longest)
+    return KINDS[kind].limit_rows(longest)
 
 
 def _released(model: InferenceModel) -> dict[str, Any]:
@@ -136,24 +135,20 @@ def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str
 
 def _match_tasks(model: InferenceModel) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the tasks that a model fits, with their options, and those that the names of its classes state, if any."""
-    parts = list(dict.fromkeys(map(_inference_class, kind_names())))
-    named = model.architectures or [one.suffix for one in parts]
-    fitting = [one for one in parts if any(name.endswith(one.suffix) for name in named)]
+    named = model.architectures or [kind.suffix for kind in KINDS.values()]
+    fitting = [kind for kind in KINDS.values() if any(name.endswith(kind.suffix) for name in named)]
     if not fitting:
-        known = ", ".join(sorted({f"...{one.suffix}" for one in parts}))
+        known = ", ".join(sorted({f"...{kind.suffix}" for kind in KINDS.values()}))
         raise InputError(
             f"{model.folder} is {', '.join(named)}, not a fine-tuned model. Supported architectures: {known}"
         )
     problem = model.config.get("problem_type")
-    found = {word: values for one in fitting for word, values in one.match_tasks(model.labels, problem).items()}
+    tasks = [(kind.is_fallback, kind.match_tasks(model.labels, problem)) for kind in fitting]
+    found = {word: values for _, some in tasks for word, values in some.items()}
     if not found:
         raise InputError(
             f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which match no supported task"
         )
     unnamed = model.labels == tuple(f"LABEL_{number}" for number in range(len(model.labels)))
-    by_name = [] if unnamed else [word for word in found if word not in {one.fallback_task for one in fitting}]
+    by_name = [] if unnamed else [word for is_fallback, some in tasks if not is_fallback for word in some]
     return found, by_name or list(found)
-
-
-def _inference_class(kind: str) -> type[InferenceTask[Any, Any, Any]]:
-    return part_class(kind_params(kind), "inference")

@@ -1,27 +1,26 @@
-"""Base class for inference with a fine-tuned model of one kind, and its device job in a temporary checkout.
+"""Inference with a fine-tuned model: what a kind states of it, and its device job in a temporary checkout.
 
 By default it runs in the precision of the scores that the model's release or run records.
 """
 
 import contextlib
 import time
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from ipu_model.core.files import find_object, read_json
 from tasks.downstream.inference.model import IPU_CONFIG, PROVENANCE, InferenceModel
 from tasks.downstream.inference.onnx_answers import answer_rows
-from tasks.downstream.rows import write_rows
-from tasks.downstream.scoring.scores import A, E, L, ScoresTask
+from tasks.downstream.packed_rows import Encoder, write_rows
+from tasks.downstream.scoring.scores import A, E, L, Scores
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.models.model_folders import convert_to_safetensors
+from tasks.params.entries import Entry
 from tasks.params.sections import PRECISIONS, RuntimeSpec
-from tasks.plan.kinds import DownstreamTask, load_part
 from tasks.records.interpretation import Interpretation, column_names
 from tasks.records.labels import write_labels
 from tasks.records.tables import Columns
@@ -58,7 +57,7 @@ class InferenceOptions:
 
 
 @contextlib.contextmanager
-def scratch_checkout(task: DownstreamTask, model: InferenceModel) -> Iterator[None]:
+def scratch_checkout(entry: Entry, model: InferenceModel) -> Iterator[None]:
     """Change into a temporary checkout whose entry has this model; remove it at the end.
 
     Stages work relative to the current folder, so all of them work here. TMPDIR sets its location.
@@ -68,14 +67,15 @@ def scratch_checkout(task: DownstreamTask, model: InferenceModel) -> Iterator[No
         scratch_folder() as folder,
         contextlib.chdir(folder),
     ):
-        for path in (artifacts.model_folder(task.entry.name), task.examples_file(task.splits[0])):
+        folder, examples = artifacts.model_folder(entry.name), entry.examples_file(entry.splits[0])
+        for path in (folder, examples):
             path.parent.mkdir(parents=True)
-        artifacts.model_folder(task.entry.name).symlink_to(readable)
-        write_labels(task.examples_file(task.splits[0]).parent, model.labels)
+        folder.symlink_to(readable)
+        write_labels(examples.parent, model.labels)
         yield
 
 
-def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: InferenceOptions) -> JobResult:
+def run_inference(encoder: Encoder, model: InferenceModel, split: str, how: InferenceOptions) -> JobResult:
     """Write the rows of a split and the model's logits for them to the paths that the stages use.
 
     Raises:
@@ -83,26 +83,26 @@ def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: 
         DeviceJobFailed: the model cannot be used.
         KeyboardInterrupt: the job was interrupted.
     """
-    made = write_rows(load_part(task.entry, "rows"), split, tokenizer=model.tokenizer)
+    entry, made = encoder.entry, write_rows(encoder, split, tokenizer=model.tokenizer)
     unknown = made.unknown.warning if made.unknown else ""
     cut = made.cut.warn(model.max_tokens) if made.cut else ""
     for warning in filter(None, (unknown, cut)):  # the vocabulary or the length of rows does not fit the text
         streams.note(warning)
-    rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
+    rows, logits = entry.rows_folder(split), artifacts.logits_file(entry.name, split)
     logits.parent.mkdir(parents=True, exist_ok=True)
     if how.exported is not None:
         return _answer_exported(how.exported, rows, logits)
     job = Job(
         kind="predict",
-        head=task.head,
-        labels=list(model.labels) if task.labels_of(rows) else None,
+        head=entry.params.head,
+        labels=list(model.labels) if entry.params.has_labels else None,
         rows=str(rows),
         output=str(logits),
         run_folder=str(artifacts.RUNS),
         geometry=BatchGeometry(how.batch_size, how.batch_size),
         runtime=how.place.runtime,
         precision=how.place.precision,
-        init_checkpoint=str(artifacts.model_folder(task.entry.name).resolve()),
+        init_checkpoint=str(artifacts.model_folder(entry.name).resolve()),
         ipu_config=load_ipu_config(model) if how.place.runtime in ("auto", "ipu") else None,
     )
     started_at = time.monotonic()
@@ -199,52 +199,28 @@ def read_training_columns(model: Path) -> dict[str, str]:
         return {}
 
 
-class InferenceTask(ScoresTask[E, L, A]):
+class Inference(Protocol[E, L, A]):
     """Reading of unlabelled files, and conversion of answers to records."""
 
-    suffix: ClassVar[str]
-    """End of the names of the transformers classes of the supported models."""
-    fallback_task: ClassVar[str] = ""
-    """Key of `match_tasks` that fits any model of such a class; keys that match its classes take precedence."""
-    answer_field: ClassVar[str] = ""
-    """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
-    has_n_best: ClassVar[bool] = False
-    """True if records can contain the n best answers."""
-    text_fields: ClassVar[Mapping[str, str]] = {}
-    """Column of `examples_schema` with a text -> its field in records that contain the texts."""
-
-    @classmethod
-    @abstractmethod
-    def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
-        """Return the tasks that a model with these classes may have been fine-tuned for.
-
-        Args:
-            problem: problem_type of its config.json; None if it has none.
-
-        Returns:
-            Value of --task -> parameters of its entry: the kind and the options of that kind.
-        """
-
-    @classmethod
-    def limit_rows(cls, longest: int) -> dict[str, Any]:
-        """Return the section `rows` of an entry for a model that supports only `longest` tokens."""
-        return {"row_length": longest}
-
-    @classmethod
-    def read_params(cls, folder: Path) -> dict[str, Any]:
-        """Return parameters by section from other files of a model folder than config.json and provenance.json.
-
-        Raises:
-            InputError: a file is malformed.
-        """
-        return {}
+    @property
+    def scores(self) -> Scores[E, L, A]: ...
 
     @property
-    @abstractmethod
+    def answer_field(self) -> str:
+        """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
+
+    @property
+    def has_n_best(self) -> bool:
+        """True if records can contain the n best answers."""
+
+    @property
+    def text_fields(self) -> Mapping[str, str]:
+        """Column of `examples_schema` with a text -> its field in records that contain the texts."""
+
+    @property
     def layouts(self) -> Sequence[Columns]:
         """Possible columns of tables without labels."""
 
-    @abstractmethod
     def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
         """Return the record of a table, by column, for an example of plain texts.
 
@@ -252,7 +228,7 @@ class InferenceTask(ScoresTask[E, L, A]):
             ParamsError: this kind reads another number of texts.
         """
 
-    def require_columns(self, path: Path, *, labelled: bool) -> None:  # noqa: B027
+    def require_columns(self, path: Path, *, labelled: bool) -> None:
         """Refuse a table without the columns of this task, where other tasks use models of the same class.
 
         Raises:
@@ -262,18 +238,14 @@ class InferenceTask(ScoresTask[E, L, A]):
     @property
     def plain_hint(self) -> str:
         """End of a refusal of a .txt file that looks like a table, with the option that reads it; empty: none does."""
-        return ""
 
     def detect_lines(self, lines: Sequence[str]) -> str:
         """Return the suffix of the format of lines that are neither JSON nor a table of known columns."""
-        return PLAIN
 
     @property
-    @abstractmethod
     def examples_schema(self) -> pa.Schema:
         """Parquet schema of the examples, labels included."""
 
-    @abstractmethod
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         """Yield the examples of a file with the columns of `examples_schema`, placeholder labels, and "id" if there is
         one.
@@ -282,7 +254,6 @@ class InferenceTask(ScoresTask[E, L, A]):
             InputError: invalid examples, with their location.
         """
 
-    @abstractmethod
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         """Check the examples of a file and write them to the Parquet file `target`, as stage `examples` does.
 
@@ -290,14 +261,15 @@ class InferenceTask(ScoresTask[E, L, A]):
             InputError: invalid examples, with their location.
         """
 
-    @abstractmethod
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         """Return the schema of a record without its id."""
 
-    @abstractmethod
     def records(self, examples: E, answers: A, n_best: int) -> Iterator[dict[str, Any]]:
         """Yield the record of each example, in order."""
 
-    @abstractmethod
     def describe(self, record: Mapping[str, Any]) -> str:
         """Return the answer of a record with its score, for people."""
+
+
+AnyInference = Inference[Any, Any, Any]
+"""Inference for an entry of any kind."""

@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from tasks.downstream.inference.job import INPUT, PLAIN, InferenceTask
+from tasks.downstream.inference.job import INPUT, PLAIN, AnyInference
+from tasks.downstream.kind import kind_of
 from tasks.params.entries import Entry
-from tasks.plan.kinds import load_part
 from tasks.plan.named_files import require_readable
 from tasks.records.csv_files import SEPARATORS
 from tasks.records.tables import find_layout
@@ -40,7 +39,7 @@ def open_input(entry: Entry, path: Path | None, texts: Sequence[str], *, plain: 
         ParamsError: the model does not read these texts.
         InputError: the file cannot be read.
     """
-    task: InferenceTask[Any, Any, Any] = load_part(entry, "inference")
+    task = kind_of(entry).inference(entry)
     with scratch_folder() as folder:
         name = "text" if texts else "standard-input" if path is None else path.name
         lines = folder / f"{name}.jsonl"
@@ -70,7 +69,7 @@ def open_input(entry: Entry, path: Path | None, texts: Sequence[str], *, plain: 
         yield source, told if path is None or form == PLAIN else ""
 
 
-def detect_format(task: InferenceTask[Any, Any, Any], path: Path) -> str:
+def detect_format(task: AnyInference, path: Path) -> str:
     """Return the suffix that fits the content of a file: parquet, json, jsonl, csv, or one that the kind detects."""
     try:
         head = peek(path, PEEKED_BYTES)

@@ -21,22 +21,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.core.files import new_file, new_folder, write_json, write_text
-from tasks.downstream.evaluate import PageTask, format_scores, score_logits, write_evaluation
+from tasks.downstream.evaluate import format_scores, score_logits, write_evaluation
 from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.job import (
     ID,
+    AnyInference,
     InferenceOptions,
-    InferenceTask,
     read_training_columns,
     run_inference,
     scratch_checkout,
 )
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.jobs.entry_jobs import prediction_figures, prediction_measurements
+from tasks.downstream.kind import kind_of
 from tasks.jobs.device_job import JobResult
 from tasks.pages.markup import csv_text, replace_hidden
 from tasks.params.entries import Entry
-from tasks.plan.kinds import load_part
 from tasks.plan.named_files import escape_name
 from tasks.records.interpretation import Interpretation, describe_inputs
 from tasks.records.parquet import read_group_batches, split_into_groups
@@ -45,7 +45,6 @@ from tasks.records.text_files import count_repetitions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
-AnyInference = InferenceTask[Any, Any, Any]
 Record = Mapping[str, Any]
 KEPT_AT_ONCE, ANSWERED_AT_ONCE = 1024, 4096
 """Examples in memory at a time."""
@@ -83,32 +82,33 @@ def predict(
         ParamsError: an output format that this kind does not support.
         DeviceJobFailed: the model cannot run on this device.
     """
-    task: AnyInference = load_part(entry, "inference")
+    kind = kind_of(entry)
+    task = kind.inference(entry)
     if output.kind == "json" and not task.answer_field:
-        raise ParamsError(f"a .json file cannot hold predictions for {task.record}s. Use .jsonl, .csv or .parquet")
+        raise ParamsError(f"a .json file cannot hold predictions for {entry.record}s. Use .jsonl, .csv or .parquet")
     if output.n_best and not task.has_n_best:
-        raise ParamsError(f"--n-best {output.n_best} is not supported: each {task.record} has one answer")
+        raise ParamsError(f"--n-best {output.n_best} is not supported: each {entry.record} has one answer")
     model = model.with_absolute_paths()
-    with open_output(output.path) as stream, scratch_checkout(task, model):
-        split, reading = task.development[0], Interpretation(trained=read_training_columns(model.folder))
-        examples = task.examples_file(split)
+    with open_output(output.path) as stream, scratch_checkout(entry, model):
+        split, reading = entry.development[0], Interpretation(trained=read_training_columns(model.folder))
+        examples = entry.examples_file(split)
         count, kept = _keep(task, path, examples, reading, unique=output.kind == "json")
         for line in describe_inputs({path.name: reading}):
             how.say(line)
-        result = run_inference(task, model, split, how)
+        result = run_inference(kind.encoder(entry), model, split, how)
         names = {ID: ID, **(_list_texts(task, examples) if output.with_text else {})}
         record = task.record_schema(model.labels, output.n_best)
         labels = {one: f"input_{one}" if one in (*names.values(), *record.names) else one for one in kept}
         fields = [pa.field(name, pa.string()) for name in (*names.values(), *labels.values())]
         schema = pa.schema([*fields, *record])
         with open_writer(stream, output.kind, schema, task.answer_field, partial(_format_line, task)) as write:
-            for batch, part in _parts(task, split):
+            for batch, part in _parts(entry, split):
                 own = batch.select(names).rename_columns(list(names.values())).to_pylist()
                 for one, pairs in zip(own, batch.column(KEPT).to_pylist(), strict=True):
                     one |= {labels[name]: None for name in labels} | {labels[name]: value for name, value in pairs}
-                found = task.read_examples(part / examples.name)
-                logits = task.read_logits(found, part, part / "logits.arrow")
-                answers = task.records(found, task.answer(found, logits), output.n_best)
+                found = task.scores.read_examples(part / examples.name)
+                logits = task.scores.read_logits(found, part, part / "logits.arrow")
+                answers = task.records(found, task.scores.answer(found, logits), output.n_best)
                 write([{**one, **record} for one, record in zip(own, answers, strict=True)])
     return count, result
 
@@ -144,7 +144,7 @@ def _keep(
             writer.write_table(pa.Table.from_pylist(some, schema=schema))
             count += len(some)
     if not count:
-        raise InputError(f"{path} contains no {task.record}{list_empty(reading)}")
+        raise InputError(f"{path} contains no {task.scores.record}{list_empty(reading)}")
     if unique and (twice := count_repetitions(hashes)):
         raise InputError(
             f"{path}: {twice:,} duplicate id(s). A .json file needs unique ids: write predictions to a .jsonl, .csv or "
@@ -162,16 +162,16 @@ def _characters(example: Record) -> int:
     return sum(len(value) for value in example.values() if isinstance(value, str))
 
 
-def _parts(task: AnyInference, split: str) -> Iterator[tuple[pa.RecordBatch, Path]]:
+def _parts(entry: Entry, split: str) -> Iterator[tuple[pa.RecordBatch, Path]]:
     """Yield batches of examples, each with a folder of their examples, features and logits, numbered from 0."""
     part = Path("part")
     part.mkdir()
-    rows, first, sequence = task.rows_folder(split) / artifacts.FEATURES, 0, 0
-    with pa.OSFile(str(artifacts.logits_file(task.entry.name, split))) as source:  # a memory map would count as memory
+    rows, first, sequence = entry.rows_folder(split) / artifacts.FEATURES, 0, 0
+    with pa.OSFile(str(artifacts.logits_file(entry.name, split))) as source:  # a memory map would count as memory
         logits = pa.ipc.open_file(source)
-        with pq.ParquetFile(task.examples_file(split)) as file:
+        with pq.ParquetFile(entry.examples_file(split)) as file:
             for batch in read_group_batches(file, file.schema_arrow.names, ANSWERED_AT_ONCE):
-                pq.write_table(pa.Table.from_batches([batch]), part / task.examples_file(split).name)
+                pq.write_table(pa.Table.from_batches([batch]), part / entry.examples_file(split).name)
                 count = len(batch)
                 if rows.is_file():
                     count = _features(rows, part / artifacts.FEATURES, first, first + len(batch), sequence)
@@ -288,25 +288,26 @@ def evaluate(
         InputError: unusable examples, or the folder exists.
         DeviceJobFailed: the model cannot run on this device.
     """
-    task: InferenceTask[Any, Any, Any] = load_part(entry, "inference")
-    judge: PageTask[Any, Any, Any] = load_part(entry, "page")
+    kind = kind_of(entry)
+    page = kind.report(entry)
     if folder.exists():
         raise InputError(f"{folder} already exists. Move it away, or pass another folder with --output")
-    model, split = model.with_absolute_paths(), task.development[0]
+    model, split = model.with_absolute_paths(), entry.development[0]
     reading = Interpretation(trained=read_training_columns(model.folder))
-    with new_folder(folder) as made, scratch_checkout(task, model):
-        task.write_labelled(path, task.examples_file(split), reading)
+    with new_folder(folder) as made, scratch_checkout(entry, model):
+        kind.inference(entry).write_labelled(path, entry.examples_file(split), reading)
         for line in describe_inputs({path.name: reading}):
             how.say(line)
-        result = run_inference(task, model, split, how)
+        result = run_inference(kind.encoder(entry), model, split, how)
         about = {"Model": name or model.folder.name, "File": path.name, "Date": f"{date.today():%-d %B %Y}"}
-        found = replace(score_logits(judge, development=[split]), about=about)
+        page = page.prepare(Path())
+        found = replace(score_logits(page, development=[split]), about=about)
         predictions = artifacts.predictions_file(entry.name).name
         judged = {file.name: file for file in (*model.weights, path)} | {predictions: made / predictions}
-        write_evaluation(judge, found, made, {Path(name): file for name, file in judged.items()})
-        write_text(made / SCORES, scores_json(judge, found.examples, found.predictions))
+        write_evaluation(page, found, made, {Path(name): file for name, file in judged.items()})
+        write_text(made / SCORES, scores_json(page.scores, found.examples, found.predictions))
         metrics = {**found.metrics, "predict": {**prediction_figures(result), **prediction_measurements(result)}}
         write_json(made / METRICS, metrics)
-    count = f"{metrics[judge.counted]:,} {judge.record}s of {escape_name(path.name)}"
-    words = "\n".join([count, *format_scores(judge, metrics, split)])
+    count = f"{metrics[page.scores.counted]:,} {entry.record}s of {escape_name(path.name)}"
+    words = "\n".join([count, *format_scores(page.scores, metrics, found.baseline, split)])
     return metrics, words

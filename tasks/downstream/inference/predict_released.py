@@ -14,20 +14,20 @@ from ipu_model.core.files import link_or_copy, new_folder, read_json, sha256_of,
 from tasks.downstream.gate.released_scores import SCORES, read_scores, scores_json
 from tasks.downstream.inference.entry import infer_entry as entry_of_model
 from tasks.downstream.inference.fetched_releases import STATED_SCORES, FetchedRelease, read_fetched, verify_release
-from tasks.downstream.inference.job import InferenceOptions, InferenceTask, run_inference, scratch_checkout
+from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import CONFIG, WEIGHTS, InferenceModel, find_model
+from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.downstream import UNCOMPARED
 from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, find_entry
 from tasks.params.schema import DeviceParams, load_sections
 from tasks.params.sections import RuntimeSpec
-from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
 
-def predict_released(task: AnyScores, device: DeviceParams, root: Path = Path()) -> str:
+def predict_released(entry: Entry, device: DeviceParams, root: Path = Path()) -> str:
     """Write the scores of the released model, if there is one; return a summary line.
 
     Args:
@@ -37,25 +37,25 @@ def predict_released(task: AnyScores, device: DeviceParams, root: Path = Path())
         InputError: the fetched release is damaged, or its model is for another task.
         DeviceJobFailed: the model cannot run here.
     """
-    name, folder = task.entry.name, root / artifacts.FETCHED / task.entry.name
+    name, folder = entry.name, root / artifacts.FETCHED / entry.name
     release, itself = choose_release(read_fetched(folder), root / artifacts.model_folder(name))
     out = root / artifacts.released_scores(name)
     said = f"{name}: this model is already released as {itself.title}; " if itself else f"{name}: "
     if release is None:
-        write_released(task, out, fetched=folder.is_dir())
+        write_released(entry, out, fetched=folder.is_dir())
         return f"{said}no released model to compare with"
     verify_release(release, folder)
-    examples, where = task.read_all(root), folder / release.tag
+    (task, examples), where = kind_of(entry).scores(entry).read_all(root), folder / release.tag
     count = sum(len(task.keys(one)) for one in examples.values())
     text = read_recorded_scores(task, examples, where / STATED_SCORES)
     predicted = text is None
     if text is not None:
         how = f"has recorded scores for all {count:,} {task.record}s; using them"
     else:
-        predictions = predict_dev_sets(task, where, device, root)
+        predictions = predict_dev_sets(entry, where, device, root)
         text = scores_json(task, examples, predictions)
         how = f"predicted all {count:,} {task.record}s, because its recorded scores do not cover them"
-    write_released(task, out, release, text, predicted=predicted)
+    write_released(entry, out, release, text, predicted=predicted)
     return f"{said}{release.title} {how}"
 
 
@@ -79,7 +79,7 @@ def read_recorded_scores(task: AnyScores, examples: Mapping[str, Any], path: Pat
     return path.read_text(encoding="utf-8") if whole else None
 
 
-def predict_dev_sets(task: AnyScores, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[Any]]:
+def predict_dev_sets(entry: Entry, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[Any]]:
     """Return the predictions of a released model for the development sets of an entry.
 
     Raises:
@@ -88,13 +88,13 @@ def predict_dev_sets(task: AnyScores, folder: Path, device: DeviceParams, root: 
     """
     model = find_model(str(folder))
     own = entry_of_model(model)
-    ours = InferenceModel(root, root, 0, read_json(root / artifacts.model_folder(task.entry.name) / CONFIG))
-    require_comparable(task.entry, model, ours.labels)
-    return predict_with(task, model, own, device, root)
+    ours = InferenceModel(root, root, 0, read_json(root / artifacts.model_folder(entry.name) / CONFIG))
+    require_comparable(entry, model, ours.labels)
+    return predict_with(entry, model, own, device, root)
 
 
 def predict_with(
-    task: AnyScores, model: InferenceModel, own: Entry, device: DeviceParams, root: Path
+    entry: Entry, model: InferenceModel, own: Entry, device: DeviceParams, root: Path
 ) -> dict[str, Sequence[Any]]:
     """Return the predictions of a model, fine-tuned for the entry `own`, for the development sets of another entry.
 
@@ -102,17 +102,18 @@ def predict_with(
         DeviceJobFailed: the model cannot run here.
     """
     model = model.with_absolute_paths()
-    applied: InferenceTask[Any, Any, Any] = load_part(own, "inference")
-    files = {split: task.examples_file(split, root).resolve() for split in task.development}
+    applied = kind_of(own).inference(own)
+    scores = applied.scores
+    files = {split: entry.examples_file(split, root).resolve() for split in entry.development}
     how = InferenceOptions(RuntimeSpec(device.runtime, device.precision), device.micro_batch_size, print)
     found: dict[str, Sequence[Any]] = {}
-    with scratch_checkout(applied, model):
+    with scratch_checkout(own, model):
         for split, file in files.items():
-            link_or_copy(file, applied.examples_file(split))
-            run_inference(applied, model, split, how)
-            examples, rows = applied.read_examples(applied.examples_file(split)), applied.rows_folder(split)
-            logits = applied.read_logits(examples, rows, artifacts.logits_file(own.name, split))
-            found[split] = applied.predictions(applied.answer(examples, logits))
+            link_or_copy(file, own.examples_file(split))
+            run_inference(kind_of(own).encoder(own), model, split, how)
+            examples = scores.read_examples(own.examples_file(split))
+            logits = scores.read_logits(examples, own.rows_folder(split), artifacts.logits_file(own.name, split))
+            found[split] = scores.predictions(scores.answer(examples, logits))
     return found
 
 
@@ -162,7 +163,7 @@ def describe_task_difference(entry: Entry, own: Entry) -> str:
 
 
 def write_released(
-    task: AnyScores,
+    entry: Entry,
     out: Path,
     release: FetchedRelease | None = None,
     scores: str | None = None,
@@ -185,13 +186,13 @@ def write_released(
     with new_folder(out) as folder:
         write_json(folder / artifacts.RELEASED_RECORD, values)
         if scores is not None:
-            write_text(folder / task.released_below / SCORES, scores)
+            write_text(folder / entry.params.released_below / SCORES, scores)
 
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "device")
     entry = find_entry(params, entry_argument("Score the released model on the development sets of an entry."))
-    print(predict_released(load_part(entry, "scores"), params.device))
+    print(predict_released(entry, params.device))
 
 
 if __name__ == "__main__":

@@ -28,13 +28,13 @@ from tasks.downstream.inference.predict_released import (
     predict_with,
 )
 from tasks.downstream.jobs.entry_jobs import build_predict_job, require_valid_rows
-from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.jobs.labels import labels_of
+from tasks.downstream.kind import kind_of
 from tasks.jobs.device_job import run_device_job
 from tasks.models.model_folders import download_model, import_model_folder
-from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, find_entry
+from tasks.params.entries import ENTRY_SECTIONS, TRAIN, Entry, entry_argument, find_entry
 from tasks.params.schema import Params, load_sections
 from tasks.params.strict_yaml import read_yaml, value_at
-from tasks.plan.kinds import TRAIN, load_part
 from tasks.plan.main import run_main
 from tasks.rows.row_files import TeacherRecord, from_arrow, to_arrow
 from tasks.stage import artifacts
@@ -84,7 +84,7 @@ def find_teacher(entry: Entry) -> Teacher:
     if stated is None and not (folder / PROVENANCE).is_file():
         # Nothing states its task: the student's, with the defaults of the kind.
         stated = {"kind": entry.kind, **entry.params.options, "rows": {}, "evaluate": {}}
-    suffix = load_part(entry, "inference").suffix
+    suffix = kind_of(entry).suffix
     if not any(name.endswith(suffix) for name in model.architectures):
         shown = ", ".join(model.architectures) or "a model without architectures in config.json"
         raise InputError(f"{key}: the teacher is {shown}, but {entry.kind} needs ...{suffix}. Choose another teacher")
@@ -178,16 +178,16 @@ def _spread(lists: pa.ChunkedArray, ids: np.ndarray, width: int) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(to_arrow(values.reshape(-1)), type=pa.list_(pa.float32(), width))
 
 
-def teach(task: AnyScores, params: Params) -> str:
+def teach(entry: Entry, params: Params) -> str:
     """Write the outs of the stage; return a summary line.
 
     Raises:
         InputError: the rows are not valid, or the teacher does not fit.
         DeviceJobFailed: the teacher cannot run here.
     """
-    require_valid_rows(task)
-    entry, rows, teacher = task.entry, task.rows_folder(TRAIN), find_teacher(task.entry)
-    require_same_labels(teacher, task.labels_of(rows))
+    require_valid_rows(entry)
+    rows, teacher = entry.rows_folder(TRAIN), find_teacher(entry)
+    require_same_labels(teacher, labels_of(entry, rows))
     require_same_tokenizer(teacher, load_local_vocabulary(artifacts.TOKENIZER, True))
     runs = artifacts.RUNS / artifacts.job_name(entry.name, "teacher")
     with new_folder(artifacts.teacher_folder(entry.name)) as folder:
@@ -197,15 +197,16 @@ def teach(task: AnyScores, params: Params) -> str:
             identity = sha256_of(find_tokenizer_file(artifacts.TOKENIZER))
             report = import_model_folder(teacher.model.folder, model, identity, teacher.key)
             job = dataclasses.replace(
-                build_predict_job(task, params, rows, logits, runs, model=model),
+                build_predict_job(entry, params, rows, logits, runs, model=model),
                 executables=None,  # programs and layout are for the student
                 ipu_config=load_ipu_config(teacher.model) if params.device.runtime in ("auto", "ipu") else None,
             )
             result = run_device_job(job)
             (folder / TRAIN).mkdir()
             add_logits(rows, logits, folder / TRAIN, report.weights_sha256)
-        predictions = predict_with(task, teacher.model, teacher.entry, params.device, Path())
-        write_text(folder / SCORES, scores_json(task, task.read_all(Path()), predictions))
+        predictions = predict_with(entry, teacher.model, teacher.entry, params.device, Path())
+        task, examples = kind_of(entry).scores(entry).read_all()
+        write_text(folder / SCORES, scores_json(task, examples, predictions))
         record = {"weights_sha256": report.weights_sha256, "parameters": report.parameters}
         named = {"repository": entry.params.distill.repository, "commit": teacher.commit} if teacher.commit else {}
         write_json(folder / artifacts.TEACHER_RECORD, {**named, **record})
@@ -218,7 +219,7 @@ def teach(task: AnyScores, params: Params) -> str:
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu")
     entry = find_entry(params, entry_argument("Predict the examples of an entry with the teacher of its model."))
-    print(teach(load_part(entry, "scores"), params))
+    print(teach(entry, params))
 
 
 if __name__ == "__main__":

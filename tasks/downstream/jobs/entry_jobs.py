@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.core.files import write_json
+from tasks.downstream.jobs.labels import labels_of, weigh_classes
 from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import (
     BatchGeometry,
@@ -36,9 +37,8 @@ from tasks.jobs.training import (
     summary,
     train,
 )
-from tasks.params.entries import BASE, ENTRY_SECTIONS, Entry, entry_argument, find_entry, start_model
+from tasks.params.entries import BASE, ENTRY_SECTIONS, TRAIN, Entry, entry_argument, find_entry, start_model
 from tasks.params.schema import DeviceParams, ModelParams, Params, load_sections
-from tasks.plan.kinds import TRAIN, DownstreamTask, load_spec
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -47,21 +47,21 @@ from tasks.stage.row_folders import read_manifest
 FINETUNE, PREDICT = "finetune", "predict"
 
 
-def build_finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, untrained: bool = False) -> Job:
+def build_finetune_job(entry: Entry, params: Params, root: Path = Path(), *, untrained: bool = False) -> Job:
     """Return the fine-tuning job of an entry, without a run folder.
 
     Args:
         untrained: start from random weights, so that the job can be compiled before pre-training has run.
     """
-    entry, device = task.entry, params.device
-    tuning, rows, start = entry.params.finetune, task.rows_folder(TRAIN, root), start_model(entry)
+    device = params.device
+    tuning, rows, start = entry.params.finetune, entry.rows_folder(TRAIN, root), start_model(entry)
     distill, taught = entry.params.distill, entry.training_rows
     untrained = untrained or start is None
     return Job(
         kind=FINETUNE,
-        head=task.head,
-        labels=list(task.labels_of(rows)) or None,
-        class_weights=task.class_weights(rows),
+        head=entry.params.head,
+        labels=list(labels_of(entry, rows)) or None,
+        class_weights=weigh_classes(entry, rows),
         rows=str(rows if taught is None else root / taught),
         output=str(root / artifacts.model_folder(entry.name)),
         run_folder="",
@@ -86,7 +86,7 @@ def build_finetune_job(task: DownstreamTask, params: Params, root: Path = Path()
 
 
 def build_predict_job(
-    task: DownstreamTask,
+    entry: Entry,
     params: Params,
     rows: Path,
     logits: Path,
@@ -106,11 +106,11 @@ def build_predict_job(
         device: settings to use instead of section `device`.
         untrained: use random weights, so that the job can be compiled before training.
     """
-    entry, device = task.entry, device or params.device
+    device = device or params.device
     return Job(
         kind=PREDICT,
-        head=task.head,
-        labels=list(task.labels_of(rows)) or None,
+        head=entry.params.head,
+        labels=list(labels_of(entry, rows)) or None,
         rows=str(rows),
         output=str(logits),
         run_folder=str(run_folder),
@@ -136,34 +136,34 @@ def model_override(entry: Entry, model: ModelParams, rows: Path, *, whole: bool)
     return model_config(model.model_copy(update=changed), read_manifest(rows))
 
 
-def require_valid_rows(task: DownstreamTask) -> None:
+def require_valid_rows(entry: Entry) -> None:
     """Refuse rows whose validation failed or is missing.
 
     Raises:
         InputError: names the stage that writes the verdict.
     """
-    require_verdict(task.entry.verdict("rows"), stage=task.entry.stage("rows"))
+    require_verdict(entry.verdict("rows"), stage=entry.stage("rows"))
 
 
-def build_programs(task: DownstreamTask, params: Params) -> str:
+def build_programs(entry: Entry, params: Params) -> str:
     """Build the programs of both jobs: a folder of executables and a report each; return a summary."""
-    rows, root = task.rows_folder(task.development[0]), Path()  # the development sets of an entry share a program
+    rows, root = entry.rows_folder(entry.development[0]), Path()  # the development sets of an entry share a program
     jobs = {
-        FINETUNE: build_finetune_job(task, params, untrained=True),
-        PREDICT: build_predict_job(task, params, rows, root, root, untrained=True),
+        FINETUNE: build_finetune_job(entry, params, untrained=True),
+        PREDICT: build_predict_job(entry, params, rows, root, root, untrained=True),
     }
-    names = {kind: artifacts.job_name(task.entry.name, kind) for kind in jobs}
+    names = {kind: artifacts.job_name(entry.name, kind) for kind in jobs}
     return "\n".join(build_program(names[kind], job, params.device) for kind, job in jobs.items())
 
 
-def finetune(task: DownstreamTask, params: Params) -> str:
+def finetune(entry: Entry, params: Params) -> str:
     """Fine-tune the model of an entry; return a summary.
 
     Raises:
         InputError: the rows are not valid, or there are none to evaluate.
     """
-    require_valid_rows(task)
-    entry, job = task.entry, build_finetune_job(task, params)
+    require_valid_rows(entry)
+    job = build_finetune_job(entry, params)
     if job.evaluation is None and entry.params.finetune.evaluate_every_updates is not None:
         raise InputError(
             f"{job.rows} has no held-out rows, required by {entry.key('finetune', 'evaluate_every_updates')}. Set "
@@ -173,19 +173,19 @@ def finetune(task: DownstreamTask, params: Params) -> str:
     return summary(name, train(job, name, launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking))
 
 
-def predict(task: DownstreamTask, params: Params) -> str:
+def predict(entry: Entry, params: Params) -> str:
     """Write the logits and figures of every predicted split; return a summary.
 
     Raises:
         InputError: the rows are not valid.
     """
-    name, found, measured, lines = task.entry.name, {}, {}, []
-    require_valid_rows(task)
+    name, found, measured, lines = entry.name, {}, {}, []
+    require_valid_rows(entry)
     (artifacts.PREDICTIONS / name).mkdir(parents=True, exist_ok=True)
-    for split in task.predicted:
+    for split in entry.predicted:
         folder = artifacts.RUNS / artifacts.job_name(name, PREDICT) / split
         result = run_device_job(
-            build_predict_job(task, params, task.rows_folder(split), artifacts.logits_file(name, split), folder)
+            build_predict_job(entry, params, entry.rows_folder(split), artifacts.logits_file(name, split), folder)
         )
         found[split], measured[split] = prediction_figures(result), prediction_measurements(result)
         lines.append(
@@ -225,7 +225,7 @@ def main() -> None:
     if what not in STAGES:
         raise ParamsError(f"{stage} is not a stage with a device job: name {', '.join(f'{x}@NAME' for x in STAGES)}")
     params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu", "checkpoint", "tracking")
-    sys.stdout.write(STAGES[what](load_spec(find_entry(params, stage)), params) + "\n")
+    sys.stdout.write(STAGES[what](find_entry(params, stage), params) + "\n")
 
 
 if __name__ == "__main__":

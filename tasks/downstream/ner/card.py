@@ -1,8 +1,7 @@
 """Model card of a named entity recognition model."""
 
-from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, score_of, write_card
+from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, score_of, write_card
 from tasks.downstream.ner.scores import METRICS
-from tasks.downstream.ner.spec import NerSpec
 from tasks.records.tags import split_tag
 
 TASK = "token-classification"
@@ -10,32 +9,29 @@ HUB_METRICS = {"token_accuracy": "accuracy"}
 """Names of Hub metrics that differ from Podium's."""
 
 
-class NerCard(NerSpec, CardTask):
-    """Model cards for named entity recognition."""
+def make_card(facts: CardFacts) -> str:
+    """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions.
 
-    def card(self, facts: CardFacts) -> str:
-        """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions.
-
-        Raises:
-            PublishError: a score is missing or not finite.
-        """
-        dataset, metrics, titles = evaluated_on(facts, "sentences"), facts.metrics, METRICS.titles
-        results = [
-            {
-                "metric_type": HUB_METRICS.get(name, name),
-                "metric_name": title,
-                "metric_value": round(score_of(metrics, name) / 100, 6),
-            }
-            for name, title in titles.items()
-        ]
-        return write_card(
-            __file__,
-            "ner_card.md.j2",
-            facts,
-            "fine-tuning on named entities",
-            hub_metadata(facts, TASK, ["named-entity-recognition"], dataset, results),
-            titles,
-            dataset=dataset[0],
-            total=metrics["examples"],
-            types=sorted({split_tag(label)[1] for label in facts.config["id2label"].values()} - {""}),
-        )
+    Raises:
+        PublishError: a score is missing or not finite.
+    """
+    dataset, metrics, titles = evaluated_on(facts, "sentences"), facts.metrics, METRICS.titles
+    results = [
+        {
+            "metric_type": HUB_METRICS.get(name, name),
+            "metric_name": title,
+            "metric_value": round(score_of(metrics, name) / 100, 6),
+        }
+        for name, title in titles.items()
+    ]
+    return write_card(
+        __file__,
+        "ner_card.md.j2",
+        facts,
+        "fine-tuning on named entities",
+        hub_metadata(facts, TASK, ["named-entity-recognition"], dataset, results),
+        titles,
+        dataset=dataset[0],
+        total=metrics["examples"],
+        types=sorted({split_tag(label)[1] for label in facts.config["id2label"].values()} - {""}),
+    )

@@ -14,22 +14,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.core.units import shorten
-from tasks.downstream.checks import ChecksTask
 from tasks.downstream.ner.params import NerDataParams
+from tasks.downstream.ner.schemas import FEATURES_SCHEMA, SCHEMA
 from tasks.downstream.ner.sentences import NUMBERS, OPTION, ROW
-from tasks.downstream.ner.spec import FEATURES_SCHEMA, SCHEMA, NerSpec
-from tasks.plan.kinds import TRAIN
+from tasks.params.entries import TRAIN
 from tasks.records.labels import read_row_labels
 from tasks.records.names import fold_labels
 from tasks.records.plausibility import MAX_SHARE, RUNNING_NUMBERS, SAME_TYPES, SINGLE_WORDS, share_of
 from tasks.records.tags import OUTSIDE, find_entities, find_inside_starts, find_problem
 from tasks.rows.row_files import IGNORED, concatenate_ranges
 from tasks.stage import artifacts
-from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, Frame, Label, TotalFeature, Totals
 from tasks.validation.row_checks import (
     Columns,
     FeatureLines,
-    RowData,
     RowSequences,
     RowSource,
     SourceExamples,
@@ -39,17 +37,6 @@ from tasks.validation.text_features import ExampleFiles
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
 SHOWN_TAGS = 10
-
-
-class NerChecks(NerSpec, ChecksTask):
-    """Validation of sentences and their rows."""
-
-    def data(self, folder: Path) -> DataSet:
-        least, section = self.entry.params.data.min_examples, self.entry.key("data")
-        return NerData(self.entry.verdict(), folder, self.splits, least, section, self.data_params)
-
-    def row_data(self, source: RowSource) -> RowData:
-        return TagRows(source)
 
 
 class NerData(ExampleFiles):

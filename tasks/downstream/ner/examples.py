@@ -3,10 +3,12 @@ reading.json."""
 
 import math
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tasks.downstream.examples import ExamplesTask
+from tasks.downstream.ner.params import NerDataParams
+from tasks.downstream.ner.schemas import SCHEMA
 from tasks.downstream.ner.sentences import (
     TagStatistics,
     check_sentences,
@@ -14,7 +16,8 @@ from tasks.downstream.ner.sentences import (
     read_sentences,
     refuse_similar,
 )
-from tasks.downstream.ner.spec import SCHEMA, NerSpec
+from tasks.downstream.reading import CheckedFiles, count_dev, source_splits, split_params
+from tasks.params.entries import Entry
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.labels import write_labels
 from tasks.records.names import choose_spellings
@@ -29,16 +32,24 @@ MAX_TYPES = 1000
 UNKNOWN = "dev entities with types not in train"
 
 
-class NerExamples(NerSpec, ExamplesTask):
+@dataclass(frozen=True)
+class NerReader:
     """Sentences from files or the Hub."""
 
+    entry: Entry
     groups: ClassVar[Groups] = (("document", ("document",)), ("sentence", ("tokens",)))
 
+    @property
+    def data(self) -> NerDataParams:
+        """Section `data` of the entry."""
+        assert isinstance(self.entry.params.data, NerDataParams)
+        return self.entry.params.data
+
     def write_examples(self, folder: Path) -> str:
-        params, section = self.data_params, self.entry.key("data")
+        params, section = self.data, self.entry.key("data")
         said, inputs, statistics = list[str](), dict[str, Interpretation](), dict[str, TagStatistics]()
         spellings = self._choose_spellings(whole=True)
-        for split in self.source_splits:
+        for split in source_splits(self.entry):
             found = statistics.setdefault(split, TagStatistics(spellings=spellings))
             reading = inputs.setdefault(split, Interpretation())
             records = open_sentences(params, section, split, reading)
@@ -54,18 +65,18 @@ class NerExamples(NerSpec, ExamplesTask):
         Args:
             whole: read all sentences, not only the first.
         """
-        params = self.data_params.model_copy(update={"tag_scheme": "auto"})
+        params = self.data.model_copy(update={"tag_scheme": "auto"})
         if params.similar_labels != "fold":
             return {}
         found = [
             check_sentences(params, self.entry.key("data"), split, Interpretation(), whole=whole)[0].entities
-            for split in self.source_splits
+            for split in source_splits(self.entry)
         ]
         return choose_spellings({name: found[0][name] for types in found for name in types})
 
     def complete(self, folder: Path) -> dict[str, int]:
         """Write the labels of the training sentences to labels.json."""
-        train, dev = (_types(folder / f"{split}.parquet") for split in self.splits)
+        train, dev = (_types(folder / f"{split}.parquet") for split in self.entry.splits)
         self._check_dev(train, dev)
         self._require_types(train, MAX_TYPES)
         write_labels(folder, make_labels(train))
@@ -85,28 +96,29 @@ class NerExamples(NerSpec, ExamplesTask):
         Raises:
             InputError: no type is in both.
         """
-        if train and self.split_params is None:
-            require_known_labels(train, dev, self.development[0], self.entry.key("data", "dev_path"))
+        if train and split_params(self.entry) is None:
+            require_known_labels(train, dev, self.entry.development[0], self.entry.key("data", "dev_path"))
 
-    def check_files(self) -> str:
+    def check_files(self) -> CheckedFiles:
         """Check the first sentences of each file, all of a small one, and the types of files read as a whole."""
-        params = self.data_params
-        self.inputs = {split: Interpretation() for split in self.source_splits}
+        params, inputs = self.data, {split: Interpretation() for split in source_splits(self.entry)}
         section, spellings = self.entry.key("data"), self._choose_spellings(whole=False)
-        found = [
-            check_sentences(params, section, split, one, spellings=spellings) for split, one in self.inputs.items()
-        ]
-        refuse_similar(params, section, {split: one for split, (one, _) in zip(self.inputs, found, strict=True)})
-        self.first_labels, self.has_all_labels = make_labels(found[0][0].entities), found[0][1]
-        if self.has_all_labels:
+        found = [check_sentences(params, section, split, one, spellings=spellings) for split, one in inputs.items()]
+        refuse_similar(params, section, {split: one for split, (one, _) in zip(inputs, found, strict=True)})
+        (train, is_whole_train), (dev, is_whole_dev) = found[0], found[-1]
+        if is_whole_train:
             # If a part of the file is set aside, the training sentences may have fewer types than the file.
-            self._require_types(found[0][0].entities, MAX_TYPES if self.split_params is None else math.inf)
-        if found[-1][1]:
-            self.count_dev(found[-1][0].sentences)
+            self._require_types(train.entities, MAX_TYPES if split_params(self.entry) is None else math.inf)
         whole = [one.entities for one, is_whole in found if is_whole]
-        if len(whole) == len(self.splits):
+        if len(whole) == len(self.entry.splits):
             self._check_dev(*whole)
-        return f"{params.train_path} and {params.dev_path or 'a part of it'}"
+        return CheckedFiles(
+            f"{params.train_path} and {params.dev_path or 'a part of it'}",
+            inputs,
+            make_labels(train.entities),
+            is_whole_train,
+            dev_count=count_dev(self.entry, dev.sentences) if is_whole_dev else None,
+        )
 
 
 def _types(path: Path) -> Counter[str]:

@@ -3,14 +3,17 @@ records."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.job import COLUMN, INPUT, PLAIN, UNKNOWN_TO_MODEL, InferenceTask
+from tasks.downstream.inference.job import COLUMN, INPUT, PLAIN, UNKNOWN_TO_MODEL
 from tasks.downstream.ner.examples import ROW_GROUP
-from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
+from tasks.downstream.ner.params import NerDataParams
+from tasks.downstream.ner.schemas import SCHEMA
+from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores
 from tasks.downstream.ner.sentences import (
     TagStatistics,
     open_sentence_file,
@@ -18,14 +21,13 @@ from tasks.downstream.ner.sentences import (
     read_sentences,
     sentence_spec,
 )
-from tasks.downstream.ner.spec import SCHEMA
 from tasks.records.interpretation import Interpretation
 from tasks.records.label_forms import match_known, require_same_spelling
 from tasks.records.labels import read_example_labels
 from tasks.records.parquet import write_records
 from tasks.records.tables import Columns, Records
 from tasks.records.tagged_columns import DOCUMENT
-from tasks.records.tags import OUTSIDE, find_entities, find_problem, looks_like_tag, split_tag
+from tasks.records.tags import OUTSIDE, find_entities, looks_like_tag, split_tag
 from tasks.stage.errors import InputError, ParamsError
 
 FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]
@@ -37,27 +39,34 @@ WORDS = re.compile(r"\w+(?:[-.'’&/]\w+)*|[^\w\s]")
 """Words of a plain text; punctuation marks are words, as in the usual corpora."""
 
 
-class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
+@dataclass(frozen=True)
+class NerInference:
     """Tag of each word with its probability, and the decoded entities."""
 
-    suffix: ClassVar[str] = "ForTokenClassification"
+    scores: NerScores
+    answer_field: ClassVar[str] = ""
+    has_n_best: ClassVar[bool] = False
+    text_fields: ClassVar[Mapping[str, str]] = {}
+    plain_hint: ClassVar[str] = ""
+    examples_schema: ClassVar[pa.Schema] = SCHEMA
 
-    @classmethod
-    def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
-        return {} if any(map(find_problem, labels)) else {"ner": {"kind": "ner"}}
-
-    @classmethod
-    def limit_rows(cls, longest: int) -> dict[str, Any]:
-        return {"row_length": longest, "overlap": longest // 4}
+    @property
+    def data(self) -> NerDataParams:
+        """Section `data` of the entry."""
+        assert isinstance(self.scores.entry.params.data, NerDataParams)
+        return self.scores.entry.params.data
 
     @property
     def layouts(self) -> Sequence[Columns]:
-        return sentence_spec(self.data_params.columns, COLUMN, tagged=False).layouts
+        return sentence_spec(self.data.columns, COLUMN, tagged=False).layouts
 
     def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
         if len(texts) != 1:
             raise ParamsError("this model reads one text: omit --text-pair")
-        return {self.data_params.columns.tokens or "tokens": WORDS.findall(texts[0])}
+        return {self.data.columns.tokens or "tokens": WORDS.findall(texts[0])}
+
+    def require_columns(self, path: Path, *, labelled: bool) -> None:
+        """No other task has models of this class."""
 
     def detect_lines(self, lines: Sequence[str]) -> str:
         """Return conll for lines of equally many columns that are one word, end in a tag or are in blocks."""
@@ -67,21 +76,17 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
         widths = {*map(len, filled)}
         return "conll" if len(widths) == 1 and (widths == {1} or is_tagged or [] in rows[:-1]) else PLAIN
 
-    @property
-    def examples_schema(self) -> pa.Schema:
-        return SCHEMA
-
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         records = self._open(path, reading, tagged=False)
-        for sentence in parse_sentences(records, self.data_params.tag_scheme, TagStatistics(), reading):
+        for sentence in parse_sentences(records, self.data.tag_scheme, TagStatistics(), reading):
             yield {**sentence._asdict(), "document": 0}
 
     def _open(self, path: Path, reading: Interpretation, *, tagged: bool = True) -> Records:
-        return open_sentence_file(path, INPUT, COLUMN, self.data_params, reading, tagged=tagged)
+        return open_sentence_file(path, INPUT, COLUMN, self.data, reading, tagged=tagged)
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
-        data, found, types = self.data_params, TagStatistics(), TagStatistics()
-        labels = read_example_labels(target.parent, self.entry.stage("examples"))
+        data, found, types = self.data, TagStatistics(), TagStatistics()
+        labels = read_example_labels(target.parent, self.scores.entry.stage("examples"))
         known = sorted({split_tag(name)[1] for name in labels} - {""})
         if data.similar_labels == "fold":
             for _ in read_sentences(self._open(path, first := Interpretation()), data, types, first):

@@ -1,15 +1,14 @@
 """Evaluation report of named entities: scores, scores by type and length, and the worst mistakes."""
 
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.ner.scores import (
     CORRECT,
     FOUND,
@@ -22,11 +21,14 @@ from tasks.downstream.ner.scores import (
 )
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
 from tasks.downstream.scoring.page_parts import count_confusions, sample_cells
+from tasks.downstream.scoring.report import EvaluationView, page_values
+from tasks.downstream.scoring.thresholds import RiskCoverage
 from tasks.pages.render import render_html
-from tasks.plan.kinds import TRAIN
+from tasks.params.entries import TRAIN
 from tasks.records.tags import OUTSIDE, Entity, find_entities, split_tag
 
 TYPE = "type"
+PROBABILITY = "The probability of a predicted entity is the mean of those of its words, as in podium predict."
 WORST = 25
 SHOWN_TYPES = 20
 """With more types, there is no confusion matrix."""
@@ -35,29 +37,33 @@ AROUND = 25
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
 
 
-class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
+@dataclass(frozen=True)
+class NerReport:
     """Report with scores by type, sentence length and known entities, and the worst mistakes."""
 
-    compared_columns: ClassVar[tuple[str, ...]] = ("tokens",)
-    probability = "The probability of a predicted entity is the mean of those of its words, as in podium predict."
-    _known: frozenset[str] | None = None
+    scores: NerScores
+    known: Set[str] | None = None
     """Entities of the training sentences; None without these."""
+    compared_columns: ClassVar[tuple[str, ...]] = ("tokens",)
 
     def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
         return [" ".join(words) for words in batch.column("tokens").to_pylist()]
 
-    def prepare(self, root: Path) -> None:
-        if (path := self.examples_file(TRAIN, root)).is_file():
-            train = self.read_examples(path)
-            named = zip(train.tokens, map(find_entities, train.tags), strict=True)
-            self._known = frozenset(_text(words, one) for words, some in named for one in some)
+    def prepare(self, root: Path) -> Self:
+        if not (path := self.scores.entry.examples_file(TRAIN, root)).is_file():
+            return self
+        train = self.scores.read_examples(path)
+        named = zip(train.tokens, map(find_entities, train.tags), strict=True)
+        return replace(self, known=frozenset(_text(words, one) for words, some in named for one in some))
 
-    def slices(self, split: str, examples: NerDevSet, logits: WordLogits, outcomes: Array) -> Sequence[Slice]:
-        predictions = self.predictions(self.answer(examples, logits))
+    def slices(
+        self, split: str, examples: NerDevSet, logits: WordLogits, answers: NerAnswers, outcomes: Array
+    ) -> Sequence[Slice]:
+        predictions = self.scores.predictions(answers)
         names, order = label_ranges([len(words) for words in examples.tokens], _WORDS, "over 40 words")
-        of_length = slice_by("length", names, order, self.metrics, split, outcomes)
+        of_length = slice_by("length", names, order, self.scores.metrics, split, outcomes)
         of_types = type_slices(examples.tags, predictions, logits.labels)
-        return [*of_types, *known_slices(examples, predictions, self._known), *of_length]
+        return [*of_types, *known_slices(examples, predictions, self.known), *of_length]
 
     def mistakes(self, found: EvaluationView[NerDevSet, NerAnswers]) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         [(split, examples)] = found.examples.items()
@@ -66,11 +72,20 @@ class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
             (
                 *(one["name"], " ".join(examples.tokens[one["number"]])),
                 *("; ".join(f"{text} ({type})" for text, type in one[key]) for key in ("missed", "invented")),
-                *(round(one["f1"], 2), round(one["sureness"], 6), self.margin(answers, one["number"])),
+                *(round(one["f1"], 2), round(one["sureness"], 6), self.scores.margin(answers, one["number"])),
             )
             for one in worst_mistakes(examples, answers, outcomes)
         )
         return ("id", "text", "missed", "wrong", "f1", "probability", "margin"), rows
+
+    def own_curve(self, examples: Mapping[str, NerDevSet], answers: Mapping[str, NerAnswers]) -> RiskCoverage | None:
+        return None
+
+    def more_figures(self, found: EvaluationView[NerDevSet, NerAnswers]) -> dict[str, Any]:
+        return {}
+
+    def more_files(self, found: EvaluationView[NerDevSet, NerAnswers]) -> dict[str, str]:
+        return {}
 
     def page(self, found: EvaluationView[NerDevSet, NerAnswers]) -> str:
         [(split, examples)] = found.examples.items()
@@ -85,7 +100,7 @@ class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
         return render_html(
             __file__,
             "ner.html.j2",
-            **self.page_values(found),
+            **page_values(self.scores, found, PROBABILITY),
             confusion=count_confusions(names, gold, seen) if few else (),
             cells=sample_cells((gold, seen), describe),
             mistakes=mistakes[:WORST],

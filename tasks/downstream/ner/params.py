@@ -79,6 +79,9 @@ class NerParams(EntryParams):
     about: ClassVar[str] = (
         "Named entity recognition: a tag for each word, B- and I- with a type inside entities and O outside."
     )
+    record: ClassVar[str] = "sentence"
+    head: ClassVar[str] = "token_classification"
+    has_labels: ClassVar[bool] = True
     reads_words: ClassVar[bool] = True
 
     data: NerDataParams = NerDataParams()
@@ -87,11 +90,11 @@ class NerParams(EntryParams):
     gate: NerGateParams = NerGateParams()
 
     @property
+    def title(self) -> str:
+        return "named entities"
+
+    @property
     def expected(self) -> ExpectedExamples:
         of_conll = self.data.source == "hub" and "conll2003" in (self.data.dataset or "")
         train, dev = CONLL2003 if of_conll else (None, None)
         return ExpectedExamples(train, dev, SENTENCE_TOKENS, SENTENCE_BYTES)
-
-
-KINDS = {"ner": NerParams}
-"""Kind -> the class of its entries."""

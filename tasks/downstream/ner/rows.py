@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.ner.params import NerRowsParams
-from tasks.downstream.ner.spec import FEATURES_SCHEMA, NerSpec
-from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask, make_lists
-from tasks.plan.kinds import TRAIN
+from tasks.downstream.ner.schemas import FEATURES_SCHEMA
+from tasks.downstream.packed_rows import EncodedSequences, HeldOutPartition, hold_out_by_hash, make_lists
+from tasks.params.entries import TRAIN, Entry
 from tasks.records.labels import add_labels, read_example_labels
 from tasks.rows.row_files import IGNORED, RowLayout, concatenate_ranges
 from tasks.vocabulary.encoding import EncodedTexts, TokenizerInfo, encode, join_sequences, read_tokenizer_info
@@ -147,16 +147,18 @@ def _owners(
     return window[owner], left[owner] + 1
 
 
-class NerRows(NerSpec, RowsTask):
+@dataclass(frozen=True)
+class NerEncoder:
     """Rows of sentences: one or more windows of words each."""
 
+    entry: Entry
     chunk: ClassVar[int] = 16384
     columns: ClassVar[tuple[str, ...]] = ("tokens", "tags")
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the examples; existing rows may belong to other examples."""
-        return read_example_labels(self.examples_file(TRAIN).parent, self.entry.stage("examples"))
+        return read_example_labels(self.entry.examples_file(TRAIN).parent, self.entry.stage("examples"))
 
     @property
     def features(self) -> pa.Schema:
@@ -164,8 +166,8 @@ class NerRows(NerSpec, RowsTask):
 
     def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition by hashes of the words."""
-        return self.hold_out_by_hash(
-            source, fraction, ("tokens",), lambda batch: map("\n".join, batch.column("tokens").to_pylist())
+        return hold_out_by_hash(
+            self.entry, source, fraction, ("tokens",), lambda batch: map("\n".join, batch.column("tokens").to_pylist())
         )
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:

@@ -14,10 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.ner.spec import NerSpec
 from tasks.downstream.scoring.logits import FeatureFiles
-from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes, count_rates, ratio_metric
-from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
+from tasks.downstream.scoring.metrics import Array, Metrics, count_rates, ratio_metric
+from tasks.downstream.scoring.scores import Baseline, Limit, Scores, hash_texts
 from tasks.records.labels import read_parquet_labels
 from tasks.records.parquet import read_batches
 from tasks.records.tags import OUTSIDE, Entity, find_entities, find_problem
@@ -97,7 +96,8 @@ class NerAnswers:
         return [" ".join(tags) for tags in self.tags]
 
 
-class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
+@dataclass(frozen=True)
+class NerScores(Scores[NerDevSet, WordLogits, NerAnswers]):
     """Tags, scored by counts per sentence: true entities, words, predicted entities, correct entities, and correct
     tags."""
 
@@ -155,7 +155,7 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
         return round(float(answers.margins[number].min()), 4)
 
     def scaled_confidences(self, answers: NerAnswers) -> Callable[[float], Array]:
-        """Return the probability of each predicted entity, the mean of those of its words; see `ScoresTask`."""
+        """Return the probability of each predicted entity, the mean of those of its words; see `Scores`."""
         starts = np.cumsum([0, *map(len, answers.tags)])
         spans = [
             (at + one.first, at + one.last) for at, some in zip(starts, answers.entities, strict=False) for one in some
@@ -198,10 +198,6 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
         return count_outcomes(examples.tags, predictions)
 
     @property
-    def metrics(self) -> Metrics:
-        return METRICS
-
-    @property
     def limits(self) -> tuple[Limit, ...]:
         return (self.make_limit("f1", "min_f1", "max_f1_drop"),)
 
@@ -209,14 +205,14 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
         found, correct, right = quantities
         return all(one >= 0 and one == int(one) for one in quantities) and correct <= found and correct <= right
 
-    @property
-    def baseline(self) -> str:
-        return "predicting no entities"
-
-    def baseline_outcomes(self, examples: Mapping[str, NerDevSet]) -> Outcomes | None:
-        """Return outcomes of predicting no entities."""
+    def baseline(self, examples: Mapping[str, NerDevSet], rule: str = "") -> Baseline:
+        """Return predicting no entities."""
         nothing = {split: [" ".join([OUTSIDE] * len(words)) for words in one.tokens] for split, one in examples.items()}
-        return self.outcomes_of(examples, nothing)
+        return Baseline("predicting no entities", self.outcomes_of(examples, nothing))
+
+    @property
+    def metrics(self) -> Metrics:
+        return METRICS
 
 
 def count_outcomes(gold: Sequence[Sequence[str]], predictions: Sequence[str | None], only: str | None = None) -> Array:

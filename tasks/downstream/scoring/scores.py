@@ -1,19 +1,19 @@
-"""Base class for decoding and scoring of one kind, used by parity, evaluation, gate and release."""
+"""Decoding and scoring of one kind of task, used by parity, evaluation, gate and release."""
 
 import hashlib
 import json
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from ipu_model.core.files import read_json
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
-from tasks.plan.kinds import DownstreamTask
+from tasks.params.entries import Entry
 from tasks.stage.errors import InputError
 
 E = TypeVar("E")
@@ -55,9 +55,23 @@ class Limit:
     tolerated_key: str
 
 
-class ScoresTask(DownstreamTask, Generic[E, L, A]):
+@dataclass(frozen=True)
+class Baseline:
+    """Best answers without a model."""
+
+    name: str
+    outcomes: Outcomes
+
+
+BASELINE = "baseline"
+"""Key of the baseline's rule in the metrics file."""
+
+
+@dataclass(frozen=True)
+class Scores(ABC, Generic[E, L, A]):
     """Decoding of logits and scoring of every example."""
 
+    entry: Entry
     counted: ClassVar[str] = "examples"
     """Key of the number of examples in the metrics file."""
 
@@ -71,12 +85,13 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         """Number of leading quantities that are known from the examples alone."""
         return 0
 
-    def prepare(self, root: Path) -> None:
-        """Choose settings for decoding from files of the checkout `root`, if the kind needs any.
+    def prepare(self, root: Path) -> Self:
+        """Return the scores with settings for decoding from files of the checkout `root`, if the kind needs any.
 
         Raises:
             InputError: a file is missing or damaged.
         """
+        return self
 
     @abstractmethod
     def read_examples(self, path: Path) -> E:
@@ -174,6 +189,11 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         return Limit(metric, getattr(gate, floor_key), floor_key, getattr(gate, most_key), most_key)
 
     @property
+    def record(self) -> str:
+        """Name of one example in messages."""
+        return self.entry.record
+
+    @property
     def confidence(self) -> float:
         """Confidence level of the gate's intervals."""
         return self.entry.params.gate.confidence
@@ -182,29 +202,21 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
     def is_possible(self, quantities: Sequence[float]) -> bool:
         """Return True if an answer can have these quantities (without the `known_quantities` ones)."""
 
-    @property
-    def baseline(self) -> str:
-        """Name of the baseline for messages."""
-        return "the best constant answer"
+    def choose_rule(self, root: Path) -> str:
+        """Return the rule of the baseline, chosen on the training examples of `root`; empty: there is no choice."""
+        return ""
 
-    def choose_baseline(self, root: Path) -> dict[str, Any]:
-        """Choose the baseline on the training examples of the checkout `root`, if the kind has a choice.
-
-        Returns:
-            Entries for the metrics file.
-        """
-        return {}
-
-    def restore_baseline(self, metrics: Mapping[str, Any], path: Path) -> None:
-        """Restore the choice of the baseline from the metrics file `path`.
+    def read_rule(self, metrics: Mapping[str, Any], path: Path) -> str:
+        """Return the rule that the metrics file `path` records.
 
         Raises:
             InputError: the file does not record it.
         """
+        return ""
 
-    def baseline_outcomes(self, examples: Mapping[str, E]) -> Outcomes | None:
-        """Return outcomes of the best answer without a model; None if there is no baseline."""
-        return None
+    @abstractmethod
+    def baseline(self, examples: Mapping[str, E], rule: str = "") -> Baseline | None:
+        """Return the best answers without a model, with the chosen rule; None if there are none."""
 
     def count_classes(
         self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]], root: Path
@@ -225,21 +237,27 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
             InputError: they do not, or a file is missing.
         """
 
-    def read_all(self, root: Path = Path()) -> dict[str, E]:
-        """Read every development set of the checkout `root`; raises the errors of `read_examples`."""
-        return {split: self.read_examples(self.examples_file(split, root)) for split in self.development}
+    def know_labels(self, root: Path) -> Self:
+        """Return the scores with the classes of the examples in the checkout `root`, if metrics need them."""
+        return self
+
+    def read_all(self, root: Path = Path()) -> tuple[Self, dict[str, E]]:
+        """Read every development set of the checkout `root`, after `know_labels`; raises the errors of
+        `read_examples`."""
+        files = {split: self.entry.examples_file(split, root) for split in self.entry.development}
+        return self.know_labels(root), {split: self.read_examples(path) for split, path in files.items()}
 
     def outcomes_of(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]]) -> dict[str, Array]:
         """Return `outcomes` of every development set."""
         return {split: self.outcomes(one, predictions[split]) for split, one in examples.items()}
 
-    def figures(self, examples: Mapping[str, E], outcomes: Outcomes) -> dict[str, float]:
+    def figures(self, outcomes: Outcomes, baseline: Baseline | None) -> dict[str, float]:
         """Return every official metric with its interval, the score of the baseline, and the number of examples."""
         found = self.metrics.figures(outcomes)
-        if (constant := self.baseline_outcomes(examples)) is not None:
-            found["constant_score"] = round(self.metrics.compute(constant)[self.limits[0].metric], 4)
+        if baseline is not None:
+            found["constant_score"] = round(self.metrics.compute(baseline.outcomes)[self.limits[0].metric], 4)
         return {**found, self.counted: sum(map(len, outcomes.values()))}
 
 
-AnyScores = ScoresTask[Any, Any, Any]
+AnyScores = Scores[Any, Any, Any]
 """Scores of an entry of any kind."""

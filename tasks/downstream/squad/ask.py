@@ -24,7 +24,7 @@ from tasks.downstream.parity import logit_differences
 from tasks.downstream.scoring.logits import Array
 from tasks.downstream.squad.answers import Answer, SquadWindows, probable_answers
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.inference import SquadInference
+from tasks.downstream.squad.kind import Squad
 from tasks.downstream.squad.params import SquadEvaluateParams, SquadParams
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import flat_logits
@@ -54,7 +54,7 @@ def find_model(name: str, tokenizer: Path | None = None, instead: str = "") -> I
         InputError: as `find_any_model`, or the model is for another task.
     """
     found = find_any_model(name, tokenizer)
-    suffix = SquadInference.suffix
+    suffix = Squad.suffix
     if found.architectures and not any(name.endswith(suffix) for name in found.architectures):
         if instead and any(name.endswith("Classification") for name in found.architectures):
             raise InputError(f"{found.folder} is {', '.join(found.architectures)}, not for questions. Run {instead}")
@@ -148,13 +148,14 @@ def _predict(
     params = validate_section(SquadParams, defaults_of("squad", NAME), "the defaults of squad")
     lengths = {"row_length": shape.row_length, "doc_stride": shape.doc_stride, "max_question_length": shape.row_length}
     rows = params.rows.model_copy(update={**lengths, "max_sequences_per_row": 1})
-    task = SquadInference(Entry(NAME, params, rows, ""))
-    [split] = task.development
-    with scratch_checkout(task, model):
-        write_questions([SquadQuestion("question", "", context, question, ())], task.examples_file(split))
-        run_inference(task, model, split, InferenceOptions(place, ROWS_AT_ONCE, lambda _: None))
-        asked = task.read_examples(task.examples_file(split))
-        return task.read_logits(asked, task.rows_folder(split), artifacts.logits_file(NAME, split)).read()
+    entry, kind = Entry(NAME, params, rows, ""), Squad()
+    [split] = entry.development
+    with scratch_checkout(entry, model):
+        write_questions([SquadQuestion("question", "", context, question, ())], entry.examples_file(split))
+        run_inference(kind.encoder(entry), model, split, InferenceOptions(place, ROWS_AT_ONCE, lambda _: None))
+        scores = kind.inference(entry).scores
+        asked, logits = scores.read_examples(entry.examples_file(split)), artifacts.logits_file(NAME, split)
+        return scores.read_logits(asked, entry.rows_folder(split), logits).read()
 
 
 def answer_record(answers: list[Answer]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, score_of, write_card
+from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, score_of, write_card
 from tasks.downstream.squad.answers import NULL_THRESHOLD
 from tasks.downstream.squad.page import TITLE
 from tasks.downstream.squad.scores import SquadScores
@@ -20,49 +20,42 @@ HUB_TITLES = {
 """Titles on the Hub that differ from Podium's."""
 
 
-class SquadCard(SquadScores, CardTask):
-    """Model cards for question answering."""
+def make_card(scores: SquadScores, facts: CardFacts) -> str:
+    """Return the model card; see `tasks.downstream.card.write_card`.
 
-    def card(self, facts: CardFacts) -> str:
-        """Return the model card; see `tasks.downstream.card.write_card`.
+    Raises:
+        PublishError: a score is missing or not finite.
+    """
+    metrics, own, titles = facts.metrics, facts.entry_parameters, scores.metrics.titles
+    generated = own["data"]["source"] == "demo"
+    dataset = ("Podium demo questions (generated)", "podium-demo") if generated else evaluated_on(facts, "questions")
+    results = [
+        {
+            "metric_type": name,
+            "metric_name": HUB_TITLES.get(name, title),
+            "metric_value": score_of(metrics, name),
+        }
+        for name, title in titles.items()
+    ]
+    folder = "FOLDER" if facts.name == "." else shlex.quote(facts.name)
+    return write_card(
+        __file__,
+        "squad_card.md.j2",
+        facts,
+        "fine-tuning on questions",
+        hub_metadata(facts, TASK, [TASK], dataset, results),
+        titles,
+        dataset=dataset[0],
+        total=metrics.get("total"),
+        generated=generated,
+        max_answer_length=own["evaluate"]["max_answer_length"],
+        threshold=metrics[NULL_THRESHOLD] if scores.nullable else None,
+        metrics=metrics,
+        baseline=score_of(metrics, "constant_score") if "constant_score" in metrics else None,
+        ask=f'podium ask {folder} "question" --context "text"',
+    )
 
-        Raises:
-            PublishError: a score is missing or not finite.
-        """
-        metrics, own, titles = facts.metrics, facts.entry_parameters, self.metrics.titles
-        generated = own["data"]["source"] == "demo"
-        dataset = (
-            ("Podium demo questions (generated)", "podium-demo") if generated else evaluated_on(facts, "questions")
-        )
-        results = [
-            {
-                "metric_type": name,
-                "metric_name": HUB_TITLES.get(name, title),
-                "metric_value": score_of(metrics, name),
-            }
-            for name, title in titles.items()
-        ]
-        folder = "FOLDER" if facts.name == "." else shlex.quote(facts.name)
-        return write_card(
-            __file__,
-            "squad_card.md.j2",
-            facts,
-            "fine-tuning on questions",
-            hub_metadata(facts, TASK, [TASK], dataset, results),
-            titles,
-            dataset=dataset[0],
-            total=metrics.get("total"),
-            generated=generated,
-            max_answer_length=own["evaluate"]["max_answer_length"],
-            threshold=metrics[NULL_THRESHOLD] if self.nullable else None,
-            metrics=metrics,
-            baseline=score_of(metrics, "constant_score") if "constant_score" in metrics else None,
-            ask=f'podium ask {folder} "question" --context "text"',
-        )
 
-    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        return {NULL_THRESHOLD: metrics[NULL_THRESHOLD]} if self.nullable else {}
-
-    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metrics without slices by title, because titles are the user's text."""
-        return {**metrics, "slices": [part for part in metrics["slices"] if part.get("by") != TITLE]}
+def without_titles(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics without slices by title, because titles are the user's text."""
+    return {**metrics, "slices": [part for part in metrics["slices"] if part.get("by") != TITLE]}

@@ -13,17 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.checks import ChecksTask
+from tasks.downstream.squad.schemas import FEATURES_SCHEMA, SCHEMA
 from tasks.downstream.squad.score_files import normalize_answer
-from tasks.downstream.squad.spec import FEATURES_SCHEMA, SCHEMA, SquadSpec
 from tasks.records.parquet import read_group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
-from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, Frame, Label, TotalFeature, Totals
 from tasks.validation.row_checks import (
     Columns,
     FeatureLines,
-    RowData,
     RowSequences,
     RowSource,
     SourceExamples,
@@ -45,16 +43,6 @@ PARTS = ("context", "answers")
 QUESTIONS_AT_ONCE, WINDOWS_AT_ONCE = 32, 1024
 """Few questions, because a context may have megabytes."""
 NONE = -1
-
-
-class SquadChecks(SquadSpec, ChecksTask):
-    """Validation of questions and their rows."""
-
-    def data(self, folder: Path) -> DataSet:
-        return QuestionData(folder, self.entry.params.data.min_examples, nullable=self.nullable)
-
-    def row_data(self, source: RowSource) -> RowData:
-        return AnswerRows(source)
 
 
 class QuestionData(ExampleFiles):

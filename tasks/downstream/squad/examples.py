@@ -8,12 +8,13 @@ and oddities are counted in reading.json.
 
 import mmap
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tasks.corpus import world
-from tasks.downstream.examples import ExamplesTask
+from tasks.downstream.reading import WHOLE_BYTES, CheckedFiles, count_dev, source_splits
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.questions import (
     MADE,
@@ -23,7 +24,8 @@ from tasks.downstream.squad.questions import (
     question_spec,
     read_question_file,
 )
-from tasks.downstream.squad.spec import SCHEMA, SquadSpec
+from tasks.downstream.squad.schemas import SCHEMA
+from tasks.params.entries import Entry
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.parquet import write_records
 from tasks.records.splits import Groups
@@ -35,45 +37,56 @@ IMPOSSIBLE = re.compile(rb'"is_impossible"\s*:\s*true')
 ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20
 """Maximum questions, and characters of their contexts, in a row group: readers decode a whole group, and each question
 includes its context."""
-WHOLE_BYTES = 16 << 20
-"""Files up to this size are read completely before a run starts, in about two seconds."""
 SHOWN_IDS = 10
 FIRST_RECORDS = 100
 """Records of a larger table that are checked before a run starts."""
 REPEATED = "duplicate questions on the same context, kept"
 
 
-class SquadExamples(SquadSpec, ExamplesTask):
+def recipe_for(train: Path) -> dict[str, Any]:
+    """Return the SQuAD 2.0 recipe of Devlin et al. 2019 (BERT, section 4.3) for a JSON file with unanswerable
+    questions.
+
+    A tenth of the questions is held out to choose the no-answer threshold.
+    """
+    if train.suffix != ".json" or not _says_impossible(train):
+        return {}
+    tuning = {"finetune.global_batch_size": 48, "finetune.epochs": 2.0}
+    return {"data.unanswerable": "use", "rows.held_out_fraction": 0.1, **tuning}
+
+
+@dataclass(frozen=True)
+class SquadReader:
     """Questions from files, the Hub or the generated world."""
 
-    has_pairs = True
+    entry: Entry
     groups: ClassVar[Groups] = (("title", ("title",)), ("context", ("context",)))
 
-    @classmethod
-    def recipe_for(cls, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the SQuAD 2.0 recipe of Devlin et al. 2019 (BERT, section 4.3) for a JSON file with unanswerable
-        questions.
-
-        A tenth of the questions is held out to choose the no-answer threshold.
-        """
-        if train.suffix != ".json" or not _says_impossible(train):
-            return {}
-        tuning = {"finetune.global_batch_size": 48, "finetune.epochs": 2.0}
-        return {"data.unanswerable": "use", "rows.held_out_fraction": 0.1, **tuning}
+    @property
+    def data(self) -> SquadDataParams:
+        """Section `data` of the entry."""
+        assert isinstance(self.entry.params.data, SquadDataParams)
+        return self.entry.params.data
 
     def write_examples(self, folder: Path) -> str:
-        return make_questions(self.data_params, folder)
+        return make_questions(self.data, folder)
 
-    def check_files(self) -> str:
+    def complete(self, folder: Path) -> dict[str, int]:
+        return {}
+
+    def check_files(self) -> CheckedFiles:
         """Check both files of questions, completely if they are small."""
-        params = self.data_params
-        for split in self.source_splits:
-            key, self.inputs[split] = f"{split}_path", Interpretation()
-            path, reading = Path(getattr(params, key)), self.inputs[split]
-            count = check_question_file(path, self.entry.key("data", key), params, reading)
-        if count is not None:  # of the last file, which has the development questions
-            self.count_dev(count)
-        return f"{params.train_path} and {params.dev_path or 'a part of it'}"
+        params, inputs = self.data, {split: Interpretation() for split in source_splits(self.entry)}
+        for split, reading in inputs.items():
+            path = params.path_of(split)
+            count = check_question_file(path, self.entry.key("data", f"{split}_path"), params, reading)
+        return CheckedFiles(
+            f"{params.train_path} and {params.dev_path or 'a part of it'}",
+            inputs,
+            has_pairs=True,
+            # The last file has the development questions.
+            dev_count=None if count is None else count_dev(self.entry, count),
+        )
 
 
 def make_questions(params: SquadDataParams, folder: Path) -> str:

@@ -2,24 +2,25 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.job import COLUMN, ID, INPUT, InferenceTask
-from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, read_null_threshold
+from tasks.downstream.inference.job import COLUMN, ID, INPUT
+from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
+from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.questions import (
     SquadQuestion,
     question_spec,
     read_question_file,
-    read_questions,
     read_text,
     require_room_for_text,
 )
+from tasks.downstream.squad.schemas import SCHEMA
 from tasks.downstream.squad.scores import SquadScores
-from tasks.downstream.squad.spec import SCHEMA
 from tasks.records.interpretation import Interpretation
 from tasks.records.tables import Columns, name_record, open_file, table_form
 from tasks.stage.errors import ParamsError
@@ -36,33 +37,25 @@ N_BEST = "n_best"
 WITHOUT_ANSWER = "this model always returns an answer; pass --null-threshold 0 to allow none"
 
 
-class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
+@dataclass(frozen=True)
+class SquadInference:
     """Answers with score, probability among the n best, and character span."""
 
-    suffix: ClassVar[str] = "ForQuestionAnswering"
+    scores: SquadScores
     answer_field: ClassVar[str] = "answer"
     has_n_best: ClassVar[bool] = True
     text_fields: ClassVar[Mapping[str, str]] = {"question": "question"}
+    plain_hint: ClassVar[str] = ""
+    examples_schema: ClassVar[pa.Schema] = SCHEMA
 
-    @classmethod
-    def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
-        return {"squad": {"kind": "squad"}}
-
-    @classmethod
-    def limit_rows(cls, longest: int) -> dict[str, Any]:
-        question = longest // 4
-        return {"row_length": longest, "max_question_length": question, "doc_stride": (longest - question) // 3}
-
-    @classmethod
-    def read_params(cls, folder: Path) -> dict[str, Any]:
-        threshold = read_null_threshold(folder)
-        if threshold is None:
-            return {}
-        return {"data": {"unanswerable": "use"}, "evaluate": {NULL_THRESHOLD: threshold}}
+    @property
+    def data(self) -> SquadDataParams:
+        """Section `data` of the entry."""
+        return self.scores.params.data
 
     @property
     def layouts(self) -> Sequence[Columns]:
-        return question_spec(self.data_params.columns, COLUMN, (ID, "context", "question")).layouts
+        return question_spec(self.data.columns, COLUMN, (ID, "context", "question")).layouts
 
     def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
         names = [self.layouts[0][part].names[0] for part in ("question", "context")]
@@ -73,16 +66,15 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
             )
         return dict(zip(names, texts, strict=True))
 
+    def require_columns(self, path: Path, *, labelled: bool) -> None:
+        """No other task has models of this class."""
+
     def detect_lines(self, lines: Sequence[str]) -> str:
         return "jsonl"
 
-    @property
-    def examples_schema(self) -> pa.Schema:
-        return SCHEMA
-
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
-        spec = question_spec(self.data_params.columns, COLUMN, (ID, "context", "question"))
-        rows, problems, _ = open_file(path, INPUT, spec, reading, table_form(self.data_params))
+        spec = question_spec(self.data.columns, COLUMN, (ID, "context", "question"))
+        rows, problems, _ = open_file(path, INPUT, spec, reading, table_form(self.data))
         for row in rows:
             where, values, _ = row
             context, question = (
@@ -95,11 +87,7 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
         problems.refuse()
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
-        write_questions(read_question_file(path, INPUT, self.data_params, reading, COLUMN, WITHOUT_ANSWER), target)
-
-    def read_examples(self, path: Path) -> list[SquadQuestion]:
-        """Read the questions, with or without answers."""
-        return read_questions(path)
+        write_questions(read_question_file(path, INPUT, self.data, reading, COLUMN, WITHOUT_ANSWER), target)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         return pa.schema([*SPAN, *([pa.field(N_BEST, pa.list_(pa.struct(SPAN)))] if n_best else [])])

@@ -4,14 +4,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import pyarrow as pa
 
-from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by
 from tasks.downstream.scoring.page_parts import count_confusions, plot_risk_coverage, sample_cells
+from tasks.downstream.scoring.report import EvaluationView, page_values
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, best_span, null_odds
 from tasks.downstream.squad.questions import SquadQuestion
@@ -24,6 +26,8 @@ SHOWN_MISTAKES = 25
 SHOWN_CANDIDATES = 3
 AROUND = 110
 """Characters of context shown on either side of a marked answer."""
+PROBABILITY = "The probability is that of the best answer among the n best."
+BAR_TITLES = {"f1": "F1", "exact_match": "EM"}
 KIND = "answer"
 QUESTION_WORD, ANSWER_LENGTH, CONTEXT_LENGTH, WINDOWS = "question word", "answer length", "context length", "windows"
 TITLE = "title"
@@ -39,48 +43,71 @@ _CONTEXT_WORDS = ((50, "up to 50 words"), (100, "51-100 words"), (200, "101-200 
 _WINDOWS = ((1, "1 window"), (2, "2 windows"))
 
 
-class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
+SquadView = EvaluationView[list[SquadQuestion], list[list[Answer]]]
+
+
+@dataclass(frozen=True)
+class SquadReport:
     """Report with scores by kind of question, calibration, and the worst mistakes in context."""
 
+    scores: SquadScores
     # A model trained on a context has an advantage on any question about it.
     compared_columns: ClassVar[tuple[str, ...]] = ("context",)
-    probability = "The probability is that of the best answer among the n best."
-    bar_titles: ClassVar[Mapping[str, str]] = {"f1": "F1", "exact_match": "EM"}
-    _curve: RiskCoverage | None = None
-    """Curve of the best spans if questions may have no answer; computed by `more_figures`."""
+
+    def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
+        texts: list[str] = batch.column("context").to_pylist()
+        return texts
+
+    def prepare(self, root: Path) -> Self:
+        return replace(self, scores=self.scores.prepare(root))
 
     def slices(
-        self, split: str, examples: list[SquadQuestion], logits: WindowFiles, outcomes: Array
+        self,
+        split: str,
+        examples: list[SquadQuestion],
+        logits: WindowFiles,
+        answers: list[list[Answer]],
+        outcomes: Array,
     ) -> Sequence[Slice]:
         return slice_scores(examples, logits.windows_of_examples(), outcomes[:, [EXACT, OVERLAP]])
 
-    def more_figures(
-        self,
-        examples: Mapping[str, list[SquadQuestion]],
-        answers: Mapping[str, list[list[Answer]]],
-        curve: RiskCoverage | None,
-    ) -> dict[str, float]:
-        """Return the threshold, the scores of the best threshold, and the area under the risk-coverage curve."""
-        if not self.nullable:
-            return {}
+    def own_curve(
+        self, examples: Mapping[str, list[SquadQuestion]], answers: Mapping[str, list[list[Answer]]]
+    ) -> RiskCoverage | None:
+        """Return the curve of the best spans by the odds of no answer, if questions may have none."""
+        if not self.scores.nullable:
+            return None
         [(split, questions)] = examples.items()
-        odds, spans = [null_odds(one) for one in answers[split]], [best_span(one).text for one in answers[split]]
-        exact, overlap = self.outcomes(questions, spans)[:, [EXACT, OVERLAP]].T.tolist()
-        self._curve = risk_coverage(odds, exact, "null odds")
+        spans = [best_span(one).text for one in answers[split]]
+        right = self.scores.outcomes(questions, spans)[:, EXACT].tolist()
+        return risk_coverage([null_odds(one) for one in answers[split]], right, "null odds")
+
+    def more_figures(self, found: SquadView) -> dict[str, float]:
+        """Return the threshold, the scores of the best threshold, and the area under the risk-coverage curve."""
+        if found.own_curve is None:
+            return {}
+        [(split, questions)] = found.examples.items()
+        answers = found.answers[split]
+        odds, spans = [null_odds(one) for one in answers], [best_span(one).text for one in answers]
+        exact, overlap = self.scores.outcomes(questions, spans)[:, [EXACT, OVERLAP]].T.tolist()
         return {
-            **self.threshold.record(NULL_THRESHOLD, self.record),
+            **self.scores.threshold.record(NULL_THRESHOLD, self.scores.record),
             **best_figures(has_answers(questions), {"exact": exact, "f1": overlap}, odds, list(map(bool, spans))),
-            "risk_coverage_area": round(self._curve.area, 6),
+            "risk_coverage_area": round(found.own_curve.area, 6),
         }
 
-    def page(self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]) -> str:
+    def page(self, found: SquadView) -> str:
         [(split, questions)] = found.examples.items()
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
-        own, values = self._curve, self.page_values(found)
+        own, values = found.own_curve, page_values(self.scores, found, PROBABILITY, BAR_TITLES)
         texts = found.predictions[split]
         withheld = [np.array(some) for some in ([not one.answers for one in questions], [not text for text in texts])]
         if own:
-            values |= {"curve": own, "curve_plot": plot_risk_coverage(own, self.threshold.value), "curve_file": True}
+            values |= {
+                "curve": own,
+                "curve_plot": plot_risk_coverage(own, self.scores.threshold.value),
+                "curve_file": True,
+            }
         return render_html(
             __file__,
             "squad.html.j2",
@@ -94,9 +121,7 @@ class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[lis
             excerpt=lambda mistake: excerpt(mistake["question"], mistake["prediction"]),
         )
 
-    def mistakes(
-        self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]
-    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def mistakes(self, found: SquadView) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         [(split, questions)] = found.examples.items()
         answers, (exact, overlap) = found.answers[split], found.outcomes[split][:, [EXACT, OVERLAP]].T.tolist()
         numbers = {one.id: number for number, one in enumerate(questions)}
@@ -104,20 +129,20 @@ class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[lis
             (
                 *(one["question"].id, one["question"].question, " | ".join(dict.fromkeys(one["question"].texts))),
                 *(one["prediction"].text, round(100 * one["f1"], 2), round(one["prediction"].probability, 6)),
-                self.margin(answers, numbers[one["question"].id]),
+                self.scores.margin(answers, numbers[one["question"].id]),
             )
             for one in worst_mistakes(questions, answers, exact, overlap)
         )
         return ("id", "question", "answers", "answer", "f1", "probability", "margin"), rows
 
-    def more_files(self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]) -> dict[str, str]:
+    def more_files(self, found: SquadView) -> dict[str, str]:
         [(split, questions)] = found.examples.items()
         files = {"nbest.json": nbest_json(questions, found.answers[split])}
-        if self._curve is not None:
+        if found.own_curve is not None:
             names = [question.id for question in questions]
             spans = [best_span(one).text for one in found.answers[split]]
             odds = [null_odds(one) for one in found.answers[split]]
-            files["risk-coverage.csv"] = csv_text(("coverage", "risk", "null_odds"), self._curve.points)
+            files["risk-coverage.csv"] = csv_text(("coverage", "risk", "null_odds"), found.own_curve.points)
             files["null_odds.json"] = json.dumps(dict(zip(names, odds, strict=True)), indent=0) + "\n"
             files["spans.json"] = json.dumps(dict(zip(names, spans, strict=True)), indent=0, ensure_ascii=False) + "\n"
         return files

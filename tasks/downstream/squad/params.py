@@ -138,12 +138,31 @@ class SquadParams(EntryParams):
     """Entry of kind squad."""
 
     about: ClassVar[str] = "Extractive question answering in the format of SQuAD."
+    record: ClassVar[str] = "question"
+    head: ClassVar[str] = "question_answering"
 
     data: SquadDataParams = SquadDataParams()
     rows: SquadRowsParams = SquadRowsParams()
     finetune: SquadFinetuneParams = SquadFinetuneParams()
     evaluate: SquadEvaluateParams = SquadEvaluateParams()
     gate: SquadGateParams = SquadGateParams()
+
+    @property
+    def title(self) -> str:
+        return "question answering"
+
+    @property
+    def nullable(self) -> bool:
+        """True if a context may have no answer, as in SQuAD 2.0."""
+        return self.data.unanswerable == "use"
+
+    @property
+    def decides_on_held_out(self) -> bool:
+        return self.nullable
+
+    @property
+    def reads_pairs(self) -> bool:
+        return True
 
     @property
     def expected(self) -> ExpectedExamples:
@@ -157,7 +176,7 @@ class SquadParams(EntryParams):
     @property
     def options(self) -> dict[str, Any]:
         """Options of the kind: unanswerable, if it is use, because it affects every stage."""
-        return {"unanswerable": "use"} if self.data.unanswerable == "use" else {}
+        return {"unanswerable": "use"} if self.nullable else {}
 
     @property
     def option_names(self) -> tuple[str, ...]:
@@ -165,7 +184,7 @@ class SquadParams(EntryParams):
 
     @model_validator(mode="after")
     def _what_is_of_no_answer_has_its_questions(self) -> SquadParams:
-        if self.data.unanswerable == "use":
+        if self.nullable:
             if self.evaluate.null_threshold == "auto" and not self.rows.held_out_fraction:
                 raise ValueError(
                     "evaluate.null_threshold=auto is chosen on held-out training questions, never on dev. Set "
@@ -180,7 +199,3 @@ class SquadParams(EntryParams):
                 f"{self.data.unanswerable}. Set it to use"
             )
         return self
-
-
-KINDS = {"squad": SquadParams}
-"""Kind -> the class of its entries."""

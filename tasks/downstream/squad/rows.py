@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.rows import READ_AT_ONCE, EncodedSequences, HeldOutPartition, RowsTask, make_lists
-from tasks.downstream.squad.params import SquadRowsParams
-from tasks.downstream.squad.spec import FEATURES_SCHEMA, SquadSpec
+from tasks.downstream.packed_rows import READ_AT_ONCE, EncodedSequences, HeldOutPartition, make_lists
+from tasks.downstream.squad.params import SquadParams, SquadRowsParams
+from tasks.downstream.squad.schemas import FEATURES_SCHEMA
+from tasks.params.entries import Entry
 from tasks.records.parquet import read_batches
 from tasks.rows.held_out import choose_groups
 from tasks.rows.row_files import IGNORED, RowLayout, concatenate_ranges, from_arrow, to_arrow
@@ -154,17 +155,17 @@ def find_answers(
     return first_tokens, last_tokens
 
 
-class SquadRows(SquadSpec, RowsTask):
+@dataclass(frozen=True)
+class SquadEncoder:
     """Rows of questions: one or more windows of question and context each."""
 
+    entry: Entry
     chunk: ClassVar[int] = 4096
     """On 7,110 real features, rows of 384 have 0.960 real tokens with chunks of 1,024 questions, and 0.967 with 4,096
     or with a single chunk."""
     columns: ClassVar[tuple[str, ...]] = ("id", "question", "context", "answers")
-
-    @property
-    def features(self) -> pa.Schema:
-        return FEATURES_SCHEMA
+    features: ClassVar[pa.Schema] = FEATURES_SCHEMA
+    labels: ClassVar[tuple[str, ...]] = ()
 
     def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition by title, or by context if there is a single title."""
@@ -179,7 +180,9 @@ class SquadRows(SquadSpec, RowsTask):
             return pc.is_in(batch.column(column), value_set=chosen)
 
         sides = HeldOutPartition(column, lambda batch: pc.invert(held_out(batch)), held_out)
-        if self.nullable and self.evaluate_params.null_threshold == "auto":
+        params = self.entry.params
+        assert isinstance(params, SquadParams)
+        if params.nullable and params.evaluate.null_threshold == "auto":
             _require_both(source, sides, key, self.entry.key("evaluate"))
         return sides
 

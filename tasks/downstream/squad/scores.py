@@ -5,14 +5,15 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, mean_metric, ratio_metric, unit_extremes
-from tasks.downstream.scoring.scores import Limit, ScoresTask
+from tasks.downstream.scoring.scores import BASELINE, Baseline, Limit, Scores
 from tasks.downstream.scoring.thresholds import ChosenThreshold
 from tasks.downstream.squad.answers import (
     Answer,
@@ -25,19 +26,16 @@ from tasks.downstream.squad.answers import (
     null_scores,
     rank_with_null,
 )
+from tasks.downstream.squad.params import SquadParams
 from tasks.downstream.squad.questions import SquadQuestion, read_questions
 from tasks.downstream.squad.score_files import exact_match, f1, figures_v2, read_predictions
-from tasks.downstream.squad.spec import SquadSpec
-from tasks.params.entries import Entry
-from tasks.plan.kinds import TRAIN
+from tasks.params.entries import TRAIN
 from tasks.stage import artifacts
 from tasks.stage.artifacts import HELD_OUT
 from tasks.stage.errors import InputError
 
 EXACT, OVERLAP = -2, -1
 """Last columns of outcomes."""
-BASELINE = "baseline"
-"""Key of the baseline rule in the metrics file."""
 F1 = mean_metric("f1", "F1", OVERLAP)
 OVERALL = Metrics((F1, mean_metric("exact_match", "exact match", EXACT, is_share=True)))
 """Metrics of F1 and exact match of every question."""
@@ -78,18 +76,31 @@ def choose_rule(questions: Sequence[SquadQuestion]) -> str:
     return max(RULES, key=score)
 
 
-class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
+@dataclass(frozen=True)
+class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
     """Spans with the largest sum of logits, scored by exact match and F1."""
 
     counted: ClassVar[str] = "total"
+    chosen: ChosenThreshold | None = None
+    """No-answer threshold that held-out questions chose."""
+    answered: bool = True
+    """Refuse questions without an answer, unless the parameters allow them."""
 
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry)
-        stated = self.evaluate_params.null_threshold
-        self.threshold = ChosenThreshold(0.0 if stated == "auto" else stated)
+    @property
+    def params(self) -> SquadParams:
+        assert isinstance(self.entry.params, SquadParams)
+        return self.entry.params
+
+    @property
+    def nullable(self) -> bool:
+        """True if a context may have no answer, as in SQuAD 2.0."""
+        return self.params.nullable
+
+    @property
+    def threshold(self) -> ChosenThreshold:
         """No-answer threshold, if questions may have no answer; BERT's until `prepare` chooses one."""
-        self.rule: str | None = None
-        """Baseline rule; None until it is chosen or restored."""
+        stated = self.params.evaluate.null_threshold
+        return self.chosen or ChosenThreshold(0.0 if stated == "auto" else stated)
 
     @property
     def quantities(self) -> tuple[str, ...]:
@@ -99,23 +110,22 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
     def known_quantities(self) -> int:
         return int(self.nullable)
 
-    def prepare(self, root: Path) -> None:
+    def prepare(self, root: Path) -> Self:
         """Choose the no-answer threshold on held-out training questions, unless it is set."""
-        if self.nullable and self.evaluate_params.null_threshold == "auto":
-            rows, computed = self.rows_folder(HELD_OUT, root), root / artifacts.logits_file(self.entry.name, HELD_OUT)
-            names = FeatureFiles(rows / artifacts.FEATURES, computed, self.entry.stage).read_numbers("example_id")
-            questions = read_questions(self.examples_file(TRAIN, root), names["example_id"].tolist())
-            logits = self.read_logits(questions, rows, computed)
-            answers = self.answer(questions, logits)
-            spans = self.outcomes(questions, [best_span(found).text for found in answers])
-            self.threshold = choose_null_threshold(
-                [null_odds(found) for found in answers], spans[:, OVERLAP].tolist(), has_answers(questions)
-            )
+        if not self.nullable or self.params.evaluate.null_threshold != "auto":
+            return self
+        rows, computed = self.entry.rows_folder(HELD_OUT, root), root / artifacts.logits_file(self.entry.name, HELD_OUT)
+        names = FeatureFiles(rows / artifacts.FEATURES, computed, self.entry.stage).read_numbers("example_id")
+        questions = read_questions(self.entry.examples_file(TRAIN, root), names["example_id"].tolist())
+        answers = self.answer(questions, self.read_logits(questions, rows, computed))
+        spans = self.outcomes(questions, [best_span(found).text for found in answers])
+        odds = [null_odds(found) for found in answers]
+        return replace(self, chosen=choose_null_threshold(odds, spans[:, OVERLAP].tolist(), has_answers(questions)))
 
     def read_examples(self, path: Path) -> list[SquadQuestion]:
         found = read_questions(path)
         bare = next((question.id for question in found if not question.answers), None)
-        if bare is not None and not self.nullable:
+        if bare is not None and self.answered and not self.nullable:
             raise InputError(
                 f"{path}: question {bare!r} has no answer, but {self.entry.key('data', 'unanswerable')} is not use. "
                 f"Run {self.entry.stage('examples')} again"
@@ -142,7 +152,7 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
         return flat_logits(logits.read())
 
     def answer(self, examples: list[SquadQuestion], logits: WindowFiles) -> list[list[Answer]]:
-        params, answers = self.evaluate_params, []
+        params, answers = self.params.evaluate, []
         for part, windows in logits.parts():
             contexts = [question.context for question in examples[part]]
             found = best_answers(windows, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
@@ -200,29 +210,27 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
         found = np.array(scores, dtype=np.float64).reshape(-1, 2)
         return np.column_stack([has_answers(examples), found]) if self.nullable else found
 
-    @property
-    def baseline(self) -> str:
-        rule = [f"{self.rule} as the answer"] if self.rule else []
-        return " or ".join([*(["giving no answer"] if self.nullable else []), *rule])
+    def choose_rule(self, root: Path) -> str:
+        """Return the rule with the best score on the training questions."""
+        return choose_rule(read_questions(self.entry.examples_file(TRAIN, root), most=MOST_QUESTIONS))
 
-    def choose_baseline(self, root: Path) -> dict[str, Any]:
-        """Choose the rule with the best score on the training questions."""
-        self.rule = choose_rule(read_questions(self.examples_file(TRAIN, root), most=MOST_QUESTIONS))
-        return {BASELINE: self.rule}
-
-    def restore_baseline(self, metrics: Mapping[str, Any], path: Path) -> None:
-        self.rule = str(metrics.get(BASELINE))
-        if self.rule not in RULES:
+    def read_rule(self, metrics: Mapping[str, Any], path: Path) -> str:
+        rule = str(metrics.get(BASELINE))
+        if rule not in RULES:
             raise InputError(f"{path} has no {BASELINE}. Run the stage {self.entry.stage('evaluate')} again")
+        return rule
 
-    def baseline_outcomes(self, examples: Mapping[str, list[SquadQuestion]]) -> Outcomes | None:
-        """Return outcomes of the baseline rule, or of never answering if that is better."""
-        answers = [{split: [""] * len(some) for split, some in examples.items()}] if self.nullable else []
-        if self.rule is not None:
-            take = RULES[self.rule]
-            answers.append({split: [take(one.context) for one in some] for split, some in examples.items()})
-        found = [self.outcomes_of(examples, one) for one in answers]
-        return max(found, key=lambda outcomes: self.metrics.compute(outcomes)["f1"], default=None)
+    def baseline(self, examples: Mapping[str, list[SquadQuestion]], rule: str = "") -> Baseline | None:
+        """Return the answers of the rule, or never answering if that is better."""
+        answers = {"giving no answer": lambda context: ""} if self.nullable else {}
+        answers |= {f"{rule} as the answer": RULES[rule]} if rule else {}
+        found = [
+            self.outcomes_of(examples, {split: [take(one.context) for one in some] for split, some in examples.items()})
+            for take in answers.values()
+        ]
+        if not found:
+            return None
+        return Baseline(" or ".join(answers), max(found, key=lambda outcomes: self.metrics.compute(outcomes)["f1"]))
 
     @property
     def metrics(self) -> Metrics:
@@ -238,10 +246,10 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
             )
         )
 
-    def figures(self, examples: Mapping[str, list[SquadQuestion]], outcomes: Outcomes) -> dict[str, float]:
+    def figures(self, outcomes: Outcomes, baseline: Baseline | None) -> dict[str, float]:
         """Return the metrics; with unanswerable questions also under the names and in the precision of the official
         script."""
-        found = super().figures(examples, outcomes)
+        found = super().figures(outcomes, baseline)
         if not self.nullable:
             return found
         [rows] = outcomes.values()

@@ -5,18 +5,18 @@ Legend: N examples, C classes or labels that the model knows, L all of them, als
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.downstream.scoring.metrics import RATES, Array, Metric, count_rates, ratio_metric
 from tasks.downstream.scoring.thresholds import ChosenThreshold, choose_probability, score_both_classes
 from tasks.downstream.texts.metrics import LABEL, PREDICTION, count_class, divide, find_extremes, is_right, metric
 from tasks.downstream.texts.params import ClassificationEvaluateParams
+from tasks.downstream.texts.schemas import make_flags
 from tasks.downstream.texts.task_table import TextTask
 from tasks.rows.row_files import from_arrow
 
@@ -26,27 +26,14 @@ NO_ANSWER = -1
 """Class number of an example without an answer."""
 
 
-def make_flags(labels: pa.ListArray, count: int) -> np.ndarray:
-    """Return int8 [examples, count]: 1 where an example has the label; other numbers of labels are left out."""
-    flags = np.zeros((len(labels), count), np.int8)
-    example, number = (one.to_numpy() for one in (pc.list_parent_indices(labels), pc.list_flatten(labels)))
-    known = (number >= 0) & (number < count)
-    flags[example[known], number[known]] = 1
-    return flags
-
-
+@dataclass(frozen=True)
 class AnswerForm(ABC):
     """Form of the answers of a task; predictions are plain values, as in predictions.json."""
 
-    row_kind: ClassVar[str]
-    """Kind of the rows, one of ipu_model's."""
-    label_type: ClassVar[pa.DataType] = pa.int32()
-    """Type of a label in the examples."""
-
-    def __init__(self, task: TextTask, decision: ClassificationEvaluateParams) -> None:
-        self.task, self.decision = task, decision
-        self.thresholds: list[ChosenThreshold] = []
-        """Threshold of the decision, or one per label; empty: there is none yet."""
+    task: TextTask
+    decision: ClassificationEvaluateParams
+    thresholds: Sequence[ChosenThreshold] = ()
+    """Threshold of the decision, or one per label; empty: there is none."""
 
     def read_labels(self, column: pa.Array, classes: int) -> Array:
         """Return the labels of the examples, [N] or [N, L]."""
@@ -125,15 +112,13 @@ class AnswerForm(ABC):
         """Return the constant predictions of which the best is the baseline."""
         return [0.0]
 
-    def choose_thresholds(self, logits: Array, labels: Array) -> None:
-        """Choose the thresholds on held-out examples."""
+    def choose_thresholds(self, logits: Array, labels: Array) -> Sequence[ChosenThreshold]:
+        """Return the thresholds that held-out examples choose."""
         raise NotImplementedError("values have no thresholds")
 
 
 class ValueAnswers(AnswerForm):
     """Values, clipped to the range of the task."""
-
-    row_kind, label_type = "sequence_regression", pa.float32()
 
     def decide(self, shares: Array) -> list[Any]:
         return [round(x, 6) for x in np.clip(shares[:, 0], *self.task.answers).tolist()]
@@ -141,8 +126,6 @@ class ValueAnswers(AnswerForm):
 
 class ClassAnswers(AnswerForm):
     """Numbers of classes: the most probable one, or the second of two above a threshold, or none."""
-
-    row_kind = "sequence_classification"
 
     def probabilities(self, logits: Array) -> Array:
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -198,14 +181,12 @@ class ClassAnswers(AnswerForm):
     def constants(self, labels: Array, classes: int) -> list[Any]:
         return list(range(classes))
 
-    def choose_thresholds(self, logits: Array, labels: Array) -> None:
-        self.thresholds = [choose_probability(self.probabilities(logits)[:, 1], labels == 1, score_both_classes)]
+    def choose_thresholds(self, logits: Array, labels: Array) -> Sequence[ChosenThreshold]:
+        return [choose_probability(self.probabilities(logits)[:, 1], labels == 1, score_both_classes)]
 
 
 class LabelAnswers(AnswerForm):
     """Lists of the numbers of all labels whose probability is above their threshold."""
-
-    row_kind, label_type = "sequence_multilabel", pa.list_(pa.int32())
 
     def read_labels(self, column: pa.Array, classes: int) -> Array:
         return make_flags(column, classes).astype(np.float64)
@@ -242,7 +223,7 @@ class LabelAnswers(AnswerForm):
 
     def outcomes(self, labels: Array, predictions: Sequence[Any]) -> Array:
         """Return 1 or 0 for each true and each predicted label, [N, 2 * L]."""
-        answers = pa.array([one or [] for one in predictions], self.label_type)
+        answers = pa.array([one or [] for one in predictions], pa.list_(pa.int32()))
         found = make_flags(answers, labels.shape[1]).astype(np.float64)
         missing = [number for number, one in enumerate(predictions) if one is None]
         found[missing] = 1 - labels[missing]
@@ -308,14 +289,13 @@ class LabelAnswers(AnswerForm):
         scores = 2 * np.cumsum(counts[order]) / (labels.sum() + sizes * len(labels))
         return [sorted(order[: int(scores.argmax()) + 1].tolist())]
 
-    def choose_thresholds(self, logits: Array, labels: Array) -> None:
+    def choose_thresholds(self, logits: Array, labels: Array) -> Sequence[ChosenThreshold]:
         shares, (count, classes) = self.probabilities(logits), logits.shape
         truth = labels[:, :classes]
         if self.decision.threshold == "per_label":
-            self.thresholds = [choose_probability(*one) for one in zip(shares.T, truth.T, strict=True)]
-        else:
-            owners = np.repeat(np.arange(count), classes)
-            self.thresholds = [choose_probability(shares.reshape(-1), truth.reshape(-1), owners=owners)]
+            return [choose_probability(*one) for one in zip(shares.T, truth.T, strict=True)]
+        owners = np.repeat(np.arange(count), classes)
+        return [choose_probability(shares.reshape(-1), truth.reshape(-1), owners=owners)]
 
 
 def make_form(task: TextTask, decision: ClassificationEvaluateParams) -> AnswerForm:

@@ -8,17 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.checks import ChecksTask
-from tasks.downstream.texts.answers import make_flags
-from tasks.downstream.texts.spec import TextsSpec, join_texts
-from tasks.plan.kinds import TRAIN
+from tasks.downstream.texts.schemas import join_texts, make_flags, make_schema, params_of
+from tasks.params.entries import TRAIN, Entry
 from tasks.records.labels import read_parquet_labels, read_row_labels
 from tasks.records.parquet import has_first_value
 from tasks.records.plausibility import RULES, Rule
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.stage import artifacts
 from tasks.validation import text_features
-from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, Frame, Label, TotalFeature, Totals
 from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource
 from tasks.validation.text_features import ExampleFiles
 
@@ -29,29 +27,20 @@ MOST = "at most one label per sequence"
 LABELLED = "train with labels"
 
 
-class TextsChecks(TextsSpec, ChecksTask):
-    """Validation of texts, their labels and their rows."""
-
-    def data(self, folder: Path) -> DataSet:
-        return TextsData(self, folder)
-
-    def row_data(self, source: RowSource) -> RowData:
-        return LabelRows(source)
-
-
 class TextsData(ExampleFiles):
     """Examples of an entry, all splits."""
 
     record = "example"
 
-    def __init__(self, task: TextsChecks, folder: Path) -> None:
+    def __init__(self, entry: Entry, folder: Path) -> None:
         """Open the splits in `folder`.
 
         Raises:
             InputError: a split is missing.
         """
-        spec, entry, schema = task.spec, task.entry, task.schema
-        super().__init__(folder, task.splits, schema, f"first, second: string; label: {schema.field('label').type}")
+        spec = params_of(entry).text_task
+        schema = make_schema(spec)
+        super().__init__(folder, entry.splits, schema, f"first, second: string; label: {schema.field('label').type}")
         known: Sequence[str] = () if spec.is_regression else spec.labels
         rules: Sequence[Rule] = ()
         others: Sequence[str] = ()

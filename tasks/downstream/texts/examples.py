@@ -6,6 +6,7 @@ Class names found in the training examples are stored in the schema of the files
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,18 +15,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.core.units import shorten
-from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.texts.files import detect_labels, glue_files, read_split
-from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
-from tasks.downstream.texts.spec import TextsSpec
-from tasks.downstream.texts.task_table import TRAIN, TextExample
-from tasks.params.entries import Entry
+from tasks.downstream.reading import CheckedFiles, count_dev, is_small, most_frequent, source_splits, split_params
+from tasks.downstream.texts.files import ValueForms, detect_labels, glue_files, read_split
+from tasks.downstream.texts.params import ClassificationColumnParams, GlueDataParams
+from tasks.downstream.texts.schemas import make_schema, params_of
+from tasks.downstream.texts.task_table import TextExample, TextTask
+from tasks.params.downstream import OwnDataParams
+from tasks.params.entries import TRAIN, Entry
 from tasks.plan.named_files import list_files
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.label_forms import SHOWN_LABELS, choose_classes, match_known, require_same_spelling, sort_classes
 from tasks.records.labels import add_labels
 from tasks.records.parquet import has_first_value, read_batches, write_records
-from tasks.records.splits import require_known_labels, require_several_labels
+from tasks.records.splits import Groups, require_known_labels, require_several_labels
 from tasks.stage import streams
 from tasks.stage.errors import InputError
 
@@ -38,38 +40,37 @@ Label = tuple[Any, ...]
 """Label of an example: one class or value, or all labels."""
 
 
-class TextsExamples(TextsSpec, ExamplesTask):
+def recipe_for(train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings for several labels if the training file has them."""
+    if options.get("regression") or "task" in options:
+        return {}
+    fields = ClassificationColumnParams.model_fields
+    named = {part: name for part, name in options["columns"].items() if part in fields}
+    detected = detect_labels(train, ClassificationColumnParams(**named))
+    if detected:
+        names = detected.get("data.columns.label") or ["lists"]
+        streams.note(f"several labels per text found: {shorten(names, SHOWN_LABELS)}")
+    return detected
+
+
+@dataclass(frozen=True)
+class TextsReader:
     """Texts from files or the Hub."""
 
-    groups: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = (("text", ("first", "second")),)
+    entry: Entry
+    groups: ClassVar[Groups] = (("text", ("first", "second")),)
 
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry)
-        data = entry.params.data
-        own_pairs = isinstance(data, ClassificationDataParams) and data.columns.text_pair is not None
-        self.has_pairs = own_pairs or len(self.spec.columns) > 1
-        self.first_labels = self.labels if self.spec.name else ()
-
-    @classmethod
-    def recipe_for(cls, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings for several labels if the training file has them."""
-        if options.get("regression") or "task" in options:
-            return {}
-        fields = ClassificationColumnParams.model_fields
-        named = {part: name for part, name in options["columns"].items() if part in fields}
-        detected = detect_labels(train, ClassificationColumnParams(**named))
-        if detected:
-            names = detected.get("data.columns.label") or ["lists"]
-            streams.note(f"several labels per text found: {shorten(names, SHOWN_LABELS)}")
-        return detected
+    @property
+    def task(self) -> TextTask:
+        return params_of(self.entry).text_task
 
     def write_examples(self, folder: Path) -> str:
-        inputs, counts, pairs = dict[str, Interpretation](), dict[str, int](), set[bool]()
-        for split in self.source_splits:
+        inputs, counts, pairs, forms = dict[str, Interpretation](), dict[str, int](), set[bool](), ValueForms()
+        for split in source_splits(self.entry):
             path, inputs[split] = folder / f"{split}.parquet", Interpretation()
-            counts[split] = write_split(self, read_split(self, split, inputs[split]), path)
+            counts[split] = write_split(self.task, read_split(self.entry, split, inputs[split], forms), path)
             if not counts[split]:
-                raise InputError(f"{self.title}: no {split} example has a text. Check {self.entry.key('data')}")
+                raise InputError(f"{self.task.title}: no {split} example has a text. Check {self.entry.key('data')}")
             pairs.add(has_first_value(path, "second", self.entry.stage("examples")))
         if len(pairs) > 1:
             raise InputError(
@@ -77,7 +78,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
                 f"Set {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
             )
         data: Any = self.entry.params.data
-        if self.spec.name and data.source == "files":
+        if self.task.name and data.source == "files":
             inputs[TRAIN].ignored = self._list_unused_files(Path(data.path))
         reading = write_reading(folder, data.source, inputs)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
@@ -86,22 +87,22 @@ class TextsExamples(TextsSpec, ExamplesTask):
     def _list_unused_files(self, folder: Path) -> list[str]:
         """Return the files of a GLUE task that no split is read from, such as its test files."""
         key = self.entry.key("data", "path")
-        used = {path for split in self.source_splits for path in glue_files(self.spec, folder, split, key)}
+        used = {path for split in source_splits(self.entry) for path in glue_files(self.task, folder, split, key)}
         place = next(iter(used)).parent
         return [str(path.relative_to(place)) for path in list_files(place, key) if path not in used]
 
     def complete(self, folder: Path) -> dict[str, int]:
         """Replace class names by numbers of the training examples' classes."""
-        files = {split: folder / f"{split}.parquet" for split in self.splits}
+        files = {split: folder / f"{split}.parquet" for split in self.entry.splits}
         found = {split: count_labels(path) for split, path in files.items()}
-        classes = () if self.labels else self._classes(found[TRAIN])
-        if not self.labels:
+        classes = () if self.task.labels else self._classes(found[TRAIN])
+        if not self.task.labels:
             self._require_classes(classes, MAX_CLASSES)
-        for split in self.development:
+        for split in self.entry.development:
             self._check_dev(split, found[TRAIN], found[split])
-        if self.labels:
+        if self.task.labels:
             return {}
-        return {UNKNOWN: write_numbers(files.values(), self.schema, classes, fold=self.folds)}
+        return {UNKNOWN: write_numbers(files.values(), make_schema(self.task), classes, fold=self.folds)}
 
     @property
     def folds(self) -> bool:
@@ -128,45 +129,45 @@ class TextsExamples(TextsSpec, ExamplesTask):
         Raises:
             InputError: all labels are equal, or none is in the training examples.
         """
-        key = "path" if self.spec.name else "dev_path" if self.split_params is None else "dev_fraction"
+        key = "path" if self.task.name else "dev_path" if split_params(self.entry) is None else "dev_fraction"
         look = self.entry.key("data", key)
-        names: Mapping[Any, str] = {} if self.spec.is_regression else dict(enumerate(self.labels))
-        if not self.labels:
+        names: Mapping[Any, str] = {} if self.task.is_regression else dict(enumerate(self.task.labels))
+        if not self.task.labels:
             known, others = self._classes(train), count_names(dev)
             names = match_known(others, known, fold=self.folds)
-            if self.split_params is None:
+            if split_params(self.entry) is None:
                 if not self.folds:
                     require_same_spelling(self.entry.params.data, others, known, f"{look}: {split} has", "training has")
                 require_known_labels(known, set(names.values()), split, look)
         require_several_labels({", ".join(str(names.get(x, x)) for x in one) for one in dev}, split, look)
 
-    def check_files(self) -> str:
+    def check_files(self) -> CheckedFiles:
         """Check the first examples of each file, and the classes of files that are read completely."""
-        labels = dict[str, Counter[Label]]()
-        for split in self.source_splits:
-            labels[split], self.inputs[split] = Counter(), Interpretation()
-            most = None if self.is_small(split) else HEAD
-            for one in read_split(self, split, self.inputs[split], most):
+        labels, inputs, forms = dict[str, Counter[Label]](), dict[str, Interpretation](), ValueForms()
+        task, data, has_pairs = self.task, self.entry.params.data, self.entry.params.reads_pairs
+        for split in source_splits(self.entry):
+            labels[split], inputs[split] = Counter(), Interpretation()
+            most = None if is_small(self.entry, split) else HEAD
+            for one in read_split(self.entry, split, inputs[split], forms, most):
                 labels[split][tuple(one.label) if isinstance(one.label, list) else (one.label,)] += 1
-                self.has_pairs = one.second is not None
-        whole = {split for split, found in labels.items() if found.total() < HEAD or self.is_small(split)}
-        if not self.spec.name:
-            self.first_labels = self.labels or self._classes(labels[TRAIN])
-            self.has_all_labels = TRAIN in whole
-        if not self.labels and TRAIN in whole:
+                has_pairs = one.second is not None
+        whole = {split for split, found in labels.items() if found.total() < HEAD or is_small(self.entry, split)}
+        learned = task.labels or self._classes(labels[TRAIN])
+        if not task.labels and TRAIN in whole:
             # If a part of the file is set aside, the training examples may have fewer classes than the file.
-            self._require_classes(self.first_labels, MAX_CLASSES if self.split_params is None else math.inf)
-        source = TRAIN if self.split_params is not None else self.development[0]
-        if source in whole and len(self.development) == 1 and not (self.spec.is_regression or self.spec.is_multilabel):
-            named = {str(self.labels[one] if self.labels else one): n for (one,), n in labels[source].items()}
-            self.count_dev(labels[source].total(), Counter(named))
-        for split in whole.intersection(self.development):
-            if self.spec.name or TRAIN in whole:
+            self._require_classes(learned, MAX_CLASSES if split_params(self.entry) is None else math.inf)
+        source = TRAIN if split_params(self.entry) is not None else self.entry.development[0]
+        dev, constant = None, None
+        if source in whole and len(self.entry.development) == 1 and not (task.is_regression or task.is_multilabel):
+            named = {str(task.labels[one] if task.labels else one): n for (one,), n in labels[source].items()}
+            dev, constant = count_dev(self.entry, labels[source].total()), most_frequent(Counter(named))
+        for split in whole.intersection(self.entry.development):
+            if task.name or TRAIN in whole:
                 self._check_dev(split, labels[TRAIN], labels[split])
-        data: Any = self.entry.params.data
-        if self.spec.name:
-            return f"{self.spec.name} in {data.path}"
-        return f"{data.train_path} and {data.dev_path or 'a part of it'}: {_columns(self.inputs)}"
+        summary = f"{task.name} in {data.path}" if isinstance(data, GlueDataParams) else ""
+        if isinstance(data, OwnDataParams):
+            summary = f"{data.train_path} and {data.dev_path or 'a part of it'}: {_columns(inputs)}"
+        return CheckedFiles(summary, inputs, learned, bool(task.name) or TRAIN in whole, has_pairs, dev, constant)
 
 
 def _columns(inputs: Mapping[str, Interpretation]) -> str:
@@ -174,11 +175,11 @@ def _columns(inputs: Mapping[str, Interpretation]) -> str:
     return "; ".join(dict.fromkeys(one.meaning()[1] for one in inputs.values()))
 
 
-def write_split(task: TextsSpec, examples: Iterator[TextExample], path: Path) -> int:
+def write_split(task: TextTask, examples: Iterator[TextExample], path: Path) -> int:
     """Write examples to a Parquet file, with class names unless the task defines classes; return their number."""
-    name = pa.list_(pa.string()) if task.spec.is_multilabel else pa.string()
-    named = task.schema.set(task.schema.get_field_index("label"), pa.field("label", name, nullable=False))
-    return write_records(examples, path, task.schema if task.labels else named, ROW_GROUP)
+    name, schema = pa.list_(pa.string()) if task.is_multilabel else pa.string(), make_schema(task)
+    named = schema.set(schema.get_field_index("label"), pa.field("label", name, nullable=False))
+    return write_records(examples, path, schema if task.labels else named, ROW_GROUP)
 
 
 def count_labels(path: Path) -> Counter[Label]:

@@ -7,13 +7,15 @@ in the development sets, because the official metrics include it.
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tasks.downstream.texts.labels import LabelReader
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
-from tasks.downstream.texts.spec import TextsSpec
-from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExample, TextTask
+from tasks.downstream.texts.schemas import params_of
+from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TextExample, TextTask
+from tasks.params.entries import TRAIN, Entry
 from tasks.plan.named_files import list_files
 from tasks.records.interpretation import Interpretation
 from tasks.records.label_forms import FLAGS, is_label_list
@@ -64,6 +66,14 @@ PRODIGY = {ANSWER: ColumnSpec((ANSWER,), ""), "task": ColumnSpec(("_task_hash",)
 """Columns of files that Prodigy wrote: a label counts only if the annotator's answer is accept."""
 
 
+@dataclass
+class ValueForms:
+    """What the values of the splits that were read show about those of the next."""
+
+    has_decimals: bool = False
+    """They have decimal points, so that dots in other splits do not group digits."""
+
+
 def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool = True) -> list[Columns]:
     """Return the possible columns of your own texts: those set in the parameters, else those with usual names.
 
@@ -100,32 +110,35 @@ def glue_layouts(task: TextTask, key: str, *, labelled: bool = True) -> list[Col
     return [*layouts, layouts[0]]
 
 
-def read_split(task: TextsSpec, split: str, reading: Interpretation, most: int | None = None) -> Iterator[TextExample]:
+def read_split(
+    entry: Entry, split: str, reading: Interpretation, forms: ValueForms, most: int | None = None
+) -> Iterator[TextExample]:
     """Yield the labelled examples of a split, in order.
 
     Args:
         reading: receives the chosen columns and counts.
+        forms: what earlier splits show; receives what this one shows.
         most: maximum number of examples to read from each file.
 
     Raises:
         InputError: no file, or an unreadable one; at the end, all problems with texts and labels.
     """
-    data: Any = task.entry.params.data
-    spec, section = task.spec, task.entry.key("data")
+    data: Any = entry.params.data
+    spec, section = params_of(entry).text_task, entry.key("data")
     if data.source == "files":
         key = f"{section}.path" if spec.name else f"{section}.{split}_path"
         paths = glue_files(spec, Path(data.path), split, key) if spec.name else list_tables(data.path_of(split), key)
         for path in paths:
-            for one in read_file(task, path, key, reading, most, split):
+            for one in read_file(entry, path, key, reading, most, split, forms=forms):
                 yield one if len(paths) == 1 else one._replace(id=f"{path.name}, {one.id}")
         return
     address = (data.dataset, spec.name or data.dataset_config, spec.hub_split(split), data.dataset_revision)
-    records = open_hub_split(section, address, record_spec(task, f"{section}.dataset"), reading, table_form(data))
-    yield from _check_records(task, records, reading, split, most)
+    records = open_hub_split(section, address, record_spec(entry, f"{section}.dataset"), reading, table_form(data))
+    yield from _check_records(entry, records, reading, split, most, forms=forms)
 
 
 def read_file(
-    task: TextsSpec,
+    entry: Entry,
     path: Path,
     key: str,
     reading: Interpretation,
@@ -135,6 +148,7 @@ def read_file(
     named_by: str = "",
     labelled: bool = True,
     flags: Sequence[str] = (),
+    forms: ValueForms | None = None,
 ) -> Iterator[TextExample]:
     """Yield the examples of a table, with or without labels; otherwise as `read_split`.
 
@@ -143,26 +157,25 @@ def read_file(
         named_by: setting that messages suggest for another column name, with {} for the part; empty: the parameter.
         flags: labels that lists of 0 and 1 stand for.
     """
-    wanted = record_spec(task, key, named_by, labelled=labelled)
-    records = open_file(path, key, wanted, reading, table_form(task.entry.params.data))
-    return _check_records(task, records, reading, split, most, labelled=labelled, flags=flags)
+    wanted = record_spec(entry, key, named_by, labelled=labelled)
+    records = open_file(path, key, wanted, reading, table_form(entry.params.data))
+    return _check_records(entry, records, reading, split, most, labelled=labelled, flags=flags, forms=forms)
 
 
-def record_spec(task: TextsSpec, key: str, named_by: str = "", *, labelled: bool = True) -> RecordSpec:
+def record_spec(entry: Entry, key: str, named_by: str = "", *, labelled: bool = True) -> RecordSpec:
     """Return what to read; columns of labels, and GLUE's TSV files, only if `labelled`."""
-    what, data = "texts with labels" if labelled else "texts", task.entry.params.data
+    what, data = "texts with labels" if labelled else "texts", entry.params.data
     if isinstance(data, ClassificationDataParams):
-        named_by = named_by or column_setting(task.entry.key("data"))
+        named_by = named_by or column_setting(entry.key("data"))
         return RecordSpec(what, text_layouts(data.columns, named_by, labelled=labelled), ENDINGS)
-    headers = [(*task.spec.columns, LABEL), *([COLA_FIELDS] if task.spec.name == "cola" else [])]
+    task = params_of(entry).text_task
+    headers = [(*task.columns, LABEL), *([COLA_FIELDS] if task.name == "cola" else [])]
     endings = [one for one in ENDINGS if labelled or one != ".tsv"]
-    return RecordSpec(
-        what, glue_layouts(task.spec, key, labelled=labelled), endings, headers=headers, class_names=False
-    )
+    return RecordSpec(what, glue_layouts(task, key, labelled=labelled), endings, headers=headers, class_names=False)
 
 
 def _check_records(
-    task: TextsSpec,
+    entry: Entry,
     records: Records,
     reading: Interpretation,
     split: str,
@@ -170,12 +183,14 @@ def _check_records(
     *,
     labelled: bool = True,
     flags: Sequence[str] = (),
+    forms: ValueForms | None = None,
 ) -> Iterator[TextExample]:
     """Yield the examples of a table; at the end, refuse all problems with texts and labels."""
-    spec, problems, count = task.spec, records.problems, 0
+    spec, problems, count = params_of(entry).text_task, records.problems, 0
+    forms = forms or ValueForms()
     reading.grouping = "an example is a row"
-    labels = LabelReader(spec, task.entry.params.data, flags, is_decimal=task.has_decimals) if labelled else None
-    quotes_are_open = records.is_text and task.entry.params.data.quoting is None
+    labels = LabelReader(spec, entry.params.data, flags, is_decimal=forms.has_decimals) if labelled else None
+    quotes_are_open = records.is_text and entry.params.data.quoting is None
     for line in itertools.islice(records.rows, most):
         count += 1
         if line.values.get(ANSWER, "accept") != "accept":
@@ -201,7 +216,7 @@ def _check_records(
         yield one
     if labels is not None:
         labels.judge(problems, is_train=split == TRAIN)
-        task.has_decimals |= labels.numbers.is_decimal
+        forms.has_decimals |= labels.numbers.is_decimal
         reading.labels = labels.describe()
     problems.refuse()
     if not count:

@@ -1,19 +1,20 @@
 """Inference for texts: read them from a file, with or without labels, and write classes or values as records."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.job import COLUMN, INPUT, UNKNOWN_TO_MODEL, InferenceTask
-from tasks.downstream.scoring.metrics import Array
-from tasks.downstream.scoring.thresholds import read_recorded
+from tasks.downstream.inference.job import COLUMN, INPUT, PLAIN, UNKNOWN_TO_MODEL
 from tasks.downstream.texts.answers import NO_ANSWER
 from tasks.downstream.texts.examples import count_labels, count_names, write_numbers, write_split
 from tasks.downstream.texts.files import PLAIN_HINT, TEXT_PARTS, read_file, record_spec
-from tasks.downstream.texts.scores import TextsDevSet, TextsScores, select_thresholds
-from tasks.downstream.texts.task_table import TASKS, TextExample
+from tasks.downstream.texts.schemas import make_schema
+from tasks.downstream.texts.scores import TextsAnswers, TextsDevSet, TextsScores
+from tasks.downstream.texts.task_table import TextExample, TextTask
+from tasks.params.entries import Entry
 from tasks.records.interpretation import Interpretation, column_names
 from tasks.records.label_forms import match_known, require_same_spelling
 from tasks.records.labels import add_labels, read_example_labels
@@ -21,46 +22,36 @@ from tasks.records.tables import Columns, open_file, table_form
 from tasks.stage.errors import InputError, ParamsError
 
 
-class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
+@dataclass(frozen=True)
+class TextsInference:
     """Class or labels with all probabilities, or the value."""
 
-    suffix: ClassVar[str] = "ForSequenceClassification"
-    fallback_task: ClassVar[str] = "classification"
+    scores: TextsScores
+    answer_field: ClassVar[str] = ""
+    has_n_best: ClassVar[bool] = False
     text_fields: ClassVar[Mapping[str, str]] = {"first": "text", "second": "text_pair"}
 
-    @classmethod
-    def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
-        """Match GLUE tasks by the names of their classes, or by their number if they are unnamed."""
-        if problem == "multi_label_classification":
-            return {cls.fallback_task: {"kind": cls.fallback_task, "multilabel": True}}
-        unnamed = tuple(f"LABEL_{number}" for number in range(len(labels)))
-        return {
-            cls.fallback_task: {"kind": cls.fallback_task, "regression": len(labels) == 1},
-            **{
-                name: {"kind": "glue", "task": name}
-                for name, task in TASKS.items()
-                if task.labels == labels or (labels == unnamed and len(task.labels) == len(labels))
-            },
-        }
+    @property
+    def entry(self) -> Entry:
+        return self.scores.entry
 
-    @classmethod
-    def read_params(cls, folder: Path) -> dict[str, Any]:
-        """Return the thresholds that were recorded with the model."""
-        found = select_thresholds(read_recorded(folder))
-        return {"evaluate": found} if found else {}
+    @property
+    def task(self) -> TextTask:
+        return self.scores.task
 
     @property
     def model_classes(self) -> tuple[str, ...]:
         """Classes of the model."""
-        return read_example_labels(self.examples_file(self.development[0]).parent, self.entry.stage("examples"))
+        folder = self.entry.examples_file(self.entry.development[0]).parent
+        return read_example_labels(folder, self.entry.stage("examples"))
 
     @property
     def layouts(self) -> Sequence[Columns]:
-        return record_spec(self, INPUT, COLUMN, labelled=False).layouts
+        return record_spec(self.entry, INPUT, COLUMN, labelled=False).layouts
 
     @property
     def plain_hint(self) -> str:
-        return "" if len(self.spec.columns) > 1 else PLAIN_HINT
+        return "" if len(self.task.columns) > 1 else PLAIN_HINT
 
     def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
         counts = []
@@ -73,16 +64,16 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         raise ParamsError(f"this model reads {one}")
 
     def require_columns(self, path: Path, *, labelled: bool) -> None:
-        wanted = record_spec(self, INPUT, COLUMN, labelled=labelled)
+        wanted = record_spec(self.entry, INPUT, COLUMN, labelled=labelled)
         next(iter(open_file(path, INPUT, wanted, Interpretation(), table_form(self.entry.params.data)).rows), None)
 
     @property
     def examples_schema(self) -> pa.Schema:
-        return self.schema if self.labels else add_labels(self.schema, self.model_classes)
+        return make_schema(self.task) if self.task.labels else add_labels(make_schema(self.task), self.model_classes)
 
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         for one in self._read_file(path, reading, labelled=False):
-            yield {**one._asdict(), **({"label": []} if self.spec.is_multilabel else {})}
+            yield {**one._asdict(), **({"label": []} if self.task.is_multilabel else {})}
 
     def _read_file(self, path: Path, reading: Interpretation, **how: Any) -> Iterator[TextExample]:
         """Yield the examples of a file.
@@ -91,8 +82,8 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
             InputError: as `read_file`; or it has pairs of texts, and the model was trained on single texts.
         """
         data: Any = self.entry.params.data
-        is_single = not self.spec.name and "text" in reading.trained and "text_pair" not in reading.trained
-        for one in read_file(self, path, INPUT, reading, named_by=COLUMN, **how):
+        is_single = not self.task.name and "text" in reading.trained and "text_pair" not in reading.trained
+        for one in read_file(self.entry, path, INPUT, reading, named_by=COLUMN, **how):
             if is_single and one.second is not None and data.columns.text_pair is None:
                 first, second = map(column_names(reading.record()).__getitem__, TEXT_PARTS)
                 single = COLUMN.format("text").replace("NAME", first)
@@ -104,9 +95,9 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
             yield one
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
-        flags = () if self.labels else self.model_classes
-        write_split(self, self._read_file(path, reading, flags=flags), target)
-        if self.labels:
+        flags = () if self.task.labels else self.model_classes
+        write_split(self.task, self._read_file(path, reading, flags=flags), target)
+        if self.task.labels:
             return
         data: Any = self.entry.params.data
         names = count_names(count_labels(target))
@@ -120,25 +111,29 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
                 f"{','.join(self.model_classes)} if numbers from 0 are these classes; otherwise rename them in "
                 "the file"
             )
-        reading.counts[UNKNOWN_TO_MODEL] += write_numbers([target], self.schema, self.model_classes, fold=folds)
+        unknown = write_numbers([target], make_schema(self.task), self.model_classes, fold=folds)
+        reading.counts[UNKNOWN_TO_MODEL] += unknown
+
+    def detect_lines(self, lines: Sequence[str]) -> str:
+        return PLAIN
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
-        if self.spec.is_regression:
+        if self.task.is_regression:
             return pa.schema([("value", pa.float64())])
-        each = pa.struct([(name, pa.float64()) for name in self.labels or labels])
-        if self.spec.is_multilabel:
+        each = pa.struct([(name, pa.float64()) for name in self.task.labels or labels])
+        if self.task.is_multilabel:
             return pa.schema([("labels", pa.list_(pa.string())), ("scores", each)])
         return pa.schema([("label", pa.string()), ("score", pa.float64()), ("scores", each)])
 
-    def records(self, examples: TextsDevSet, answers: Array, n_best: int) -> Iterator[dict[str, Any]]:
-        if self.spec.is_regression:
-            yield from ({"value": value} for value in self.predictions(answers))
+    def records(self, examples: TextsDevSet, answers: TextsAnswers, n_best: int) -> Iterator[dict[str, Any]]:
+        if self.task.is_regression:
+            yield from ({"value": value} for value in self.scores.predictions(answers))
             return
         names = examples.classes[: examples.learned]
-        shares = self.form.probabilities(answers).round(6).tolist()
-        for answer, shown in zip(self.predictions(answers), shares, strict=True):
+        shares = answers.form.probabilities(answers.logits).round(6).tolist()
+        for answer, shown in zip(self.scores.predictions(answers), shares, strict=True):
             scores = dict(zip(names, shown, strict=True))
-            if self.spec.is_multilabel:
+            if self.task.is_multilabel:
                 yield {"labels": [names[number] for number in answer], "scores": scores}
             elif answer == NO_ANSWER:
                 yield {"label": None, "score": max(shown), "scores": scores}

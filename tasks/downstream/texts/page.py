@@ -2,16 +2,29 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import pyarrow as pa
 
-from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring import page_parts
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
+from tasks.downstream.scoring.report import EvaluationView, page_values
 from tasks.downstream.scoring.thresholds import RiskCoverage
 from tasks.downstream.texts.metrics import LABEL, PREDICTION
-from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, THRESHOLDS, TextsDevSet, TextsScores, name_answer
+from tasks.downstream.texts.schemas import join_texts
+from tasks.downstream.texts.scores import (
+    MIN_PROBABILITY,
+    THRESHOLD,
+    THRESHOLDS,
+    TextsAnswers,
+    TextsDevSet,
+    TextsScores,
+    name_answer,
+)
+from tasks.downstream.texts.task_table import TextTask
 from tasks.pages.markup import csv_text
 from tasks.pages.plots import Plot
 from tasks.pages.render import render_html
@@ -24,69 +37,84 @@ SHOWN_CLASSES = 20
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
 
 
-class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
+TextsView = EvaluationView[TextsDevSet, TextsAnswers]
+
+
+@dataclass(frozen=True)
+class TextsReport:
     """Report with scores by class or label and by text length, confusion matrix, and the worst mistakes."""
 
+    scores: TextsScores
     compared_columns: ClassVar[tuple[str, ...]] = ("first", "second")
 
     @property
-    def probability(self) -> str:  # type: ignore[override]
-        if self.spec.is_multilabel:
-            return "The probability that all labels of a text are right is the product of theirs."
-        return "The probability is that of the predicted class."
+    def task(self) -> TextTask:
+        return self.scores.task
 
-    def bar_notes(self) -> dict[str, str]:
-        stated = self.threshold_figures().get(THRESHOLDS, [])
-        return {one["label"]: f"threshold {one[THRESHOLD]:.3f}" for one in stated}
+    def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
+        return join_texts(batch)
 
-    def slices(self, split: str, examples: TextsDevSet, logits: Array, outcomes: Array) -> Sequence[Slice]:
+    def prepare(self, root: Path) -> Self:
+        return replace(self, scores=self.scores.prepare(root))
+
+    def slices(
+        self, split: str, examples: TextsDevSet, logits: Array, answers: TextsAnswers, outcomes: Array
+    ) -> Sequence[Slice]:
         names, order = label_ranges([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
-        prefix = "" if len(self.development) == 1 else f"{split}, "
-        found = slice_by(f"{prefix}length", names, order, self.metrics, split, outcomes)
-        if self.spec.is_regression:
+        prefix = "" if len(self.scores.entry.development) == 1 else f"{split}, "
+        found = slice_by(f"{prefix}length", names, order, self.scores.metrics, split, outcomes)
+        if self.task.is_regression:
             return found
-        classes, what = examples.classes, "label" if self.spec.is_multilabel else "class"
-        counts = [self.form.count(outcomes, number) for number in range(len(classes))]
+        classes, what = examples.classes, "label" if self.task.is_multilabel else "class"
+        counts = [self.scores.form.count(outcomes, number) for number in range(len(classes))]
         gold, seen, correct = (np.stack(one, axis=1) for one in zip(*counts, strict=True))
         is_known = [number < examples.learned for number in range(len(classes))]
         groups = slice_groups(f"{prefix}{what}", classes, is_known, gold, seen, correct, both=False)
         return found + [one for one in groups if what == "label" or one.examples or one.counts["found"]]
 
-    def more_figures(
-        self, examples: Mapping[str, TextsDevSet], answers: Mapping[str, Array], curve: RiskCoverage | None
-    ) -> dict[str, Any]:
-        figures = self.threshold_figures()
+    def own_curve(
+        self, examples: Mapping[str, TextsDevSet], answers: Mapping[str, TextsAnswers]
+    ) -> RiskCoverage | None:
+        return None
+
+    def more_figures(self, found: TextsView) -> dict[str, Any]:
+        figures, curve = self.scores.threshold_figures(), found.curve
         return figures | ({"risk_coverage_area": round(curve.area, 6)} if curve and MIN_PROBABILITY in figures else {})
 
-    def more_files(self, found: EvaluationView[TextsDevSet, Array]) -> dict[str, str]:
+    def more_files(self, found: TextsView) -> dict[str, str]:
         files = {}
-        for path, (split, logits) in zip(self.decision_files, found.answers.items(), strict=False):
-            names = found.examples[split].classes[: logits.shape[1]]
-            files[path.name] = csv_text(names, self.form.probabilities(logits).tolist())
-        if self.decision.min_probability is not None and found.curve is not None:
+        for path, (split, answers) in zip(self.scores.entry.decision_files, found.answers.items(), strict=False):
+            names = found.examples[split].classes[: answers.logits.shape[1]]
+            files[path.name] = csv_text(names, answers.form.probabilities(answers.logits).tolist())
+        if self.scores.decision.min_probability is not None and found.curve is not None:
             points = ((coverage, risk, -doubt) for coverage, risk, doubt in found.curve.points)
             files["risk-coverage.csv"] = csv_text(("coverage", "risk", "probability"), points)
         return files
 
-    def page(self, found: EvaluationView[TextsDevSet, Array]) -> str:
-        values, least = self.page_values(found), self.decision.min_probability
+    def page(self, found: TextsView) -> str:
+        least, sentence = self.scores.decision.min_probability, "The probability is that of the predicted class."
+        if self.task.is_multilabel:
+            sentence = "The probability that all labels of a text are right is the product of theirs."
+        stated = self.scores.threshold_figures().get(THRESHOLDS, [])
+        notes = {one["label"]: f"threshold {one[THRESHOLD]:.3f}" for one in stated}
+        values = page_values(self.scores, found, sentence, bar_notes=notes)
         if found.curve is not None and least is not None:
             values |= {"curve_plot": page_parts.plot_risk_coverage(found.curve, -least), "curve_file": True}
         return render_html(
             __file__,
             "texts.html.j2",
             **values,
-            heading="Largest errors" if self.spec.is_regression else "Most confident mistakes",
-            is_multilabel=self.spec.is_multilabel,
-            thresholds=self.threshold_figures(),
+            heading="Largest errors" if self.task.is_regression else "Most confident mistakes",
+            is_multilabel=self.task.is_multilabel,
+            thresholds=self.scores.threshold_figures(),
             sets=[
                 self._figures(split, examples, found.answers[split], found.outcomes[split])
                 for split, examples in found.examples.items()
             ],
         )
 
-    def _figures(self, split: str, examples: TextsDevSet, logits: Array, outcomes: Array) -> dict[str, Any]:
-        names, single = examples.classes, not self.spec.is_regression and not self.spec.is_multilabel
+    def _figures(self, split: str, examples: TextsDevSet, answers: TextsAnswers, outcomes: Array) -> dict[str, Any]:
+        names, single = examples.classes, not self.task.is_regression and not self.task.is_multilabel
         few, columns = len(names) <= SHOWN_CLASSES, outcomes[:, [LABEL, PREDICTION]].T
 
         def describe(number: int) -> tuple[str, str]:
@@ -99,31 +127,31 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
             "confusion": page_parts.count_confusions(names, *columns) if single and few else None,
             "cells": page_parts.sample_cells(columns, describe) if single and few else None,
             "confused": frequent_confusions(names, outcomes) if single and not few else None,
-            "threshold_plot": self._plot_thresholds(examples, logits),
-            "value_plots": page_parts.plot_values(examples.names, *columns) if self.spec.is_regression else None,
-            "mistakes": self._list_mistakes(examples, logits, outcomes)[:WORST],
+            "threshold_plot": self._plot_thresholds(examples, answers),
+            "value_plots": page_parts.plot_values(examples.names, *columns) if self.task.is_regression else None,
+            "mistakes": self._list_mistakes(examples, answers, outcomes)[:WORST],
         }
 
-    def _plot_thresholds(self, examples: TextsDevSet, logits: Array) -> Plot | None:
+    def _plot_thresholds(self, examples: TextsDevSet, answers: TextsAnswers) -> Plot | None:
         """Plot F1 by threshold for the second of two classes, or for the labels with the most examples."""
-        known, used = examples.learned, [one.value for one in self.form.thresholds] or [0.5]
-        if self.spec.is_multilabel:
+        known, used = examples.learned, [one.value for one in answers.form.thresholds] or [0.5]
+        if self.task.is_multilabel:
             counts = examples.labels[:, :known].sum(axis=0)
             chosen, truth = np.argsort(-counts, kind="stable")[: page_parts.MOST_LINES].tolist(), examples.labels
-        elif not self.spec.is_regression and known == 2:
+        elif not self.task.is_regression and known == 2:
             chosen, truth = [1], examples.labels[:, None] == [0, 1]
         else:
             return None
-        shares, names = self.form.probabilities(logits), examples.classes
+        shares, names = answers.form.probabilities(answers.logits), examples.classes
         items = {names[number]: (shares[:, number], truth[:, number]) for number in chosen}
         return page_parts.plot_thresholds(items, {names[number]: used[number % len(used)] for number in chosen})
 
-    def mistakes(self, found: EvaluationView[TextsDevSet, Array]) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def mistakes(self, found: TextsView) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         rows = [
             (split, one["name"], *_split_pair(one["text"]), one["label"], one["answer"], one["probability"], margin)
             for split, examples in found.examples.items()
             for one in self._list_mistakes(examples, found.answers[split], found.outcomes[split])
-            for margin in [self.margin(found.answers[split], one["number"])]
+            for margin in [self.scores.margin(found.answers[split], one["number"])]
         ]
         columns = ("set", "id", "text", "text_pair", "label", "answer", "probability", "margin")
         empty = [number for number, name in enumerate(columns) if all(row[number] is None for row in rows)]
@@ -131,16 +159,16 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
         kept = kept if len(found.examples) > 1 else kept[1:]
         return [columns[one] for one in kept], ([row[one] for one in kept] for row in rows)
 
-    def _list_mistakes(self, examples: TextsDevSet, logits: Array, outcomes: Array) -> list[dict[str, Any]]:
+    def _list_mistakes(self, examples: TextsDevSet, answers: TextsAnswers, outcomes: Array) -> list[dict[str, Any]]:
         """Return the examples with a wrong answer: the most confident, or the largest error, first."""
-        classes, predictions = examples.classes, self.predictions(logits)
-        if self.spec.is_regression:
+        classes, predictions = examples.classes, self.scores.predictions(answers)
+        if self.task.is_regression:
             badness = np.abs(outcomes[:, PREDICTION] - outcomes[:, LABEL])
             shown, truth = (outcomes[:, one].round(6).tolist() for one in (PREDICTION, LABEL))
             probabilities: list[Any] = [None] * len(truth)
         else:
-            sure = self.form.confidences(logits)
-            badness = np.where(self.form.is_correct(outcomes) == 1, 0.0, sure)
+            sure = answers.form.confidences(answers.logits)
+            badness = np.where(self.scores.form.is_correct(outcomes) == 1, 0.0, sure)
             shown = [name_answer(classes, one) for one in predictions]
             labels = examples.labels.astype(int)
             truth = [name_answer(classes, np.flatnonzero(one) if np.ndim(one) else one) for one in labels]

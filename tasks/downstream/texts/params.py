@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.downstream.texts.task_table import OWN_TASKS, TASKS, text_task
+from tasks.downstream.texts.task_table import OWN_TASKS, TASKS, TextTask, text_task
 from tasks.params.downstream import (
     DataParams,
     EntryParams,
@@ -103,6 +103,10 @@ class ClassificationEvaluateParams(EvaluateParams):
         return isinstance(self.threshold, str)
 
 
+NO_CHOICE = ClassificationEvaluateParams()
+"""The most probable class, or labels above 0.5."""
+
+
 class ClassificationGateParams(ReleaseParams):
     min_accuracy: Points | None = None
     """Floor of the accuracy, in percent; null: none."""
@@ -131,15 +135,71 @@ class GlueGateParams(ReleaseParams):
     """Tolerated drop against the released model, in points."""
 
 
-def require_classes(params: Any) -> Any:
-    """Reject class weights where texts have no or several classes."""
-    task = text_task(params.options)
-    if params.finetune.class_weights is not None and (task.is_regression or task.is_multilabel):
-        raise ValueError("finetune.class_weights needs texts with one class each. Set it to null")
-    return params
+PROBABILITIES = "probabilities.csv"
+"""File of the evaluation with the probability of every class or label, if thresholds decide."""
 
 
-class ClassificationParams(EntryParams):
+class TextsParams(EntryParams):
+    """Entry of texts."""
+
+    head: ClassVar[str] = "sequence_classification"
+    has_labels: ClassVar[bool] = True
+    label_table: ClassVar[str] = "task_table.py"
+
+    @model_validator(mode="after")
+    def _weights_are_of_classes(self) -> TextsParams:
+        weighted = getattr(self.finetune, "class_weights", None) is not None
+        if weighted and (self.text_task.is_regression or self.text_task.is_multilabel):
+            raise ValueError("finetune.class_weights needs texts with one class each. Set it to null")
+        return self
+
+    @property
+    def text_task(self) -> TextTask:
+        """GLUE task, or task on your own texts."""
+        return text_task(self.options)
+
+    @property
+    def decision(self) -> ClassificationEvaluateParams:
+        """Rules that turn logits into answers; GLUE's tasks have no choice."""
+        return self.evaluate if isinstance(self.evaluate, ClassificationEvaluateParams) else NO_CHOICE
+
+    @property
+    def title(self) -> str:
+        return self.text_task.title
+
+    @property
+    def row_kind(self) -> str:
+        if self.text_task.is_regression:
+            return "sequence_regression"
+        return "sequence_multilabel" if self.text_task.is_multilabel else "sequence_classification"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.text_task.labels
+
+    @property
+    def development(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.text_task.dev)
+
+    @property
+    def decides_on_held_out(self) -> bool:
+        return self.decision.is_chosen
+
+    @property
+    def decision_files(self) -> tuple[str, ...]:
+        return () if not self.text_task.is_multilabel and self.decision == NO_CHOICE else (PROBABILITIES,)
+
+    @property
+    def released_below(self) -> str:
+        return self.text_task.name
+
+    @property
+    def reads_pairs(self) -> bool:
+        columns = getattr(self.data, "columns", None)
+        return len(self.text_task.columns) > 1 or (columns is not None and columns.text_pair is not None)
+
+
+class ClassificationParams(TextsParams):
     """Entry of kind classification."""
 
     about: ClassVar[str] = "Classification or regression of your own texts."
@@ -154,11 +214,9 @@ class ClassificationParams(EntryParams):
     evaluate: ClassificationEvaluateParams = ClassificationEvaluateParams()
     gate: ClassificationGateParams = ClassificationGateParams()
 
-    _weights_are_of_classes = model_validator(mode="after")(require_classes)
-
     @model_validator(mode="after")
     def _parameters_fit_the_labels(self) -> ClassificationParams:
-        how, task, columns = self.evaluate, text_task(self.options), self.data.columns.label
+        how, task, columns = self.evaluate, self.text_task, self.data.columns.label
         listed, separates = isinstance(columns, list), self.data.label_separator is not None
         if self.regression and self.multilabel:
             raise ValueError("regression: true excludes multilabel: true. Remove one of them")
@@ -170,7 +228,7 @@ class ClassificationParams(EntryParams):
             )
         if isinstance(columns, list) and len(set(columns)) < max(2, len(columns)):
             raise ValueError("data.columns.label must list two or more different columns")
-        if task.is_regression and (how != ClassificationEvaluateParams() or self.gate.min_f1_by_class):
+        if task.is_regression and (how != NO_CHOICE or self.gate.min_f1_by_class):
             raise ValueError("evaluate and gate.min_f1_by_class apply to classes and labels, but regression is true")
         if (how.threshold == "per_label" or isinstance(how.threshold, dict)) and not task.is_multilabel:
             raise ValueError("evaluate.threshold per label needs several labels. Set multilabel: true, or one number")
@@ -194,7 +252,7 @@ SINGLE_TOKENS, PAIR_TOKENS = 16, 44
 """Estimated tokens of a GLUE sentence and of a pair, with special tokens."""
 
 
-class GlueParams(EntryParams):
+class GlueParams(TextsParams):
     """Entry of kind glue."""
 
     about: ClassVar[str] = "One of the nine tasks of GLUE."
@@ -206,13 +264,7 @@ class GlueParams(EntryParams):
     finetune: TextsFinetuneParams = TextsFinetuneParams()
     gate: GlueGateParams = GlueGateParams()
 
-    _weights_are_of_classes = model_validator(mode="after")(require_classes)
-
     @property
     def expected(self) -> ExpectedExamples:
         task = TASKS[self.task]
         return ExpectedExamples(*task.examples, SINGLE_TOKENS if len(task.columns) == 1 else PAIR_TOKENS)
-
-
-KINDS = {"classification": ClassificationParams, "glue": GlueParams}
-"""Kind -> the class of its entries."""

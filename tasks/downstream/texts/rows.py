@@ -6,16 +6,16 @@ end of the longer text first, as by `longest_first` of Hugging Face's tokenizers
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask
-from tasks.downstream.texts.answers import make_flags
-from tasks.downstream.texts.spec import TextsSpec, join_texts
+from tasks.downstream.packed_rows import EncodedSequences, HeldOutPartition, hold_out_by_hash
+from tasks.downstream.texts.schemas import join_texts, make_flags
+from tasks.params.entries import Entry
 from tasks.records.labels import add_labels, read_parquet_labels
 from tasks.rows.row_files import IGNORED, RowLayout, from_arrow, get_columns
 from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
@@ -27,40 +27,42 @@ TEXTS = ("first", "second")
 FEATURES_SCHEMA = pa.schema([pa.field(name, pa.int32(), nullable=False) for name in ("feature_id", "example_index")])
 
 
-class TextsRows(TextsSpec, RowsTask):
+@dataclass(frozen=True)
+class TextsEncoder:
     """Rows of texts, one sequence per example, without the labels of dev examples that are not in train."""
 
+    entry: Entry
     chunk: ClassVar[int] = 65536
     columns: ClassVar[tuple[str, ...]] = (*TEXTS, "label")
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the examples; existing rows may belong to other examples."""
-        return self.spec.labels or read_parquet_labels(self.examples_file(self.development[0]))[0]
+        return self.entry.params.labels or read_parquet_labels(self.entry.examples_file(self.entry.development[0]))[0]
 
     @property
     def features(self) -> pa.Schema | None:
-        return None if self.spec.labels else add_labels(FEATURES_SCHEMA, self.labels)
+        return None if self.entry.params.labels else add_labels(FEATURES_SCHEMA, self.labels)
 
     def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition by hashes of the texts, of both texts for pairs."""
-        return self.hold_out_by_hash(source, fraction, TEXTS, join_texts)
+        return hold_out_by_hash(self.entry, source, fraction, TEXTS, join_texts)
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         second = examples.column("second")
         seconds = None if second.null_count == len(second) else second.to_pylist()
         made = make_sequences(tokenizer, examples.column("first").to_pylist(), seconds, self.entry.rows.row_length)
-        if self.spec.is_multilabel:
+        if pa.types.is_list(examples.schema.field("label").type):
             labels = make_flags(examples.column("label"), len(self.labels))
         else:
             labels = from_arrow(examples.column("label"))
-            if not self.spec.labels:
+            if not self.entry.params.labels:
                 labels = np.where(labels < len(self.labels), labels, IGNORED).astype(np.int32)
         return replace(made, labels={"label": labels}, features={"example_index": np.arange(len(examples))})
 
     def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         labels = sequences.labels["label"]
-        name = get_columns(self.row_kind, vocab_size=0)[-1].name
+        name = get_columns(self.entry.params.row_kind, vocab_size=0)[-1].name
         return {name: layout.per_sequence(labels, IGNORED).astype(labels.dtype)}
 
 

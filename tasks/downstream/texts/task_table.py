@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-TRAIN = "train"
-
 
 class TextExample(NamedTuple):
     """Labelled text or pair of texts."""

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import yaml
 
+from tasks.downstream.kind import kind_of
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.texts.scores import TextsDevSet
 from tasks.params.downstream import defaults_of
-from tasks.params.entries import find_entry
+from tasks.params.entries import Entry, find_entry
 from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan import stages
-from tasks.plan.kinds import load_part
 from tasks.plan.writing import write_plan
 from tasks.records.answer_places import ReferenceAnswer
 from tasks.stage import artifacts
@@ -73,7 +73,12 @@ def change_parameters(root: Path, changes: Mapping[str, Any]) -> Params:
     return write_parameters(root, values)
 
 
-def task_with(name: str, part: str = "spec", **sections: Any) -> Any:
+def part_of(entry: Entry, part: str) -> Any:
+    """A part of the kind of an entry: reader, encoder, scores, report or inference."""
+    return getattr(kind_of(entry), part)(entry)
+
+
+def task_with(name: str, part: str = "entry", **sections: Any) -> Any:
     """A part of an entry, with other sections: `squad` of the project's own params.yaml, `glue-<task>`, or the name of
     another kind."""
     stated = {"kind": "glue", "task": name.removeprefix("glue-")} if name.startswith("glue-") else {"kind": name}
@@ -81,7 +86,7 @@ def task_with(name: str, part: str = "spec", **sections: Any) -> Any:
     changed = dataclasses.replace(
         entry, params=entry.params.model_copy(update=sections), rows=sections.get("rows", entry.rows)
     )
-    return load_part(changed, part)
+    return changed if part == "entry" else part_of(changed, part)
 
 
 def dev_set(task: Any, texts: list[str], labels: np.ndarray) -> TextsDevSet:

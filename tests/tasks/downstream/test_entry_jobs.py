@@ -15,7 +15,6 @@ from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_j
 from tasks.jobs.training import fingerprint
 from tasks.params.entries import find_entry, only_entry
 from tasks.params.schema import Params, validate_params
-from tasks.plan.kinds import load_spec
 from tasks.plan.plan_file import Plan, make_plan
 from tasks.plan.stages import define
 from tasks.stage import artifacts
@@ -62,7 +61,7 @@ def test_the_job_has_the_weights_that_the_entry_starts_from(
     checkout: Path, start: str, sections: dict[str, Any], weights: str | None, states_model: bool
 ) -> None:
     params = validate_params(values_with({"squad": {"start": start}}, **sections))
-    task = load_spec(find_entry(params, "squad"))
+    task = find_entry(params, "squad")
     job = build_finetune_job(task, params, checkout)
     assert job.init_checkpoint == (None if weights is None else str(checkout / "models" / weights))
     assert job.model == (whole(params) if states_model else None), "that of a phase is the one of its weights"
@@ -79,7 +78,7 @@ def test_another_dropout_is_stated_with_the_whole_architecture_whatever_it_start
     checkout: Path, sections: dict[str, Any]
 ) -> None:
     params = validate_params(values_with({"squad": {"finetune": {"hidden_dropout": 0.25}}}, **sections))
-    job = build_finetune_job(load_spec(find_entry(params, "squad")), params, checkout)
+    job = build_finetune_job(find_entry(params, "squad"), params, checkout)
     assert job.model == dataclasses.replace(whole(params), hidden_dropout=0.25)
 
 
@@ -88,9 +87,7 @@ def test_jobs_from_other_weights_are_other_runs(checkout: Path) -> None:
         validate_params(values_with({"squad": {"start": start}}, **GIVEN)) for start in ("base", "phase1", "phase2")
     ]
     starts.append(validate_params(values_with(**OFF)))
-    found = {
-        fingerprint(build_finetune_job(load_spec(find_entry(params, "squad")), params, checkout)) for params in starts
-    }
+    found = {fingerprint(build_finetune_job(find_entry(params, "squad"), params, checkout)) for params in starts}
     assert len(found) == 4
 
 
@@ -109,9 +106,7 @@ def test_a_start_that_there_is_not_is_refused(start: str, sections: dict[str, An
 
 def test_two_recipes_on_one_pretrained_model_share_its_weights_and_no_output(checkout: Path) -> None:
     params = validate_params(values_with({"second": SECOND}))
-    found = {
-        name: build_finetune_job(load_spec(find_entry(params, name)), params, checkout) for name in ("squad", "second")
-    }
+    found = {name: build_finetune_job(find_entry(params, name), params, checkout) for name in ("squad", "second")}
     assert {job.init_checkpoint for job in found.values()} == {str(checkout / "models/phase2")}
     assert {name: job.output for name, job in found.items()} == {
         name: str(checkout / "models" / name) for name in found
@@ -158,7 +153,7 @@ def test_whoever_names_no_entry_means_the_only_one_of_a_kind() -> None:
 
 def test_the_classes_of_a_model_may_come_with_its_rows(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = validate_params(values_with())
-    task = load_spec(find_entry(params, "squad"))
+    task = find_entry(params, "squad")
     train, dev = (task.rows_folder(split, checkout) for split in task.splits)
     monkeypatch.setattr(type(task), "labels_of", lambda self, rows: (rows.name, "other"))
     assert build_finetune_job(task, params, checkout).labels == [train.name, "other"]

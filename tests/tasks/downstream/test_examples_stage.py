@@ -14,14 +14,13 @@ import pytest
 from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
-from tasks.plan.kinds import load_part
 from tasks.plan.named_files import check_input_paths
 from tasks.plan.plan_file import make_plan
 from tasks.plan.stages import define
 from tasks.records.interpretation import read_reading
 from tasks.records.labels import read_example_labels
 from tasks.stage.errors import InputError
-from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.entries import part_of, values_with
 from tests.tasks.downstream.texts.classification_checkout import write_texts
 from tests.tasks.downstream.texts.glue_checkout import write_examples
 
@@ -29,7 +28,7 @@ from tests.tasks.downstream.texts.glue_checkout import write_examples
 def examples_of(kind: str, **data: Any) -> ExamplesTask:
     more = {"task": "mnli"} if kind == "glue" else {}
     params = validate_params(values_with({"squad": None, "own": {"kind": kind, "data": data, **more}}))
-    found: ExamplesTask = load_part(find_entry(params, "own"), "examples")
+    found: ExamplesTask = part_of(find_entry(params, "own"), "reader")
     return found
 
 

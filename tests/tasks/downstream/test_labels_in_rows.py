@@ -19,12 +19,11 @@ from tasks.downstream.checks import row_data_sets
 from tasks.downstream.examples import make_examples
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
-from tasks.plan.kinds import load_part, load_spec
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 from tasks.stage.row_folders import HELD_OUT
 from tasks.validation.validators import GxValidator
-from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.entries import part_of, values_with
 from tests.tasks.downstream.ner.ner_checkout import write_sentences
 from tests.tasks.downstream.texts.classification_checkout import write_csv
 from tests.tasks.pretraining.row_inputs import WORDS, read_rows, word_tokenizer
@@ -93,15 +92,15 @@ def judged(data: Mapping[str, Path], kind: str, form: str = "classes", damage: D
     params = validate_params(values_with({"squad": None, "mine": entry}))
     word_tokenizer(artifacts.TOKENIZER)
     found = find_entry(params, "mine")
-    make_examples(load_part(found, "examples"), artifacts.EXAMPLES / "mine")
-    task: rows.RowsTask = load_part(found, "rows")
+    make_examples(part_of(found, "reader"), artifacts.EXAMPLES / "mine")
+    task: rows.RowsTask = part_of(found, "encoder")
     for split in task.splits:
         rows.write_rows(task, split)
     if damage is not None:
         damage_rows(task.rows_folder("train"), damage)
     return {
         one.name: validate(one, judge())
-        for one in row_data_sets(load_part(found, "checks"), params, artifacts.rows_folder("mine"))
+        for one in row_data_sets(part_of(found, "checks"), params, artifacts.rows_folder("mine"))
     }
 
 
@@ -193,7 +192,7 @@ def test_balanced_weights_are_those_of_scikit_learn(tmp_path: Path, monkeypatch:
         write_csv(path, ["text", "label"], [(f"{WORDS[7 + n]} {WORDS[n]}", label) for n, label in enumerate(labels)])
     judged(data, "classification")
     entry = {"kind": "classification", "rows": SHAPES["classification"], "finetune": {"class_weights": "balanced"}}
-    task = load_spec(find_entry(validate_params(values_with({"squad": None, "mine": entry})), "mine"))
+    task = find_entry(validate_params(values_with({"squad": None, "mine": entry})), "mine")
     learned = read_rows(task.rows_folder("train"))["class_labels"]
     expected = compute_class_weight("balanced", classes=np.arange(3), y=learned[learned >= 0])
     np.testing.assert_allclose(task.class_weights(task.rows_folder("train")), expected)

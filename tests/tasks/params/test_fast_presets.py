@@ -15,7 +15,6 @@ from ipu_model.estimates.shapes import RowShape
 from tasks.downstream.jobs.entry_jobs import build_finetune_job
 from tasks.jobs.training import model_config
 from tasks.params.entries import find_entry
-from tasks.plan.kinds import load_spec
 from tasks.stage import artifacts
 from tests.places import ROOT
 from tests.tasks.params.recipe_plans import SQUAD_PACKING_FACTOR, manifest, planned, resolved
@@ -43,7 +42,7 @@ class Tuning:
         self.rows = dataclasses.replace(manifest("squad/train", self.length, self.packing), max_predictions=0)
         (folder / "manifest.json").write_text(self.rows.to_json())
         (root / params.ipu.config).mkdir(parents=True)
-        self.job = build_finetune_job(load_spec(find_entry(params, "squad")), params, root)
+        self.job = build_finetune_job(find_entry(params, "squad"), params, root)
         self.plan = planned(self.job, self.model, self.packing)
 
     @property

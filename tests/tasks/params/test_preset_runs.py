@@ -15,7 +15,6 @@ from tasks.jobs.device_job import Job, JobResult
 from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, apply_packing, validate_params
-from tasks.plan.kinds import load_spec
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
@@ -112,7 +111,7 @@ def test_a_family_trains_and_predicts(name: str, inputs: Path, tmp_path: Path):
         for phase in (("phase1", "phase2") if params.pretrain.enabled else ())
     ]
     assert [result.steps for result in trained] == ([] if given else [3, 2])
-    squad = load_spec(find_entry(params, "squad"))
+    squad = find_entry(params, "squad")
     tuned = run(build_finetune_job(squad, params, tmp_path), tmp_path, "finetune")
     assert 24 <= tuned.sequences < 24 + 8, "whole updates, and packed rows hold as many as they hold"
     assert tuned.plan["schedule"] == params.downstream["squad"].finetune.schedule

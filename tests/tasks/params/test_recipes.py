@@ -22,7 +22,6 @@ from tasks.jobs.training import model_config
 from tasks.params.entries import find_entry
 from tasks.params.overlays import read_preset
 from tasks.params.schema import Params
-from tasks.plan.kinds import load_spec
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
 from tasks.stage.row_folders import read_manifest
@@ -53,7 +52,7 @@ def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, 
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(manifest(name, length, factors.get(name, 1.0)).to_json())
     (root / params.ipu.config).mkdir(parents=True)
-    squad = load_spec(find_entry(params, "squad"))
+    squad = find_entry(params, "squad")
     rows = root / artifacts.rows_folder("squad", "dev")
     return {
         "phase1": make_pretrain_job("phase1", params, root),

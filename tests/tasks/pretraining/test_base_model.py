@@ -22,7 +22,6 @@ from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
-from tasks.plan.kinds import load_spec
 from tasks.pretraining.base_model import RECORD, format_summary, write_base_model
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
@@ -246,7 +245,7 @@ def test_fine_tuning_a_given_model_keeps_its_head_and_uses_the_stated_dropout(ch
         "base_model.source=folder",
     ]
     params = params_with(*quick, "downstream.squad.finetune.weight_decay=0.0")
-    job = build_finetune_job(load_spec(find_entry(params, "squad")), params, checkout)
+    job = build_finetune_job(find_entry(params, "squad"), params, checkout)
     trained(in_root(job, checkout, "finetune"))
     given, tuned = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.model_folder("squad"))
     assert all(np.allclose(given[name], tuned[name], rtol=0, atol=1e-20) for name in given), "at such a rate"

@@ -12,7 +12,6 @@ from tasks.jobs import training
 from tasks.jobs.device_job import format_event
 from tasks.jobs.training import fingerprint, summary, train
 from tasks.params.entries import find_entry
-from tasks.plan.kinds import load_spec
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
@@ -85,7 +84,7 @@ def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(
 @pytest.mark.usefixtures("without_processes")
 def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(checkout: Path) -> None:
     params = params_with(*SMALL)
-    job = build_finetune_job(load_spec(find_entry(params, "squad")), params, checkout, untrained=True)
+    job = build_finetune_job(find_entry(params, "squad"), params, checkout, untrained=True)
     result = train(job, "squad-finetune", checkout)
     figures = json.loads((checkout / "metrics" / "squad-finetune.json").read_text())
     with (checkout / artifacts.held_out_plot("squad-finetune")).open() as stream:
@@ -99,7 +98,7 @@ def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(checkout
 def test_what_is_evaluated_and_how_decides_the_run_folder(checkout: Path) -> None:
     def name(*overrides: str) -> str:
         params = params_with(*SMALL, *overrides)
-        return fingerprint(build_finetune_job(load_spec(find_entry(params, "squad")), params, checkout, untrained=True))
+        return fingerprint(build_finetune_job(find_entry(params, "squad"), params, checkout, untrained=True))
 
     assert name() == name("checkpoint.remote=/elsewhere")
     others = ("patience=4", "keep=last", "patience=null")

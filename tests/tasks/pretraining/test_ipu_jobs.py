@@ -19,11 +19,10 @@ from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_j
 from tasks.jobs import training
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config
-from tasks.params.entries import find_entry
+from tasks.params.entries import Entry, find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import PHASES, Params, validate_params
 from tasks.params.strict_yaml import read_yaml, yaml_text
-from tasks.plan.kinds import DownstreamTask, load_spec
 from tasks.pretraining import compile as of_phases
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
@@ -48,8 +47,8 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def squad(params: Params) -> DownstreamTask:
-    return load_spec(find_entry(params, "squad"))
+def squad(params: Params) -> Entry:
+    return find_entry(params, "squad")
 
 
 def jobs(params: Params, root: Path, **options: Any) -> dict[str, Job]:

@@ -18,12 +18,11 @@ from tasks.downstream.export.export import export_scores
 from tasks.downstream.export.onnx_files import load_model, write_formats
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
-from tasks.plan.kinds import load_part
 from tasks.release import verify as verification
 from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tests.tasks import tiny_model
-from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.downstream.entries import change_parameters, part_of
 from tests.tasks.trained_checkout import ASKED, make_checkout, write_gate
 
 ONNX, INT8 = artifacts.EXPORT_FILES.values()
@@ -62,7 +61,7 @@ def release(root: Path, answers: Mapping[str, str], *, finite: bool = True, **ho
     formats = {"formats": ["onnx", "int8"] if answers else []}
     change_parameters(root, {"downstream": {"squad": {"export": formats, "gate": {"min_f1": None}}}, "publish": how})
     params = load_params(root / artifacts.PARAMS)
-    task, found = load_part(find_entry(params, "squad"), "scores"), []
+    task, found = part_of(find_entry(params, "squad"), "scores"), []
     examples = task.read_all(root)
     own = task.outcomes_of(examples, {"dev": list(RIGHT.values())})
     for name, given in ((ONNX, RIGHT), (INT8, answers)) if answers else ():

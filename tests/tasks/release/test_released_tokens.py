@@ -23,9 +23,9 @@ from tasks.models.model_folders import import_model_folder, packs_rows
 from tasks.params.downstream import kind_params
 from tasks.params.schema import TokenizerParams
 from tasks.params.sections import RuntimeSpec
-from tasks.plan.kinds import load_part
 from tasks.records.interpretation import Interpretation
 from tasks.vocabulary.tokenizer import make_tokenizer
+from tests.tasks.downstream.entries import part_of
 from tests.tasks.downstream.texts.glue_checkout import device_job_here
 from tests.tasks.pretraining.row_inputs import WORDS
 from tests.tasks.tiny_model import write_tokenizer
@@ -123,7 +123,7 @@ def compute(released: Path, kind: str, path: Path) -> tuple[list[list[int]], lis
     model = find_model(str(released)).with_absolute_paths()
     shape: dict[str, Any] = {"squad": {"max_question_length": 24, "doc_stride": 8}, "ner": {"overlap": 8}}.get(kind, {})
     shape |= {"row_length": 64, "max_sequences_per_row": 1}
-    task: Any = load_part(infer_entry(model, kind, {"rows": shape}), "inference")
+    task: Any = part_of(infer_entry(model, kind, {"rows": shape}), "inference")
     with scratch_checkout(task, model):
         [split] = task.development
         task.write_labelled(path, task.examples_file(split), Interpretation())

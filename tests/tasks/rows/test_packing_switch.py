@@ -20,7 +20,6 @@ from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tasks.params.entries import find_entry
 from tasks.params.schema import apply_packing, validate_params
 from tasks.params.strict_yaml import read_yaml
-from tasks.plan.kinds import load_spec
 from tasks.pretraining.rows import pretrain_rows
 from tasks.stage import artifacts
 from tasks.stage.row_folders import Manifest, read_manifest
@@ -157,7 +156,7 @@ def test_an_update_has_the_sequences_that_were_stated_with_packing_and_without(c
 def predicted(checkouts: dict[bool, Path]) -> dict[bool, JobResult]:
     """Logits of the dev features in `logits.arrow`."""
     params = validate_params(read_yaml(ROOT / "params.yaml"))
-    squad, device = load_spec(find_entry(params, "squad")), params.device.model_copy(update={"micro_batch_size": 4})
+    squad, device = find_entry(params, "squad"), params.device.model_copy(update={"micro_batch_size": 4})
     found = {}
     for packing, root in checkouts.items():
         rows, runs = root / artifacts.rows_folder("squad", "dev"), root / "runs" / "predict"

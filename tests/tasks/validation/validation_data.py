@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.downstream.squad import checks
-from tasks.downstream.squad.spec import FEATURES_SCHEMA
+from tasks.downstream.squad.schemas import FEATURES_SCHEMA
 from tasks.rows.row_files import row_schema
 from tasks.stage.row_folders import Manifest
 from tasks.validation import pretraining_checks

@@ -19,8 +19,8 @@ from tasks.downstream.inference.onnx_answers import open_session
 from tasks.downstream.jobs import entry_jobs
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params
-from tasks.plan.kinds import load_part
 from tasks.stage.errors import InputError
+from tests.tasks.downstream.entries import part_of
 from tests.tasks.downstream.inference.applied_models import applied, staged
 from tests.tasks.downstream.texts.glue_checkout import device_job_here
 
@@ -40,7 +40,7 @@ def test_files_are_judged_as_they_ship(case: str, tmp_path: Path, monkeypatch: p
     model, _, described = applied(case, tmp_path)
     staged(tmp_path / "checkout", {**described, "export": {"formats": ["onnx", "int8"]}}, model.folder, monkeypatch)
     params = load_params()
-    task: Any = load_part(find_entry(params, "plan"), "scores")
+    task: Any = part_of(find_entry(params, "plan"), "scores")
     metrics = export_stage.export(task)
     assert [one["name"] for one in metrics["exports"]] == FILES
     plain, small = metrics["exports"]
@@ -133,7 +133,7 @@ def test_a_file_with_logits_that_are_not_finite_is_rejected_alone(
     staged(tmp_path / "checkout", {**described, "export": {"formats": ["onnx", "int8"]}}, model.folder, monkeypatch)
     monkeypatch.setattr(onnx_files, "quantize", quantize_to_nan)
     params = load_params()
-    task: Any = load_part(find_entry(params, "plan"), "scores")
+    task: Any = part_of(find_entry(params, "plan"), "scores")
     plain, small = export_stage.export(task)["exports"]
     assert (plain["logit_difference"] <= 1e-4, small["logit_difference"]) == (True, None)
     assert "onnx/model_quantized.onnx" in Path("measurements/export/plan/report.html").read_text()

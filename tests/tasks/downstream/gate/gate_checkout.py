@@ -35,7 +35,7 @@ def decide_on(checkout: Path, **limits: Any) -> dict[str, Any]:
 def passing_checkout(tmp_path: Path) -> Path:
     """A checkout whose model passes: f1 88.8889 on three questions."""
     write_checkout(tmp_path)
-    evaluate(task_with("squad", "page", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30)), tmp_path)
+    evaluate(task_with("squad", "report", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30)), tmp_path)
     for name in VERDICTS:
         write_json(tmp_path / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in TRAININGS:

@@ -127,12 +127,12 @@ CLASSES = ("negative", "positive")
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A run up to stage evaluate whose model answers one class."""
-    schema = add_labels(labels.part("spec", multilabel=False).schema, CLASSES)
+    schema = add_labels(labels.part("entry", multilabel=False).schema, CLASSES)
     labels.write_split(tmp_path, "train", [0, 1] * 40, schema)
     labels.write_split(tmp_path, "dev", [0, 1] * 30, schema)
     labels.write_logits(tmp_path, "dev", np.tile([0.1, 0.0], (60, 1)))
     labels.write_model(tmp_path)
-    evaluate(labels.part("page", multilabel=False), tmp_path)
+    evaluate(labels.part("report", multilabel=False), tmp_path)
     return tmp_path
 
 

@@ -21,11 +21,10 @@ from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.squad.params import SquadGateParams
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
-from tasks.plan.kinds import load_part
 from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, PublishError
-from tests.tasks.downstream.entries import change_parameters, task_with
+from tests.tasks.downstream.entries import change_parameters, part_of, task_with
 from tests.tasks.trained_checkout import make_glue_checkout, write_gate
 
 ENTRY = "glue-sst2"
@@ -52,7 +51,7 @@ def root(made: Path, tmp_path: Path) -> Path:
 
 def scores_of(root: Path, wrong: int) -> dict[str, Any]:
     """scores.json of a model with the last N of 20 examples wrong."""
-    task = load_part(find_entry(load_params(root / artifacts.PARAMS), ENTRY), "scores")
+    task = part_of(find_entry(load_params(root / artifacts.PARAMS), ENTRY), "scores")
     answers = [number % 2 if number < 20 - wrong else 1 - number % 2 for number in range(20)]
     examples = task.read_all(root)
     found: dict[str, Any] = json.loads(scores_json(task, examples, {"dev": answers}))

@@ -16,9 +16,8 @@ from tasks.downstream.inference.model import InferenceModel, find_model
 from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.rows import write_rows
 from tasks.params.entries import find_entry
-from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
-from tests.tasks.downstream.entries import values_with, write_parameters
+from tests.tasks.downstream.entries import part_of, values_with, write_parameters
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.ner.ner_checkout import TYPES, write_sentences
 from tests.tasks.downstream.texts.classification_checkout import CLASSES, write_texts
@@ -92,9 +91,9 @@ def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pyt
     write_json(folder / artifacts.validation_report("plan-rows"), {"valid": True})
     monkeypatch.chdir(folder)
     found = find_entry(params, "plan")
-    make_examples(load_part(found, "examples"), artifacts.EXAMPLES / "plan")
-    for split in load_part(found, "rows").splits:
-        write_rows(load_part(found, "rows"), split)
+    make_examples(part_of(found, "reader"), artifacts.EXAMPLES / "plan")
+    for split in part_of(found, "encoder").splits:
+        write_rows(part_of(found, "encoder"), split)
     for module, stage in ((entry_jobs, "predict@plan"), (evaluate_stage, "plan")):
         run_stage(module, stage)
     return folder

@@ -24,13 +24,12 @@ from tasks.downstream.texts.task_table import TASKS
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.params.sections import RuntimeSpec
-from tasks.plan.kinds import load_part
 from tasks.release.fetch import fetch
 from tasks.release.provenance import hash_of, stages_behind
 from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.downstream.entries import change_parameters, part_of
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.glue_checkout import device_job_here
 from tests.tasks.release.released_checkout import FOLDER, fetch_here, release, state
@@ -71,7 +70,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def task_of(root: Path) -> Any:
-    return load_part(find_entry(load_params(root / artifacts.PARAMS), "squad"), "scores")
+    return part_of(find_entry(load_params(root / artifacts.PARAMS), "squad"), "scores")
 
 
 def run_stage(root: Path) -> str:
@@ -227,9 +226,7 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     fetch(params, entry, root)
     shutil.rmtree(root / "models/glue-sst2")
     write_model(root, 1, "glue-sst2")
-    assert "has recorded scores for all 20 examples" in predict_released(
-        load_part(entry, "scores"), params.device, root
-    )
+    assert "has recorded scores for all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
     assert jobs == []
     write_gate(root, name="glue-sst2")
     checks = read_json(root / "metrics/glue-sst2-gate.json")["checks"]
@@ -241,8 +238,8 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     swap(root, model, artifacts.FETCHED / "glue-sst2")
     config = root / "models/glue-sst2/config.json"
     write_json(config, {**read_json(config), "id2label": dict(enumerate(labels))})
-    assert "predicted all 20 examples" in predict_released(load_part(entry, "scores"), params.device, root)
-    found = read_scores(load_part(entry, "scores"), root / entry.released / "sst2/scores.json")["dev"]
+    assert "predicted all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
+    found = read_scores(part_of(entry, "scores"), root / entry.released / "sst2/scores.json")["dev"]
     assert (len(jobs), len(found)) == (1, 20)
 
 

@@ -25,14 +25,13 @@ from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics, open_
 from tasks.params.entries import find_entry
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
-from tasks.plan.kinds import load_part
 from tasks.records.interpretation import Interpretation, read_reading
 from tasks.records.labels import read_example_labels, write_labels
 from tasks.stage.errors import InputError, ParamsError
 from tasks.validation.checks import format_failures
 from tasks.validation.validators import GxValidator
 from tests.places import ROOT, SHARED
-from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.entries import part_of, values_with
 from tests.tasks.validation.validation_data import validate
 
 SECTION = "downstream.ner.data"
@@ -404,7 +403,7 @@ def test_types_of_a_file_to_evaluate_are_folded_into_those_of_the_model(tmp_path
 
     def write(**values: Any) -> Any:
         entry = find_entry(validate_params(values_with({"ner": {"kind": "ner", "data": values}})), "ner")
-        reading, task = Interpretation(), load_part(entry, "inference")
+        reading, task = Interpretation(), part_of(entry, "inference")
         task.write_labelled(path, tmp_path / "dev.parquet", reading)
         return reading, pq.read_table(tmp_path / "dev.parquet")["tags"].to_pylist()
 
@@ -442,7 +441,7 @@ def test_the_files_that_were_misread_are_read(tmp_path: Path, number: int) -> No
 )
 def test_models_answer_sentences_of_the_same_forms(tmp_path: Path, name: str, text: str, ids: list[str]) -> None:
     values = values_with({"ner": {"kind": "ner", "data": NerDataParams().model_dump()}})
-    task: NerInference = load_part(find_entry(validate_params(values), "ner"), "inference")
+    task: NerInference = part_of(find_entry(validate_params(values), "ner"), "inference")
     found = [*task.read_unlabelled(put(tmp_path, text, name), Interpretation())]
     assert [(one["id"], one["tokens"]) for one in found] == [(id, ADA[1]) for id in ids]
     labels = {"Tag" if text == KAGGLE else "labels": ADA[2]} if text in (KAGGLE, IDS) else {}
@@ -479,7 +478,7 @@ def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: P
 def task_of(params: NerDataParams) -> ExamplesTask:
     """Reads what an entry `ner` with this section `data` names."""
     values = values_with({"ner": {"kind": "ner", "data": params.model_dump()}})
-    found: ExamplesTask = load_part(find_entry(validate_params(values), "ner"), "examples")
+    found: ExamplesTask = part_of(find_entry(validate_params(values), "ner"), "reader")
     return found
 
 

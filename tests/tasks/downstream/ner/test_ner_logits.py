@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.downstream.ner.schemas import FEATURES_SCHEMA
 from tasks.downstream.ner.scores import WordLogits, read_word_logits
-from tasks.downstream.ner.spec import FEATURES_SCHEMA
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.records.labels import add_labels, read_example_labels, read_parquet_labels, read_row_labels, write_labels
 from tasks.stage.errors import InputError

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.ner.checks import TagRows
-from tasks.downstream.ner.spec import FEATURES_SCHEMA
+from tasks.downstream.ner.schemas import FEATURES_SCHEMA
 from tasks.validation.checks import format_failures
 from tasks.validation.validators import GxValidator
 from tests.tasks.validation.validation_data import (

@@ -15,10 +15,9 @@ from tasks.downstream.scoring.near_duplicates import diff_words
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.params.entries import find_entry, learns_text
 from tasks.params.schema import validate_params
-from tasks.plan.kinds import load_part
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tasks.stage import artifacts
-from tests.tasks.downstream.entries import task_with, values_with
+from tests.tasks.downstream.entries import part_of, task_with, values_with
 from tests.tasks.release.evaluated_checkout import write_checkout
 
 TASK = task_with("squad", "page", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
@@ -138,7 +137,7 @@ def test_each_kind_says_which_text_of_an_example_counts(
     tmp_path: Path, stated: dict[str, Any], splits: dict[str, list[dict[str, Any]]], record: str
 ) -> None:
     params = validate_params(values_with({"squad": None, "it": stated}, pretrain={"enabled": False}))
-    task = load_part(find_entry(params, "it"), "page")
+    task = part_of(find_entry(params, "it"), "report")
     for split, rows in splits.items():
         path = tmp_path / artifacts.examples_file("it", split)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +149,7 @@ def test_each_kind_says_which_text_of_an_example_counts(
 def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
     params = validate_params(values_with(validate={"near_duplicates": None}))
     assert search_near_duplicates(
-        load_part(find_entry(params, "squad"), "page"), params, tmp_path
+        part_of(find_entry(params, "squad"), "report"), params, tmp_path
     ) == NearDuplicateReport(None, ())
 
 

@@ -15,8 +15,7 @@ from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values, validate_params
-from tasks.plan.kinds import load_part
-from tests.tasks.downstream.entries import change_parameters, make_question
+from tests.tasks.downstream.entries import change_parameters, make_question, part_of
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
 CONTEXT = "Ada Lovelace wrote notes. She added a program of her own, for an engine that no one had built yet, to them."
@@ -91,7 +90,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_the_rule_is_chosen_on_training_questions_and_scored_on_those_of_the_development_set(checkout: Path) -> None:
     params = load_params(checkout / "params.yaml")
-    task = load_part(find_entry(params, "squad"), "scores")
+    task = part_of(find_entry(params, "squad"), "scores")
     assert task.choose_baseline(checkout) == {"baseline": "the first 2 words of the context"}
     metrics = read_json(checkout / "metrics/squad.json")
     assert metrics["baseline"] == "the first 2 words of the context"
@@ -117,5 +116,5 @@ def test_a_rule_is_chosen_on_so_many_questions_at_most(checkout: Path, monkeypat
     seen: list[int] = []
     monkeypatch.setattr(scores, "MOST_QUESTIONS", 2)
     monkeypatch.setattr(scores, "choose_rule", lambda questions: seen.append(len(questions)) or next(iter(RULES)))
-    load_part(find_entry(load_params(checkout / "params.yaml"), "squad"), "scores").choose_baseline(checkout)
+    part_of(find_entry(load_params(checkout / "params.yaml"), "squad"), "scores").choose_baseline(checkout)
     assert seen == [2]

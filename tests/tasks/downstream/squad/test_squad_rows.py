@@ -14,7 +14,7 @@ from tasks.downstream import rows as generic_rows
 from tasks.downstream.squad import examples
 from tasks.downstream.squad.questions import SquadQuestion, read_questions
 from tasks.downstream.squad.rows import SquadRows
-from tasks.downstream.squad.spec import FEATURES_SCHEMA
+from tasks.downstream.squad.schemas import FEATURES_SCHEMA
 from tasks.records.answer_places import ReferenceAnswer
 from tasks.rows.row_files import row_schema
 from tasks.stage.errors import InputError

@@ -20,10 +20,9 @@ from tasks.downstream.squad.checks import QuestionData
 from tasks.downstream.squad.score_files import score_files
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
-from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
-from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.entries import part_of, values_with
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
 from tests.tasks.pretraining.row_inputs import (
     read_rows,
@@ -45,7 +44,7 @@ STATED: dict[str, Any] = {
 
 
 def task(part: str, **sections: Any) -> Any:
-    return load_part(find_entry(validate_params(values(**sections)), "squad"), part)
+    return part_of(find_entry(validate_params(values(**sections)), "squad"), part)
 
 
 def values(**sections: Any) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import numpy as np
 
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
-from tasks.plan.kinds import load_part
-from tests.tasks.downstream.entries import values_with, write_parameters
+from tests.tasks.downstream.entries import part_of, values_with, write_parameters
 from tests.tasks.downstream.ner.ner_checkout import write_vocabulary
 from tests.tasks.downstream.texts.glue_checkout import SIZE
 from tests.tasks.pretraining.row_inputs import WORDS
@@ -56,7 +55,7 @@ def values_of(
 
 def part(name: str, data: Mapping[str, Any], **more: Any) -> Any:
     """A part of the kind, of an entry that reads `data`."""
-    return load_part(find_entry(validate_params(values_of(data, **more)), NAME), name)
+    return part_of(find_entry(validate_params(values_of(data, **more)), NAME), name)
 
 
 def make_checkout(folder: Path, data: Mapping[str, Any], **more: Any) -> Path:

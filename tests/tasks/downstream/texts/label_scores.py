@@ -13,9 +13,8 @@ from ipu_model.core.files import write_json
 from tasks.downstream.gate.gate import gate
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
-from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
-from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.entries import part_of, values_with
 
 NAME = "mine"
 
@@ -26,7 +25,7 @@ def entry_values(**sections: Any) -> dict[str, Any]:
 
 
 def part(name: str, **sections: Any) -> Any:
-    return load_part(find_entry(validate_params(entry_values(**sections)), NAME), name)
+    return part_of(find_entry(validate_params(entry_values(**sections)), NAME), name)
 
 
 def write_split(root: Path, split: str, labels: list[Any], schema: pa.Schema) -> None:

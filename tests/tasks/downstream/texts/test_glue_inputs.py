@@ -24,13 +24,12 @@ from tasks.jobs.training import model_config
 from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
-from tasks.plan.kinds import load_part, load_spec
 from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import InputError
 from tasks.validation.checks import format_failures
 from tasks.validation.validators import GxValidator
 from tests.places import ROOT
-from tests.tasks.downstream.entries import task_with, values_with
+from tests.tasks.downstream.entries import part_of, task_with, values_with
 from tests.tasks.downstream.texts.glue_checkout import WORDS, make_glue_data, write_examples
 from tests.tasks.pretraining.row_inputs import read_rows, save_tokenizer
 from tests.tasks.validation.validation_data import source_of, validate
@@ -112,7 +111,7 @@ def test_a_header_without_rows_says_so(tmp_path: Path, file: str) -> None:
 def test_dev_examples_of_one_class_are_refused_before_the_first_stage(tmp_path: Path) -> None:
     folder = put(tmp_path, "sst2", {"train.tsv": "good\t1\nbad\t0\n", "dev.tsv": "good\t1\nfine\t1\n"})
     values = {"kind": "glue", "task": "sst2", "data": {"path": str(folder)}}
-    task = load_part(find_entry(validate_params(values_with({"sst2": values})), "sst2"), "examples")
+    task = part_of(find_entry(validate_params(values_with({"sst2": values})), "sst2"), "reader")
     for look in (task.check_files, lambda: make_examples(task, tmp_path / "out")):
         with pytest.raises(InputError, match="all dev examples have the label positive, so no score"):
             look()
@@ -258,7 +257,7 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
     """run_glue.py on the card of Graphcore/bert-base-uncased: batch 1 x 32 accumulated, 3 epochs, 2e-5, seed 1984."""
     values = resolve({}, "glue-sst2-ipu-base-pod4", [], ROOT / "presets")
     params = validate_params(values)
-    task = load_spec(find_entry(params, "glue-sst2"))
+    task = find_entry(params, "glue-sst2")
     manifest = Manifest(
         kind="sequence_classification",
         row_length=128,

@@ -1,0 +1,316 @@
+"""Conversion of examples to packed rows, one folder per split.
+
+Examples are read in chunks of a fixed size, smaller if they are long, and each chunk is packed separately, so that
+memory use is constant. A fraction of the training examples may be held out; their rows are in a subfolder of the
+training rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ipu_model.core.files import new_folder, sha256_of
+from tasks.params.entries import TRAIN, Entry
+from tasks.records.parquet import count_rows, read_batches
+from tasks.rows.held_out import is_held_out
+from tasks.rows.packing import pack_sequences
+from tasks.rows.row_files import (
+    ABSENT,
+    CutTexts,
+    Manifest,
+    RowLayout,
+    RowWriter,
+    UnknownTokens,
+    check_geometry,
+    to_arrow,
+)
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tasks.stage.parallel import StageProgress
+from tasks.stage.row_folders import HELD_OUT
+from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.fast_tokenizer import BLANK_NEEDED
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+ExampleMask = Callable[[pa.RecordBatch], pa.Array]
+"""Boolean mask of the examples to use in a batch."""
+READ_AT_ONCE = 1024
+"""Examples decoded from Parquet at a time."""
+CHUNK_BYTES = 8 << 20
+"""Size in bytes at which a chunk is full, even with few examples."""
+
+
+@dataclass(frozen=True)
+class HeldOutPartition:
+    """Partition of the training examples; the held-out ones are evaluated during training."""
+
+    column: str
+    """Column that decides the side of an example; read in addition to the others."""
+    training: ExampleMask
+    held_out: ExampleMask
+
+
+@dataclass(frozen=True)
+class EncodedSequences:
+    """N tokenized sequences of a chunk of examples."""
+
+    token_ids: np.ndarray
+    """uint16 or uint32, concatenated sequences with special tokens."""
+    lengths: np.ndarray
+    """int64[N] number of tokens."""
+    second_starts: np.ndarray
+    """int64[N] first position with token_type_id 1."""
+    labels: Mapping[str, np.ndarray]
+    """Labels for `Encoder.label_columns`."""
+    features: Mapping[str, np.ndarray | pa.Array] = field(default_factory=dict)
+    """[N] each: columns of `Encoder.features` except feature_id; numbered within the chunk."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Counts for the summary line, such as shortened sequences."""
+    whole_lengths: np.ndarray | None = None
+    """int64[N] number of tokens before examples are cut; None: examples are windows, which are not cut."""
+
+
+class Encoder(Protocol):
+    """Conversion of examples to sequences and rows."""
+
+    @property
+    def entry(self) -> Entry: ...
+
+    @property
+    def chunk(self) -> int:
+        """Number of examples packed together. Not a parameter, because another size gives other rows."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the examples that are read."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Classes of the examples; existing rows may belong to other examples."""
+
+    @property
+    def features(self) -> pa.Schema | None:
+        """Schema of features.parquet, including feature_id and example_index; None if sequence n is example n, so that
+        no such file is needed."""
+
+    def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
+        """Partition the training examples in the file `source`, holding out about `fraction` of them.
+
+        Raises:
+            InputError: one side would be empty.
+        """
+
+    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
+        """Return the sequences of a chunk; a pure function.
+
+        Args:
+            labelled: include the labels for training.
+        """
+
+    def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
+        """Return the label columns of the rows."""
+
+
+def hold_out_by_hash(
+    entry: Entry,
+    source: Path,
+    fraction: float,
+    columns: tuple[str, ...],
+    read_texts: Callable[[pa.RecordBatch], Iterable[str]],
+) -> HeldOutPartition:
+    """Partition by hashes of texts, so that equal texts are on the same side; see `Encoder.hold_out`.
+
+    Args:
+        read_texts: returns the text of each example of a batch with these columns.
+    """
+
+    def held_out(batch: pa.RecordBatch) -> pa.Array:
+        return pa.array([is_held_out(text, fraction, seed=0) for text in read_texts(batch)], pa.bool_())
+
+    sides = {
+        one
+        for batch in read_batches(source, columns, READ_AT_ONCE, entry.stage("examples"))
+        for one in held_out(batch).to_pylist()
+    }
+    if sides != {True, False}:
+        raise InputError(
+            f"{entry.key('rows', 'held_out_fraction')}={fraction:g} leaves no {entry.record} of {source} on one side. "
+            f"Use more {entry.record}s or another fraction"
+        )
+    return HeldOutPartition(columns[0], lambda batch: pc.invert(held_out(batch)), held_out)
+
+
+@dataclass(frozen=True)
+class PackedSplit:
+    """Summary of the written rows; held-out rows are counted separately in `held_out`."""
+
+    manifest: Manifest
+    examples: int
+    sequences: int
+    counts: Counter[str] = field(default_factory=Counter)
+    held_out: PackedSplit | None = None
+    elapsed_s: float = 0.0
+    unknown: UnknownTokens | None = None
+    cut: CutTexts | None = None
+
+
+def read_chunks(
+    encoder: Encoder, source: Path, side: ExampleMask | None = None, also: str = ""
+) -> Iterator[pa.RecordBatch]:
+    """Yield the examples in `source`, or those of one side, in chunks of at most `encoder.chunk`.
+
+    Args:
+        also: column that the side needs.
+
+    Raises:
+        InputError: the file is missing or lacks columns.
+    """
+    waiting: list[pa.RecordBatch] = []
+    columns = dict.fromkeys((*encoder.columns, *([also] if also else [])))
+    # Batches end with their row group. Chunks are cut here, so that they depend only on the examples.
+    for batch in read_batches(source, tuple(columns), READ_AT_ONCE, encoder.entry.stage("examples")):
+        waiting.append(batch if side is None else batch.filter(side(batch)))
+        while sum(map(len, waiting)) >= encoder.chunk or sum(batch.nbytes for batch in waiting) >= CHUNK_BYTES:
+            table = pa.Table.from_batches(waiting)
+            yield table.slice(0, encoder.chunk).combine_chunks().to_batches()[0]
+            waiting = table.slice(encoder.chunk).to_batches()
+    if any(map(len, waiting)):
+        yield pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
+
+
+def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
+    """Return lists of int32 from concatenated `values`."""
+    borders = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.ListArray.from_arrays(*(to_arrow(one.astype(np.int32)) for one in (borders, values)))
+
+
+def make_feature_table(schema: pa.Schema, sequences: EncodedSequences, first: int, first_example: int) -> pa.Table:
+    """Return a line of features.parquet for each sequence of a chunk.
+
+    Args:
+        first: number of sequences before the chunk.
+        first_example: number of examples before it.
+    """
+    columns = {"feature_id": np.arange(first, first + len(sequences.lengths)), **sequences.features}
+    columns["example_index"] = columns["example_index"] + first_example
+    arrays = [
+        to_arrow(np.ascontiguousarray(column)).cast(field.type) if isinstance(column, np.ndarray) else column
+        for field, column in ((field, columns[field.name]) for field in schema)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def write_rows(
+    encoder: Encoder,
+    split: str,
+    source: Path | None = None,
+    tokenizer: Path = artifacts.TOKENIZER,
+    folder: Path | None = None,
+) -> PackedSplit:
+    """Write the rows of a split to `folder`, completely or not at all.
+
+    Args:
+        source: the examples; default: the output of stage `examples`.
+        folder: default: the folder that later stages read.
+
+    Raises:
+        InputError: examples or tokenizer missing or unusable, no examples, an example that does not fit a row, or rows
+            out of range of the schema.
+    """
+    entry = encoder.entry
+    shape = entry.rows
+    check_geometry(shape.row_length, shape.max_sequences_per_row, 0, entry.key("rows"))
+    source = source or entry.examples_file(split)
+    total = count_rows(source, encoder.columns, entry.stage("examples"))
+    progress = StageProgress(f"{entry.name}-{split} rows", f"{entry.record}s", total)
+    training = split == TRAIN
+    sides = encoder.hold_out(source, shape.held_out_fraction) if training and shape.held_out_fraction > 0 else None
+    with new_folder(folder or entry.rows_folder(split)) as partial:
+        read = (
+            read_chunks(encoder, source)
+            if sides is None
+            else read_chunks(encoder, source, sides.training, sides.column)
+        )
+        made = _write(encoder, partial, tokenizer, read, progress, labelled=training)
+        if not made.examples:
+            raise InputError(
+                f"{source} contains no {entry.record}, at least one is required. Check {entry.key('data')}"
+            )
+        if sides is None:
+            return made
+        (partial / HELD_OUT).mkdir()
+        held_out = read_chunks(encoder, source, sides.held_out, sides.column)
+        kept = _write(encoder, partial / HELD_OUT, tokenizer, held_out, progress, labelled=training)
+    return replace(made, held_out=kept)
+
+
+def _write(
+    encoder: Encoder,
+    folder: Path,
+    tokenizer_folder: Path,
+    chunks: Iterable[pa.RecordBatch],
+    progress: StageProgress,
+    *,
+    labelled: bool,
+) -> PackedSplit:
+    """Write the packed rows of these chunks, and features.parquet if the kind has one."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    entry = encoder.entry
+    tokenizer = load_tokenizer(Path(tokenizer_folder))
+    vocabulary = read_tokenizer_info(tokenizer)
+    if labelled and entry.params.reads_words and vocabulary.blank_before_words:
+        raise InputError(f"{entry.name} {BLANK_NEEDED}")
+    shape, labels = entry.rows, len(encoder.labels)
+    rows = RowWriter(
+        folder,
+        entry.params.row_kind,
+        shape.row_length,
+        shape.max_sequences_per_row,
+        0,
+        vocabulary.size,
+        num_labels=labels,
+        pad_id=vocabulary.pad,
+    )
+    unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, *vocabulary.between, vocabulary.sep))
+    total, examples, counts, features, cut = 0, 0, Counter[str](), encoder.features, None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(rows)
+        table = features and stack.enter_context(pq.ParquetWriter(folder / artifacts.FEATURES, features))
+        for chunk in chunks:
+            sequences = encoder.sequences(tokenizer, chunk, labelled=labelled)
+            lengths = sequences.lengths
+            packs = pack_sequences(lengths, shape.row_length, shape.max_sequences_per_row)
+            layout = RowLayout.from_packs(packs, lengths, shape.row_length)
+            ids = layout.packs.astype(np.int32)
+            columns = {
+                **layout.columns(sequences.token_ids, sequences.second_starts),
+                **encoder.label_columns(layout, sequences),
+                "feature_ids": np.where(ids == ABSENT, ABSENT, ids + total),
+            }
+            rows.write(columns)
+            if table is not None:
+                table.write_table(make_feature_table(features, sequences, total, examples))
+            total, examples = total + len(lengths), examples + len(chunk)
+            counts.update(sequences.counts)
+            if sequences.whole_lengths is not None:
+                cut = cut or CutTexts(shape.row_length)
+                cut.add(sequences.whole_lengths)
+            unknown.add(columns["input_ids"], columns["sequence_ids"] > 0)
+            progress.update(examples, f", {total} sequences")
+        manifest = rows.finish(sha256_of(find_tokenizer_file(tokenizer_folder)), seed=0)
+    if cut is not None:
+        cut.write(folder)
+    return PackedSplit(manifest, examples, total, counts, None, progress.elapsed_s, unknown, cut)

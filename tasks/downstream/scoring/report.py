@@ -1,0 +1,121 @@
+"""Results of an evaluation, and their report: what a kind states of it, and what all kinds share."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self
+
+import pyarrow as pa
+
+from tasks.downstream.scoring.calibration import Calibration
+from tasks.downstream.scoring.metrics import RATES, Array, Slice
+from tasks.downstream.scoring.near_duplicates import NearDuplicateScores
+from tasks.downstream.scoring.page_parts import group_bars, plot_reliability, plot_risk_coverage
+from tasks.downstream.scoring.scores import A, E, L, Scores
+from tasks.downstream.scoring.thresholds import RiskCoverage
+from tasks.stage import artifacts
+
+
+@dataclass(frozen=True)
+class EvaluationView(Generic[E, A]):
+    """Results of an evaluation by development set, for its report and files."""
+
+    examples: Mapping[str, E]
+    answers: Mapping[str, A]
+    predictions: Mapping[str, Sequence[Any]]
+    outcomes: Mapping[str, Array]
+    slices: Sequence[Slice]
+    calibrated: Calibration | None
+    """Calibration of the answers' probabilities."""
+    curve: RiskCoverage | None
+    """Risk and coverage by the answers' probabilities."""
+    own_curve: RiskCoverage | None
+    """Risk and coverage by another doubt in the answers, if the kind has one."""
+    baseline: str
+    """Name of the best answers without a model; empty: there are none."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Content of the metrics file."""
+    note: str = ""
+    """Remarks on the development set for users."""
+    near: NearDuplicateScores | None = None
+    """Near-duplicates of development examples in the training data; None if unknown."""
+    about: Mapping[str, str] = field(default_factory=dict)
+    """Head of the page: model and file; the date of `podium evaluate`."""
+
+
+class Report(Protocol[E, L, A]):
+    """Report of an evaluation."""
+
+    @property
+    def scores(self) -> Scores[E, L, A]: ...
+
+    @property
+    def compared_columns(self) -> tuple[str, ...]:
+        """Columns of the text that development and training examples should not share."""
+
+    def prepare(self, root: Path) -> Self:
+        """Return the report with prepared scores, see `Scores.prepare`, and with what it needs of the checkout."""
+
+    def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
+        """Return that text for each example of a batch with these columns."""
+
+    def slices(self, split: str, examples: E, logits: L, answers: A, outcomes: Array) -> Sequence[Slice]:
+        """Return scores by property of the examples."""
+
+    def own_curve(self, examples: Mapping[str, E], answers: Mapping[str, A]) -> RiskCoverage | None:
+        """Return risk and coverage by another doubt than the answers' probabilities; None: the kind has no other."""
+
+    def more_figures(self, found: EvaluationView[E, A]) -> dict[str, Any]:
+        """Return additional figures of this kind that need more than the predictions."""
+
+    def mistakes(self, found: EvaluationView[E, A]) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        """Return the columns and rows of mistakes.csv: every wrong answer, the worst first.
+
+        All kinds have the columns id, probability (of the answer) and margin (see `Scores.margin`).
+        """
+
+    def page(self, found: EvaluationView[E, A]) -> str:
+        """Return the report as HTML."""
+
+    def more_files(self, found: EvaluationView[E, A]) -> dict[str, str]:
+        """Return file name -> text of additional files of the evaluation."""
+
+
+AnyReport = Report[Any, Any, Any]
+"""Report of an entry of any kind."""
+
+
+def page_values(
+    scores: Scores[E, L, A],
+    found: EvaluationView[E, A],
+    probability: str,
+    bar_titles: Mapping[str, str] | None = None,
+    bar_notes: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the values of the page that all kinds share, for evaluation.html.j2.
+
+    Args:
+        probability: sentence on what an answer's probability is.
+        bar_titles: metric -> short title next to the bars of slices, in this order; None: all metrics.
+        bar_notes: name of a group -> its note next to its bar.
+    """
+    titles, about, task = scores.metrics.titles, found.about, scores.entry.params.title
+    parts = {name: title for name, title in titles.items() if name != scores.metrics.mean}
+    bar_titles = bar_titles or parts | {name: title for name, (title, *_) in RATES.items()}
+    return {
+        **{name: getattr(found, name) for name in ("metrics", "note", "near", "calibrated", "curve", "baseline")},
+        "title": f"Evaluation of {about['Model']} on {about['File']}" if about else f"Evaluation: {task}",
+        "about": {**about, "Task": task} if about else {},
+        "titles": titles,
+        "record": scores.record,
+        "count": found.metrics.get(scores.counted),
+        "bars": group_bars(found.slices, bar_titles),
+        "bar_titles": bar_titles,
+        "bar_notes": bar_notes or {},
+        "probability": probability,
+        "reliability_plot": found.calibrated and plot_reliability(found.calibrated),
+        "curve_plot": found.curve and plot_risk_coverage(found.curve),
+        "curve_file": False,
+        "mistakes_file": artifacts.MISTAKES,
+        "example_names": {split: scores.names(one) for split, one in found.examples.items()},
+    }

@@ -1,0 +1,49 @@
+"""Parameters of an entry of texts, and the schema of its examples."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.downstream.texts.params import TextsParams
+from tasks.downstream.texts.task_table import TextTask
+from tasks.params.entries import Entry
+
+
+def params_of(entry: Entry) -> TextsParams:
+    """Return the parameters of an entry of texts."""
+    assert isinstance(entry.params, TextsParams)
+    return entry.params
+
+
+def label_type(task: TextTask) -> pa.DataType:
+    """Return the type of a label in the examples: a value, the number of a class, or the numbers of all labels."""
+    if task.is_regression:
+        return pa.float32()
+    return pa.list_(pa.int32()) if task.is_multilabel else pa.int32()
+
+
+def make_schema(task: TextTask) -> pa.Schema:
+    """Return the schema of the examples; `second` is null for single texts, and numbers of labels are ascending."""
+    return pa.schema(
+        [
+            pa.field("first", pa.string(), nullable=False),
+            pa.field("second", pa.string()),
+            pa.field("label", label_type(task), nullable=False),
+            pa.field("id", pa.string(), nullable=False),
+        ]
+    )
+
+
+def join_texts(batch: pa.RecordBatch) -> list[str]:
+    """Return the text of each example, those of a pair with a tab between them."""
+    pairs = zip(batch.column("first").to_pylist(), batch.column("second").to_pylist(), strict=True)
+    return ["\t".join(part for part in pair if part is not None) for pair in pairs]
+
+
+def make_flags(labels: pa.ListArray, count: int) -> np.ndarray:
+    """Return int8 [examples, count]: 1 where an example has the label; other numbers of labels are left out."""
+    flags = np.zeros((len(labels), count), np.int8)
+    example, number = (one.to_numpy() for one in (pc.list_parent_indices(labels), pc.list_flatten(labels)))
+    known = (number >= 0) & (number < count)
+    flags[example[known], number[known]] = 1
+    return flags
