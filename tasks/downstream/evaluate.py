@@ -173,9 +173,10 @@ def score_logits(
         outcomes,
         slices,
         calibrated,
-        curve,
-        page.own_curve(examples, answers),
-        baseline.name if baseline else "",
+        {},
+        curve=curve,
+        own_curve=page.own_curve(examples, answers),
+        baseline=baseline.name if baseline else "",
     )
     # Lists, not objects: `dvc metrics show` makes a column of every number and string in an object.
     metrics = {

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from tasks.downstream.evaluate import EvaluationView, judge_confidences
+from tasks.downstream.evaluate import judge_confidences
 from tasks.downstream.ner.scores import NerDevSet, WordLogits
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
+from tasks.downstream.scoring.report import EvaluationView
 from tasks.downstream.squad.answers import SquadWindows
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.texts.scores import TextsDevSet
@@ -30,13 +32,13 @@ def questions(unanswerable: bool = False) -> str:
     """Of SQuAD 1.1; or of 2.0, with questions that have no answer and a threshold."""
     random = np.random.default_rng(1)
     given = {"data": _nullable("use")} if unanswerable else {}
-    task = task_with("squad", "page", **given)
+    task = task_with("squad", "report", **given)
     asked = [_question(number, random, unanswerable and number % 3 == 0) for number in range(150)]
     return _page(task, asked, _windows(asked, random), Duplicate("dev", 4, 0.91, f"training question {EVIL}"))
 
 
 def _nullable(word: str) -> Any:
-    return task_with("squad").entry.params.data.model_copy(update={"unanswerable": word})
+    return task_with("squad").params.data.model_copy(update={"unanswerable": word})
 
 
 def _question(number: int, random: np.random.Generator, bare: bool) -> SquadQuestion:
@@ -101,8 +103,8 @@ def classes() -> str:
     logits = random.normal(0, 1.5, (200, 2))
     logits[np.arange(200), labels.astype(int)] += 2
     texts = [" ".join(random.choice(WORDS, size=12)) + (EVIL, LONG, "")[number % 3] for number in range(200)]
-    task = task_with("glue-sst2", "page")
-    return _page(task, dev_set(task, texts, labels), logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
+    task = task_with("glue-sst2", "report")
+    return _page(task, dev_set(task.scores, texts, labels), logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
 def values() -> str:
@@ -111,29 +113,28 @@ def values() -> str:
     labels = random.uniform(0, 5, 150)
     texts = [f"{EVIL} a man plays\tsomebody plays {LONG}" for _ in labels]
     logits = labels[:, None] + random.normal(0, 0.7, (150, 1))
-    task = task_with("glue-stsb", "page")
-    return _page(task, dev_set(task, texts, labels), logits, None)
+    task = task_with("glue-stsb", "report")
+    return _page(task, dev_set(task.scores, texts, labels), logits, None)
 
 
 def several_labels() -> str:
     """Texts with several labels, each with a threshold of its own; one label is only in the development set."""
     random = np.random.default_rng(5)
     names = ("politics", "sport", f"<b>art</b> {EVIL}", "new")
-    task = task_with("classification", "page", **multilabel({"politics": 0.4, "sport": 0.5, names[2]: 0.6}))
+    task = task_with("classification", "report", **multilabel({"politics": 0.4, "sport": 0.5, names[2]: 0.6}))
     labels = (random.uniform(size=(160, 4)) < (0.5, 0.4, 0.2, 0.02)).astype(np.float64)
     logits = random.normal(0, 1.2, (160, 3)) + 3 * labels[:, :3] - 1.5
     texts = [
         " ".join(random.choice(WORDS, size=8 + number % 9)) + (EVIL, LONG, "")[number % 3] for number in range(160)
     ]
     examples = TextsDevSet(texts, labels, [f"{number}" for number in range(160)], names, 3)
-    task._classes = names
-    task._set_thresholds(names[:3])
-    return _page(task, examples, logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
+    known = dataclasses.replace(task.scores, known=names[:3], others=names[3:])
+    return _page(dataclasses.replace(task, scores=known), examples, logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
 def multilabel(thresholds: dict[str, float]) -> dict[str, Any]:
     """Sections of an entry of texts with several labels."""
-    params = task_with("classification").entry.params
+    params = task_with("classification").params
     evaluate = params.evaluate.model_copy(update={"threshold": thresholds})
     return {"multilabel": True, "evaluate": evaluate}
 
@@ -151,10 +152,10 @@ def entities() -> str:
     logits = random.normal(0, 1, (120 * 14, len(labels)))
     true = [labels.index(tag) if tag in labels else 0 for tags in gold for tag in tags]
     logits[np.arange(len(logits)), true] += 3
-    task, examples = task_with("ner", "page"), NerDevSet(tokens, gold, [f"line {15 * n + 1}" for n in range(120)])
-    task._known = frozenset(" ".join(tokens[0][one.first : one.last]).casefold() for one in find_entities(gold[0]))
+    task, examples = task_with("ner", "report"), NerDevSet(tokens, gold, [f"line {15 * n + 1}" for n in range(120)])
+    known = frozenset(" ".join(tokens[0][one.first : one.last]).casefold() for one in find_entities(gold[0]))
     found = WordLogits(labels, logits.astype(np.float32), np.arange(121) * 14)
-    return _page(task, examples, found, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
+    return _page(dataclasses.replace(task, known=known), examples, found, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
 def _page(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> str:
@@ -162,16 +163,16 @@ def _page(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> str:
     return str(task.page(evaluated(task, examples, logits, pair)))
 
 
-def evaluated(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> EvaluationView[Any, Any]:
+def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> EvaluationView[Any, Any]:
     """One development set, scored as the stage does."""
+    task = page.scores
     answers = task.answer(examples, logits)
     predictions = task.predictions(answers)
     outcomes = {"dev": task.outcomes(examples, predictions)}
-    slices = task.slices("dev", examples, logits, outcomes["dev"])
+    slices = page.slices("dev", examples, logits, answers, outcomes["dev"])
     calibrated, curve = judge_confidences(task, {"dev": examples}, {"dev": answers}, outcomes)
     metrics = {
-        **task.figures({"dev": examples}, outcomes),
-        **task.more_figures({"dev": examples}, {"dev": answers}, curve),
+        **task.figures(outcomes, task.baseline({"dev": examples})),
         **({} if calibrated is None else calibrated.record()),
         "answered": len(predictions),
         "files": FILES,
@@ -179,7 +180,7 @@ def evaluated(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
     shown = (PairExcerpt(pair, f"one {EVIL} two", f"one {LONG} two"),) if pair else ()
     source = SourceReport("training examples", 1200, 3, (pair,) if pair else (), shown)
     near = score_without_duplicates(task, NearDuplicateReport(0.8, (source,)), outcomes)
-    return EvaluationView(
+    view: EvaluationView[Any, Any] = EvaluationView(
         {"dev": examples},
         {"dev": answers},
         {"dev": predictions},
@@ -191,4 +192,6 @@ def evaluated(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
         near,
         curve,
         ABOUT,
+        page.own_curve({"dev": examples}, {"dev": answers}),
     )
+    return dataclasses.replace(view, metrics={**metrics, **page.more_figures(view)})

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import yaml
@@ -19,11 +20,12 @@ from flows.runs.run_request import resolve_request
 from flows.views import compare_page, index_page, plan_page, run_page
 from flows.views.run_view import RunView
 from ipu_model.core.files import write_json, write_text
-from tasks.downstream.evaluate import EvaluationView
 from tasks.downstream.scoring.calibration import compute_calibration
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
+from tasks.downstream.scoring.report import EvaluationView
 from tasks.downstream.squad.answers import Answer
+from tasks.downstream.texts.task_table import TASKS
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, SourceReport
 from tasks.records.duplicate_report import PairExcerpt as Pairs
 from tasks.validation import validate
@@ -157,11 +159,16 @@ def _validation(folder: Path) -> Path:
 
 def _classes(folder: Path) -> Path:
     """An evaluation with labels and a set of a user's own."""
-    task = task_with("glue-sst2", "page")
-    task.spec = replace(task.spec, title=at("title"), labels=(at("label"), at("other_label")))
+    planted = replace(TASKS["sst2"], title=at("title"), labels=(at("label"), at("other_label")))
+    with patch.dict(TASKS, sst2=planted):
+        return _planted_classes(folder)
+
+
+def _planted_classes(folder: Path) -> Path:
+    task = task_with("glue-sst2", "report")
     labels = np.arange(60) % 2
     logits = np.stack([labels * 2.0 - 1, (labels + np.arange(60) % 3) * 1.0], axis=1)
-    examples = dev_set(task, [at("text")] * 60, labels.astype(np.float64))
+    examples = dev_set(task.scores, [at("text")] * 60, labels.astype(np.float64))
     found = evaluations.evaluated(task, examples, logits, Duplicate("dev", 4, 0.8, at("other")))
     return _written(folder, task.page(replace(found, note=at("note"))))
 
@@ -174,9 +181,9 @@ def _questions(folder: Path) -> Path:
     metrics = {f"{name}{end}": 50.0 for name in ("exact_match", "f1") for end in ("", "_low", "_high")}
     files = [{"path": at("path"), "sha256": "a" * 64}]
     pair = Duplicate("dev", 0, 0.9, at("pair"))
-    task = task_with("squad", "page")
+    task = task_with("squad", "report")
     source = SourceReport(at("source"), 12, 3, (pair,), (Pairs(pair, at("one"), at("two")),))
-    near = score_without_duplicates(task, NearDuplicateReport(0.8, (source,)), {"dev": np.array([[0.0, 0.5]])})
+    near = score_without_duplicates(task.scores, NearDuplicateReport(0.8, (source,)), {"dev": np.array([[0.0, 0.5]])})
     found = EvaluationView(
         {"dev": [question]},
         {"dev": [answers]},

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from ipu_model.core.files import sha256_of, write_text
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.subject import ReleaseSubject, make_subject
+from tasks.downstream.texts.schemas import make_schema
 from tasks.downstream.texts.task_table import TASKS, TextTask
 from tasks.params.downstream import EntryPublishParams, defaults_of
 from tasks.params.entries import find_entry
@@ -132,9 +133,10 @@ def write_metrics(root: Path, name: str = "squad", params: Params | None = None)
     subject = make_subject(entry, params)
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
-    scores = part_of(entry, "scores")
-    examples, baseline = scores.read_all(root), scores.choose_baseline(root)
-    counted = scores.figures(examples, scores.outcomes_of(examples, scores.read_predictions(files[1], examples)))
+    scores, examples = part_of(entry, "scores").read_all(root)
+    rule, outcomes = scores.choose_rule(root), scores.outcomes_of(examples, scores.read_predictions(files[1], examples))
+    counted = scores.figures(outcomes, scores.baseline(examples, rule))
+    baseline = {"baseline": rule} if rule else {}
     slices = {"slices": SLICES} if entry.kind == "squad" else {}
     _json(root / subject.metrics, {**counted, **baseline, "files": found, **slices})
 
@@ -178,7 +180,7 @@ def make_glue_checkout(root: Path, task: TextTask = TASKS["sst2"]) -> Path:
     name, labels = f"glue-{task.name}", [number % 2 for number in range(20)]
     values = read_yaml(root / artifacts.PARAMS)
     values["downstream"] = {name: {**defaults_of("glue", name), "task": task.name}}
-    schema = find_entry(write_parameters(root, values), name).schema
+    schema = make_schema(find_entry(write_parameters(root, values), name).params.text_task)
     subject = subject_in(root, name)
     (root / artifacts.model_folder("squad")).rename(root / subject.model)
     for reference in subject.references:

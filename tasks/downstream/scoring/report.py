@@ -27,20 +27,20 @@ class EvaluationView(Generic[E, A]):
     slices: Sequence[Slice]
     calibrated: Calibration | None
     """Calibration of the answers' probabilities."""
-    curve: RiskCoverage | None
-    """Risk and coverage by the answers' probabilities."""
-    own_curve: RiskCoverage | None
-    """Risk and coverage by another doubt in the answers, if the kind has one."""
-    baseline: str
-    """Name of the best answers without a model; empty: there are none."""
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any]
     """Content of the metrics file."""
     note: str = ""
     """Remarks on the development set for users."""
     near: NearDuplicateScores | None = None
     """Near-duplicates of development examples in the training data; None if unknown."""
+    curve: RiskCoverage | None = None
+    """Risk and coverage by the answers' probabilities."""
     about: Mapping[str, str] = field(default_factory=dict)
     """Head of the page: model and file; the date of `podium evaluate`."""
+    own_curve: RiskCoverage | None = None
+    """Risk and coverage by another doubt in the answers, if the kind has one."""
+    baseline: str = ""
+    """Name of the best answers without a model; empty: there are none."""
 
 
 class Report(Protocol[E, L, A]):

@@ -287,8 +287,9 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
         ]
         scores = [self.metrics.compute(one)[self.limits[0].metric] for one in found] if len(found) > 1 else [0.0]
         best = scores.index(max(scores))
-        named = f'always answering "{name_answer(first.classes, constants[best])}"'
-        return Baseline("the best constant answer" if self.task.is_regression else named, found[best])
+        if self.task.is_regression:
+            return Baseline("the best constant answer", found[best])
+        return Baseline(f'always answering "{name_answer(first.classes, constants[best])}"', found[best])
 
     def threshold_figures(self) -> dict[str, Any]:
         """Return the thresholds and the limit of the decision for the metrics file; empty without any."""

@@ -12,7 +12,7 @@ from flows.checks.input_checks import check_files, check_hub, run_check, select_
 from flows.checks.probes import CheckResult
 from flows.runs.model_source import model_parameters
 from flows.runs.run_request import resolve_request
-from tasks.downstream.texts.examples import TextsExamples
+from tasks.downstream.texts.examples import TextsReader
 from tasks.params.overlays import make_settings, resolve
 from tasks.params.schema import validate_params
 from tests.hub_server import HubServer
@@ -153,7 +153,7 @@ def test_a_teacher_on_the_hub_is_refused_before_the_first_stage_too(
 def test_of_a_long_file_no_class_is_called_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A class that its first examples lack may come later."""
     monkeypatch.setattr("tasks.downstream.texts.examples.HEAD", 10)
-    monkeypatch.setattr("tasks.downstream.examples.WHOLE_BYTES", 10)
+    monkeypatch.setattr("tasks.downstream.reading.WHOLE_BYTES", 10)
     model = write_head_model(place / "model", CLASSES, ("red", "blue", "green"), WORDS, 512)
     assert ("own", "warning") not in findings(place, model, "classification", "classes.csv")
 
@@ -214,8 +214,8 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
 def test_a_release_that_cannot_be_compared_is_refused_before_the_first_stage(
     place: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch, target: str, kind: str, labels: list[str], said: str
 ) -> None:
-    reads, read = list[str](), TextsExamples.check_files
-    monkeypatch.setattr(TextsExamples, "check_files", lambda task: [read(task), reads.append(task.entry.name)][0])
+    reads, read = list[str](), TextsReader.check_files
+    monkeypatch.setattr(TextsReader, "check_files", lambda task: [read(task), reads.append(task.entry.name)][0])
     model = write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS, 512)
     if kind:
         release = write_head_model(place / "release", CLASSES, labels, WORDS)

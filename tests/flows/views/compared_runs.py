@@ -13,7 +13,7 @@ from tests.tasks.release.evaluated_checkout import write_checkout
 
 ANSWERED = {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
 """By `write_checkout`: q0 and q2 are right, q1 has an F1 of 2/3."""
-TASK = ("squad", "page")
+TASK = ("squad", "report")
 
 
 def made(project, name, *overrides, **answers):

@@ -91,7 +91,7 @@ def test_runs_on_other_examples_are_compared_on_those_of_both_in_any_order(proje
 def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
     folder = project / "runs/checkouts/fast"
     task = task_with("squad", "scores")
-    examples = task.read_all(folder)
+    task, examples = task.read_all(folder)
     predictions = task.read_predictions(folder / artifacts.predictions_file("squad"), examples)
     release = tmp_path / "release"
     (release / "evaluation").mkdir(parents=True)

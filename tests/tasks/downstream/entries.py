@@ -74,8 +74,8 @@ def change_parameters(root: Path, changes: Mapping[str, Any]) -> Params:
 
 
 def part_of(entry: Entry, part: str) -> Any:
-    """A part of the kind of an entry: reader, encoder, scores, report or inference."""
-    return getattr(kind_of(entry), part)(entry)
+    """A part of the kind of an entry: reader, encoder, scores, report or inference; "entry": the entry itself."""
+    return entry if part == "entry" else getattr(kind_of(entry), part)(entry)
 
 
 def task_with(name: str, part: str = "entry", **sections: Any) -> Any:
@@ -86,12 +86,13 @@ def task_with(name: str, part: str = "entry", **sections: Any) -> Any:
     changed = dataclasses.replace(
         entry, params=entry.params.model_copy(update=sections), rows=sections.get("rows", entry.rows)
     )
-    return changed if part == "entry" else part_of(changed, part)
+    return part_of(changed, part)
 
 
 def dev_set(task: Any, texts: list[str], labels: np.ndarray) -> TextsDevSet:
     """Examples of a development set of GLUE."""
-    return TextsDevSet(texts, labels, [str(number) for number in range(len(texts))], task.labels, len(task.labels))
+    known = task.task.labels
+    return TextsDevSet(texts, labels, [str(number) for number in range(len(texts))], known, len(known))
 
 
 def make_question(

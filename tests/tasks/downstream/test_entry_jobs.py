@@ -11,6 +11,7 @@ import pytest
 from ipu_model.core.files import write_text
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
+from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.training import fingerprint
 from tasks.params.entries import find_entry, only_entry
@@ -155,6 +156,6 @@ def test_the_classes_of_a_model_may_come_with_its_rows(checkout: Path, monkeypat
     params = validate_params(values_with())
     task = find_entry(params, "squad")
     train, dev = (task.rows_folder(split, checkout) for split in task.splits)
-    monkeypatch.setattr(type(task), "labels_of", lambda self, rows: (rows.name, "other"))
+    monkeypatch.setattr(entry_jobs, "labels_of", lambda entry, rows: (rows.name, "other"))
     assert build_finetune_job(task, params, checkout).labels == [train.name, "other"]
     assert build_predict_job(task, params, dev, checkout / "logits", checkout, checkout).labels == [dev.name, "other"]

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.examples import ExamplesTask, make_examples
+from tasks.downstream.examples import make_examples
+from tasks.downstream.reading import Reader
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.plan.named_files import check_input_paths
@@ -25,10 +26,10 @@ from tests.tasks.downstream.texts.classification_checkout import write_texts
 from tests.tasks.downstream.texts.glue_checkout import write_examples
 
 
-def examples_of(kind: str, **data: Any) -> ExamplesTask:
+def examples_of(kind: str, **data: Any) -> Reader:
     more = {"task": "mnli"} if kind == "glue" else {}
     params = validate_params(values_with({"squad": None, "own": {"kind": kind, "data": data, **more}}))
-    found: ExamplesTask = part_of(find_entry(params, "own"), "reader")
+    found: Reader = part_of(find_entry(params, "own"), "reader")
     return found
 
 
@@ -77,9 +78,9 @@ def test_questions_are_set_apart_by_title(tmp_path: Path) -> None:
     task = examples_of("squad", train_path=squad_file(tmp_path / "a.json", 20), dev_path=None, seed=1)
     said = make_examples(task, tmp_path / "out")
     assert "20 of 200 training questions set aside as dev (dev_fraction 0.1, grouped by title, seed 1)" in said
-    train, dev = (set(column(tmp_path / "out", split, "title")) for split in task.splits)
+    train, dev = (set(column(tmp_path / "out", split, "title")) for split in task.entry.splits)
     assert (len(train), len(dev), train & dev) == (18, 2, set())
-    assert "a part of it" in task.check_files()
+    assert "a part of it" in task.check_files().summary
 
 
 @pytest.mark.parametrize(("documents", "by", "group"), [(10, "documents", "document"), (0, "sentences", "tokens")])
@@ -89,7 +90,7 @@ def test_sentences_are_set_apart_by_document_where_there_are_some(
     path = conll_file(tmp_path / "a.conll", 100, documents)
     task = examples_of("ner", train_path=path, dev_path=None, dev_fraction=0.2)
     assert f"grouped by {by[:-1]}" in make_examples(task, tmp_path / "out")
-    train, dev = (set(map(str, column(tmp_path / "out", split, group))) for split in task.splits)
+    train, dev = (set(map(str, column(tmp_path / "out", split, group))) for split in task.entry.splits)
     assert dev
     assert not train & dev
 
@@ -121,8 +122,8 @@ def test_limits_leave_a_sample_of_each_split_of_every_kind(tmp_path: Path) -> No
     }.items():
         task = examples_of(kind, **data, **limits)
         said = make_examples(task, tmp_path / kind)
-        counts = {split: pq.read_metadata(tmp_path / kind / f"{split}.parquet").num_rows for split in task.splits}
-        assert counts == {split: 20 if split == "train" else 12 for split in task.splits}, kind
+        counts = {split: pq.read_metadata(tmp_path / kind / f"{split}.parquet").num_rows for split in task.entry.splits}
+        assert counts == {split: 20 if split == "train" else 12 for split in task.entry.splits}, kind
         assert "sampled (seed 0)" in said or kind == "squad"
         assert len(read_reading(tmp_path / kind)["notes"]) == len(counts) + (kind == "squad"), kind
 
@@ -154,8 +155,8 @@ def test_packed_files_of_every_kind_give_what_plain_ones_do(tmp_path: Path, pack
             path.unlink()
         named = {key: value and value + packing * (key == "train_path") for key, value in data.items()}
         task = examples_of(kind, **named)
-        assert task.check_files()
+        assert task.check_files().summary
         make_examples(task, tmp_path / f"{kind}-unpacked")
-        for split in task.splits:
+        for split in task.entry.splits:
             tables = [pq.read_table(tmp_path / folder / f"{split}.parquet") for folder in (kind, f"{kind}-unpacked")]
             assert tables[0] == tables[1], kind

@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
-from tasks.downstream import rows
-from tasks.downstream.checks import row_data_sets
+from tasks.downstream import packed_rows, rows
 from tasks.downstream.examples import make_examples
+from tasks.downstream.jobs.labels import weigh_classes
+from tasks.downstream.kind import kind_of
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.stage import artifacts
@@ -93,14 +94,14 @@ def judged(data: Mapping[str, Path], kind: str, form: str = "classes", damage: D
     word_tokenizer(artifacts.TOKENIZER)
     found = find_entry(params, "mine")
     make_examples(part_of(found, "reader"), artifacts.EXAMPLES / "mine")
-    task: rows.RowsTask = part_of(found, "encoder")
-    for split in task.splits:
-        rows.write_rows(task, split)
+    encoder = kind_of(found).encoder(found)
+    for split in found.splits:
+        packed_rows.write_rows(encoder, split)
     if damage is not None:
-        damage_rows(task.rows_folder("train"), damage)
+        damage_rows(found.rows_folder("train"), damage)
     return {
         one.name: validate(one, judge())
-        for one in row_data_sets(part_of(found, "checks"), params, artifacts.rows_folder("mine"))
+        for one in rows.row_data_sets(encoder, kind_of(found).row_data, params, artifacts.rows_folder("mine"))
     }
 
 
@@ -195,7 +196,7 @@ def test_balanced_weights_are_those_of_scikit_learn(tmp_path: Path, monkeypatch:
     task = find_entry(validate_params(values_with({"squad": None, "mine": entry})), "mine")
     learned = read_rows(task.rows_folder("train"))["class_labels"]
     expected = compute_class_weight("balanced", classes=np.arange(3), y=learned[learned >= 0])
-    np.testing.assert_allclose(task.class_weights(task.rows_folder("train")), expected)
+    np.testing.assert_allclose(weigh_classes(task, task.rows_folder("train")), expected)
     with pytest.raises(ParamsError, match="finetune.class_weights needs texts with one class each"):
         validate_params(values_with({"squad": None, "mine": {**entry, "regression": True}}))
 
@@ -208,18 +209,18 @@ def test_a_number_that_is_not_that_of_the_example_fails(tmp_path: Path, monkeypa
 
 def test_classes_of_rows_in_another_order_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    original = rows.write_rows
+    original = packed_rows.write_rows
 
     def write_other_names(*arguments: Any) -> Any:
         summary = original(*arguments)
-        path = arguments[0].rows_folder("dev") / artifacts.FEATURES
+        path = arguments[0].entry.rows_folder("dev") / artifacts.FEATURES
         if path.is_file():
             table = pq.read_table(path)
             table = table.replace_schema_metadata({**table.schema.metadata, b"labels": json.dumps(["c", "a", "b"])})
             pq.write_table(table, path)
         return summary
 
-    monkeypatch.setattr(rows, "write_rows", write_other_names)
+    monkeypatch.setattr(packed_rows, "write_rows", write_other_names)
     verdicts = judged(make_inputs(tmp_path, "classification", "classes"), "classification")
     assert "schema" in failed_checks(verdicts["dev"])
 

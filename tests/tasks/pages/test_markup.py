@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,9 +24,11 @@ from flows.commands import ask
 from flows.runs.report import RunReport, StageRecord
 from flows.views import run_page, run_view
 from flows.views.run_view import RunView
-from tasks.downstream.evaluate import EvaluationView, plot_tables
+from tasks.downstream.evaluate import plot_tables
+from tasks.downstream.kind import KINDS
 from tasks.downstream.scoring.calibration import compute_calibration
 from tasks.downstream.scoring.metrics import Slice
+from tasks.downstream.scoring.report import EvaluationView
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import CHANGED, changed_csv
 from tasks.downstream.squad.page import TITLE
@@ -189,21 +192,28 @@ def _evaluation_page(text: str) -> str:
     found = EvaluationView(
         {"dev": [question]}, {"dev": [answers]}, {"dev": [""]}, {"dev": outcomes}, [part], calibrated, metrics
     )
-    return str(task_with("squad", "page").page(found))
+    return str(task_with("squad", "report").page(found))
 
 
 def _glue_page(text: str) -> str:
-    task = task_with("glue-sst2", "page")
-    task.spec = dataclasses.replace(TASKS["sst2"], title=f"SST{text}", labels=(f"no{text}", f"yes{text}"))
+    planted_task = dataclasses.replace(TASKS["sst2"], title=f"SST{text}", labels=(f"no{text}", f"yes{text}"))
+    with patch.dict(TASKS, sst2=planted_task):
+        return _planted_glue_page(text)
+
+
+def _planted_glue_page(text: str) -> str:
+    page = task_with("glue-sst2", "report")
+    task = page.scores
     metrics = {f"acc{text}": 50.0, f"acc{text}_low": 40.0, f"acc{text}_high": 60.0, "constant_score": 50.0}
     examples, logits = dev_set(task, [f"a film{text}", "another"], np.array([0, 1])), np.array([[0.0, 3.0], [0.0, 1.0]])
-    split, predictions = f"dev{text}", task.predictions(logits)
+    split, answers = f"dev{text}", task.answer(examples, logits)
+    predictions = task.predictions(answers)
     outcomes = task.outcomes(examples, predictions)
     slices = [Slice("class", f"no{text}", 1, {"accuracy": 50.0, "accuracy_low": 40.0, "accuracy_high": 60.0})]
     found = EvaluationView(
-        {split: examples}, {split: logits}, {split: predictions}, {split: outcomes}, slices, None, metrics
+        {split: examples}, {split: answers}, {split: predictions}, {split: outcomes}, slices, None, metrics
     )
-    return task.page(found)
+    return str(page.page(found))
 
 
 def _run(text: str) -> RunReport:
@@ -271,9 +281,10 @@ def _cards(text: str) -> dict[str, str]:
     parameters["downstream"]["squad"]["data"].update(source="hub", dataset=f"user/data{text}")
     squad = dataclasses.replace(known, parameters=parameters)
     metrics = {"accuracy": 50.0, "accuracy_low": 40.0, "accuracy_high": 60.0, "constant_score": 50.0, "examples": 2}
+    glue = dataclasses.replace(task_with("glue-sst2"), name=known.entry.name)
     return {
         "questions": model_card(squad),
-        "glue": task_with("glue-sst2", "card").card(dataclasses.replace(known, metrics=metrics)),
+        "glue": KINDS["glue"].card(dataclasses.replace(known, entry=glue, metrics=metrics)),
     }
 
 
@@ -344,7 +355,7 @@ def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
     part = Slice(TITLE, text, 1, SCORES)
     outcomes = {"dev": np.array([[0.0, 0.5]])}
     found = EvaluationView({}, {}, {}, outcomes, [part], compute_calibration([0.5], [0.0]), {})
-    tables = list(plot_tables(task_with("squad", "page"), found).values())
+    tables = list(plot_tables(task_with("squad", "scores"), found).values())
     tables.append(changed_csv([dict(zip(CHANGED, (text, text, text, 0.0, 1.0, 0.0, 1.0), strict=True))]))
     assert len(tables) == 3
     for table in tables:

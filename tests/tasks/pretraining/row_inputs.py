@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import BertWordPieceTokenizer, Tokenizer
 
-from tasks.downstream.rows import PackedSplit, write_rows
+from tasks.downstream.packed_rows import PackedSplit, write_rows
 from tasks.downstream.squad.params import SquadRowsParams
 from tasks.params.sections import Phase2RowsParams, PhaseRowsParams, PretrainRowsParams
 from tests.places import SHARED
@@ -158,7 +158,7 @@ def squad_params(**changes: Any) -> SquadRowsParams:
 
 def write_squad_rows(params: SquadRowsParams, split: str, source: Path, tokenizer: Path, folder: Path) -> PackedSplit:
     """Rows of questions in a file."""
-    return write_rows(task_with("squad", "rows", rows=params), split, source, tokenizer, folder)
+    return write_rows(task_with("squad", "encoder", rows=params), split, source, tokenizer, folder)
 
 
 def read_rows(folder: Path) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from tasks.downstream.card import CardFacts
+from tasks.downstream.kind import KINDS
 from tasks.params.entries import find_entry
 from tasks.params.schema import parameter_values
 from tests.tasks.downstream.entries import task_with
@@ -46,4 +47,4 @@ def facts(**changed: Any) -> CardFacts:
 
 
 def model_card(known: CardFacts) -> str:
-    return str(task_with("squad", "card").card(known))
+    return str(KINDS["squad"].card(dataclasses.replace(known, entry=task_with("squad"))))

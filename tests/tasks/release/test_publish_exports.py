@@ -62,7 +62,7 @@ def release(root: Path, answers: Mapping[str, str], *, finite: bool = True, **ho
     change_parameters(root, {"downstream": {"squad": {"export": formats, "gate": {"min_f1": None}}}, "publish": how})
     params = load_params(root / artifacts.PARAMS)
     task, found = part_of(find_entry(params, "squad"), "scores"), []
-    examples = task.read_all(root)
+    task, examples = task.read_all(root)
     own = task.outcomes_of(examples, {"dev": list(RIGHT.values())})
     for name, given in ((ONNX, RIGHT), (INT8, answers)) if answers else ():
         write_json(root / artifacts.exported_predictions("squad", name), given)
@@ -70,7 +70,9 @@ def release(root: Path, answers: Mapping[str, str], *, finite: bool = True, **ho
         about = {"name": name, "format": "int8" if name == INT8 else "onnx", "sha256": sha256_of(path)}
         about["transformers_difference"] = 1e-6
         about["logit_difference"] = 1e-6 if finite or name == ONNX else None
-        found.append({**about, **export_scores(task, examples, task.outcomes_of(examples, outcomes), own)})
+        found.append(
+            {**about, **export_scores(task, task.baseline(examples), task.outcomes_of(examples, outcomes), own)}
+        )
     write_json(root / artifacts.metrics_file("squad", "export"), {"exports": found})
     write_json(root / artifacts.measurements_file("squad", "export"), SPEED)
     write_gate(root)

@@ -19,7 +19,7 @@ from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, PublishError
 from tests.hub_server import HubServer
-from tests.tasks.downstream.entries import change_parameters, part_of
+from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME, commits, merge, open_requests, repository
 from tests.tasks.release.released_checkout import fetch_here, state
 from tests.tasks.trained_checkout import make_checkout, write_gate, write_model
@@ -69,7 +69,7 @@ def judge(root: Path, **how: Any) -> None:
     """Fetch what is out, score it, and let the gate compare with it."""
     params = load_params(root / artifacts.PARAMS)
     fetch_here(root, **how)
-    predict_released(part_of(find_entry(params, "squad"), "scores"), params.device, root)
+    predict_released(find_entry(params, "squad"), params.device, root)
     write_gate(root)
     assert read_json(root / "metrics/squad-gate.json")["accepted"]
 

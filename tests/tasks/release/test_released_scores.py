@@ -118,11 +118,11 @@ def test_damaged_scores_are_refused(tmp_path: Path, text: str) -> None:
 def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, name: str) -> None:
     task, draw = task_with(f"glue-{name}", "scores"), np.random.default_rng(3)
     sets, answers = {}, {}
-    for split in task.development:
+    for split in task.entry.development:
         texts = [f"text {n % 40}" for n in range(50)]  # ten of them twice
         sets[split] = dev_set(task, texts, np.zeros(50))
-        high = 5.0 if task.spec.is_regression else float(len(task.labels))
-        drawn = draw.random(50) * high if task.spec.is_regression else draw.integers(high, size=50).astype(float)
+        high = 5.0 if task.task.is_regression else float(len(task.task.labels))
+        drawn = draw.random(50) * high if task.task.is_regression else draw.integers(high, size=50).astype(float)
         answers[split] = drawn.round(6).tolist()
         assert len(set(task.keys(sets[split]))) == 50
     folder = tmp_path / "released"

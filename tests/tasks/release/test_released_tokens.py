@@ -123,17 +123,17 @@ def compute(released: Path, kind: str, path: Path) -> tuple[list[list[int]], lis
     model = find_model(str(released)).with_absolute_paths()
     shape: dict[str, Any] = {"squad": {"max_question_length": 24, "doc_stride": 8}, "ner": {"overlap": 8}}.get(kind, {})
     shape |= {"row_length": 64, "max_sequences_per_row": 1}
-    task: Any = part_of(infer_entry(model, kind, {"rows": shape}), "inference")
-    with scratch_checkout(task, model):
-        [split] = task.development
-        task.write_labelled(path, task.examples_file(split), Interpretation())
-        run_inference(task, model, split, InferenceOptions(RuntimeSpec("cpu", "fp32"), 4, print))
-        [rows] = task.rows_folder(split).glob("*.arrow")
+    entry = infer_entry(model, kind, {"rows": shape})
+    with scratch_checkout(entry, model):
+        [split] = entry.development
+        part_of(entry, "inference").write_labelled(path, entry.examples_file(split), Interpretation())
+        run_inference(part_of(entry, "encoder"), model, split, InferenceOptions(RuntimeSpec("cpu", "fp32"), 4, print))
+        [rows] = entry.rows_folder(split).glob("*.arrow")
         found = read_table(rows)
         numbers = found["feature_ids"].to_pylist()
         pairs = zip(numbers, found["input_ids"].to_pylist(), found["sequence_ids"].to_pylist(), strict=True)
         ids = {row[0]: np.array(tokens)[np.array(owners) > 0].tolist() for row, tokens, owners in pairs}
-        logits = read_table(Path("predictions") / task.entry.name / f"{split}.arrow")
+        logits = read_table(Path("predictions") / entry.name / f"{split}.arrow")
     outputs = [name for name in logits.schema.names if name != "feature_id"]
     values = [[np.array(row[name]) for name in outputs] for row in logits.to_pylist()]
     return [ids[number] for number in range(len(ids))], values

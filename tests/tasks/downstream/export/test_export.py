@@ -58,8 +58,8 @@ def test_files_are_judged_as_they_ship(case: str, tmp_path: Path, monkeypatch: p
         assert export_stage.export(task) == metrics
         assert {path: path.read_bytes() for path in Path("exports").rglob("*") if path.is_file()} == before
 
-    subject = make_subject(task, params)
-    examples = task.read_all()
+    subject = make_subject(task.entry, params)
+    task, examples = task.read_all()
     own = task.outcomes_of(examples, task.read_predictions(Path("evaluation/plan/predictions.json"), examples))
     judged = subject.judged(Path("none"), Path())
     assert {f"exports/plan/{name}" for name in FILES} < {*judged}
@@ -137,7 +137,7 @@ def test_a_file_with_logits_that_are_not_finite_is_rejected_alone(
     plain, small = export_stage.export(task)["exports"]
     assert (plain["logit_difference"] <= 1e-4, small["logit_difference"]) == (True, None)
     assert "onnx/model_quantized.onnx" in Path("measurements/export/plan/report.html").read_text()
-    subject, examples = make_subject(task, params), task.read_all()
+    subject, (task, examples) = make_subject(task.entry, params), task.read_all()
     own = task.outcomes_of(examples, task.read_predictions(Path("evaluation/plan/predictions.json"), examples))
     hashes = hash_files(subject.judged(Path("none"), Path()))
     verdicts = {

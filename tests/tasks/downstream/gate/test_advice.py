@@ -16,6 +16,8 @@ from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_los
 from tasks.downstream.gate.verdict_text import format_advice
 from tasks.downstream.scoring.scores import ClassCounts
 from tasks.downstream.scoring.significance import ConfidenceInterval
+from tasks.downstream.texts.schemas import make_schema
+from tasks.downstream.texts.task_table import OWN_CLASSES
 from tasks.records.labels import add_labels
 from tasks.stage import artifacts
 from tests.plans import whole_plan
@@ -127,7 +129,7 @@ CLASSES = ("negative", "positive")
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A run up to stage evaluate whose model answers one class."""
-    schema = add_labels(labels.part("entry", multilabel=False).schema, CLASSES)
+    schema = add_labels(make_schema(OWN_CLASSES), CLASSES)
     labels.write_split(tmp_path, "train", [0, 1] * 40, schema)
     labels.write_split(tmp_path, "dev", [0, 1] * 30, schema)
     labels.write_logits(tmp_path, "dev", np.tile([0.1, 0.0], (60, 1)))

@@ -53,7 +53,7 @@ def scores_of(root: Path, wrong: int) -> dict[str, Any]:
     """scores.json of a model with the last N of 20 examples wrong."""
     task = part_of(find_entry(load_params(root / artifacts.PARAMS), ENTRY), "scores")
     answers = [number % 2 if number < 20 - wrong else 1 - number % 2 for number in range(20)]
-    examples = task.read_all(root)
+    _, examples = task.read_all(root)
     found: dict[str, Any] = json.loads(scores_json(task, examples, {"dev": answers}))
     return found
 

@@ -14,7 +14,7 @@ from tasks.downstream import evaluate as evaluate_stage
 from tasks.downstream.examples import make_examples
 from tasks.downstream.inference.model import InferenceModel, find_model
 from tasks.downstream.jobs import entry_jobs
-from tasks.downstream.rows import write_rows
+from tasks.downstream.packed_rows import write_rows
 from tasks.params.entries import find_entry
 from tasks.stage import artifacts
 from tests.tasks.downstream.entries import part_of, values_with, write_parameters
@@ -92,7 +92,7 @@ def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pyt
     monkeypatch.chdir(folder)
     found = find_entry(params, "plan")
     make_examples(part_of(found, "reader"), artifacts.EXAMPLES / "plan")
-    for split in part_of(found, "encoder").splits:
+    for split in found.splits:
         write_rows(part_of(found, "encoder"), split)
     for module, stage in ((entry_jobs, "predict@plan"), (evaluate_stage, "plan")):
         run_stage(module, stage)

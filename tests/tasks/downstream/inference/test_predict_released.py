@@ -21,7 +21,7 @@ from tasks.downstream.inference.model import find_model
 from tasks.downstream.inference.predict import evaluate
 from tasks.downstream.inference.predict_released import entry_of_model, predict_released
 from tasks.downstream.texts.task_table import TASKS
-from tasks.params.entries import find_entry
+from tasks.params.entries import Entry, find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.params.sections import RuntimeSpec
 from tasks.release.fetch import fetch
@@ -69,12 +69,12 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def task_of(root: Path) -> Any:
-    return part_of(find_entry(load_params(root / artifacts.PARAMS), "squad"), "scores")
+def entry_of(root: Path) -> Entry:
+    return find_entry(load_params(root / artifacts.PARAMS), "squad")
 
 
 def run_stage(root: Path) -> str:
-    return predict_released(task_of(root), load_params(root / artifacts.PARAMS).device, root)
+    return predict_released(entry_of(root), load_params(root / artifacts.PARAMS).device, root)
 
 
 def ask(root: Path, asked: dict[str, tuple[str, str]]) -> None:
@@ -127,7 +127,7 @@ def test_other_questions_are_answered_as_podium_evaluate_answers_them(
         tmp_path / "evaluated",
         InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print),
     )
-    task = task_of(checkout)
+    task = entry_of(checkout)
     assert read_scores(task, checkout / OUT / "scores.json") == read_scores(task, tmp_path / "evaluated/scores.json")
     assert len(read_scores(task, checkout / OUT / "scores.json")["dev"]) == len(asked)
 
@@ -226,7 +226,7 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     fetch(params, entry, root)
     shutil.rmtree(root / "models/glue-sst2")
     write_model(root, 1, "glue-sst2")
-    assert "has recorded scores for all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
+    assert "has recorded scores for all 20 examples" in predict_released(entry, params.device, root)
     assert jobs == []
     write_gate(root, name="glue-sst2")
     checks = read_json(root / "metrics/glue-sst2-gate.json")["checks"]
@@ -238,14 +238,14 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     swap(root, model, artifacts.FETCHED / "glue-sst2")
     config = root / "models/glue-sst2/config.json"
     write_json(config, {**read_json(config), "id2label": dict(enumerate(labels))})
-    assert "predicted all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
+    assert "predicted all 20 examples" in predict_released(entry, params.device, root)
     found = read_scores(part_of(entry, "scores"), root / entry.released / "sst2/scores.json")["dev"]
     assert (len(jobs), len(found)) == (1, 20)
 
 
 def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(checkout: Path) -> None:
     params = load_params(checkout / artifacts.PARAMS)
-    subject, lock = make_subject(task_of(checkout), params), checkout / "dvc.lock"
+    subject, lock = make_subject(entry_of(checkout), params), checkout / "dvc.lock"
     stated = read_json(lock)
     found = set()
     for stage in (None, "predict_released@squad", "gate@squad"):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.examples import ExamplesTask, make_examples
+from tasks.downstream.examples import make_examples
 from tasks.downstream.inference.job import UNKNOWN_TO_MODEL
 from tasks.downstream.ner.checks import NerData
 from tasks.downstream.ner.conll import COMMENTS, HEADER, NO_WORD, RANGES
@@ -22,6 +22,7 @@ from tasks.downstream.ner.examples import UNKNOWN
 from tasks.downstream.ner.inference import NerInference
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics, open_sentences, read_sentences
+from tasks.downstream.reading import Reader
 from tasks.params.entries import find_entry
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
@@ -475,10 +476,10 @@ def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: P
         read(tmp_path / "other.conll")
 
 
-def task_of(params: NerDataParams) -> ExamplesTask:
+def task_of(params: NerDataParams) -> Reader:
     """Reads what an entry `ner` with this section `data` names."""
     values = values_with({"ner": {"kind": "ner", "data": params.model_dump()}})
-    found: ExamplesTask = part_of(find_entry(validate_params(values), "ner"), "reader")
+    found: Reader = part_of(find_entry(validate_params(values), "ner"), "reader")
     return found
 
 

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.downstream.evaluate import EvaluationView
 from tasks.downstream.ner.page import (
-    NerPage,
     Piece,
     known_slices,
     split_pieces,
@@ -19,6 +17,7 @@ from tasks.downstream.ner.page import (
 )
 from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, WordLogits, count_outcomes
 from tasks.downstream.scoring.metrics import slice_by
+from tasks.downstream.scoring.report import EvaluationView
 from tasks.records.tags import find_entities
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.hostile import HOSTILE, Page
@@ -101,7 +100,7 @@ def test_the_confusion_matrix_counts_words_by_type() -> None:
 
 def test_the_probability_of_an_entity_is_the_mean_of_its_words() -> None:
     """As the records of `podium predict` state it; a temperature divides the logits."""
-    task, logits = task_with("ner", "page"), np.log([[0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.9, 0.05, 0.05]])
+    task, logits = task_with("ner", "scores"), np.log([[0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.9, 0.05, 0.05]])
     examples = named([["New", "York", "is"]], [["B-x", "I-x", "O"]])
     found = task.answer(examples, WordLogits(("O", "B-x", "I-x"), logits, np.array([0, 3])))
     scaled = task.scaled_confidences(found)
@@ -120,9 +119,15 @@ def page_of(tokens: list[list[str]], gold: list[list[str]], tags: list[list[str]
     slices += slice_by("length", ["short"] * len(gold), ["short"], METRICS, "dev", outcomes)
     metrics = {**METRICS.figures({"dev": outcomes}), "examples": len(gold), "answered": len(gold)}
     found: EvaluationView[NerDevSet, NerAnswers] = EvaluationView(
-        {"dev": examples}, {"dev": given}, {"dev": given.texts}, {"dev": outcomes}, slices, None, metrics
+        {"dev": examples},
+        {"dev": given},
+        {"dev": given.texts},
+        {"dev": outcomes},
+        slices,
+        None,
+        metrics,
     )
-    return NerPage.__new__(NerPage).page(found)
+    return str(task_with("ner", "report").page(found))
 
 
 def test_the_page_marks_what_was_missed_and_what_was_invented() -> None:

@@ -20,7 +20,7 @@ from tasks.stage import artifacts
 from tests.tasks.downstream.entries import part_of, task_with, values_with
 from tests.tasks.release.evaluated_checkout import write_checkout
 
-TASK = task_with("squad", "page", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
+TASK = task_with("squad", "report", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
 TRAINING, TEXT = "training examples", "pre-training text"
 
 
@@ -33,7 +33,7 @@ def evaluated(root: Path, *sources: SourceReport, threshold: float | None = 0.8)
     """Metrics and page of three questions with exact matches 1, 0, 1 and F1 of 1, 2/3, 1."""
     write_checkout(root)
     report = NearDuplicateReport(threshold, sources)
-    return evaluate(TASK, root, report), (root / artifacts.evaluation_page("squad")).read_text(encoding="utf-8")
+    return evaluate(TASK, root, report).metrics, (root / artifacts.evaluation_page("squad")).read_text(encoding="utf-8")
 
 
 def test_scores_without_them_are_those_of_the_other_examples(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_the_rule_is_chosen_on_training_questions_and_scored_on_those_of_the_development_set(checkout: Path) -> None:
     params = load_params(checkout / "params.yaml")
     task = part_of(find_entry(params, "squad"), "scores")
-    assert task.choose_baseline(checkout) == {"baseline": "the first 2 words of the context"}
+    assert task.choose_rule(checkout) == "the first 2 words of the context"
     metrics = read_json(checkout / "metrics/squad.json")
     assert metrics["baseline"] == "the first 2 words of the context"
     assert metrics["constant_score"] == metrics["f1"] < 50, "the whole context would score 100 there"
@@ -116,5 +116,5 @@ def test_a_rule_is_chosen_on_so_many_questions_at_most(checkout: Path, monkeypat
     seen: list[int] = []
     monkeypatch.setattr(scores, "MOST_QUESTIONS", 2)
     monkeypatch.setattr(scores, "choose_rule", lambda questions: seen.append(len(questions)) or next(iter(RULES)))
-    part_of(find_entry(load_params(checkout / "params.yaml"), "squad"), "scores").choose_baseline(checkout)
+    part_of(find_entry(load_params(checkout / "params.yaml"), "squad"), "scores").choose_rule(checkout)
     assert seen == [2]

@@ -137,12 +137,12 @@ def test_scoring_imports_no_heavy_package() -> None:
     assert done.stdout.strip() == "[]"
 
 
-TASK = task_with("squad", "page", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
+TASK = task_with("squad", "report", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
 
 
 def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) -> None:
     write_checkout(tmp_path)
-    metrics = evaluate(TASK, tmp_path)
+    metrics = evaluate(TASK, tmp_path).metrics
     predictions = (tmp_path / "evaluation" / "squad" / "predictions.json").read_bytes()
     assert json.loads(predictions) == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
     # Exact: q0 and q2. F1: q0 1, q1 "two" against "two dogs" 2/3, q2 1.
@@ -180,7 +180,7 @@ def test_nbest_begins_with_the_prediction_and_its_probabilities_sum_to_one(tmp_p
 
 def test_slices_count_every_question_once_per_property(tmp_path: Path) -> None:
     write_checkout(tmp_path)
-    records = evaluate(TASK, tmp_path)["slices"]
+    records = evaluate(TASK, tmp_path).metrics["slices"]
     by = {name: {r["slice"]: r["questions"] for r in records if r["by"] == name} for name in (r["by"] for r in records)}
     assert by == {
         "question word": {"what": 1, "how many": 1, "other": 1},
@@ -244,7 +244,7 @@ def test_the_page_names_model_and_file_and_is_equal_in_every_run(
 ) -> None:
     write_checkout(tmp_path)
     page = tmp_path / "evaluation/squad/report.html"
-    entry = dataclasses.replace(TASK.entry, start="base")
+    entry = dataclasses.replace(TASK.scores.entry, start="base")
     write_json(tmp_path / "models/base/base_model.json", {"path": "/secret/place/min<i>lm", "repository": None})
     assert describe_run(entry, tmp_path) == {"Model": "fine-tuned min<i>lm", "File": "demo"}
     evaluate(TASK, tmp_path)
@@ -292,7 +292,7 @@ def test_scoring_starts_fast(tmp_path: Path) -> None:
 
 def test_calibration_and_all_slices_with_their_intervals_are_written(tmp_path: Path) -> None:
     write_checkout(tmp_path)
-    metrics = evaluate(TASK, tmp_path)
+    metrics = evaluate(TASK, tmp_path).metrics
     nbest = json.loads((tmp_path / "evaluation" / "squad" / "nbest.json").read_text())
     stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
     brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3

@@ -1,5 +1,6 @@
 """Null scores, the threshold, and the curve of risk and coverage; every number worked out by hand."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -50,8 +51,7 @@ def test_no_answer_is_given_above_the_threshold(null: float, threshold: float, t
     # The lead of what is answered over the next, as the threshold weighs them.
     leads = {"": null - threshold, "red house": 6.0, "house": 4.0}
     ranked = sorted(leads.values(), reverse=True)
-    task = task_with("squad", "scores")
-    task.threshold = ChosenThreshold(threshold)
+    task = dataclasses.replace(task_with("squad", "scores"), chosen=ChosenThreshold(threshold))
     assert task.margin([found], 0) == ranked[0] - ranked[1]
 
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.inference.job import InferenceTask
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
@@ -105,7 +104,7 @@ def test_a_stated_separator_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
     questions.check_question_file(table, "FILE", params(separator="pipe"), Interpretation())
     with pytest.raises(InputError, match="no column"):
         questions.check_question_file(table, "FILE", params(), Interpretation())
-    task: InferenceTask[Any, Any, Any] = task_with("squad", "inference", data=params(separator="pipe"))
+    task = task_with("squad", "inference", data=params(separator="pipe"))
     [found] = task.read_unlabelled(table, Interpretation())
     assert (found["id"], found["question"], found["context"]) == ("q1", ONE["question"], CONTEXT)
     task.write_labelled(table, tmp_path / "dev.parquet", Interpretation())

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tasks.downstream import rows as generic_rows
+from tasks.downstream import packed_rows as generic_rows
 from tasks.downstream.squad import examples
 from tasks.downstream.squad.questions import SquadQuestion, read_questions
-from tasks.downstream.squad.rows import SquadRows
+from tasks.downstream.squad.rows import SquadEncoder
 from tasks.downstream.squad.schemas import FEATURES_SCHEMA
 from tasks.records.answer_places import ReferenceAnswer
 from tasks.rows.row_files import row_schema
@@ -161,18 +161,20 @@ def test_files_have_the_schemas(tmp_path: Path) -> None:
 
 
 def test_features_and_examples_are_numbered_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SquadRows, "chunk", 30)
+    monkeypatch.setattr(SquadEncoder, "chunk", 30)
     questions = questions_on(random_texts(60))
     made = make(tmp_path / "rows", questions)
     check_rows(made, questions, labelled=True)  # feature and example numbers run on from chunk to chunk
 
 
 def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SquadRows, "chunk", 7)
+    monkeypatch.setattr(SquadEncoder, "chunk", 7)
     monkeypatch.setattr(generic_rows, "READ_AT_ONCE", 4)
     table = pa.Table.from_pylist(questions_on(random_texts(10)))
     pq.write_table(table, tmp_path / "q.parquet", row_group_size=5)
-    assert [len(chunk) for chunk in generic_rows.read_chunks(task_with("squad", "rows"), tmp_path / "q.parquet")] == [
+    assert [
+        len(chunk) for chunk in generic_rows.read_chunks(task_with("squad", "encoder"), tmp_path / "q.parquet")
+    ] == [
         7,
         7,
         6,
@@ -191,7 +193,7 @@ def test_questions_on_long_texts_are_written_read_and_made_rows_of_a_few_at_a_ti
     groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     assert groups == [3] * 6 + [2]
     assert pq.read_table(tmp_path / "q.parquet").column("id").to_pylist() == [one.id for one in asked]
-    chunks = list(generic_rows.read_chunks(task_with("squad", "rows"), tmp_path / "q.parquet"))
+    chunks = list(generic_rows.read_chunks(task_with("squad", "encoder"), tmp_path / "q.parquet"))
     assert [len(chunk) for chunk in chunks] == groups
 
 

@@ -14,8 +14,8 @@ from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.inference.entry import infer_entry as applied_entry
 from tasks.downstream.inference.model import find_model
+from tasks.downstream.kind import KINDS
 from tasks.downstream.squad.answers import read_null_threshold
-from tasks.downstream.squad.card import SquadCard
 from tasks.downstream.squad.checks import QuestionData
 from tasks.downstream.squad.score_files import score_files
 from tasks.params.entries import find_entry
@@ -64,7 +64,7 @@ def predicted(root: Path, split: str, asked: list[dict[str, Any]], odds: list[fl
     start, end = [0] * 19 + [4, 0], [0] * 20 + [4]
     windows = [Window(n, words(CONTEXT), start, end, outside=(8 + odd) / 2) for n, odd in enumerate(odds)]
     features, logits = write_windows(root / "written", windows, [one["id"] for one in asked])
-    rows = task("spec").rows_folder(split, root)
+    rows = task("entry").rows_folder(split, root)
     rows.mkdir(parents=True, exist_ok=True)
     shutil.move(features, rows / "features.parquet")
     (root / "predictions/squad").mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def many(checkout: Path) -> Path:
 
 
 def test_the_threshold_comes_from_held_out_questions_and_the_figures_from_dev(checkout: Path) -> None:
-    metrics = evaluate(task("page"), checkout)
+    metrics = evaluate(task("report"), checkout).metrics
     assert {name: metrics[name] for name in ("null_threshold", "null_threshold_questions")} == {
         "null_threshold": 0.5,
         "null_threshold_questions": 5,
@@ -120,7 +120,7 @@ def test_the_threshold_comes_from_held_out_questions_and_the_figures_from_dev(ch
 
 
 def test_podium_score_says_the_same_of_the_files_of_the_evaluation(checkout: Path) -> None:
-    metrics = evaluate(task("page"), checkout)
+    metrics = evaluate(task("report"), checkout).metrics
     folder, dev = checkout / "evaluation/squad", checkout / "dev.json"
     qas = [{key: one[key] for key in ("id", "question", "answers")} for one in questions("d", DEV)]
     write_json(dev, {"version": "v2.0", "data": [{"paragraphs": [{"context": CONTEXT, "qas": qas}]}]})
@@ -136,7 +136,7 @@ def test_podium_score_says_the_same_of_the_files_of_the_evaluation(checkout: Pat
 
 
 def test_the_page_shows_both_groups_and_the_curve(checkout: Path) -> None:
-    metrics = evaluate(task("page"), checkout)
+    metrics = evaluate(task("report"), checkout).metrics
     page = (checkout / "evaluation/squad/report.html").read_text()
     for said in (
         "2 answerable, 2 unanswerable",
@@ -159,10 +159,10 @@ def test_the_page_shows_both_groups_and_the_curve(checkout: Path) -> None:
 
 
 def test_a_stated_threshold_needs_no_held_out_questions(checkout: Path) -> None:
-    shutil.rmtree(task("spec").rows_folder(artifacts.HELD_OUT, checkout))
+    shutil.rmtree(task("entry").rows_folder(artifacts.HELD_OUT, checkout))
     stated = {"evaluate": {"null_threshold": 1.75}, "rows": {"held_out_fraction": 0.0}}
-    assert task("spec", **stated).predicted == ("dev",)
-    metrics = evaluate(task("page", **stated), checkout)
+    assert task("entry", **stated).predicted == ("dev",)
+    metrics = evaluate(task("report", **stated), checkout).metrics
     assert (metrics["null_threshold"], metrics["HasAns_exact"], metrics["NoAns_exact"]) == (1.75, 100.0, 50.0)
     assert "null_threshold_lower" not in metrics
     assert "The threshold 1.75 was set by a parameter" in (checkout / "evaluation/squad/report.html").read_text()
@@ -171,7 +171,7 @@ def test_a_stated_threshold_needs_no_held_out_questions(checkout: Path) -> None:
 def test_without_the_logits_of_held_out_questions_the_stage_is_named(checkout: Path) -> None:
     (checkout / artifacts.logits_file("squad", artifacts.HELD_OUT)).unlink()
     with pytest.raises(InputError, match="held-out.arrow not found. Run the stage predict"):
-        evaluate(task("page"), checkout)
+        evaluate(task("report"), checkout)
     assert not (checkout / "evaluation/squad").exists()
 
 
@@ -185,13 +185,13 @@ def decided(checkout: Path, **limits: Any) -> dict[str, Any]:
 
 
 def test_a_model_that_is_no_better_than_giving_no_answer_is_refused(checkout: Path) -> None:
-    assert evaluate(task("page"), checkout)["constant_score"] == 50.0
+    assert evaluate(task("report"), checkout).metrics["constant_score"] == 50.0
     [reason] = decided(checkout)["reasons"]
     assert reason.startswith("F1 is no better than giving no answer or the first sentence of")
 
 
 def test_the_gate_has_floors_under_both_groups(many: Path) -> None:
-    evaluate(task("page"), many)
+    evaluate(task("report"), many)
     assert decided(many, min_has_answer_f1=50.0, min_no_answer_exact_match=50.0)["accepted"]
     refused = decided(many, min_has_answer_f1=50.5, min_no_answer_exact_match=51.0)
     assert refused["reasons"] == [
@@ -202,9 +202,9 @@ def test_the_gate_has_floors_under_both_groups(many: Path) -> None:
 
 
 def test_the_gate_tests_both_groups_against_the_released_model_where_it_is_told_to(many: Path) -> None:
-    evaluate(task("page"), many)
+    evaluate(task("report"), many)
     scores = task("scores")
-    examples = scores.read_all(many)
+    _, examples = scores.read_all(many)
     # The released model gives no answer but the wrong one: it is right on all that have none, and on nothing else.
     released = scores_json(scores, examples, {"dev": ["the sea"] * 20 + [""] * 4})
     (many / "predictions/squad-released").mkdir(parents=True)
@@ -217,9 +217,9 @@ def test_the_gate_tests_both_groups_against_the_released_model_where_it_is_told_
 
 
 def test_a_group_without_a_common_question_cannot_be_compared(checkout: Path) -> None:
-    evaluate(task("page"), checkout)
+    evaluate(task("report"), checkout)
     scores = task("scores")
-    released = scores_json(scores, scores.read_all(checkout), {"dev": ["red house", "red house", None, None]})
+    released = scores_json(*scores.read_all(checkout), {"dev": ["red house", "red house", None, None]})
     (checkout / "predictions/squad-released").mkdir(parents=True)
     (checkout / "predictions/squad-released/scores.json").write_text(released)
     found = decided(checkout, max_no_answer_exact_match_drop=100.0)
@@ -229,8 +229,8 @@ def test_a_group_without_a_common_question_cannot_be_compared(checkout: Path) ->
 
 
 def test_a_release_and_a_checkout_say_above_which_odds_a_model_gives_no_answer(checkout: Path, tmp_path: Path) -> None:
-    metrics = evaluate(task("page"), checkout)
-    assert SquadCard(task("spec").entry).settings(metrics) == {"null_threshold": 0.5}
+    metrics = evaluate(task("report"), checkout).metrics
+    assert KINDS["squad"].settings(task("entry"), metrics) == {"null_threshold": 0.5}
     assert read_null_threshold(checkout / "models/squad") == 0.5
     (checkout / "models/squad/model.safetensors").write_bytes(b"other weights")
     assert read_null_threshold(checkout / "models/squad") is None
@@ -242,9 +242,9 @@ def test_a_release_and_a_checkout_say_above_which_odds_a_model_gives_no_answer(c
 
 
 def test_the_card_tells_of_both_groups_and_of_the_threshold(checkout: Path) -> None:
-    metrics, entry = evaluate(task("page"), checkout), task("spec").entry
+    metrics, entry = evaluate(task("report"), checkout).metrics, task("entry")
     known = facts(entry=entry, parameters=values(), metrics=metrics)
-    card = SquadCard(entry).card(known)
+    card = KINDS["squad"].card(known)
     for said in (
         "2 answerable and 2 unanswerable, scored as",
         "by more than 0.5000",
@@ -255,7 +255,7 @@ def test_the_card_tells_of_both_groups_and_of_the_threshold(checkout: Path) -> N
     usage = card.split("```python\n")[1].split("```")[0]
     compile(usage, "card", "exec")
     assert "unanswerable questions (" not in card.split("## Limits")[1].split("##")[0]
-    with_answers_only = SquadCard(facts().entry).card(facts())
+    with_answers_only = KINDS["squad"].card(facts())
     assert "the model always returns a span" in with_answers_only
     assert "null_odds" not in with_answers_only
 
@@ -279,8 +279,8 @@ def test_held_out_questions_must_be_of_both_kinds(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"all of .* questions have an answer.*Raise downstream\.squad\.rows\.held_out"
     ):
-        task("rows").hold_out(source, 0.1)
-    task("rows", evaluate={"null_threshold": 0.0}).hold_out(source, 0.1)
+        task("encoder").hold_out(source, 0.1)
+    task("encoder", evaluate={"null_threshold": 0.0}).hold_out(source, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -305,8 +305,8 @@ def test_parameters_that_do_not_fit_together_are_refused(sections: dict[str, Any
 
 
 def test_only_where_questions_may_have_no_answer_does_a_stage_know_of_it() -> None:
-    assert task("spec").entry.params.options == {"unanswerable": "use"}
-    assert task("spec", data={"unanswerable": "drop"}).entry.params.options == {}
+    assert task("entry").params.options == {"unanswerable": "use"}
+    assert task("entry", data={"unanswerable": "drop"}).params.options == {}
 
 
 def test_a_finished_model_gives_no_answer_above_its_own_odds_or_those_that_are_stated(tmp_path: Path) -> None:

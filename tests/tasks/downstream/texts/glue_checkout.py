@@ -20,7 +20,8 @@ from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.train.job_runner import run_job
 from tasks.downstream.texts.params import GlueDataParams
-from tasks.downstream.texts.task_table import TASKS, TRAIN
+from tasks.downstream.texts.task_table import TASKS
+from tasks.params.entries import TRAIN
 from tasks.stage import artifacts
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tasks.vocabulary.hub_tokenizer import read_vocabulary
@@ -57,9 +58,9 @@ TUNING = {
 def make_glue_data(name: str, path: Path, folder: Path) -> dict[str, int]:
     """Write the examples of a task of GLUE as its stage reads them from `path`; how many each split has."""
     folder.mkdir(parents=True)
-    task = task_with(f"glue-{name}", "examples", data=GlueDataParams(path=str(path)))
+    task = task_with(f"glue-{name}", "reader", data=GlueDataParams(path=str(path)))
     task.write_examples(folder)
-    return {split: pq.read_metadata(folder / f"{split}.parquet").num_rows for split in task.splits}
+    return {split: pq.read_metadata(folder / f"{split}.parquet").num_rows for split in task.entry.splits}
 
 
 def make_checkout(

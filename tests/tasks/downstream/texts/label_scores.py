@@ -39,7 +39,7 @@ def write_split(root: Path, split: str, labels: list[Any], schema: pa.Schema) ->
 
 def write_logits(root: Path, split: str, logits: np.ndarray) -> None:
     """Logits as stage predict leaves them, and the features that they belong to."""
-    rows = part("spec").rows_folder(split, root)
+    rows = part("entry").rows_folder(split, root)
     rows.mkdir(parents=True, exist_ok=True)
     numbers = pa.array(range(len(logits)), pa.int32())
     pq.write_table(pa.table({"feature_id": numbers, "example_index": numbers}), rows / artifacts.FEATURES)

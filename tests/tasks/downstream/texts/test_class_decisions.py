@@ -12,6 +12,9 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from ipu_model.core.files import read_json
 from tasks.downstream.evaluate import evaluate
+from tasks.downstream.texts.schemas import make_schema
+from tasks.downstream.texts.scores import select_thresholds
+from tasks.downstream.texts.task_table import OWN_CLASSES
 from tasks.records.labels import add_labels
 from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
@@ -38,7 +41,7 @@ def draw(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A run up to stage predict."""
-    schema = add_labels(part("spec").schema, CLASSES)
+    schema = add_labels(make_schema(OWN_CLASSES), CLASSES)
     truth, logits = draw(400, 0)
     labels.write_split(tmp_path, "train", truth.tolist(), schema)
     kept = [is_held_out(f"train text {number}", 0.5, seed=0) for number in range(400)]
@@ -55,7 +58,7 @@ def answers_of(root: Path) -> np.ndarray:
 
 
 def test_the_threshold_of_the_second_class_has_the_best_macro_f1_on_held_out_examples(checkout: Path) -> None:
-    metrics, plain = evaluate(part("page", **CHOICE), checkout), evaluate(part("page"), checkout)
+    metrics, plain = evaluate(part("report", **CHOICE), checkout).metrics, evaluate(part("report"), checkout).metrics
     assert metrics["macro_f1"] > plain["macro_f1"] + 5
     truth, logits = draw(400, 0)
     kept = [is_held_out(f"train text {number}", 0.5, seed=0) for number in range(400)]
@@ -67,15 +70,15 @@ def test_the_threshold_of_the_second_class_has_the_best_macro_f1_on_held_out_exa
     assert score(metrics["threshold"]) == pytest.approx(max(map(score, [0.0, *shares])))
     assert metrics["threshold_lower"] <= metrics["threshold"] <= metrics["threshold_upper"]
     assert metrics["threshold_examples"] == sum(kept)
-    assert part("spec", **CHOICE).predicted == ("dev", artifacts.HELD_OUT)
-    assert part("spec", **CHOSEN).predicted == ("dev",)
+    assert part("entry", **CHOICE).predicted == ("dev", artifacts.HELD_OUT)
+    assert part("entry", **CHOSEN).predicted == ("dev",)
     assert not {"threshold", "thresholds", "min_probability", "risk_coverage_area"} & set(plain)
     files = {path.name for path in (checkout / f"evaluation/{NAME}").iterdir()}
     assert files == {"predictions.json", "mistakes.csv", "report.html"}, "no option, no more files"
 
 
 def test_doubtful_texts_get_no_answer_and_the_curve_shows_the_choice(checkout: Path) -> None:
-    metrics = evaluate(part("page", **REJECT), checkout)
+    metrics = evaluate(part("report", **REJECT), checkout).metrics
     truth, answers = draw(150, 1)[0], answers_of(checkout)
     given = answers >= 0
     assert 0.3 < given.mean() < 0.95
@@ -95,12 +98,12 @@ def test_doubtful_texts_get_no_answer_and_the_curve_shows_the_choice(checkout: P
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Risk-coverage curve" in page
     assert f"{metrics['coverage']:.1f}% are answered" in page
-    assert part("card").settings(metrics) == {"min_probability": 0.8}
+    assert select_thresholds(metrics) == {"min_probability": 0.8}
 
 
 def test_the_gate_has_floors_by_class_and_of_answers(checkout: Path) -> None:
     floors = {"min_coverage": 99.0, "min_answered_accuracy": 50.0, "min_f1_by_class": {"spam": 99.0, "ham": 10.0}}
-    metrics = evaluate(part("page", gate=floors, **REJECT), checkout)
+    metrics = evaluate(part("report", gate=floors, **REJECT), checkout).metrics
     truth, answers = draw(150, 1)[0], answers_of(checkout)
     assert metrics["f1_of_spam"] == pytest.approx(100 * f1_score(truth, answers == 1), abs=1e-4)
     reasons = labels.decided(checkout, multilabel=False, gate={**floors, "above_baseline": False}, **REJECT)["reasons"]
@@ -109,8 +112,8 @@ def test_the_gate_has_floors_by_class_and_of_answers(checkout: Path) -> None:
 
 def test_a_record_without_an_answer_has_scores_and_no_label(checkout: Path) -> None:
     task = part("inference", **REJECT)
-    examples = task.read_examples(checkout / artifacts.examples_file(NAME, "dev"))
-    first, second = task.records(examples, task.answer(examples, np.array([[0.0, 0.1], [0.0, 5.0]])), 0)
+    examples = task.scores.read_examples(checkout / artifacts.examples_file(NAME, "dev"))
+    first, second = task.records(examples, task.scores.answer(examples, np.array([[0.0, 0.1], [0.0, 5.0]])), 0)
     assert (first["label"], second["label"]) == (None, "spam")
     assert first["score"] == pytest.approx(0.524979)
     assert first["scores"].keys() == {"ham", "spam"}
@@ -118,6 +121,6 @@ def test_a_record_without_an_answer_has_scores_and_no_label(checkout: Path) -> N
 
 def test_a_threshold_needs_two_classes(tmp_path: Path) -> None:
     task = part("scores", evaluate={"threshold": 0.4})
-    labels.write_split(tmp_path, "dev", [0, 1, 2], add_labels(task.schema, (*CLASSES, "other")))
+    labels.write_split(tmp_path, "dev", [0, 1, 2], add_labels(make_schema(OWN_CLASSES), (*CLASSES, "other")))
     with pytest.raises(InputError, match="threshold needs two classes; the model has 3"):
         task.read_all(tmp_path)

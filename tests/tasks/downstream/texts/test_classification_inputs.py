@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import make_examples
+from tasks.downstream.texts.checks import TextsData
 from tasks.params.schema import validate_params
 from tasks.records.interpretation import read_reading
 from tasks.records.label_forms import match_known
@@ -33,7 +34,7 @@ def put(path: Path, text: str | bytes) -> Path:
 def made(folder: Path, train: Path, dev: Path | None = None, **more: Any) -> Path:
     """The folder of examples of these files."""
     data = {"train_path": str(train), "dev_path": str(dev or train), **more.pop("data", {})}
-    make_examples(part("examples", data, **more), folder / "examples")
+    make_examples(part("reader", data, **more), folder / "examples")
     return folder / "examples"
 
 
@@ -142,7 +143,7 @@ def test_whole_numbers_and_truths_are_the_same_classes_in_every_form(
     folder = made(tmp_path, *files)
     assert read_parquet_labels(folder / "train.parquet") == read_parquet_labels(folder / "dev.parquet") == (classes, ())
     assert {label for *_, label in rows_in(folder, "dev")} == set(classes)
-    assert part("examples", {"train_path": str(files[0]), "dev_path": str(files[1])}).check_files()
+    assert part("reader", {"train_path": str(files[0]), "dev_path": str(files[1])}).check_files().summary
 
 
 def test_parquet_has_the_classes_of_the_other_forms(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_dev_examples_that_no_score_can_be_made_of_are_refused_before_the_first_
     train = put(tmp_path / "a.csv", FILES["csv"].format("0", "1"))
     dev = put(tmp_path / "b.csv", FILES["csv"].format(*labels))
     with pytest.raises(InputError, match=message):
-        part("examples", {"train_path": str(train), "dev_path": str(dev)}).check_files()
+        part("reader", {"train_path": str(train), "dev_path": str(dev)}).check_files()
     with pytest.raises(InputError, match=message):
         made(tmp_path, train, dev)
     assert not (tmp_path / "examples").exists()
@@ -296,8 +297,8 @@ def test_a_floor_of_the_other_kind_of_label_is_refused() -> None:
 
 def test_a_check_before_the_run_reads_the_first_lines_of_each_given_file(tmp_path: Path) -> None:
     train = write_csv(tmp_path / "a.csv", ["text", "label"], TWO)
-    task = part("examples", {"train_path": str(train), "dev_path": None})
-    assert "text is 'text' (by name), label is 'label' (by name)" in task.check_files()
+    task = part("reader", {"train_path": str(train), "dev_path": None})
+    assert "text is 'text' (by name), label is 'label' (by name)" in task.check_files().summary
     put(train, "text,label\nx,\n")
     with pytest.raises(InputError, match="a missing label: --missing-labels drop .*: line 2"):
         task.check_files()
@@ -306,8 +307,8 @@ def test_a_check_before_the_run_reads_the_first_lines_of_each_given_file(tmp_pat
 def test_examples_are_judged_valid_and_their_repetitions_counted(tmp_path: Path) -> None:
     write_texts(tmp_path / "a.csv", 30, seed=0)
     folder = made(tmp_path, tmp_path / "a.csv")
-    task = part("checks", {"train_path": "x"})
-    verdict = validate(task.data(folder), GxValidator())
+    entry = part("entry", {"train_path": "x"})
+    verdict = validate(TextsData(entry, folder), GxValidator())
     assert verdict["valid"], format_failures(verdict, "page")
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert numbers["dev texts also in train"] == 30

@@ -14,9 +14,9 @@ from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows.format import Manifest
 from tasks.downstream.examples import make_examples
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
-from tasks.downstream.rows import PackedSplit, write_rows
-from tasks.downstream.texts.checks import LabelRows
-from tasks.downstream.texts.files import read_split
+from tasks.downstream.packed_rows import PackedSplit, write_rows
+from tasks.downstream.texts.checks import LabelRows, TextsData
+from tasks.downstream.texts.files import ValueForms, read_split
 from tasks.downstream.texts.params import GlueDataParams, GlueRowsParams
 from tasks.downstream.texts.rows import keep_longest_first
 from tasks.downstream.texts.task_table import TASKS
@@ -50,7 +50,7 @@ def put(folder: Path, name: str, files: dict[str, str]) -> Path:
 
 def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
     task = task_with(f"glue-{name}", data=GlueDataParams(path=str(folder)))
-    return [one[:3] for one in read_split(task, split, Interpretation())]
+    return [one[:3] for one in read_split(task, split, Interpretation(), ValueForms())]
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, j
     text = "good\t1\ngood\t1\ngood\t0\n\t1\nbad\t0\n"
     folder = put(tmp_path, "sst2", {"train.tsv": text, "dev.tsv": "bad\t0\n \t1\nnew\t1\n"})
     assert make_glue_data("sst2", folder, tmp_path / "out") == {"train": 4, "dev": 3}
-    checks = task_with("glue-sst2", "checks", data=GlueDataParams(min_examples=2))
-    found = validate(checks.data(tmp_path / "out"), judge)
+    entry = task_with("glue-sst2", data=GlueDataParams(min_examples=2))
+    found = validate(TextsData(entry, tmp_path / "out"), judge)
     assert found["valid"], format_failures(found, "page")
     numbers = {entry["name"]: entry["value"] for entry in found["statistics"]["numbers"]}
     assert numbers["train duplicate texts"] == 2
@@ -182,8 +182,8 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, j
     assert numbers["dev texts also in train"] == 1
     assert numbers["train examples with an empty text, dropped"] == 1
     assert numbers["dev examples with an empty text, kept, because the official metrics include them"] == 1
-    checks = task_with("glue-sst2", "checks", data=GlueDataParams(min_examples=4))
-    few = validate(checks.data(tmp_path / "out"), judge)
+    entry = task_with("glue-sst2", data=GlueDataParams(min_examples=4))
+    few = validate(TextsData(entry, tmp_path / "out"), judge)
     assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_examples"]
 
 
@@ -202,7 +202,7 @@ def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
 def write_split(name: str, split: str, most: int, examples: Path, folder: Path, tokenizer: Path) -> PackedSplit:
     """Rows of one split in a folder of its name, at most N sequences in each."""
     shape = GlueRowsParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
-    task = task_with(name, "rows", rows=shape)
+    task = task_with(name, "encoder", rows=shape)
     return write_rows(task, split, examples / f"{split}.parquet", tokenizer, folder / split)
 
 
@@ -307,7 +307,7 @@ def test_rows_of_another_tokenizer_have_its_template_and_pad_id(tmp_path: Path, 
     make_glue_data("rte", tmp_path / "data", tmp_path / "examples")
     tokenizer = save_fast_tokenizer("roberta", tmp_path / "tokenizer")
     shape = GlueRowsParams(row_length=128, max_sequences_per_row=4, held_out_fraction=0.0)
-    task = task_with("glue-rte", "rows", rows=shape)
+    task = task_with("glue-rte", "encoder", rows=shape)
     source, target = tmp_path / "examples" / "train.parquet", tmp_path / "rows" / "train"
     made = write_rows(task, "train", source, tokenizer, target)
     verdict = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)), judge)

@@ -43,17 +43,17 @@ LIBRARY = {
 def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
     """Metrics of weighted examples are those of scikit-learn and scipy on examples that come N times."""
     task, generator = task_with(f"glue-{name}", "scores"), np.random.default_rng(1)
-    if task.spec.is_regression:
+    if task.task.is_regression:
         truth = generator.random(60) * 5
         guesses = truth + generator.normal(size=60)
     else:
-        truth = generator.integers(len(task.labels), size=60).astype(float)
-        guesses = np.where(generator.random(60) < 0.7, truth, generator.integers(len(task.labels), size=60))
+        truth = generator.integers(len(task.task.labels), size=60).astype(float)
+        guesses = np.where(generator.random(60) < 0.7, truth, generator.integers(len(task.task.labels), size=60))
     weights = generator.integers(0, 4, size=(3, 60))
-    for name in task.spec.metrics:
+    for name in task.task.metrics:
         again = [100 * LIBRARY[name](truth.repeat(row), guesses.repeat(row)) for row in weights]
         assert WEIGHTED[name](outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
-    outcomes = dict.fromkeys(task.development, outcomes_of(truth, guesses))
+    outcomes = dict.fromkeys(task.entry.development, outcomes_of(truth, guesses))
     exact = task.metrics.compute(outcomes)
     [found] = task.metrics.resample([outcomes])
     assert set(found) == set(exact)
@@ -88,11 +88,11 @@ def test_predictions_are_compared_on_the_same_resamples():
 def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better():
     labels = np.array([0, 0, 0, 1, 1.0])
     tasks = {name: task_with(f"glue-{name}", "scores") for name in ("sst2", "mrpc", "stsb")}
-    found = {name: task.baseline_outcomes({"dev": dev_set(task, ["x"] * 5, labels)}) for name, task in tasks.items()}
-    assert found["sst2"]["dev"][:, 1].tolist() == [0] * 5
-    assert found["mrpc"]["dev"][:, 1].tolist() == [1] * 5  # F1 57.1 and accuracy 40 beat 0, 60
+    found = {name: task.baseline({"dev": dev_set(task, ["x"] * 5, labels)}) for name, task in tasks.items()}
+    assert found["sst2"].outcomes["dev"][:, 1].tolist() == [0] * 5
+    assert found["mrpc"].outcomes["dev"][:, 1].tolist() == [1] * 5  # F1 57.1 and accuracy 40 beat 0, 60
     nothing = {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
-    assert tasks["stsb"].metrics.compute(found["stsb"]) == nothing
+    assert tasks["stsb"].metrics.compute(found["stsb"].outcomes) == nothing
 
 
 def test_two_development_sets_have_names_of_their_own():

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import make_examples
+from tasks.downstream.texts.checks import TextsData
 from tasks.downstream.texts.labels import LabelReader
 from tasks.downstream.texts.params import ClassificationDataParams
 from tasks.downstream.texts.task_table import text_task
@@ -54,10 +55,10 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any],
 
 def read(folder: Path, data: dict[str, Any], **more: Any) -> list[Any]:
     """Labels of the training examples by name, checked before the run, made by the stage and validated."""
-    task = part("examples", data, **more)
+    task = part("reader", data, **more)
     task.check_files()
     make_examples(task, folder)
-    verdict = validate(part("checks", {"min_examples": 1, **data}, **more).data(folder), LimitValidator())
+    verdict = validate(TextsData(part("entry", {"min_examples": 1, **data}, **more), folder), LimitValidator())
     assert verdict["valid"], verdict
     table = pq.read_table(folder / "train.parquet")["label"].to_pylist()
     if more.get("regression"):
@@ -72,7 +73,7 @@ def test_a_label_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path: P
     case, message, found, data, options, labels = CASES[name]
     paths = {f"{split}_path": str(next(EDGES.glob(f"{case}-{split}.*"))) for split in ("train", "dev")}
     with pytest.raises(InputError, match=message):
-        part("examples", paths, **found).check_files()
+        part("reader", paths, **found).check_files()
     assert read(tmp_path / "examples", {**paths, **data}, **options)[: len(labels)] == labels
 
 
@@ -127,7 +128,7 @@ def test_labels_that_may_mean_something_else_are_refused_before_the_run(tmp_path
     path = labels_file(tmp_path / "a.jsonl", labels)
     several = any(isinstance(label, list) for label in labels)
     with pytest.raises(InputError, match=message):
-        part("examples", {"train_path": path, "dev_path": path, **data}, multilabel=several).check_files()
+        part("reader", {"train_path": path, "dev_path": path, **data}, multilabel=several).check_files()
 
 
 READ: dict[str, tuple[list[Any], dict[str, Any], list[Any]]] = {
@@ -180,7 +181,7 @@ def test_a_dot_or_a_comma_of_two_meanings_is_refused_and_each_option_reads_it(tm
         assert read(tmp_path / "examples", data, regression=True) == found
         return
     with pytest.raises(InputError, match=found):
-        part("examples", data, regression=True).check_files()
+        part("reader", data, regression=True).check_files()
 
 
 def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path: Path) -> None:
@@ -189,9 +190,9 @@ def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.csv"
         path.write_text("text;label\n" + "".join(f"{name} {cell};{cell}\n" for cell in cells))
         paths[f"{name}_path"] = str(path)
-    make_examples(part("examples", paths, regression=True), tmp_path / "examples")
+    make_examples(part("reader", paths, regression=True), tmp_path / "examples")
     assert pq.read_table(tmp_path / "examples" / "dev.parquet")["label"].to_pylist() == pytest.approx([975, 1.213])
-    alone = part("examples", {"train_path": paths["dev_path"], "dev_path": paths["dev_path"]}, regression=True)
+    alone = part("reader", {"train_path": paths["dev_path"], "dev_path": paths["dev_path"]}, regression=True)
     with pytest.raises(InputError, match="a value such as 1.213"):
         alone.check_files()
 
@@ -214,7 +215,7 @@ def test_rows_in_a_quoted_cell_are_refused_and_lines_of_a_text_are_not(tmp_path:
     text, how, found = TABLES[name]
     path = tmp_path / "a.csv"
     path.write_text(text)
-    task = part("examples", {"train_path": str(path), "dev_path": str(path), **how})
+    task = part("reader", {"train_path": str(path), "dev_path": str(path), **how})
     if isinstance(found, str):
         with pytest.raises(InputError, match=found):
             task.check_files()
@@ -234,20 +235,20 @@ def test_what_an_annotator_did_not_accept_is_no_example(tmp_path: Path) -> None:
     paths = {"train_path": str(path), "dev_path": str(path)}
     said = r"did not accept .*: leave such lines out, as grep (.*) FILE does: line 2 \('reject'\), line 4 \('ignore'\)"
     with pytest.raises(InputError, match=said) as error:
-        part("examples", paths).check_files()
+        part("reader", paths).check_files()
     [pattern] = re.findall(r"grep '(.*?)' FILE", str(error.value))
     kept = subprocess.run(["grep", pattern, path], capture_output=True, text=True, check=True).stdout
     assert kept == rows[0] + rows[2]
     path.write_text("".join(rows[::2]).replace('"ab"', '"a"', 1))
-    part("examples", paths).check_files()
+    part("reader", paths).check_files()
 
 
 def test_dev_labels_that_are_spelled_otherwise_than_in_train_are_refused_or_folded(tmp_path: Path) -> None:
     paths = {"train_path": labels_file(tmp_path / "a.jsonl", ["Good", "bad", "Good"])}
     paths["dev_path"] = labels_file(tmp_path / "b.jsonl", ["good", "bad"])
     with pytest.raises(InputError, match=r"dev_path: dev has good, training has Good: labels that differ only in case"):
-        part("examples", paths).check_files()
-    make_examples(part("examples", {**paths, "similar_labels": "fold"}), tmp_path / "examples")
+        part("reader", paths).check_files()
+    make_examples(part("reader", {**paths, "similar_labels": "fold"}), tmp_path / "examples")
     dev = tmp_path / "examples" / "dev.parquet"
     assert (pq.read_table(dev)["label"].to_pylist(), read_parquet_labels(dev)) == ([0, 1], (("Good", "bad"), ()))
     assert read_reading(tmp_path / "examples")["inputs"]["dev"]["labels"] == "labels are 2 names (bad, good)"

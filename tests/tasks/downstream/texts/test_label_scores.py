@@ -15,10 +15,14 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 
 from ipu_model.core.files import read_json, write_json
+from tasks.downstream.card import without_unlearnt
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.inference.predict import open_writer
-from tasks.downstream.texts.inference import TextsInference
+from tasks.downstream.kind import KINDS
+from tasks.downstream.texts.schemas import make_schema
+from tasks.downstream.texts.scores import select_thresholds
+from tasks.downstream.texts.task_table import OWN_LABELS
 from tasks.records.labels import add_labels
 from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
@@ -48,7 +52,7 @@ def draw(count: int, seed: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndar
 def checkout(tmp_path: Path) -> Path:
     """A run up to stage predict; dev has a label that train lacks."""
     train, logits = draw(400, 0, shift=1.5)
-    schema = part("spec").schema
+    schema = make_schema(OWN_LABELS)
     write_split(tmp_path, "train", list(map(numbers_of, train)), add_labels(schema, LABELS))
     kept = [is_held_out(f"train text {number}", 0.5, seed=0) for number in range(400)]
     write_logits(tmp_path, artifacts.HELD_OUT, logits[kept])
@@ -84,7 +88,7 @@ def mark(lists: list[list[int]]) -> np.ndarray:
 
 @pytest.mark.parametrize("threshold", [None, 0.3, "auto", "per_label"])
 def test_scores_are_those_of_scikit_learn_on_the_same_answers(checkout: Path, threshold: Any) -> None:
-    metrics = evaluate(part("page", evaluate={"threshold": threshold}, **CHOSEN), checkout)
+    metrics = evaluate(part("report", evaluate={"threshold": threshold}, **CHOSEN), checkout).metrics
     truth, answers = truth_of(checkout), answers_of(checkout)
     assert not truth[:, 2].any(), "never true"
     assert not answers[:, 4].any(), "never predicted"
@@ -111,19 +115,17 @@ def best_by_trying(scores: np.ndarray, truth: np.ndarray) -> float:
 
 
 def test_thresholds_have_the_best_f1_on_held_out_examples(checkout: Path) -> None:
-    task = part("scores", evaluate={"threshold": "per_label"}, **CHOSEN)
-    task.prepare(checkout)
+    task = part("scores", evaluate={"threshold": "per_label"}, **CHOSEN).prepare(checkout)
     train, logits = draw(400, 0, shift=1.5)
     kept = [is_held_out(f"train text {number}", 0.5, seed=0) for number in range(400)]
     truth, shares = train[kept], 1 / (1 + np.exp(-logits[kept].astype(np.float32).astype(float)))
-    for number, chosen in enumerate(task.form.thresholds):
+    for number, chosen in enumerate(task.chosen):
         found = f1_score(truth[:, number], shares[:, number] > chosen.value, zero_division=0)
         assert found == pytest.approx(best_by_trying(shares[:, number], truth[:, number]))
         assert chosen.examples == (0 if number == 2 else sum(kept))
-    assert task.form.thresholds[2].value == 0.5, "no held-out example has this label"
-    task = part("scores", evaluate={"threshold": "auto"}, **CHOSEN)
-    task.prepare(checkout)
-    [chosen] = task.form.thresholds
+    assert task.chosen[2].value == 0.5, "no held-out example has this label"
+    task = part("scores", evaluate={"threshold": "auto"}, **CHOSEN).prepare(checkout)
+    [chosen] = task.chosen
     assert chosen.low <= chosen.value <= chosen.high
     found = f1_score(truth.ravel(), shares.ravel() > chosen.value)
     assert found == pytest.approx(best_by_trying(shares.ravel(), truth.ravel()))
@@ -131,7 +133,8 @@ def test_thresholds_have_the_best_f1_on_held_out_examples(checkout: Path) -> Non
 
 def test_a_chosen_threshold_scores_better_than_a_half_where_logits_are_low(checkout: Path) -> None:
     found = [
-        evaluate(part("page", evaluate={"threshold": one}, **CHOSEN), checkout)["micro_f1"] for one in (None, "auto")
+        evaluate(part("report", evaluate={"threshold": one}, **CHOSEN), checkout).metrics["micro_f1"]
+        for one in (None, "auto")
     ]
     assert found[1] > found[0] + 5
 
@@ -139,7 +142,7 @@ def test_a_chosen_threshold_scores_better_than_a_half_where_logits_are_low(check
 def test_the_gate_has_floors_by_label_and_compares_with_the_best_set_of_labels(checkout: Path) -> None:
     how = {"evaluate": {"threshold": "per_label"}, **CHOSEN}
     floors = {"min_micro_f1": 60.0, "min_macro_f1": 10.0, "min_f1_by_class": {"sport": 40.0, "war": 1.0}}
-    metrics = evaluate(part("page", gate=floors, **how), checkout)
+    metrics = evaluate(part("report", gate=floors, **how), checkout).metrics
     found = decided(checkout, gate=floors, **how)
     assert found["reasons"] == ["F1 of war is 0.00, below the floor of 1 (downstream.mine.gate.min_f1_by_class.war)."]
     truth = truth_of(checkout)
@@ -149,14 +152,13 @@ def test_the_gate_has_floors_by_label_and_compares_with_the_best_set_of_labels(c
     best = max(f1_score(truth, one, average="micro") for one in sets)
     assert metrics["constant_score"] == pytest.approx(100 * best, abs=1e-4)
     with pytest.raises(InputError, match=r"min_f1_by_class\.tennis: there is no such class; classes are art, sport"):
-        evaluate(part("page", gate={"min_f1_by_class": {"tennis": 1.0}}, **how), checkout)
+        evaluate(part("report", gate={"min_f1_by_class": {"tennis": 1.0}}, **how), checkout)
 
 
 def test_the_gate_compares_with_the_released_model_example_by_example(checkout: Path) -> None:
     how: dict[str, Any] = {"evaluate": {"threshold": "auto"}, **CHOSEN}
-    evaluate(part("page", **how), checkout)
-    task = part("scores", **how)
-    examples = task.read_all(checkout)
+    evaluate(part("report", **how), checkout)
+    task, examples = part("scores", **how).read_all(checkout)
     perfect = [numbers_of(one[:4]) for one in truth_of(checkout)]
     folder = checkout / artifacts.released_scores(NAME)
     folder.mkdir(parents=True)
@@ -171,7 +173,7 @@ def test_the_gate_compares_with_the_released_model_example_by_example(checkout: 
 @pytest.mark.parametrize("threshold", ["auto", "per_label"])
 def test_the_gate_refuses_thresholds_that_do_not_give_the_predictions(checkout: Path, threshold: str) -> None:
     how: dict[str, Any] = {"evaluate": {"threshold": threshold}, **CHOSEN}
-    metrics = evaluate(part("page", **how), checkout)
+    metrics = evaluate(part("report", **how), checkout).metrics
     assert decided(checkout, **how)["accepted"]
     one = metrics["thresholds"][0] if threshold == "per_label" else metrics
     one["threshold"] += 0.2
@@ -182,26 +184,25 @@ def test_the_gate_refuses_thresholds_that_do_not_give_the_predictions(checkout: 
 
 @pytest.mark.parametrize("threshold", ["auto", "per_label"])
 def test_a_run_and_a_release_record_the_thresholds_of_a_model(checkout: Path, threshold: str) -> None:
-    metrics = evaluate(part("page", evaluate={"threshold": threshold}, **CHOSEN), checkout)
+    metrics = evaluate(part("report", evaluate={"threshold": threshold}, **CHOSEN), checkout).metrics
     model, release = checkout / "models" / NAME, checkout / "release"
     release.mkdir()
-    write_json(release / "podium.json", part("card").settings(metrics))
-    used = part("scores", evaluate={"threshold": threshold}, **CHOSEN)
-    used.prepare(checkout)
-    values = [one.value for one in used.form.thresholds]
+    write_json(release / "podium.json", select_thresholds(metrics))
+    used = part("scores", evaluate={"threshold": threshold}, **CHOSEN).prepare(checkout)
+    values = [one.value for one in used.chosen]
     for folder in (model, release):
-        found = TextsInference.read_params(folder)["evaluate"]["threshold"]
+        found = KINDS["classification"].read_params(folder)["evaluate"]["threshold"]
         assert (list(found.values()) if isinstance(found, dict) else [found]) == values
-        applied = part("scores", evaluate={"threshold": found})
-        applied.read_all(checkout)
-        assert [one.value for one in applied.form.thresholds] == values
+        applied, examples = part("scores", evaluate={"threshold": found}).read_all(checkout)
+        answers = applied.answer(examples["dev"], np.zeros((120, 4)))
+        assert [one.value for one in answers.form.thresholds] == values
     write_json(release / "podium.json", {"threshold": "high"})
     with pytest.raises(ParamsError, match=r"evaluate\.threshold"):
-        part("scores", **TextsInference.read_params(release))
+        part("scores", **KINDS["classification"].read_params(release))
 
 
 def test_the_page_has_a_row_per_label_and_names_in_the_mistakes(checkout: Path) -> None:
-    metrics = evaluate(part("page", evaluate={"threshold": "per_label"}, **CHOSEN), checkout)
+    metrics = evaluate(part("report", evaluate={"threshold": "per_label"}, **CHOSEN), checkout).metrics
     page = (checkout / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
     by_label = {one["label"]: one["threshold"] for one in metrics["thresholds"]}
     for one in (found for found in metrics["slices"] if found["by"] == "label"):
@@ -216,15 +217,15 @@ def test_the_page_has_a_row_per_label_and_names_in_the_mistakes(checkout: Path) 
         assert f"{row}<small>{'; '.join(notes)}</small>" in page
     assert page.count("threshold in use") == len(by_label), "a ring on the curve of each label"
     assert "art, sport" in page
-    published = part("card").released_metrics(metrics)
+    published = without_unlearnt(metrics)
     assert [one["slice"] for one in published["slices"] if one["by"] == "label"] == list(LABELS)
 
 
 def test_predictions_are_names_with_the_scores_of_all_labels(checkout: Path) -> None:
     task = part("inference", evaluate={"threshold": 0.3})
-    examples = task.read_examples(checkout / artifacts.examples_file(NAME, "dev"))
+    examples = task.scores.read_examples(checkout / artifacts.examples_file(NAME, "dev"))
     logits = np.array([[2.0, -3.0, 0.0, -1.0], [-5.0] * 4])
-    records = list(task.records(examples, task.answer(examples, logits), 0))
+    records = list(task.records(examples, task.scores.answer(examples, logits), 0))
     assert [one["labels"] for one in records] == [["art", "war"], []]
     assert records[0]["scores"] == pytest.approx(dict(zip(LABELS, 1 / (1 + np.exp(-logits[0])), strict=True)), abs=1e-6)
     stream, schema = io.BytesIO(), pa.schema([("id", pa.string()), *task.record_schema(LABELS, 0)])
@@ -249,4 +250,4 @@ def test_predictions_are_names_with_the_scores_of_all_labels(checkout: Path) -> 
 )
 def test_decisions_that_do_not_fit_the_labels_are_refused_before_a_run(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(ParamsError, match=message):
-        part("spec", **sections)
+        part("entry", **sections)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import make_examples
-from tasks.downstream.texts.examples import TextsExamples
+from tasks.downstream.texts.examples import recipe_for
 from tasks.params.schema import validate_params
 from tasks.records.interpretation import read_reading
 from tasks.records.labels import read_parquet_labels
@@ -49,7 +49,7 @@ def put(path: Path, text: str) -> Path:
 
 def made(folder: Path, train: Path, dev: Path | None = None, **data: Any) -> Path:
     """The folder of examples of these files."""
-    task = part("examples", {"train_path": str(train), "dev_path": str(dev or train), **data}, multilabel=True)
+    task = part("reader", {"train_path": str(train), "dev_path": str(dev or train), **data}, multilabel=True)
     task.check_files()
     make_examples(task, folder / "examples")
     return folder / "examples"
@@ -119,7 +119,7 @@ def test_what_cannot_be_meant_is_refused_with_its_place(tmp_path: Path, name: st
 
 def test_a_list_for_one_class_names_the_parameter(tmp_path: Path) -> None:
     path = put(tmp_path / "a.jsonl", lines_of(ROWS))
-    task = part("examples", {"train_path": str(path), "dev_path": str(path)})
+    task = part("reader", {"train_path": str(path), "dev_path": str(path)})
     with pytest.raises(
         InputError, match=r"a list of labels \(for several labels set multilabel: true, or pass --multilabel\): line 1"
     ):
@@ -165,9 +165,9 @@ DETECTED: dict[str, Data] = {
 @pytest.mark.parametrize("text", DETECTED)
 def test_several_labels_are_detected_where_nothing_else_can_be_meant(tmp_path: Path, text: str) -> None:
     path = put(tmp_path / f"a.{'jsonl' if text.startswith('{') else 'csv'}", text)
-    assert TextsExamples.recipe_for(path, {"columns": {}}) == DETECTED[text]
-    assert TextsExamples.recipe_for(path, {"columns": {}, "regression": True}) == {}
-    assert TextsExamples.recipe_for(tmp_path / "none", {"columns": {}}) == {}
+    assert recipe_for(path, {"columns": {}}) == DETECTED[text]
+    assert recipe_for(path, {"columns": {}, "regression": True}) == {}
+    assert recipe_for(tmp_path / "none", {"columns": {}}) == {}
 
 
 def test_flags_of_toxic_comments_are_the_labels_in_the_file(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_flags_of_toxic_comments_are_the_labels_in_the_file(tmp_path: Path) -> N
         quoted = comment.replace('"', '""')
         text += f'"{number}","{quoted}",' + ",".join(str(int(name in labels)) for name in names) + "\r\n"
     path = put(tmp_path / "train.csv", text)
-    found = TextsExamples.recipe_for(path, {"columns": {"text": "comment_text"}})
+    found = recipe_for(path, {"columns": {"text": "comment_text"}})
     assert found == {"multilabel": True, "data.columns.label": names}
     examples = made(tmp_path, path, columns={"text": "comment_text", "label": names, "id": "id"})
     assert labels_in(examples) == [labels for _, _, labels in rows]
@@ -187,8 +187,6 @@ def test_flags_of_toxic_comments_are_the_labels_in_the_file(tmp_path: Path) -> N
 
 def test_columns_named_on_the_command_line_are_labels(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "words,new,bad,when\na,0,1,0\n")
-    assert TextsExamples.recipe_for(path, {"columns": {"text": "words", "label": ["new", "bad"]}}) == {
-        "multilabel": True
-    }
-    found = TextsExamples.recipe_for(path, {"columns": {"text": "words", "id": "when"}})
+    assert recipe_for(path, {"columns": {"text": "words", "label": ["new", "bad"]}}) == {"multilabel": True}
+    found = recipe_for(path, {"columns": {"text": "words", "id": "when"}})
     assert found == {"multilabel": True, "data.columns.label": ["new", "bad"]}
