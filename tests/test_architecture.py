@@ -293,7 +293,7 @@ def code_of(stage):
 def makers_of(name):
     """The project's files that decide what a stage makes: all that its command can import, the frame left out.
 
-    Modules of parameters say nothing that the parameters do not, but labels that a table states are no parameters.
+    A module of parameters says nothing that the parameters do not; the labels of a table are none.
     """
     stage = dvc_stages()[name]
     needed = import_closure(module_file(module_of(stage)))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Protocol):
-    """What a kind of task states, and its parts for an entry."""
+    """Kind of task: what it states, and its parts for an entry."""
 
     @property
     def params(self) -> type[EntryParams]:
@@ -87,7 +87,7 @@ class Kind(Protocol):
         """Return the report of an evaluation."""
 
     def inference(self, entry: Entry) -> "AnyInference":
-        """Return what `podium evaluate` and `podium predict` need."""
+        """Return the reading of files without labels, and the conversion of answers to records."""
 
     def card(self, facts: "CardFacts") -> str:
         """Return README.md of a release; see `tasks.downstream.card.write_card`.

@@ -17,7 +17,7 @@ WHOLE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class CheckedFiles:
-    """What the check of the user's files found before a run, or what the parameters alone say."""
+    """Findings of the check of the user's files before a run, or of the parameters alone."""
 
     summary: str = ""
     """Names of the files and a short description."""

@@ -171,8 +171,9 @@ def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
     outcomes = {"dev": task.outcomes(examples, predictions)}
     slices = page.slices("dev", examples, logits, answers, outcomes["dev"])
     calibrated, curve = judge_confidences(task, {"dev": examples}, {"dev": answers}, outcomes)
+    baseline = task.baseline({"dev": examples})
     metrics = {
-        **task.figures(outcomes, task.baseline({"dev": examples})),
+        **task.figures(outcomes, baseline),
         **({} if calibrated is None else calibrated.record()),
         "answered": len(predictions),
         "files": FILES,
@@ -193,5 +194,6 @@ def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
         curve,
         ABOUT,
         page.own_curve({"dev": examples}, {"dev": answers}),
+        baseline.name if baseline else "",
     )
     return dataclasses.replace(view, metrics={**metrics, **page.more_figures(view)})

@@ -68,7 +68,7 @@ PRODIGY = {ANSWER: ColumnSpec((ANSWER,), ""), "task": ColumnSpec(("_task_hash",)
 
 @dataclass
 class ValueForms:
-    """What the values of the splits that were read show about those of the next."""
+    """Findings on the values of earlier splits, for the next."""
 
     has_decimals: bool = False
     """They have decimal points, so that dots in other splits do not group digits."""

@@ -25,7 +25,7 @@ SEVERAL = "multi_label_classification"
 
 
 class Texts:
-    """What both kinds share; see `tasks.downstream.kind.Kind`."""
+    """Parts of both kinds; see `tasks.downstream.kind.Kind`."""
 
     suffix = "ForSequenceClassification"
 
