@@ -81,11 +81,6 @@ class CardFacts:
         return [phase for phase in PHASES if f"pretrain-{phase}" in trained]
 
 
-def without_unlearnt(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics without text of the user: without types or labels that the model does not know."""
-    return {**metrics, "slices": [part for part in metrics.get("slices", []) if part.get("learnt", True)]}
-
-
 def write_card(
     module: str,
     template: str,

@@ -96,12 +96,6 @@ class Kind(Protocol):
             PublishError: a score is missing, or is not a finite number.
         """
 
-    def settings(self, entry: Entry, metrics: "Mapping[str, Any]") -> dict[str, Any]:
-        """Return settings that inference needs in addition to weights and tokenizer, for podium.json of the release."""
-
-    def released_metrics(self, metrics: "Mapping[str, Any]") -> dict[str, Any]:
-        """Return the metrics without text of the user."""
-
 
 KINDS: dict[str, Kind] = {"classification": Classification(), "glue": Glue(), "ner": Ner(), "squad": Squad()}
 

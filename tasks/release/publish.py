@@ -160,10 +160,10 @@ class Publication:
             CARD: card,
             PROVENANCE: format_json(origin),
             STAGE_RUNS: format_json(self.made_by),
-            METRICS: format_json(metrics if examples else kind.released_metrics(metrics)),
+            METRICS: format_json(metrics if examples else scored.released_metrics(metrics)),
             SCORES: scores_json(scored, answered, scored.read_predictions(copies / subject.predictions, answered)),
         }
-        if settings := kind.settings(self.entry, metrics) | ({PREFERRED: preferred} if preferred else {}):
+        if settings := scored.settings(metrics) | ({PREFERRED: preferred} if preferred else {}):
             texts[SETTINGS] = format_json(settings)
             texts["config.json"] = format_json({**config, "podium": settings})
         accepted = [one["name"] for one in files if one["accepted"] and one["name"] != WEIGHTS]

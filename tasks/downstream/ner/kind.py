@@ -80,11 +80,3 @@ class Ner:
         from tasks.downstream.ner.card import make_card
 
         return make_card(facts)
-
-    def settings(self, entry: Entry, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        return {}
-
-    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        from tasks.downstream.card import without_unlearnt
-
-        return without_unlearnt(metrics)

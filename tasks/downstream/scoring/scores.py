@@ -74,6 +74,8 @@ class Scores(ABC, Generic[E, L, A]):
     entry: Entry
     counted: ClassVar[str] = "examples"
     """Key of the number of examples in the metrics file."""
+    private_slices: ClassVar[tuple[str, ...]] = ()
+    """Properties of slices whose values are the user's text."""
 
     @property
     @abstractmethod
@@ -236,6 +238,15 @@ class Scores(ABC, Generic[E, L, A]):
         Raises:
             InputError: they do not, or a file is missing.
         """
+
+    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings that inference needs in addition to weights and tokenizer, for podium.json of the release."""
+        return {}
+
+    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metrics without text of the user: without types or labels that the model does not know."""
+        slices = [one for one in metrics.get("slices", []) if one.get("learnt", True)]
+        return {**metrics, "slices": [one for one in slices if one.get("by") not in self.private_slices]}
 
     def know_labels(self, root: Path) -> Self:
         """Return the scores with the classes of the examples in the checkout `root`, if metrics need them."""

@@ -1,12 +1,9 @@
 """Model card of a question answering model."""
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
 
 from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, score_of, write_card
 from tasks.downstream.squad.answers import NULL_THRESHOLD
-from tasks.downstream.squad.page import TITLE
 from tasks.downstream.squad.scores import SquadScores
 
 TASK = "question-answering"
@@ -54,8 +51,3 @@ def make_card(scores: SquadScores, facts: CardFacts) -> str:
         baseline=score_of(metrics, "constant_score") if "constant_score" in metrics else None,
         ask=f'podium ask {folder} "question" --context "text"',
     )
-
-
-def without_titles(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics without slices by title, because titles are the user's text."""
-    return {**metrics, "slices": [part for part in metrics["slices"] if part.get("by") != TITLE]}

@@ -86,13 +86,3 @@ class Squad:
         from tasks.downstream.squad.card import make_card
 
         return make_card(self.scores(facts.entry), facts)
-
-    def settings(self, entry: Entry, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        from tasks.downstream.squad.answers import NULL_THRESHOLD
-
-        return {NULL_THRESHOLD: metrics[NULL_THRESHOLD]} if self.scores(entry).nullable else {}
-
-    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        from tasks.downstream.squad.card import without_titles
-
-        return without_titles(metrics)

@@ -18,7 +18,7 @@ from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, best_span, null_odds
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.score_files import best_figures
-from tasks.downstream.squad.scores import EXACT, OVERALL, OVERLAP, SquadScores, has_answers
+from tasks.downstream.squad.scores import EXACT, OVERALL, OVERLAP, TITLE, SquadScores, has_answers
 from tasks.pages.markup import csv_text
 from tasks.pages.render import render_html
 
@@ -30,7 +30,6 @@ PROBABILITY = "The probability is that of the best answer among the n best."
 BAR_TITLES = {"f1": "F1", "exact_match": "EM"}
 KIND = "answer"
 QUESTION_WORD, ANSWER_LENGTH, CONTEXT_LENGTH, WINDOWS = "question word", "answer length", "context length", "windows"
-TITLE = "title"
 TITLES = 50
 """Maximum number of titles with a slice, those with the most questions."""
 TITLE_QUESTIONS = 5

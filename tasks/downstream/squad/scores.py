@@ -16,6 +16,7 @@ from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, m
 from tasks.downstream.scoring.scores import BASELINE, Baseline, Limit, Scores
 from tasks.downstream.scoring.thresholds import ChosenThreshold
 from tasks.downstream.squad.answers import (
+    NULL_THRESHOLD,
     Answer,
     SquadWindows,
     WindowFiles,
@@ -34,6 +35,8 @@ from tasks.stage import artifacts
 from tasks.stage.artifacts import HELD_OUT
 from tasks.stage.errors import InputError
 
+TITLE = "title"
+"""Property of slices by the title of a context."""
 EXACT, OVERLAP = -2, -1
 """Last columns of outcomes."""
 F1 = mean_metric("f1", "F1", OVERLAP)
@@ -81,6 +84,7 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
     """Spans with the largest sum of logits, scored by exact match and F1."""
 
     counted: ClassVar[str] = "total"
+    private_slices: ClassVar[tuple[str, ...]] = (TITLE,)
     chosen: ChosenThreshold | None = None
     """No-answer threshold that held-out questions chose."""
     answered: bool = True
@@ -261,6 +265,9 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
         keys = {"f1": "f1", "exact" if self.nullable else "exact_match": "exact_match"}
         keys |= {"HasAns_f1": "has_answer_f1", "NoAns_exact": "no_answer_exact_match"} if self.nullable else {}
         return tuple(self.make_limit(metric, f"min_{key}", f"max_{key}_drop") for metric, key in keys.items())
+
+    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        return {NULL_THRESHOLD: metrics[NULL_THRESHOLD]} if self.nullable else {}
 
     def is_possible(self, quantities: Sequence[float]) -> bool:
         return quantities[EXACT] in (0, 1) and 0 <= quantities[OVERLAP] <= 1

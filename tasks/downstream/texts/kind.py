@@ -85,16 +85,6 @@ class Texts:
 
         return make_card(self.scores(facts.entry), facts)
 
-    def settings(self, entry: Entry, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        from tasks.downstream.texts.scores import select_thresholds
-
-        return select_thresholds(metrics)
-
-    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        from tasks.downstream.card import without_unlearnt
-
-        return without_unlearnt(metrics)
-
 
 class Classification(Texts):
     """Kind `classification`: your own texts."""

@@ -274,6 +274,9 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
             *(Limit(f"f1_of_{one}", floor, f"min_f1_by_class.{one}", None, "") for one, floor in by_class),
         )
 
+    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        return select_thresholds(metrics)
+
     def is_possible(self, quantities: Sequence[float]) -> bool:
         return self.form.is_possible(quantities)
 

@@ -230,7 +230,7 @@ def test_a_group_without_a_common_question_cannot_be_compared(checkout: Path) ->
 
 def test_a_release_and_a_checkout_say_above_which_odds_a_model_gives_no_answer(checkout: Path, tmp_path: Path) -> None:
     metrics = evaluate(task("report"), checkout).metrics
-    assert KINDS["squad"].settings(task("entry"), metrics) == {"null_threshold": 0.5}
+    assert task("scores").settings(metrics) == {"null_threshold": 0.5}
     assert read_null_threshold(checkout / "models/squad") == 0.5
     (checkout / "models/squad/model.safetensors").write_bytes(b"other weights")
     assert read_null_threshold(checkout / "models/squad") is None

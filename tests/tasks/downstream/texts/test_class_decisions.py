@@ -13,7 +13,6 @@ from sklearn.metrics import accuracy_score, f1_score
 from ipu_model.core.files import read_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.texts.schemas import make_schema
-from tasks.downstream.texts.scores import select_thresholds
 from tasks.downstream.texts.task_table import OWN_CLASSES
 from tasks.records.labels import add_labels
 from tasks.rows.held_out import is_held_out
@@ -98,7 +97,7 @@ def test_doubtful_texts_get_no_answer_and_the_curve_shows_the_choice(checkout: P
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Risk-coverage curve" in page
     assert f"{metrics['coverage']:.1f}% are answered" in page
-    assert select_thresholds(metrics) == {"min_probability": 0.8}
+    assert part("scores").settings(metrics) == {"min_probability": 0.8}
 
 
 def test_the_gate_has_floors_by_class_and_of_answers(checkout: Path) -> None:

@@ -15,13 +15,11 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 
 from ipu_model.core.files import read_json, write_json
-from tasks.downstream.card import without_unlearnt
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.inference.predict import open_writer
 from tasks.downstream.kind import KINDS
 from tasks.downstream.texts.schemas import make_schema
-from tasks.downstream.texts.scores import select_thresholds
 from tasks.downstream.texts.task_table import OWN_LABELS
 from tasks.records.labels import add_labels
 from tasks.rows.held_out import is_held_out
@@ -187,7 +185,7 @@ def test_a_run_and_a_release_record_the_thresholds_of_a_model(checkout: Path, th
     metrics = evaluate(part("report", evaluate={"threshold": threshold}, **CHOSEN), checkout).metrics
     model, release = checkout / "models" / NAME, checkout / "release"
     release.mkdir()
-    write_json(release / "podium.json", select_thresholds(metrics))
+    write_json(release / "podium.json", part("scores").settings(metrics))
     used = part("scores", evaluate={"threshold": threshold}, **CHOSEN).prepare(checkout)
     values = [one.value for one in used.chosen]
     for folder in (model, release):
@@ -217,7 +215,7 @@ def test_the_page_has_a_row_per_label_and_names_in_the_mistakes(checkout: Path) 
         assert f"{row}<small>{'; '.join(notes)}</small>" in page
     assert page.count("threshold in use") == len(by_label), "a ring on the curve of each label"
     assert "art, sport" in page
-    published = without_unlearnt(metrics)
+    published = part("scores").released_metrics(metrics)
     assert [one["slice"] for one in published["slices"] if one["by"] == "label"] == list(LABELS)
 
 
