@@ -101,7 +101,7 @@ class Tracker:
         self._items: queue.SimpleQueue[Event | Point | End] = queue.SimpleQueue()
         self._items.put(run.get("config", {}))
         self._ending = threading.Event()
-        self._is_open = False
+        self._is_open = self._said_away = False
         self._floor = 0
         """Last update of the run before it was opened."""
         self._last: dict[str, int] = {}
@@ -146,7 +146,8 @@ class Tracker:
             tries(self.log, backend, items)
 
     def _say_away(self, state: Any) -> None:
-        if state.attempt_number == 1:
+        if not self._said_away:
+            self._said_away = True
             self.say(f"cannot record now, retrying ({format_error(state.outcome.exception())})")
 
     def _fail(self, error: BaseException) -> None:

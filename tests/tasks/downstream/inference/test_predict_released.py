@@ -127,7 +127,7 @@ def test_other_questions_are_answered_as_podium_evaluate_answers_them(
         tmp_path / "evaluated",
         InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print),
     )
-    task = entry_of(checkout)
+    task = part_of(entry_of(checkout), "scores")
     assert read_scores(task, checkout / OUT / "scores.json") == read_scores(task, tmp_path / "evaluated/scores.json")
     assert len(read_scores(task, checkout / OUT / "scores.json")["dev"]) == len(asked)
 

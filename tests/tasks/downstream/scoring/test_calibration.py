@@ -54,7 +54,7 @@ def test_the_diagram_draws_every_bin_that_has_questions() -> None:
     plot = plot_reliability(found)
     drawn = render_html(__file__, "reliability.html.j2", calibrated=found, reliability_plot=plot, probability="")
     assert drawn.count('class="dot"') == 3
-    assert drawn.count('class="line" d="M') == 3 + 1, "three intervals and the diagonal"
+    assert drawn.count('class="line" d="M') == 3 + 1 + 1, "three intervals, the diagonal and an axis"
     assert "2 answers&#10;probability 0.950&#10;accuracy 0.500&#10;95% interval 0.095 to 0.905" in drawn
     assert '<td>Expected calibration error</td><td class="number">0.375</td>' in drawn  # (0.15 + 0.45 + 2 * 0.45) / 4
 
