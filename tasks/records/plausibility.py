@@ -29,6 +29,8 @@ SAME_TYPES = "no types that differ only in case, blanks or Unicode's normal form
 MAX_DIFFERENT = 100_000
 """Highest number of different labels of a source."""
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
+JOINS = re.compile(r"[,;|]")
+"""Separators of several labels in one cell."""
 
 Labels = Mapping[str, int]
 """Name of a label -> number of examples with it, in order of their first one."""
@@ -77,6 +79,12 @@ def find_similar(labels: Labels) -> list[str]:
     return [name for group in fold_labels(labels).values() for name in group]
 
 
+def find_joined(labels: Labels) -> list[str]:
+    """Return the labels that are several other labels, with a separator between them."""
+    split = {name: [part.strip() for part in JOINS.split(name)] for name in labels}
+    return [name for name, parts in split.items() if len(parts) > 1 and all(part in labels for part in parts)]
+
+
 def _is_open(data: Any) -> bool:
     return data.label_form != "names" and data.labels is None
 
@@ -87,6 +95,14 @@ RULES = (
         "no number with decimals, or names among the labels",
         f"a number with decimals as a class: --regression learns values; {AS_NAMES}",
         find_decimals,
+        _is_open,
+    ),
+    Rule(
+        "labels_are_single",
+        "no label that is several others with a separator between them",
+        "a label that is several others: --multilabel --label-separator comma (or semicolon, or pipe) reads several; "
+        f"{AS_NAMES}",
+        find_joined,
         _is_open,
     ),
     Rule(

@@ -111,6 +111,7 @@ REFUSED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "SNLI's sign": (["neutral", "-", "contradiction"], {}, r"stand for a missing one.*: line 2 \('-'\)"),
     "normal forms": (["fatigu\u00e9", "fatigue\u0301", "b"], {}, "only in case, blanks"),
     "blanks inside": (["very good", "verygood"], {}, "only in case, blanks"),
+    "lists with a separator": (["good", "cheap", "good,cheap"], {}, r"several others: --multilabel.*: line 3 "),
     "a blank of no width": (["pos", "pos\u200b", "neg"], {}, "only in case, blanks"),
     "digits of two scripts": (["1", "\u0661", "2"], {}, "only in case, blanks"),
     "two minus signs": (["-1", "\u22121", "1"], {}, "only in case, blanks"),
