@@ -230,12 +230,14 @@ def test_a_cased_vocabulary_keeps_capitals_and_accents() -> None:
 
 
 CORPORA = ROOT / "../shared/data/cases/corpora"
+needs_corpora = pytest.mark.skipif(not CORPORA.is_dir(), reason="needs the texts in ../shared/data/cases/corpora")
 
 
 def read_case(name: str) -> list[str]:
     return (CORPORA / name).read_text(encoding="utf-8").split("\n\n")
 
 
+@needs_corpora
 @pytest.mark.parametrize(
     ("name", "words", "left", "share"),
     [
@@ -279,6 +281,7 @@ def test_few_accents_are_removed_as_by_bert_and_a_given_vocabulary_keeps_them_if
         assert load(tmp_path / f"given-{given}").tokenize("Caf\u00e9") == [shown]
 
 
+@needs_corpora
 def test_a_text_without_blanks_is_refused_before_it_is_learned_and_is_learned_with_blanks(tmp_path: Path) -> None:
     texts = read_case("thai-no-blanks-all-unk.txt")
     write_corpus(tmp_path / "corpus", texts)
