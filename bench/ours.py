@@ -18,7 +18,14 @@ from ipu_model.jobs.plan import JobPlan, make_plan
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.host import keep_freed_memory
 from ipu_model.runtimes.runtime import Runtime
-from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime, plan_device
+from ipu_model.runtimes.selection import (
+    choose_precision,
+    choose_runtime,
+    make_runtime,
+    plan_compilation,
+    plan_device,
+)
+from ipu_model.train.auto_compile import choose_compilation
 from ipu_model.train.auto_precision import choose_faster
 from ipu_model.train.preparation import make_model
 from ipu_model.train.training import learning_rate
@@ -102,6 +109,9 @@ def start_runtime(job: Job, rows: RowFolder) -> tuple[Runtime, JobPlan]:
     plan = make_plan(job, rows.manifest, chosen, precision, device)
     if plan.precision == "auto":
         plan = plan.with_precision(choose_faster(plan, rows))
+    plan = plan.with_compilation(plan_compilation(job.compile, chosen.value))
+    if plan.compile == "auto":
+        plan = plan.with_compilation(choose_compilation(plan, job.model, rows, 0, say_nothing, job.compile))
     model = make_model(job, job.model, None, say_nothing)
     return make_runtime(plan, job, model, job.model, device, say_nothing), plan
 

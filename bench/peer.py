@@ -19,6 +19,7 @@ from transformers import (
 from bench.peer_data import Collator, read_sequences
 from bench.protocol import Sample, Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import RowFolder
 
@@ -96,23 +97,27 @@ class Rounds(TrainerCallback):
         return control
 
 
+def make_config(config: ModelConfig, **more: Any) -> BertConfig:
+    """Return Hugging Face's configuration of an architecture; `more` are fields of it that ours does not have."""
+    return BertConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        intermediate_size=config.intermediate_size,
+        max_position_embeddings=config.max_positions,
+        type_vocab_size=config.type_vocab_size,
+        hidden_dropout_prob=config.hidden_dropout,
+        attention_probs_dropout_prob=config.attention_dropout,
+        layer_norm_eps=config.layer_norm_eps,
+        **more,
+    )
+
+
 def make_model(training: Training) -> torch.nn.Module:
     """Make Hugging Face's model of the task, with the initial weights of ours."""
     config = training.model
-    theirs = (BertForPreTraining if training.task == "pretrain" else BertForQuestionAnswering)(
-        BertConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.num_layers,
-            num_attention_heads=config.num_heads,
-            intermediate_size=config.intermediate_size,
-            max_position_embeddings=config.max_positions,
-            type_vocab_size=config.type_vocab_size,
-            hidden_dropout_prob=config.hidden_dropout,
-            attention_probs_dropout_prob=config.attention_dropout,
-            layer_norm_eps=config.layer_norm_eps,
-        )
-    )
+    theirs = (BertForPreTraining if training.task == "pretrain" else BertForQuestionAnswering)(make_config(config))
     ours = build_model(training.head, config)
     initialise(ours, config, SEED)
     missing, unexpected = theirs.load_state_dict(ours.state_dict(), strict=False)

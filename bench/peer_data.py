@@ -15,7 +15,12 @@ from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 
 Item = dict[str, Any]
 ROWS_PER_READ = 64
-LABELS = {"pretrain": ("next_sentence_label",), "squad": ("start_positions", "end_positions"), "predict": ()}
+LABELS = {
+    "pretrain": ("next_sentence_label",),
+    "squad": ("start_positions", "end_positions"),
+    "classification": ("labels",),
+    "predict": (),
+}
 """Labels with one value per sequence."""
 
 
@@ -23,7 +28,7 @@ def split_batch(batch: Batch) -> list[Item]:
     """Split rows into sequences: input_ids and token_type_ids as lists, and labels relative to the sequence.
 
     pretrain: labels (-100 for unmasked tokens), next_sentence_label; squad: start_positions, end_positions,
-    feature_id.
+    feature_id; classification: labels, the class.
     """
     columns, items = batch.columns, []
     for row, slot in np.argwhere(columns["cls_positions"] != ABSENT):
@@ -36,6 +41,8 @@ def split_batch(batch: Batch) -> list[Item]:
             labels[columns["masked_positions"][row][used]] = columns["masked_labels"][row][used]
             item["labels"] = labels[here].tolist()
             item["next_sentence_label"] = int(columns["next_sentence_labels"][row, slot])
+        elif "class_labels" in columns:
+            item["labels"] = int(columns["class_labels"][row, slot])
         else:
             for name in ("start_positions", "end_positions"):
                 absolute = int(columns[name][row, slot])
@@ -71,18 +78,19 @@ class Collator:
     """Collator of items to padded tensors; it records the real tokens of each batch, oldest first.
 
     Args:
-        task: pretrain, squad, or predict (without labels).
+        task: pretrain, squad, classification, or predict (without labels).
         padded_to: Length of every batch; None pads to its longest sequence.
+        multiple: Lengths of the latter are rounded up to a multiple of this.
     """
 
-    def __init__(self, task: str, padded_to: int | None) -> None:
-        self._task, self._padded_to = task, padded_to
+    def __init__(self, task: str, padded_to: int | None, multiple: int = 1) -> None:
+        self._task, self._padded_to, self._multiple = task, padded_to, multiple
         self.real_tokens: deque[int] = deque()
 
     def __call__(self, items: list[Item]) -> dict[str, Tensor]:
         lengths = [len(item["input_ids"]) for item in items]
         self.real_tokens.append(sum(lengths))
-        width = self._padded_to or max(lengths)
+        width = self._padded_to or -(-max(lengths) // self._multiple) * self._multiple
         fills = {"input_ids": 0, "token_type_ids": 0} | ({"labels": IGNORED} if self._task == "pretrain" else {})
         batch = {name: torch.full((len(items), width), fill) for name, fill in fills.items()}
         batch["attention_mask"] = torch.zeros((len(items), width), dtype=torch.int64)

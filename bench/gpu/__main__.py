@@ -205,8 +205,9 @@ def find_missing(device: str) -> str:
         return f"bench.gpu needs {', '.join(missing)}: install them into the environment of {sys.executable}"
     import torch
 
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if version < OLDEST:
+    from ipu_model.runtimes.host import parse_version
+
+    if parse_version(torch.__version__) < OLDEST:
         return "bench.gpu needs torch {}.{} or later, found {}".format(*OLDEST, torch.__version__)
     if device == CUDA and not torch.cuda.is_available():
         return f"torch {torch.__version__} finds no GPU here: see nvidia-smi, or install a torch built for CUDA"

@@ -1,4 +1,4 @@
-"""What is measured on a GPU: models, shapes of rows, and generated rows, so that no file and no network is needed."""
+"""Models and rows for measurements on a GPU. Rows are generated: no file and no network is needed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SIZES: dict[str, dict[str, Any]] = {
 CLASSES = 2
 HELD_ROWS = 2048
 """Rows that are generated once and then drawn from, so that generating them is not measured."""
-KINDS = {"pretraining": "pretrain"}
-"""Head -> kind of its rows, where the names differ."""
+TASKS = {"pretraining": "pretrain", "question_answering": "squad", "sequence_classification": "classification"}
+"""Head -> task of the peer (peer_data.LABELS)."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ class GpuCase:
         return ModelConfig(vocabulary, max_positions=512, **SIZES[self.size], **dropouts)
 
     @property
+    def task(self) -> str:
+        """Task of the peer."""
+        return TASKS[self.head]
+
+    @property
     def labels(self) -> list[str] | None:
         """Names of the classes, for heads that have some."""
         return [str(number) for number in range(CLASSES)] if "classification" in self.head else None
@@ -67,7 +72,7 @@ class GpuCase:
         masked = self.head == "pretraining"
         rows = HELD_ROWS if self.size != "test" else 64
         return Manifest(
-            kind=KINDS.get(self.head, self.head),
+            kind="pretrain" if masked else self.head,
             row_length=self.row_length,
             max_sequences=max(2, round(2 * self.packing_factor)),
             max_predictions=round(0.15 * self.row_length) if masked else 0,

@@ -1,23 +1,21 @@
-"""What `podium plan --measure` says of a job next to what it then takes, and the bound on memory next to the peak."""
+"""Comparison of `podium plan --measure` and of the bound on memory with a job."""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from bench.gpu.cases import CPU, GpuCase, HeldRows
 from bench.gpu.device import read_clock, read_peak_memory_mb
-from bench.gpu.ours import start_runtime
+from bench.gpu.ours import RATE, start_updates
 from bench.ours import say_nothing
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import peak_memory_mb
 from ipu_model.estimates.job import estimate_job
 from ipu_model.rows.format import MANIFEST
 from ipu_model.train.measurement import measure
-from ipu_model.train.training import make_update_rows
 
 WARMUP, UPDATES = 4, 12
 
@@ -31,14 +29,10 @@ def compare(case: GpuCase, device: str) -> dict[str, Any]:
         bound = estimate_job(job, case.manifest, PopRunInstances(), limit=float("inf"))
     rows = HeldRows(case)
     read_peak_memory_mb(device)
-    runtime, plan = start_runtime(job, rows)
-    order, updates = make_update_rows(job, plan, rows, runtime), range(WARMUP + UPDATES)
-    with closing(runtime), closing(runtime.calls(rows, order, updates)) as batches:
-        for _ in range(WARMUP):
-            runtime.train_step(next(batches), 1e-4)
+    with start_updates(job, rows, WARMUP) as (runtime, _, batches):
         began = read_clock(device)
         for batch in batches:
-            runtime.train_step(batch, 1e-4)
+            runtime.train_step(batch, RATE)
         seconds = (read_clock(device) - began) / UPDATES
     return {
         "case": case.name,

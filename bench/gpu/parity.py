@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu.cases import CLASSES, CPU
-from bench.gpu.ours import start_runtime
+from bench.ours import start_runtime
 from bench.setup import OPTIMIZER, SEED
 from ipu_model import heads
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig

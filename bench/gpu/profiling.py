@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
 from bench.gpu.cases import CPU, GpuCase, HeldRows
 from bench.gpu.device import read_clock
-from bench.gpu.ours import start_runtime
-from ipu_model.train.training import make_update_rows
+from bench.gpu.ours import RATE, start_updates
 
 WARMUP, UPDATES, HEAVIEST = 4, 3, 10
 GROUPS = (
@@ -32,17 +30,13 @@ def profile_updates(case: GpuCase, device: str) -> dict[str, Any]:
     """Return the share of each group of kernels in the time of an update, and the heaviest kernels."""
     rows = HeldRows(case)
     job = case.make_job(device, WARMUP + UPDATES)
-    runtime, plan = start_runtime(job, rows)
-    order = make_update_rows(job, plan, rows, runtime)
     on_gpu = device != CPU
-    with closing(runtime), closing(runtime.calls(rows, order, range(WARMUP + UPDATES))) as batches:
-        for _ in range(WARMUP):
-            runtime.train_step(next(batches), 1e-4)
-        prepared = [next(batches) for _ in range(UPDATES)]
+    with start_updates(job, rows, WARMUP) as (runtime, _, batches):
+        prepared = list(batches)
         with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiled:
             began = read_clock(device)
             for batch in prepared:
-                runtime.train_step(batch, 1e-4)
+                runtime.train_step(batch, RATE)
             seconds = read_clock(device) - began
     attribute = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     kernels = sorted((getattr(one, attribute) * 1e-6, one.key, one.count) for one in profiled.key_averages())[::-1]

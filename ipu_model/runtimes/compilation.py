@@ -24,7 +24,7 @@ from ipu_model.core.errors import ConfigError
 from ipu_model.core.files import find_object, fingerprint, new_file, sha256_of, write_json
 from ipu_model.ipu.program_folder import CACHE_VARIABLE
 from ipu_model.optim.optimizers import BlockedLamb, advance_lamb
-from ipu_model.runtimes.host import cpu_flags
+from ipu_model.runtimes.host import cpu_flags, parse_version
 
 OLDEST = (2, 4)
 """First version of torch with this form of ahead-of-time compilation."""
@@ -41,7 +41,7 @@ def check_compiler(runtime: str, environ: Mapping[str, str], version: str = torc
     Raises:
         ConfigError: torch is too old, or no C++ compiler is installed.
     """
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+    if parse_version(version) < OLDEST:
         oldest = "{}.{}".format(*OLDEST)
         raise ConfigError(f"compiling needs torch {oldest} or newer, found {version}: set device.compile to none")
     candidates = [environ.get(COMPILERS[0]), *COMPILERS[1:]]

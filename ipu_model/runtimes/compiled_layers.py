@@ -24,6 +24,7 @@ from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.program_folder import CACHE_VARIABLE
 from ipu_model.models.encoder import Bert
 from ipu_model.models.masked_lm import BertForMaskedLM, Differentiate, softmax_gradient
+from ipu_model.runtimes.cuda import VarlenAttention
 
 OLDEST = (2, 6)
 """First version of torch whose compiled layers share code however many there are (inline_inbuilt_nn_modules)."""
@@ -78,10 +79,10 @@ def load_operators() -> Tuple[Any, Any]:
         Both operators. The first maps query, key and value [T, H], offsets [N + 1] int32, the longest length, heads
         and dropout to the context [T, H] and what the backward pass needs. Other devices may register their own.
     """
-    from torch.library import custom_op  # torch 2.4
+    from torch import library  # custom_op: torch 2.4
 
-    attend: Any = custom_op("podium::attend", _attend, mutates_args=(), device_types="cuda", schema=SCHEMA)
-    backward: Any = custom_op(
+    attend: Any = library.custom_op("podium::attend", _attend, mutates_args=(), device_types="cuda", schema=SCHEMA)
+    backward: Any = library.custom_op(
         "podium::attend_backward", _attend_backward, mutates_args=(), device_types="cuda", schema=BACKWARD_SCHEMA
     )
     # The kernels' own shape functions know what this version of torch keeps for the backward pass.
@@ -101,20 +102,12 @@ def load_operators() -> Tuple[Any, Any]:
     return attend, backward
 
 
-class OpaqueAttention:
-    """Flash attention as an operator that a compiler does not look into.
-
-    Args:
-        offsets: [N + 1] int32, the start of each sequence in the flat tokens, then their number.
-        longest: Tokens of the longest sequence.
-    """
-
-    def __init__(self, offsets: Tensor, longest: int) -> None:
-        self._offsets, self._longest = offsets, longest
+class OpaqueAttention(VarlenAttention):
+    """Flash attention as an operator that a compiler does not look into."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
         """query, key, value and the result: [T, H]. `dropout` acts on the attention probabilities."""
-        context: Tensor = torch.ops.podium.attend(query, key, value, self._offsets, self._longest, heads, dropout)[0]
+        context: Tensor = torch.ops.podium.attend(query, key, value, self.offsets, self.longest, heads, dropout)[0]
         return context
 
 

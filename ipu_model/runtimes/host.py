@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from pathlib import Path
-from typing import Optional, Set
+from typing import Optional, Set, Tuple
 
 import torch
 
@@ -14,6 +14,11 @@ from ipu_model.core.files import find_value
 
 # Options of mallopt, malloc.h of glibc.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def parse_version(text: str) -> Tuple[int, ...]:
+    """Return the first two numbers of a version, such as torch's: (2, 0) for 2.0.1+cu117."""
+    return tuple(int(part) for part in text.split(".")[:2])
 
 
 def set_threads(setting: Optional[str]) -> None:

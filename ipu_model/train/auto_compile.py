@@ -24,6 +24,7 @@ from ipu_model.models.layers import LowPrecisionCopies
 from ipu_model.models.masked_lm import Differentiate, differentiate_in_place
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import RowFolder
+from ipu_model.runtimes.host import parse_version
 from ipu_model.train.measured_choices import MeasuredSetting
 
 COMPILE = MeasuredSetting("compile", ("none", "model"))
@@ -117,7 +118,7 @@ def choose_compilation(
     from ipu_model.runtimes.compiled_layers import OLDEST, prepare_cache, shared_differentiate, shared_layers
     from ipu_model.runtimes.cuda import VarlenAttention, choose_attention
 
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST:
+    if parse_version(torch.__version__) < OLDEST:
         return Choice("none", "{}: compiled layers need torch {}.{} or newer".format(requested, *OLDEST))
     if not families.get_family(config.family).own:
         return Choice("none", f"{requested}: transformers computes {config.family} models, which are not compiled")

@@ -109,12 +109,13 @@ def test_kernels_are_told_apart_by_their_names() -> None:
 
 def test_held_rows_are_the_same_for_both_sides() -> None:
     from bench.gpu.cases import TEST_CASES, HeldRows
-    from bench.gpu.peer import split_rows
+    from bench.peer_data import read_sequences
+    from bench.setup import SEED
 
     for case in TEST_CASES:
         rows = HeldRows(case)
-        items = split_rows(case, rows, 20)
+        items = list(read_sequences(rows, 20, SEED))
         assert len(items) == 20
-        assert json.dumps(items) == json.dumps(split_rows(case, HeldRows(case), 20))
+        assert json.dumps(items) == json.dumps(list(read_sequences(HeldRows(case), 20, SEED)))
         first = rows.take(np.arange(len(rows)))
         assert {len(one["input_ids"]) for one in items} <= set(range(1, first.columns["input_ids"].shape[1] + 1))
