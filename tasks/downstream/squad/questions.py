@@ -254,7 +254,7 @@ class _QuestionParser:
         self, data: SquadDataParams, records: Records, reading: Interpretation, named_by: str, choices: str
     ) -> None:
         self.data, self.reading, self.named_by, self.choices = data, reading, named_by, choices
-        self.problems, self.is_text = records.problems, records.is_text
+        self.problems = records.problems
         self.contexts: dict[str, str] = {}
         """Distinct contexts; every row has its own copy."""
         self.ids: dict[str, str] = {}
@@ -273,6 +273,8 @@ class _QuestionParser:
             answers = self._flat_answers(values, at) if self._is_flat(row) else self._answers(row)
             values = {"id": at, **values, ANSWERS: answers}
             self.reading.count(MADE, at, not has_id)
+        elif isinstance(one := values.get(ANSWERS), Mapping):
+            values = {**values, ANSWERS: self._pair(one.get("text"), one.get(START), at)}
         name = read_id(values, at, problems, self.reading, filled=True)
         context, wording = (read_text(values, part, at, problems, filled=True) for part in ("context", "question"))
         title = "" if values.get("title") is None else read_text(values, "title", at, problems)
@@ -359,11 +361,8 @@ class _QuestionParser:
 
     def _flat_answers(self, values: Mapping[str, Any], at: str) -> Any:
         text, start = values.get(TEXT), values.get(START)
-        if self.is_text and isinstance(start, str):
-            number = parse_number(start)
-            start = int(number) if number is not None and number.is_integer() else start or None
         if text is None or text == "":
-            if start not in (None, -1):
+            if _as_integer(start) not in (None, "", -1):
                 self.problems.add("answer_start without answer_text", at, start)
             return []
         return self._pair(text, start, at)
@@ -391,14 +390,20 @@ class _QuestionParser:
             return ()
         answers = []
         for answer, place in list_objects(values, ANSWERS, at, self.problems):
-            text, start = read_text(answer, "text", place, self.problems, filled=True), answer.get(START)
+            text, start = read_text(answer, "text", place, self.problems, filled=True), _as_integer(answer.get(START))
             if START not in answer:
                 self.problems.add(f"{START} is missing", place)
-            elif not (type(start) is int or (isinstance(start, float) and start.is_integer())):
+            elif type(start) is not int:
                 self.problems.add(f"{START} is not an integer", place, start)
             elif text is not None:
-                answers.append(ReferenceAnswer(text, int(start)))
+                answers.append(ReferenceAnswer(text, start))
         return tuple(answers)
+
+
+def _as_integer(value: Any) -> Any:
+    """Return a whole number in any notation, also as text, as an integer; another value as it is."""
+    number = parse_number(value) if isinstance(value, str) else value
+    return int(number) if isinstance(number, float) and number.is_integer() else value
 
 
 def require_room_for_text(what: str, text: str) -> None:

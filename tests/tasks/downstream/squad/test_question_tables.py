@@ -201,8 +201,8 @@ def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None
         ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": []}}], "of equal length: line 1 ([1, 0])"),
         (
             "t.jsonl",
-            [{**ONE, "answers": {"text": ["hum"], "answer_start": ["20"]}}],
-            "answer_start is not an integer: line 1.answers[0] ('20')",
+            [{**ONE, "answers": {"text": ["hum"], "answer_start": ["a20"]}}],
+            "answer_start is not an integer: line 1.answers[0] ('a20')",
         ),
         (
             "t.csv",
@@ -217,7 +217,7 @@ def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None
         (
             "t.csv",
             [{**as_flat(ONE), "answer_text": "", "answer_start": "20"}],
-            "answer_start without answer_text: line 2 (20)",
+            "answer_start without answer_text: line 2 ('20')",
         ),
         ("t.jsonl", [{**ONE, "context": float("nan")}], "context is not text: line 1 (nan)"),
         ("t.jsonl", [{**ONE, "id": " "}], "id is empty: line 1"),
@@ -388,9 +388,15 @@ def test_blanks_at_the_edges_of_answers_are_stripped_and_counted(tmp_path: Path,
 
 @pytest.mark.parametrize("start", [20, 20.0, "20", "20.0", " 20.", "+20", "\u0662\u0660"])
 def test_an_answer_start_that_is_a_whole_number_is_read(tmp_path: Path, start: Any) -> None:
-    name = "t.csv" if isinstance(start, str) else "t.jsonl"
-    table = write_table(tmp_path / name, [{**as_flat(ONE), "answer_start": start}])
-    assert make(tmp_path, table)["train"] == [ONE]
+    answers = {"text": "hum", "answer_start": start}
+    tables = [
+        write_table(tmp_path / "flat.csv", [{**as_flat(ONE), "answer_start": start}]),
+        write_table(tmp_path / "flat.jsonl", [{**as_flat(ONE), "answer_start": start}]),
+        write_table(tmp_path / "one.jsonl", [{**ONE, "answers": answers}]),
+        write(tmp_path / "one.json", squad({**qa("q1"), "answers": answers})),
+    ]
+    for table in tables:
+        assert make(tmp_path, table)["train"][0]["answers"] == ONE["answers"], table
 
 
 ANTS = "An ant and a bee. An ant hums; a cafe hums."

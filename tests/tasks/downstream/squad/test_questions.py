@@ -170,8 +170,8 @@ def test_a_missing_key_is_named_by_its_path(tmp_path: Path, place: tuple[Any, ..
         (squad(qa(name=True)), "id is not text: data[0].paragraphs[0].qas[0] (True)"),  # type: ignore[arg-type]
         (squad(qa(name=5.0)), "id is not text: data[0].paragraphs[0].qas[0] (5.0)"),  # type: ignore[arg-type]
         (
-            squad(qa(answers=(("hum", "20"),))),
-            "answer_start is not an integer: data[0].paragraphs[0].qas[0].answers[0] ('20')",
+            squad(qa(answers=(("hum", "x20"),))),
+            "answer_start is not an integer: data[0].paragraphs[0].qas[0].answers[0] ('x20')",
         ),
         (
             squad(qa(answers=(("hum", 20.5),))),
