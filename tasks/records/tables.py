@@ -429,7 +429,7 @@ def _read_delimited(
             f"and both readings fit the file. Set {setting} to enclosing or literal"
         )
     for first, last, fields in rows if header is start[2] else itertools.chain([start], rows):
-        if not fields:
+        if not fields or (len(header) > 1 and not "".join(fields).strip()):
             reading.count(BLANK_LINES, f"line {last}")
             continue
         if len(fields) != len(header):

@@ -255,6 +255,15 @@ def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_p
         assert line.values.get("title") == expected
 
 
+@pytest.mark.parametrize("blank", [",", " ,", ",,,"])
+def test_a_row_of_empty_cells_is_a_blank_line(tmp_path: Path, blank: str) -> None:
+    columns = {"text": ColumnSpec(("text",), "KEY"), "label": ColumnSpec(("label",), "KEY")}
+    table = put(tmp_path / "a.csv", f"text,label\na,1\n{blank}\n,2\n{blank}\n")
+    lines = list(read_table(table, [columns], reading := Interpretation()))
+    assert [line.values for line in lines] == [{"text": "a", "label": "1"}, {"text": "", "label": "2"}]
+    assert (reading.counts[BLANK_LINES], lines[1].where) == (2, "line 4")
+
+
 def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Path, monkeypatch: Any) -> None:
     rows = [{"text": f'{{[é, "{number}\n', "label": number, "more": [{"a": None}]} for number in range(50)]
     monkeypatch.setitem(COLUMNS, "more", ColumnSpec(("more",), "KEY.more"))
