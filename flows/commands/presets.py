@@ -1,5 +1,7 @@
 """`podium presets`: list and show presets."""
 
+import re
+
 import click
 
 from flows.commands import options, params
@@ -30,10 +32,20 @@ def list_presets(ctx: click.Context, query: str = "", as_json: bool = False) -> 
     wanted = query.lower()
     found = [one for one in every if wanted in " ".join((one.name, one.head.description, *one.head.source)).lower()]
     values = [{"name": one.name, **one.head.model_dump(exclude_none=True)} for one in found]
-    rows = [(one.name, _score(one), " ".join(one.head.description.split())) for one in found]
-    heads = ("preset", "published", "description")
+    rows = [(one.name, _device(one), _score(one), _summarize(one)) for one in found]
+    heads = ("preset", "device", "published", "description")
     text = options.truncate_lines(parameters.format_table([heads, *rows])) if rows else f"no preset matches {query!r}\n"
     options.print_result(as_json, values, text, "podium presets show NAME, or podium run --preset NAME")
+
+
+def _device(preset: Preset) -> str:
+    """Return the kind of device that the preset sets, or `any`."""
+    return str(preset.values.get("device", {}).get("runtime", "any"))
+
+
+def _summarize(preset: Preset) -> str:
+    """Return the first clause of the description."""
+    return re.split(r"[.:;] | \(", " ".join(preset.head.description.split()).rstrip("."), maxsplit=1)[0]
 
 
 def _score(preset: Preset) -> str:
