@@ -314,7 +314,7 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
 def read_metrics(stage: Stage, root: Path) -> dict[str, Any]:
     """Return the metrics of a stage; empty if it has none or has not run."""
     found: dict[str, Any] = {}
-    for path in stage.metrics:
+    for path in stage.figures:
         for name, value in (read_json_object(root / path) or {}).items():
             before = found.get(name)  # a development set, if there are several
             found[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value

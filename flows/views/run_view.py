@@ -471,7 +471,7 @@ def _read_job_result(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
     """Return the result of a stage's device job, or its metrics if the result is not on this host."""
     if not (values := read_metrics(stage, root)):
         return {}
-    folders = [place / artifacts.RUNS / Path(stage.metrics[0]).stem for place in (root, project)]
+    folders = [place / artifacts.RUNS / Path(stage.figures[0]).stem for place in (root, project)]
     for path in (path for folder in folders for path in sorted(folder.glob("*/result.json"))):
         result, figures = read_json(path), values.get(path.parent.name, values)
         if path.parent.name == values.get("fingerprint"):

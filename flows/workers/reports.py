@@ -45,7 +45,7 @@ def figure_files(stage: str, root: Path) -> list[Path]:
     if name == PUBLISH:
         return [artifacts.receipt_file(task)]
     made = read_plan(root)[stage]
-    return [Path(out) for out in (*made.metrics, *made.plots)]
+    return [Path(out) for out in (*made.figures, *made.plots)]
 
 
 def parse_report(data: str, names: Sequence[str], root: Path) -> StageReport:

@@ -25,6 +25,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from tasks.params.strict_yaml import value_at
+from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
 PLAN_FILE = Path("dvc.yaml")
@@ -60,6 +61,13 @@ class Stage:
     def item(self) -> str:
         """Item of `foreach`; empty if there is none."""
         return self.name.partition("@")[2]
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """JSON files with figures of what the stage made; first those that `dvc metrics` shows."""
+        folders = (str(artifacts.METRICS), str(artifacts.MEASUREMENTS))
+        found = (out for out in self.outs if out.endswith(".json") and out.rpartition("/")[0] in folders)
+        return tuple(dict.fromkeys((*self.metrics, *found)))
 
     @property
     def host(self) -> str:

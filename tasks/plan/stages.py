@@ -44,6 +44,7 @@ class StageGroup:
     """Parameters of params.yaml."""
     outs: str = ""
     metrics: str = ""
+    """Scores that `dvc metrics` shows; other figures are outs."""
     plots: Mapping[str, dict[str, str]] = field(default_factory=dict)
     """Plot -> its settings in DVC."""
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -77,8 +78,6 @@ class StageGroup:
 
     def _state(self, items: Items) -> dict[str, Any]:
         """Return the group as in dvc.yaml, with its fields."""
-        outs, metrics = self.outs.split(), self.metrics.split()
-        (outs or metrics).append(str(artifacts.stage_run_file("{stage}")))
         params = [text for text in self.params.split() if any(_has(fields, text) for fields in items.values())]
         stated = {
             "desc": self.desc,
@@ -86,8 +85,8 @@ class StageGroup:
             "meta": {name: value for name in META if (value := getattr(self, name))},
             "deps": self.inputs.split(),
             "params": [*params, *({file: keys.split()} for file, keys in self.keys.items())],
-            "outs": outs,
-            "metrics": metrics,
+            "outs": [*self.outs.split(), str(artifacts.stage_run_file("{stage}"))],
+            "metrics": self.metrics.split(),
             "plots": [{path: settings} for path, settings in self.plots.items()],
         }
         return {name: value for name, value in stated.items() if value}
@@ -334,7 +333,7 @@ STAGES = (
             tasks/pretraining/pretrain.py""",
         params=DEVICE_PARAMS + " ".join(f"pretrain.{name}" for name in OPTIMIZER) + """
             model ipu.{key} pretrain.seed pretrain.evaluate_rows pretrain.masking pretrain.{key}""",
-        outs="models/{key}", metrics="metrics/pretrain-{key}.json measurements/pretrain-{key}.json",
+        outs="models/{key} measurements/pretrain-{key}.json", metrics="metrics/pretrain-{key}.json",
         plots={"plots/pretrain-{key}.csv": LOSS, "plots/pretrain-{key}-held-out.csv": LOSS}, host=DEVICE,
         part="pretraining", because="pretrain.enabled",
     ),
@@ -392,7 +391,7 @@ STAGES = (
         + DEVICE_CODE + LABEL_CODE,
         params="downstream.{key}.finetune downstream.{key}.ipu.finetune model"
         + DEVICE_PARAMS + OPTION_PARAMS + STUDENT_PARAMS,
-        outs="models/{key}", metrics="metrics/{key}-finetune.json measurements/{key}-finetune.json",
+        outs="models/{key} metrics/{key}-finetune.json measurements/{key}-finetune.json",
         plots={"plots/{key}-finetune.csv": LOSS, "plots/{key}-finetune-held-out.csv": LOSS}, host=DEVICE,
     ),
     StageGroup(
@@ -402,7 +401,7 @@ STAGES = (
         + DEVICE_CODE + LABEL_CODE,
         params="device.compile downstream.{key}.ipu.predict ipu.inference_execution {held_out}"
         + INFERENCE_PARAMS + OPTION_PARAMS,
-        outs="predictions/{key}", metrics="metrics/{key}-predict.json measurements/{key}-predict.json", host=DEVICE,
+        outs="predictions/{key} metrics/{key}-predict.json measurements/{key}-predict.json", host=DEVICE,
     ),
     StageGroup(
         "parity", "recompute the model of {entry} in {place} and compare with predict", "tasks.downstream.parity",
@@ -414,7 +413,7 @@ STAGES = (
         params="""
             downstream.{entry}.parity.max_logit_difference downstream.{entry}.evaluate downstream.{entry}.ipu.predict
             device.micro_batch_size ipu.inference_execution""" + OPTION_PARAMS,
-        metrics="metrics/{entry}-parity-{place}.json", host="{place}", because="downstream.*.parity.against",
+        outs="metrics/{entry}-parity-{place}.json", host="{place}", because="downstream.*.parity.against",
     ),
     StageGroup(
         "predict_released",
@@ -447,8 +446,7 @@ STAGES = (
             tasks/downstream/export tasks/downstream/inference/onnx_answers.py tasks/downstream/scoring tasks/pages
             tasks/records tasks/rows""",
         params="downstream.{key}.export downstream.{key}.evaluate downstream.{key}.gate.confidence" + OPTION_PARAMS,
-        outs="exports/{key} measurements/export/{key}",
-        metrics="metrics/{key}-export.json measurements/{key}-export.json",
+        outs="exports/{key} measurements/export/{key} metrics/{key}-export.json measurements/{key}-export.json",
         page="measurements/export/{key}/report.html", because="downstream.*.export.formats",
     ),
     StageGroup(
@@ -460,7 +458,7 @@ STAGES = (
             {base_model} {scores} {code} ipu_model/rows tasks/downstream/gate tasks/downstream/scoring tasks/records
             tasks/rows """
         + " ".join(f"{{{name}}}" for phase in PHASES for name in _of_phase(phase)),
-        params="downstream.{key}.gate downstream.{key}.finetune" + OPTION_PARAMS, metrics="metrics/{key}-gate.json",
+        params="downstream.{key}.gate downstream.{key}.finetune" + OPTION_PARAMS, outs="metrics/{key}-gate.json",
         part="{kind}", publish="tasks.release.publish",
     ),
 )

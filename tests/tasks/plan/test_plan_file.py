@@ -135,6 +135,13 @@ def test_the_stages_of_a_finished_run_of_an_older_version_are_known(tmp_path):
     }
 
 
+def test_dvc_metrics_are_the_scores_alone():
+    plan = whole_plan()
+    assert {stage.group for stage in plan.values() if stage.metrics} == {"pretrain", "evaluate"}
+    assert plan["finetune@squad"].figures == ("metrics/squad-finetune.json", "measurements/squad-finetune.json")
+    assert plan["gate@squad"].figures == ("metrics/squad-gate.json",)
+
+
 def test_reading_it_loads_no_large_library():
     code = "import sys; import tasks.plan.plan_file; print(*{'dvc', 'prefect', 'pydantic'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
