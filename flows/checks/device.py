@@ -41,7 +41,7 @@ def check_device(request: RunRequest) -> Iterator[CheckResult]:
             yield ok("device", "not needed here: all device stages are up to date or only restored")
         return
     device = request.params.device
-    yield from _check_launcher(device.launcher)
+    yield from _check_launcher(device.launched_by)
     if list(probe_device(request)):
         return
     if importlib.util.find_spec("torch") is None:
@@ -73,14 +73,14 @@ def probe_device(request: RunRequest) -> Iterator[Probe]:
     here = not own and not request.thorough and all(map(_is_cpu, places))
     if not stages or (here and packs_rows(family)):
         return
-    device, ipus = request.params.device, 1
+    device, ipus, own_launcher = request.params.device, 1, os.environ.get(DEVICE_LAUNCHER)
     if any(place["runtime"] in ("ipu", "auto") for place in places):
         with contextlib.suppress(InputError, OSError):  # reported by the check of files
             names = [stage.name for stage in stages]
             ipus = count_attached_ipus(request.params, request.project, request.root, names)
     wanted = {
         "places": places,
-        "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(DEVICE_LAUNCHER) else 1,
+        "processes": 1 if own_launcher or device.launched_by != "torchrun" else device.processes,
         "family": family,
         "pretrains": request.params.pretrain.enabled,
         "compile_only": all(stage.host == COMPILER for stage in stages),

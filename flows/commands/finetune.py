@@ -54,6 +54,7 @@ common_options = combine_options(
 
 save_options = combine_options(
     click.option("--save-params", type=options.FILE, metavar="FILE", help="save these parameters as a preset"),
+    click.option("--plan", is_flag=True, help="only show the stages, time and memory of the run"),
     options.force_option,
 )
 
@@ -124,14 +125,19 @@ def run_preset(
     ctx: click.Context, project: Path, preset: str, overrides: list[str | Setting], args: Mapping[str, Any]
 ) -> None:
     """Run the parameters of a command line, and save them as a preset if requested."""
-    from flows.commands import run
+    from flows.commands import plan, run
     from flows.runs.run_params import save_preset
     from flows.runs.run_request import resolve_request
+    from tasks.estimates.job_estimates import EstimateOptions
 
     request = resolve_request(project, preset, overrides, name=args["name"], force=args["force"])
     if args["save_params"] is not None:
         save_preset(resolve_path(ctx, args["save_params"]), request.values, f"Saved by {ctx.command_path}.")
-    run.execute_run(request, args["as_json"], args["verbose"])
+    if args["plan"]:
+        measured = EstimateOptions(measured=request.target)
+        plan.show_plan(request, args["as_json"], estimating=measured, again="the same command without --plan")
+    else:
+        run.execute_run(request, args["as_json"], args["verbose"])
 
 
 def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[str, Any]) -> list[str | Setting]:

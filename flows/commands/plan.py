@@ -1,15 +1,18 @@
 """`podium plan`: show what a run would do, why, and its time and memory. It changes nothing."""
 
+import dataclasses
+import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 
 from flows import dvc
 from flows.commands import options
 from flows.commands.project import enter_project, resolve_output
-from flows.runs import checkout
+from flows.runs import checkout, run_params
 from flows.runs.run_estimate import RunEstimate, estimate_run
-from flows.runs.run_request import resolve_request
+from flows.runs.run_request import RunRequest, resolve_request
 from flows.views import plan_page
 from ipu_model.core.files import write_text
 from tasks.estimates.job_estimates import MK2, EstimateOptions
@@ -27,8 +30,9 @@ GB = 1e9
 @click.command(
     help="Show which stages a run would skip, restore or run, and why. For each device job, estimate memory, time and "
     "throughput, and name the parameters that change them. Nothing is run or changed, except by --measure and --write. "
-    "Exit code 2: a device job cannot run with these parameters."
+    "Exit code 2: a device job cannot run with these parameters. RUN: plan with the parameters of that run."
 )
+@click.argument("run", required=False, shell_complete=options.complete_runs)
 @options.parameter_options
 @options.name_option
 @options.stage_options
@@ -42,11 +46,7 @@ GB = 1e9
 @click.pass_context
 def command(
     ctx: click.Context,
-    preset: str | None,
-    overrides: tuple[str, ...],
-    name: str | None,
-    part: str,
-    to: tuple[str, ...],
+    run: str | None,
     price: float | None,
     memory: float | None,
     bow: bool,
@@ -54,23 +54,50 @@ def command(
     page: Path | None,
     write: bool,
     as_json: bool,
+    **asked: Any,
 ) -> None:
-    project = enter_project(ctx)
+    project, overrides = enter_project(ctx), asked["overrides"]
     if write:
-        _write(project, preset is not None or bool(overrides) or name is not None)
+        _write(project, bool(run or asked["preset"] or overrides or asked["name"]))
         return
-    options.warn_unread_params(project, preset)
-    request = resolve_request(project, preset, overrides, part, to, name=name)
-    checkout.check_inputs(project, request.values, request.plan)
+    if run is not None:
+        asked |= run_params.copy_params(project, run, overrides, asked["name"])
+    options.warn_unread_params(project, asked["preset"] if run is None else None)
+    request = resolve_request(project, **asked)
     if page is not None:
         own = (artifacts.PARAMS, artifacts.PRESETS, PLAN_FILE)
         read = [*own, *map(Path, list_input_paths(request.values))]
         page = resolve_output(ctx, page, [project / one for one in read])
     limit = None if memory is None else memory * GB
     measured = request.target if measure else ()
-    found = estimate_run(request, price, EstimateOptions((), limit, "bow" if bow else MK2, measured, say=streams.note))
+    words = "".join(f" --set {shlex.quote(one)}" for one in overrides)
+    again = None if run is None else f"podium run --like {run}{words}"
+    show_plan(request, as_json, price, EstimateOptions((), limit, "bow" if bow else MK2, measured), page, again)
+
+
+def show_plan(
+    request: RunRequest,
+    as_json: bool,
+    price: float | None = None,
+    estimating: EstimateOptions | None = None,
+    page: Path | None = None,
+    again: str | None = None,
+) -> None:
+    """Print what a run would do, and write it as a page if there is a file for it.
+
+    Args:
+        price: of a device hour.
+        again: command that starts the run; None: `podium run` with the options of the request.
+
+    Raises:
+        ParamsError, InputError: the run would be refused.
+        SystemExit: a device job cannot run with these parameters.
+    """
+    project = request.project
+    checkout.check_inputs(project, request.values, request.plan)
+    found = estimate_run(request, price, dataclasses.replace(estimating or EstimateOptions(), say=streams.note))
     if page is not None:
-        write_text(page, plan_page.render_plan(found, request, preset))
+        write_text(page, plan_page.render_plan(found, request, request.preset))
     if as_json:
         options.print_json(found.as_values())
     else:
@@ -82,18 +109,18 @@ def command(
             streams.say_line(text)
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
             streams.say("the DVC remote was not checked: stages that it has are restored instead of run\n")
-    _end(found, request.command_options, as_json)
+    _end(found, again or f"podium run{request.command_options}", as_json)
 
 
-def _end(found: RunEstimate, words: str, as_json: bool) -> None:
-    """Print the next step: `podium run`, or what to change if the run would be refused."""
+def _end(found: RunEstimate, again: str, as_json: bool) -> None:
+    """Print the next step: the run, or what to change if it would be refused."""
     impossible = [job.name for job in found.running if job.impossible]
     refused = impossible or [job.name for job in found.running if job.refusal]
     if refused:
         what = "cannot run with these parameters" if impossible else "does not fit into memory"
-        options.print_next(f"{', '.join(refused)} {what}: change the parameter named above, then podium plan{words}")
+        options.print_next(f"{', '.join(refused)} {what}: change the parameter named above, and plan again")
     elif not as_json:
-        options.print_next(f"podium run{words}")
+        options.print_next(again)
     if impossible:
         raise SystemExit(WRONG_USAGE)
 
@@ -101,7 +128,7 @@ def _end(found: RunEstimate, words: str, as_json: bool) -> None:
 def _write(project: Path, laid_over: bool) -> None:
     if laid_over:
         raise ParamsError(
-            "--write uses params.yaml only: leave out --preset, --set and --name, or put them into params.yaml"
+            "--write uses params.yaml only: leave out RUN, --preset, --set and --name, or put them into params.yaml"
         )
     changed = write_project_plan(project, stages.define(load_params(project / artifacts.PARAMS)))
     remove_stale(project, print)

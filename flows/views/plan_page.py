@@ -63,6 +63,18 @@ class PlanView:
         self.jobs = [JobView(job, found.cost(job.seconds)) for job in found.running]
 
     @property
+    def headline(self) -> str:
+        """Time of the whole run, and the memory of its largest job, as far as known."""
+        found = self.found
+        timed = any(job.seconds is not None for job in found.running)
+        parts = [f"about {format_seconds(found.seconds.likely)}"] if timed else ["time unknown without --measure"]
+        if largest := max((one.estimates[0] for one in self.jobs if one.estimates), key=_likely_total, default=None):
+            parts.append(f"{format_memory(largest)} of memory")
+        if timed and found.unknown:
+            parts.append(f"{format_count(len(found.unknown), 'stages')} not timed")
+        return ", ".join(parts)
+
+    @property
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, memory, verdict and time of each job."""
         return [
@@ -157,6 +169,10 @@ class JobView:
         every = config.recompute_checkpoint_every_layer if recomputes else None
         shares = mode.matmul_proportion
         return placement.describe_pipeline(plan.placement.stages, mode.ipus_per_replica, every, shares, self.job.name)
+
+
+def _likely_total(memory: MemoryEstimate) -> float:
+    return memory.total.likely
 
 
 def _format_largest(term: Term, unit: Unit) -> str:

@@ -1,7 +1,7 @@
 """Launch command of a training job with several processes, which precedes the device's Python.
 
-`device.launcher` selects it for every host. A host that needs another command (several hosts, MPI options, a wrapper)
-sets PODIUM_DEVICE_LAUNCHER, which replaces it there; the parameters still decide what is trained.
+The section `device` selects it for every host. A host that needs another command (several hosts, MPI options, a
+wrapper) sets PODIUM_DEVICE_LAUNCHER, which replaces it there; the parameters still decide what is trained.
 """
 
 import os
@@ -64,13 +64,13 @@ def launch_command(job: Job, device: DeviceParams, environ: Mapping[str, str] = 
         return []
     if own := environ.get(DEVICE_LAUNCHER):
         return parse_launcher(own)
-    if device.launcher == "torchrun":
+    if device.launched_by == "torchrun":
         # The device's own torch, not the one on PATH. --standalone in torch 2.0 would use port 29400 for every job. All
         # processes are on this host, whose name may not resolve.
         rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "127.0.0.1"]
         numbers = ["--nproc-per-node", str(device.processes), "--max-restarts", str(device.restarts)]
         return [device_python(), "-m", "torch.distributed.run", *rendezvous, "--no-python", *numbers]
-    return _poprun(job, device.processes) if device.launcher == "poprun" else []
+    return _poprun(job, device.processes) if device.launched_by == "poprun" else []
 
 
 def parse_launcher(launcher: str) -> list[str]:

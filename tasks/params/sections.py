@@ -424,7 +424,8 @@ class DeviceParams(Section):
     """Recompute activations in the backward pass (cpu and cuda): less memory, about a third slower. It does not change
     results."""
     launcher: Literal["torchrun", "poprun"] | None = None
-    """Train with several processes: torchrun (cpu, cuda) or poprun (ipu), see docs/survive.md; null: one process."""
+    """Start trainings with torchrun (cpu, cuda) or poprun (ipu), see docs/survive.md; null: as the runtime needs, with
+    several processes or restarts only."""
     processes: Positive = 1
     """Number of processes of a training job on all hosts; each computes its share of every update."""
     restarts: Annotated[int, Field(ge=0)] = 0
@@ -432,7 +433,7 @@ class DeviceParams(Section):
 
     @model_validator(mode="after")
     def _the_launcher_serves_the_device(self) -> DeviceParams:
-        serves = {"torchrun": ("cpu", "cuda"), "poprun": ("ipu",)}
+        serves = {"torchrun": ("auto", "cpu", "cuda"), "poprun": ("ipu",)}
         if self.recompute and self.runtime == "ipu":
             raise ValueError(
                 "recompute: true applies to cpu and cuda only: set recompute to false. On IPUs, use "
@@ -440,14 +441,19 @@ class DeviceParams(Section):
             )
         if self.launcher is not None and self.runtime not in serves[self.launcher]:
             raise ValueError(
-                f"launcher {self.launcher} supports {' and '.join(serves[self.launcher])}, but runtime is "
+                f"launcher {self.launcher} supports {', '.join(serves[self.launcher])}, but runtime is "
                 f"{self.runtime}: set one of these runtimes, or launcher: null"
             )
-        if self.launcher is None and self.processes > 1:
-            raise ValueError(f"processes={self.processes} needs launcher: torchrun (cpu, cuda) or poprun (ipu)")
-        if self.launcher != "torchrun" and self.restarts:
-            raise ValueError(f"restarts={self.restarts} needs launcher: torchrun; no other launcher restarts jobs")
+        if self.launched_by == "poprun" and self.restarts:
+            raise ValueError(f"restarts={self.restarts} applies to torchrun (cpu, cuda) only: set restarts to 0")
         return self
+
+    @property
+    def launched_by(self) -> str | None:
+        """Launcher of trainings; None: they are one process."""
+        if self.launcher or (self.processes == 1 and not self.restarts):
+            return self.launcher
+        return "poprun" if self.runtime == "ipu" else "torchrun"
 
 
 class IpuParams(Section):

@@ -27,6 +27,7 @@ from tasks.stage.errors import InputError, ParamsError
 from tests.flows.runs.test_runs import podium
 from tests.places import ROOT, copy_project
 from tests.tasks.hostile import without_own_script
+from tests.tasks.tiny_model import write_tiny_model
 
 MARKUP = "<img src=x onerror=alert(1)>"
 SECONDS = 30.0
@@ -264,7 +265,7 @@ def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_n
         code, said = podium(capsys, "plan", *words, *more)
         assert code == 2, said.err
         assert f"next: {job}" in said.err
-        assert "cannot run with these parameters: change the parameter named above, then podium plan" in said.err
+        assert "cannot run with these parameters: change the parameter named above, and plan again" in said.err
         assert "podium run" not in said.err + said.out
 
 
@@ -272,9 +273,20 @@ def test_a_plan_of_what_does_not_fit_proposes_no_run() -> None:
     words = ["--preset", "ipu-base-pod16-examples", "--set", "pretrain.phase1.micro_batch_size=512"]
     done = subprocess.run([sys.executable, "-m", "flows", "plan", *words], text=True, capture_output=True, timeout=120)
     assert (done.returncode, "podium run" in done.stderr) == (0, False)
-    assert done.stderr.endswith(
-        f"does not fit into memory: change the parameter named above, then podium plan {' '.join(words)}\n"
-    )
+    assert done.stderr.endswith("does not fit into memory: change the parameter named above, and plan again\n")
+
+
+def test_a_fine_tuning_is_measured_and_planned_instead_of_run(tmp_path, project, capsys, monkeypatch) -> None:
+    write_tiny_model(tmp_path / "my-bert", ("fine", "dull"))
+    rows = [f"{'fine' if number % 2 else 'dull'} film,{number % 2}" for number in range(40)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]))
+    monkeypatch.setattr(cli, "SELF", project)
+    words = ("--model", str(tmp_path / "my-bert"), "--train", str(tmp_path / "reviews.csv"))
+    code, said = podium(capsys, "finetune", "classification", *words, "--plan")
+    assert (code, said.err.endswith("next: the same command without --plan\n")) == (0, True), said.err
+    first = next(line for line in said.out.splitlines() if line.startswith("about "))
+    assert re.fullmatch(r"about [\d.]+ \w+, .* of memory, 8 stages not timed", first)
+    assert not (project / "runs/checkouts").exists()
 
 
 def test_what_only_assumed_rows_speak_against_is_a_warning() -> None:

@@ -226,6 +226,8 @@ def test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own(
     assert (code, newest_name(toy_project)[:5]) == (0, "next-"), "a name of its own"
     newest = read_run_params(toy_project, toy_project / "runs/checkouts" / newest_name(toy_project))
     assert newest["downstream"]["squad"]["gate"]["min_f1"] == 2, "the whole name needs no typing"
+    code, said = podium(capsys, "plan", "next", "--set", "gate.min_f1=2")
+    assert (code, said.err) == (0, "next: podium run --like next --set gate.min_f1=2\n")
     for words, why in (
         (["mien"], "run mien not found; did you mean mine?"),
         (["mine", "--preset", "bert"], "leave out --preset"),

@@ -122,15 +122,27 @@ def test_the_job_states_how_many_processes_share_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "launcher"),
+    [
+        ({}, None),
+        ({"runtime": "ipu"}, None),
+        ({"processes": 2}, "torchrun"),
+        ({"processes": 2, "runtime": "auto"}, "torchrun"),
+        ({"processes": 2, "runtime": "ipu"}, "poprun"),
+        ({"restarts": 1}, "torchrun"),
+        ({"launcher": "torchrun"}, "torchrun"),
+    ],
+)
+def test_processes_are_started_by_the_launcher_of_the_runtime(values: dict[str, Any], launcher: str | None) -> None:
+    assert params(**values).device.launched_by == launcher
+
+
+@pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"processes": 2}, "processes=2 needs launcher"),
         ({"launcher": "poprun"}, "launcher poprun supports ipu, but runtime is cpu"),
-        (
-            {"launcher": "torchrun", "runtime": "auto"},
-            "launcher torchrun supports cpu and cuda, but runtime is auto",
-        ),
-        ({"restarts": 1}, "restarts=1 needs launcher: torchrun"),
+        ({"launcher": "torchrun", "runtime": "ipu"}, "launcher torchrun supports auto, cpu, cuda, but runtime is"),
+        ({"runtime": "ipu", "restarts": 1}, "restarts=1 applies to torchrun"),
         ({"launcher": "mpirun"}, "launcher='mpirun'"),
     ],
 )
