@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from ipu_model.core.files import sha256_of, write_json
+from tasks.downstream.export.model_export import export_model
 from tasks.downstream.export.onnx_files import load_model, write_formats
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import InferenceOptions
@@ -50,13 +52,15 @@ def run_script(script: str, *words: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def predict_here(folder: Path, records: Sequence[dict[str, str]], field: str) -> list[Any]:
-    """What Podium answers."""
+def predict_here(
+    folder: Path, records: Sequence[dict[str, str]], field: str, run: dict[str, Any] | None = None
+) -> list[Any]:
+    """What Podium answers; `run`: the entry of the run that trained the model."""
     source, target = folder.parent / "asked.jsonl", folder.parent / "answers.jsonl"
     source.write_text("".join(f"{json.dumps(one)}\n" for one in records))
     model = find_model(str(folder))
     how = InferenceOptions(RuntimeSpec("cpu", "fp32"), 4, lambda text: None)
-    predict(infer_entry(model), model, source, PredictionOutput(target, "jsonl", 0, False), how)
+    predict(infer_entry(model, run=run), model, source, PredictionOutput(target, "jsonl", 0, False), how)
     return [json.loads(line)[field] for line in target.read_text().splitlines()]
 
 
@@ -86,6 +90,21 @@ def test_the_script_for_texts_gives_the_classes_and_labels_of_podium(
     found = run_script(CLASSIFY, str(folder), *TEXTS)
     assert found == predict_here(folder, [{"text": one} for one in TEXTS], field)
     assert len({json.dumps(one) for one in found}) > 1, "answers that are all the same show nothing"
+
+
+def test_the_export_of_a_run_has_what_the_script_needs(tmp_path: Path) -> None:
+    model = write_head_model(tmp_path / "run/models/reviews", "sequence_classification", ("good", "short"), WORDS)
+    chosen = {"threshold": 0.2, "min_probability": 0.6}
+    files = [{"path": "models/reviews/model.safetensors", "sha256": sha256_of(model / "model.safetensors")}]
+    write_json(tmp_path / "run/metrics/reviews.json", {**chosen, "files": files})
+    entry = defaults_of("classification", "reviews") | {"kind": "classification"}
+    entry["rows"]["row_length"], entry["data"]["train_path"] = 16, "private/reviews.csv"
+    entry["evaluate"]["min_probability"] = 0.6
+    export_model(find_model(str(model)), tmp_path / "exported", ["onnx"], entry)
+    found = run_script(CLASSIFY, str(tmp_path / "exported"), *TEXTS)
+    assert found == predict_here(model, [{"text": one} for one in TEXTS], "label", entry)
+    assert None in found, "no answer is left out"
+    assert "private" not in (tmp_path / "exported/provenance.json").read_text()
 
 
 def test_the_script_for_questions_finds_the_answer_of_podium_in_all_windows_or_none(tmp_path: Path) -> None:

@@ -36,11 +36,11 @@ def command(
     from tasks.downstream.inference.onnx_answers import EXPORTING
 
     require_packages("export", EXPORTING)
-    model, _ = model_options.resolve_model(ctx, name, tokenizer, find_model)
+    model, trained = model_options.resolve_model(ctx, name, tokenizer, find_model)
     named = resolve_path(ctx, Path(name))
     folder = out or Path(f"{(named.resolve() if named.exists() else Path(name)).name}-onnx")
     chosen = list(EXPORT_FILES) if formats == "all" else [formats]
-    found = export_model(model, resolve_path(ctx, folder), chosen)
+    found = export_model(model, resolve_path(ctx, folder), chosen, trained)
     lines = [f"{folder / file}: {size / 1e6:.1f} MB\n" for file, size in found["bytes"].items()]
     apart = found["transformers_difference"]
     lines.append(f"logits of {next(iter(found['bytes']))} differ by up to {apart:.2g} from transformers\n")

@@ -1,13 +1,13 @@
 """Export of any finished model, without examples."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ipu_model.core.files import new_folder
+from ipu_model.core.files import new_folder, read_json, write_json
 from tasks.downstream.export.onnx_files import (
     COMPARED,
     compare_with_transformers,
@@ -16,9 +16,13 @@ from tasks.downstream.export.onnx_files import (
     write_formats,
 )
 from tasks.downstream.gate.exports import MAX_LOGIT_DIFFERENCE
-from tasks.downstream.inference.model import InferenceModel
+from tasks.downstream.inference.entry import TAKEN, infer_entry
+from tasks.downstream.inference.model import CONFIG, PROVENANCE, InferenceModel
 from tasks.downstream.inference.onnx_answers import EncodedSequence
+from tasks.downstream.kind import kind_of
+from tasks.downstream.scoring.thresholds import SETTINGS, read_recorded
 from tasks.models.model_folders import convert_to_safetensors
+from tasks.params.downstream import EntryParams
 from tasks.stage.artifacts import EXPORT_FILES
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import find_tokenizer_file
@@ -34,8 +38,24 @@ def draw_sequences(vocabulary: int, longest: int, count: int) -> list[EncodedSeq
     return [EncodedSequence(number, ids, np.zeros_like(ids)) for number, ids in enumerate(inputs)]
 
 
-def export_model(model: InferenceModel, folder: Path, formats: Sequence[str]) -> dict[str, Any]:
+def record_entry(folder: Path, model: InferenceModel, trained: Mapping[str, Any]) -> None:
+    """Write what a release states about using its model: rows, evaluation, and what held-out examples decided."""
+    entry, recorded = infer_entry(model, run=trained), read_recorded(model.folder)
+    others = EntryParams.model_fields.keys() - {"kind", *TAKEN}
+    stated = {name: value for name, value in trained.items() if name not in others}
+    write_json(folder / PROVENANCE, {"parameters": {"downstream": {"exported": stated}}})
+    if settings := kind_of(entry).scores(entry).settings(recorded) if recorded else {}:
+        write_json(folder / SETTINGS, settings)
+        write_json(folder / CONFIG, {**read_json(folder / CONFIG), "podium": settings})
+
+
+def export_model(
+    model: InferenceModel, folder: Path, formats: Sequence[str], trained: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Write a finished model in these formats into a new folder, with configuration and tokenizer.
+
+    Args:
+        trained: parameters of the entry in the run that trained the model; empty or None for any other model.
 
     Returns:
         The size of each file, and the largest difference of a logit of the first one from transformers.
@@ -52,6 +72,8 @@ def export_model(model: InferenceModel, folder: Path, formats: Sequence[str]) ->
         loaded = load_model(readable)
         files = write_formats(loaded, formats, target)
         copy_files(target, readable, model.folder, model.tokenizer)
+        if trained:
+            record_entry(target, model, trained)
         some = draw_sequences(loaded.config.vocab_size, min(model.max_tokens, LONGEST), COMPARED)
         apart = compare_with_transformers(loaded, files[formats[0]], some)
         limit = MAX_LOGIT_DIFFERENCE.get(formats[0], math.inf)

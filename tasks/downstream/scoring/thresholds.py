@@ -174,7 +174,8 @@ def risk_coverage(odds: Sequence[float] | Array, right: Sequence[float] | Array,
 def read_recorded(folder: Path) -> Mapping[str, Any]:
     """Return the settings that were recorded with a model, none if there are none.
 
-    A release records them in podium.json, a checkout in metrics/NAME.json for models/NAME if its weights are the same.
+    A release records them in podium.json, a checkout in metrics/NAME.json for models/NAME if its weights are the same;
+    podium.json of its model has the origin of the weights.
 
     Raises:
         InputError: the file is damaged.
@@ -187,7 +188,7 @@ def read_recorded(folder: Path) -> Mapping[str, Any]:
             continue
         except (ValueError, TypeError):
             raise InputError(f"{path} is not a JSON object. Create or download it again") from None
-        if path.name == SETTINGS or _is_about(values, folder / WEIGHTS):
+        if "head" not in values if path.name == SETTINGS else _is_about(values, folder / WEIGHTS):
             return values
     return {}
 

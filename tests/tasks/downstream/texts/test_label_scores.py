@@ -186,6 +186,7 @@ def test_a_run_and_a_release_record_the_thresholds_of_a_model(checkout: Path, th
     model, release = checkout / "models" / NAME, checkout / "release"
     release.mkdir()
     write_json(release / "podium.json", part("scores").settings(metrics))
+    write_json(model / "podium.json", {"head": "sequence_classification", "steps": 10})  # the origin of its weights
     used = part("scores", evaluate={"threshold": threshold}, **CHOSEN).prepare(checkout)
     values = [one.value for one in used.chosen]
     for folder in (model, release):
