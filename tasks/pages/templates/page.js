@@ -194,11 +194,13 @@ for (const box of document.querySelectorAll("input[data-again]")) {
   };
   setInterval(reload, 1000 * box.dataset.again);
 }
-// An evaluation finds its run, its date and the pages of the run and of all runs from its own place.
-const place = decodeURI(location.pathname).match(/^(.*?)(\/runs\/checkouts\/[^/]+)?\/evaluation\/[^/]+\/report\.html$/);
+// A page of a stage finds its run, its date and the pages of the run and of all runs from its own place.
+const pages = "(?:evaluation|reports/validation|measurements/export)/(?:[^/]+/report|[^/]+)\\.html$";
+const place = decodeURI(location.pathname).match(new RegExp(`^(.*?)(/runs/checkouts/[^/]+)?/(${pages})`));
 for (const link of place ? document.querySelectorAll("[data-up]") : []) {
-  const up = link.dataset.up === "run" ? "../.." : place[2] ? "../../../../.." : "../..";
-  link.href = `${up}/reports/${link.dataset.up}.html`;
+  const root = "../".repeat(place[3].split("/").length - 1);
+  const up = link.dataset.up === "index" && place[2] ? root + "../../../" : root;
+  link.href = `${up}reports/${link.dataset.up}.html`;
   link.hidden = false;
 }
 const written = new Date(document.lastModified).toLocaleDateString("en-GB", { dateStyle: "long" });
