@@ -28,7 +28,7 @@ from flows.views.screen import current_screen, make_screen, print_end, print_rea
 from tasks.downstream.gate.verdict_text import format_advice
 from tasks.plan.named_files import find_dvc_files, list_input_paths
 from tasks.stage import artifacts, process, streams
-from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
+from tasks.stage.errors import DONE, FAILED, REJECTED, WRONG_USAGE, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
 SECONDS_BETWEEN_LOOKS = 3.0
@@ -110,8 +110,10 @@ def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any
             code = stop.exit_code()
     if as_json and run is not None:
         options.print_json(run.as_values())
-    elif run is not None and code in (DONE, REJECTED):  # otherwise the error comes last and names the next step
+    elif run is not None and code in (DONE, REJECTED):  # after a failure the error comes last and names the next step
         options.print_next(suggest_next(run, request.part, request.to))
+    elif run is not None and code not in (FAILED, WRONG_USAGE) and run.name != listing.PROJECT:
+        options.print_next(f"podium resume {run.name}")
     if code:
         raise SystemExit(code)
 
