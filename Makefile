@@ -26,7 +26,7 @@ KIND ?= cpu
 QUEUE ?= default
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help setup demo docs server worker bench gpu test soak faults load test-fresh test-device-env test-poptorch check refresh-constraints audit clean
+.PHONY: help setup demo docs server worker bench gpu test soak faults load nightly test-fresh test-device-env test-poptorch check refresh-constraints audit clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -87,8 +87,8 @@ bench: $(HOST)  ## compare speed with Hugging Face's Trainer; BENCH="--quick", "
 gpu:  ## measure this project on this host's GPU in nine minutes: tests, parity, speed compared with Trainer (docs/cuda.md); GPU="--seconds 300"
 	@"$${PODIUM_DEVICE_PYTHON:-python3}" -m bench.gpu $(GPU)
 
-test: $(HOST)  ## run the tests, except those of make soak and make faults
-	@echo "test: all but make test-device-env, make soak and make faults"
+test: $(HOST)  ## run what a change can break, in ten minutes on 2 cores; the long tests: make nightly
+	@echo "test: all but make test-device-env and the long ones of make nightly"
 	@python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not faults and not soak"
 
 soak: $(HOST) $(DEVICE)  ## run the long tests, on both Pythons: whole runs, workers, torchrun, compilers
@@ -109,6 +109,9 @@ faults: $(HOST)  ## run all fault tests (docs/faults.md): kills, full disks, dam
 
 load: $(HOST)  ## run the load test: 50 runs on workers that are killed, half an hour (docs/workers.md); LOAD="--runs 6 --sets 2"
 	@python -m tests.load $(LOAD)
+
+nightly: $(HOST) $(DEVICE)  ## run what takes hours: soak, faults, load, test-fresh, the GPU's parts on a CPU, test-poptorch; prints a table
+	@.ci/nightly
 
 test-fresh:  ## test the set-up with plain pip in an empty clone, a small run and a question; FRESH_PYTHONS, or PYTHON=python3.13
 	@.ci/fresh $(if $(filter command line,$(origin PYTHON)),"$(PYTHON)",$(FRESH_PYTHONS))

@@ -56,6 +56,7 @@ NOT_RUN = {
     "make soak": "is tests itself",
     "make faults": "is tests itself, an hour of them",
     "make load": MEASURES,
+    "make nightly": "is tests itself, hours of them",
     "make test-poptorch": IPUS,
     "make bench": MEASURES,
     'make bench BENCH="--quick"': MEASURES,

@@ -29,6 +29,16 @@ def nodes_of(path):
     return tuple(ast.walk(tree_of(path)))
 
 
+@functools.cache
+def texts_of(path):
+    """Line and value of every text of a file but its docstrings, and of every attribute's name."""
+    nodes = nodes_of(path)
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    found = [(node.lineno, node.value) for node in texts if isinstance(node.value, str)]
+    return found, [(node.lineno, node.attr) for node in nodes if isinstance(node, ast.Attribute)]
+
+
 def name_of(path):
     return path.relative_to(ROOT).as_posix()
 

@@ -32,6 +32,7 @@ from tests.source_files import (
     named_templates,
     nodes_of,
     sources,
+    texts_of,
     tree_of,
 )
 
@@ -183,11 +184,11 @@ def test_no_head_of_bert_is_named_outside_its_own_file():
     names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     assert len(names) > 1
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
+        f"{path.relative_to(ROOT)}:{line}: {text}"
         for path in sources("ipu_model")
         if path.parent != folder
-        for node in nodes_of(path)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+        for line, text in texts_of(path)[0]
+        if text in names
     ]
     assert found == []
     for name in names:
@@ -201,11 +202,10 @@ def test_no_family_of_encoders_is_named_outside_its_own_file():
     names = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--", ModelConfig.family}
     assert len(names) > 4
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
+        f"{path.relative_to(ROOT)}:{line}: {text}"
         for path in sources("flows", "tasks", "ipu_model")
-        for node in nodes_of(path)
-        if isinstance(node, ast.Constant) and node.value in names
-        if path != folder / f"{node.value.replace('-', '_')}.py"
+        for line, text in texts_of(path)[0]
+        if text in names and path != folder / f"{text.replace('-', '_')}.py"
     ]
     assert found == []
 
@@ -215,15 +215,12 @@ NAME_A_PHASE = {"flows/runs/run_estimate.py": "times that were measured with two
 
 def test_no_phase_is_named_outside_of_the_parameters():
     """Another phase is another field; each starts from the one before it."""
-    found = set()
-    for path in sources("flows", "tasks", "ipu_model"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        named = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in texts]
-        named = [node.value for node in named if isinstance(node.value, str)]
-        named += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-        if any(re.search(r"\bphase\d", text) for text in named):
-            found.add(path.relative_to(ROOT).as_posix())
+    found = {
+        name_of(path)
+        for path in sources("flows", "tasks", "ipu_model")
+        for named in texts_of(path)
+        if any(re.search(r"\bphase\d", text) for _, text in named)
+    }
     assert found == set(NAME_A_PHASE)
 
 
@@ -241,7 +238,7 @@ def test_no_kind_of_task_is_named_outside_its_own_folder():
     found = set()
     for path in sources("flows", "tasks", "ipu_model"):
         own = {name for name in kind_names() if ROOT / kind_params(name).package().replace(".", "/") in path.parents}
-        constants = {node.value for node in nodes_of(path) if isinstance(node, ast.Constant)}
+        constants = {text for _, text in texts_of(path)[0]}
         imports = {part for name in imported_modules(path) for part in name.split(".")[2:3] if "downstream" in name}
         if ((constants | imports) & set(kind_names())) - own:
             found.add(name_of(path))
@@ -381,26 +378,10 @@ def test_no_command_has_a_word_that_params_yaml_may_choose():
 def test_dvc_yaml_is_that_of_params_yaml():
     text = (ROOT / "dvc.yaml").read_text(encoding="utf-8")
     assert text == plan_text(define(load_params(ROOT / "params.yaml"))), "write it with podium plan --write"
-    assert len(text.splitlines()) < 200
-    assert max(map(len, text.splitlines())) < 140
 
 
 def test_no_kind_has_more_options_than_the_table_has_fields():
     assert max(len(entry.params.option_names) for entry in entries(everything())) <= OPTIONS
-
-
-MODULES = {
-    **{"compile_pretrain": 2, "predict_released": 2, "examples": 2, "rows": 2},
-    **{"compile": 2, "finetune": 2, "predict": 2},
-}
-"""Stages that do part of the work of others: jobs of pre-training, examples and rows for another model, stages that
-validate what they make, and jobs that take labels from their kind."""
-
-
-def test_stages_name_packages_and_few_modules():
-    for name in dvc_stages():
-        single = {dep for dep in code_of(dvc_stages()[name]) if dep.startswith("tasks/") and dep.endswith(".py")}
-        assert len(single) <= MODULES.get(name.split("@")[0], 1), f"{name}: name packages, not modules"
 
 
 def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():

@@ -215,10 +215,7 @@ def test_a_shell_gets_its_completion(shell):
     ("words", "completed"),
     [
         ("podium run --preset small", ["small-files"]),
-        ("podium run --set downstream.squad.gate.min_f", ["downstream.squad.gate.min_f1="]),
         ("podium run --preset glue-sst2-small --set downstream.glue-sst2.t", ["downstream.glue-sst2.task="]),
-        ("podium run --preset glue-sst2-small --set downstream.squad.gate", []),
-        ("podium run --preset no-such --set downstream.squad.gate.min_f", ["downstream.squad.gate.min_f1="]),
         ("podium params diff de", ["demo"]),
     ],
 )

@@ -17,9 +17,8 @@ from tasks.params.schema import validate_params
 from tasks.plan.plan_file import Stage, make_plan, read_plan
 from tasks.plan.stages import define
 from tasks.plan.writing import write_plan
-from tests import reruns
 from tests.places import ROOT
-from tests.plans import values_with, whole_plan
+from tests.plans import values_with
 from tests.source_files import FRAME, PACKAGES, lies_in
 
 WANTED = (
@@ -126,6 +125,7 @@ def test_a_comment_in_what_says_how_stages_run_runs_none_of_them_again(project: 
     assert status_after(project, {"frame": frame}) == {"frame": []}
 
 
+@pytest.mark.soak
 def test_a_new_kind_of_task_a_new_head_and_a_new_preset_run_nothing_again(project: Path) -> None:
     new = [
         "tasks/downstream/new/__init__.py",
@@ -147,21 +147,3 @@ def test_a_comment_in_a_package_runs_those_stages_again_that_depend_on_it(projec
     for place, (edited,) in edits.items():
         assert found[place] == sorted(name for name, stage in stages.items() if lies_in(edited, code_of(stage))), place
         assert found[place]
-
-
-def has_history() -> bool:
-    done = subprocess.run(
-        ["git", "cat-file", "-e", f"{reruns.LAST}^{{commit}}"], cwd=ROOT, capture_output=True, check=False
-    )
-    return done.returncode == 0
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(not has_history(), reason=f"the history of git does not go back to {reruns.LAST}")
-def test_fewer_commits_than_before_would_have_trained_again_and_none_for_the_frame() -> None:
-    then, now, files = reruns.then_and_now()
-    assert now.pretraining < then.pretraining
-    assert now.upstream < then.upstream
-    frame_alone = {commit: names for commit, names in files.items() if all(lies_in(name, FRAME) for name in names)}
-    assert frame_alone
-    assert reruns.counted(whole_plan(), frame_alone).upstream == 0

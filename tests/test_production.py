@@ -75,7 +75,7 @@ TEXTS = [
 @pytest.mark.parametrize(
     ("problem", "settings", "field"),
     [
-        ("single_label_classification", {}, "label"),
+        pytest.param("single_label_classification", {}, "label", marks=pytest.mark.soak),
         ("single_label_classification", {"threshold": 0.2, "min_probability": 0.6}, "label"),
         ("multi_label_classification", {"threshold": {"good": 0.6, "short": 0.3}}, "labels"),
     ],

@@ -1,5 +1,6 @@
 """What the project says of itself holds: declared dependencies are those imported, and a clone keeps its line ends."""
 
+import functools
 import re
 import shutil
 import subprocess
@@ -36,6 +37,7 @@ WITHOUT_IMPORT = {
 """Declared, and imported nowhere: why it is needed all the same."""
 NOT_OURS_TO_INSTALL = {"poptorch", "popdist"}
 """They come with the Poplar SDK."""
+ALONGSIDE = {file.stem for file in (ROOT / "tests").rglob("*.py")}
 BRINGS = packages_distributions()
 RUNTIME = ("flows", "ipu_model", "tasks")
 
@@ -46,11 +48,12 @@ def declared(*extras):
     return {canonicalize_name(Requirement(line).name) for line in lines}
 
 
+@functools.cache
 def needed_by(path):
     """Third-party imports of a file, each with the distributions that could bring it."""
     ours = {*PACKAGES, "tests", "constraints", "docs", *NOT_OURS_TO_INSTALL}
-    alongside = {file.stem for file in (ROOT / "tests").rglob("*.py")} if path.is_relative_to(ROOT / "tests") else set()
-    tops = {name.split(".")[0] for name in imported_modules(path)} - ours - alongside - set(sys.stdlib_module_names)
+    beside = ALONGSIDE if path.is_relative_to(ROOT / "tests") else set()
+    tops = {name.split(".")[0] for name in imported_modules(path)} - ours - beside - set(sys.stdlib_module_names)
     return {top: {canonicalize_name(name) for name in BRINGS.get(top, ())} for top in tops}
 
 

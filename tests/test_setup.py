@@ -35,11 +35,12 @@ def make_wheel(folder, name, version, *needs):
         wheel.writestr(f"{about}/RECORD", "")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("needs", "installed"),
     [
         (['nvidia_thing==2.0; platform_system == "Linux"', 'other==1.0; extra == "opt"'], {"nvidia_thing", "deeper"}),
-        pytest.param(["small"], set(), marks=pytest.mark.soak),
+        (["small"], set()),
     ],
     ids=["a CUDA build", "a CPU build"],
 )

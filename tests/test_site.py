@@ -55,6 +55,7 @@ def pages(folder):
         yield path, tags.found
 
 
+@pytest.mark.soak
 def test_the_site_is_built_without_a_warning(site):
     folder, done = site
     assert (done.returncode, done.stderr) == (0, "")

@@ -66,6 +66,7 @@ def test_the_table_has_map_and_serial_seconds_and_a_line_for_all_stages() -> Non
     assert predictions(costs, 2) == ["10.0 MB on 2 hosts: 16.5 s instead of 24.0 s, 1.5 times as fast (predicted)"]
 
 
+@pytest.mark.soak
 def test_a_stage_is_measured_once_for_each_size_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""A sample of the matrix for every `make test`: the first stages only, without the flow."""
+"""A sample of the matrix, two of its cases in every `make test`: the first stages only, without the flow."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def test_killed_and_run_again(fresh: Case, undisturbed: tuple[Path, dict[str, st
         require_as(fresh, undisturbed[1])
 
 
+@pytest.mark.faults
 def test_a_full_disk(fresh: Case, undisturbed: tuple[Path, dict[str, str]]) -> None:
     with small_disk(fresh.project / "data", 4) as disk, table.case(ROW, "disk full"):
         starved = fresh.run(*CORPUS)
@@ -81,6 +82,7 @@ def test_a_byte_the_disk_changed(tmp_path: Path, undisturbed: tuple[Path, dict[s
         require_as(case, undisturbed[1])
 
 
+@pytest.mark.faults
 def test_two_at_once(fresh: Case, undisturbed: tuple[Path, dict[str, str]]) -> None:
     with table.case(ROW, "two at once"):
         both = start_both(fresh, CORPUS)

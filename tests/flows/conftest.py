@@ -1,5 +1,6 @@
 """A small project of three stages under a real DVC, and one Prefect test server per session."""
 
+import os
 import shutil
 from unittest import mock
 
@@ -10,8 +11,10 @@ from prefect.testing.utilities import prefect_test_harness
 from flows import cli
 from flows.commands import run as run_command
 from flows.server.local_server import LocalServer
+from ipu_model.core.files import exclusive_lock
 from tasks.plan import stages
 from tasks.plan.plan_file import read_definitions
+from tests.flows.toy_runs import ACCEPTED, FASTER, run
 from tests.places import ROOT
 from tests.prefect_home import make_home
 
@@ -137,6 +140,62 @@ def toy_project(tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "define", define)
     monkeypatch.chdir(project)
     return project
+
+
+@pytest.fixture(scope="session")
+def made_runs(tmp_path_factory):
+    """Where projects are kept as they are after some runs; all processes of pytest-xdist have one place."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made-runs"
+    place.mkdir(exist_ok=True)
+    return place
+
+
+@pytest.fixture
+def after(toy_project, made_runs):
+    """Brings the toy project to where it is after some runs, which happen once for all tests."""
+
+    def bring(name, make):
+        with exclusive_lock(made_runs / f"{name}.lock"):
+            if not (made_runs / name).is_dir():
+                make()
+                shutil.copytree(toy_project, made_runs / f"{name}.part", symlinks=True)
+                (made_runs / f"{name}.part").rename(made_runs / name)
+                return toy_project
+        shutil.copytree(made_runs / name, toy_project, symlinks=True, dirs_exist_ok=True)
+        return toy_project
+
+    return bring
+
+
+@pytest.fixture
+def rejected(prefect_session, after):
+    """The toy project after its own run."""
+    return after("rejected", run)
+
+
+@pytest.fixture
+def accepted(prefect_session, after):
+    """The toy project after a run with a lower floor."""
+    return after("accepted", lambda: run(*ACCEPTED))
+
+
+@pytest.fixture
+def mine(prefect_session, after):
+    """The toy project after the run `mine`, which was rejected."""
+    return after("mine", lambda: run(name="mine"))
+
+
+@pytest.fixture
+def three(prefect_session, after):
+    """The toy project after its own run, the published `good` and the rejected `fast`."""
+
+    def make():
+        run(command="podium run")
+        run(*ACCEPTED, name="good", command="podium run --name good")
+        run(FASTER, name="fast")
+
+    return after("three", make)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from conftest import CONFIG
@@ -107,22 +106,6 @@ def test_micro_batch_size_does_not_change_the_update(tmp_path: Path, head: str) 
             torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-6)
 
 
-def test_packed_rows_give_the_logits_of_one_sequence_at_a_time(tmp_path: Path) -> None:
-    ours, theirs = make_models(tmp_path / "model", "question_answering", CONFIG, BertForQuestionAnswering)
-    batch = make_batch(tmp_path / "rows", "question_answering", CONFIG)
-    answers = {a.feature_id: a for a in TorchRuntime(ours, "question_answering", 4, "fp32", None, 0).predict(batch)}
-    theirs.eval()
-    seen = 0
-    for sample in samples(batch):
-        answer = answers[int(sample["feature_id"])]
-        with torch.no_grad():
-            alone = theirs(input_ids=sample["input_ids"], token_type_ids=sample["token_type_ids"])
-        np.testing.assert_allclose(answer.columns["start_logits"], alone.start_logits[0].numpy(), rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(answer.columns["end_logits"], alone.end_logits[0].numpy(), rtol=1e-5, atol=1e-5)
-        seen += 1
-    assert seen == len(answers) == batch.sequences
-
-
 @pytest.mark.parametrize(
     ("head", "auto", "name"),
     [
@@ -138,18 +121,3 @@ def test_the_auto_classes_load_our_folder_as_the_right_class(tmp_path: Path, hea
         decoder, words = loaded.cls.predictions.decoder, loaded.bert.embeddings.word_embeddings
         assert decoder.weight.data_ptr() == words.weight.data_ptr()
         assert torch.equal(decoder.bias, loaded.cls.predictions.bias)
-
-
-def test_a_folder_saved_by_transformers_loads_here_with_the_same_logits(tmp_path: Path) -> None:
-    from ipu_model.models.model_folder import missing_parameters, read_model
-    from ipu_model.models.modeling import build_model
-
-    _, theirs = make_models(tmp_path / "model", "pretraining", CONFIG, BertForPreTraining)
-    theirs.save_pretrained(tmp_path / "theirs")
-    found = read_model(tmp_path / "theirs")
-    assert found.tokenizer_sha256 is None
-    model = build_model("pretraining", found.config)
-    assert missing_parameters(found, model.state_dict()) == []
-    expected = dict(theirs.named_parameters())
-    for name, _ in model.named_parameters():
-        assert torch.equal(found.state[name], expected[name]), name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -22,7 +21,7 @@ from flows.checks.input_checks import INPUT, describe_dev_sets, run_check, selec
 from flows.checks.probes import CheckResult
 from flows.runs import run_estimate
 from flows.runs.locks import FOLDER
-from flows.runs.run_request import RunRequest, resolve_request
+from flows.runs.run_request import resolve_request
 from ipu_model.estimates.shapes import model_parameters
 from ipu_model.models.config import ModelConfig
 from tasks.stage.errors import InputError, ParamsError
@@ -80,20 +79,8 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
 
 
 @pytest.mark.usefixtures("asks_device")
-def test_the_doctor_passes_in_an_empty_clone_and_names_the_next_command(project):
+def test_the_doctor_tells_programs_changes_nothing_and_never_shows_the_token(project):
     before = tree(project)
-    done = podium(project, "doctor")
-    assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("system", "python", "host", "device python", "device", "disk", "remote", "server"):
-        assert f" {name} " in done.stdout
-    assert f"torch {importlib.metadata.version('torch')}" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 100
-    assert done.stderr == "next: podium run\n"
-    assert tree(project) == before
-
-
-@pytest.mark.usefixtures("asks_device")
-def test_the_doctor_tells_programs_and_never_shows_the_token(project):
     done = podium(project, "doctor", "--json", "--set", "device.precision=fp16", HF_TOKEN="hf_very_secret")
     assert done.returncode == 2
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
@@ -102,6 +89,7 @@ def test_the_doctor_tells_programs_and_never_shows_the_token(project):
     assert found["hub"]["level"] == "ok"
     assert "hf_very_secret" not in done.stdout + done.stderr
     assert done.stderr.endswith("podium doctor --set device.precision=fp16\n")
+    assert tree(project) == before
 
 
 # ------------------------------------------------------------------------------------------ host and settings
@@ -224,13 +212,6 @@ def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothin
     preflight.require_runnable(resolve_request(project, None, ()))
     assert capsys.readouterr().err == "note: device: not checked: no answer within 0.5 s (PODIUM_CHECK_SECONDS)\n"
     assert time.monotonic() - began < 50, "it sleeps for 60"
-
-
-@pytest.mark.usefixtures("asks_device")
-def test_a_precision_that_the_device_has_not_is_a_mistake_of_the_parameters(project):
-    error = refuse(project, "device.precision=fp16", "device.runtime=auto")
-    assert isinstance(error, ParamsError)
-    assert "has no fp16" in str(error)
 
 
 @pytest.mark.usefixtures("asks_device")
@@ -528,11 +509,11 @@ def test_what_a_program_said_before_its_time_was_over_counts(tmp_path):
         "print(json.dumps({'name': 'first', 'level': 'ok', 'text': 'seen'}), flush=True)\n"
         "time.sleep(600)\n"
     )
-    asked = probes.Probe("slow", "slow_check", {}, 5.0)
+    asked = probes.Probe("slow", "slow_check", {}, 2.0)
     with probes.start_probes([asked], tmp_path) as wait:
         first, second = wait()
     assert (first.name, first.level, first.text) == ("first", "ok", "seen")
-    assert (second.level, second.text) == ("warning", "not checked: no answer within 5 s (PODIUM_CHECK_SECONDS)")
+    assert (second.level, second.text) == ("warning", "not checked: no answer within 2 s (PODIUM_CHECK_SECONDS)")
 
 
 def test_nothing_outlives_a_check_that_is_interrupted(tmp_path):
@@ -547,16 +528,3 @@ def test_nothing_outlives_a_check_that_is_interrupted(tmp_path):
 def test_another_time_limit_must_be_seconds(project, monkeypatch):
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "soon")
     assert "PODIUM_CHECK_SECONDS='soon' is not a number of seconds" in str(refuse(project))
-
-
-def test_a_run_is_refused_within_the_promised_time():
-    assert probes.LOCAL_LIMIT_S < 5
-    assert probes.REMOTE_LIMIT_S < 15
-
-
-def test_a_wanted_run_knows_its_checked_parameters(project):
-    wanted = resolve_request(project, None, ("model.num_layers=3",))
-    assert isinstance(wanted, RunRequest)
-    assert wanted.params.model.num_layers == 3
-    assert wanted.root.parent == project / "runs" / "checkouts"
-    assert not wanted.root.exists()

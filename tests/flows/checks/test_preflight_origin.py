@@ -79,8 +79,6 @@ def test_the_card_of_a_model_on_the_hub_answers(project: Path, hub: HubServer, c
         assert ("hub", "problem") not in look(project, *given)
         return
     assert ADD in refused(project, *given)
-    assert ADD in refused(project, *given, on_workers=True)
-    assert ("hub", "problem") not in look(project, *given, "publish.license=mit", "publish.language=en")
     found = look(project, *given, "base_model.repository=user/none")
     assert ("hub", "problem") not in found, "said once, as an input"
     assert found["hub input", "problem"].startswith("base_model.repository=user/none")

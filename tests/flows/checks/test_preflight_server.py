@@ -14,11 +14,9 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.checks.server import check_server
-from tasks.stage.errors import InputError
 from tests.flows.checks.preflight_project import (
     empty_clone,  # noqa: F401 (the fixture `project`)
     look,
-    refuse,
 )
 
 
@@ -60,16 +58,18 @@ class Answers(http.server.BaseHTTPRequestHandler):
         (401, b"{}", "requires authentication (PREFECT_API_KEY, PREFECT_API_AUTH_STRING"),
     ],
 )
-def test_a_server_that_is_no_prefect_server_is_refused_in_one_sentence(project, monkeypatch, status, body, said):
-    with serving(type("Other", (Answers,), {"status": status, "body": body})) as url:
-        monkeypatch.setenv("PREFECT_API_URL", url)
-        error = refuse(project)
-    assert isinstance(error, InputError)
-    assert said in str(error)
-    assert "unset it: a run then starts its own server" in str(error)
+def test_a_server_that_is_no_prefect_server_is_refused_in_one_sentence(status, body, said):
+    with (
+        serving(type("Other", (Answers,), {"status": status, "body": body})) as url,
+        temporary_settings({PREFECT_API_URL: url}),
+    ):
+        found = check_server(required=False)
+    assert found.level == "problem"
+    assert said in found.text
+    assert "unset it: a run then starts its own server" in found.text
 
 
-def test_a_server_that_answers_is_named(project, monkeypatch):
+def test_a_run_asks_the_server_that_is_named(project, monkeypatch):
     with serving(Answers) as url:
         monkeypatch.setenv("PREFECT_API_URL", url)
         assert look(project)["server", "ok"] == f"Prefect 3.8.8 at {url}"
@@ -95,7 +95,7 @@ def test_a_server_older_than_the_client_is_refused_before_anything_is_created_th
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_a_certificate_that_nobody_signed_is_said(project, monkeypatch, tmp_path):
+def test_a_certificate_that_nobody_signed_is_said(monkeypatch, tmp_path):
     both = tmp_path / "both.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", both, "-out", tmp_path / "crt.pem",
@@ -103,8 +103,7 @@ def test_a_certificate_that_nobody_signed_is_said(project, monkeypatch, tmp_path
         check=True, capture_output=True,
     )  # fmt: skip
     both.write_bytes(both.read_bytes() + (tmp_path / "crt.pem").read_bytes())
-    with serving(Answers, both) as url:
-        monkeypatch.setenv("PREFECT_API_URL", url)
-        assert "certificate" in str(refuse(project)).lower()
+    with serving(Answers, both) as url, temporary_settings({PREFECT_API_URL: url}):
+        assert "certificate" in check_server(required=False).text.lower()
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "crt.pem"))
-        assert ("server", "ok") in look(project)
+        assert check_server(required=False).level == "ok"

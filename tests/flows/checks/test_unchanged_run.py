@@ -7,7 +7,7 @@ import sys
 
 from flows.server.local_server import may_be_configured
 from tests.flows.conftest import TOY_PLAN
-from tests.flows.toy_runs import ACCEPTED, run, run_json, statuses
+from tests.flows.toy_runs import ACCEPTED, FASTER, run, run_json, statuses
 from tests.places import ROOT
 
 
@@ -16,10 +16,10 @@ def published(*overrides):
 
 
 def test_nothing_changed_is_said_at_once_and_the_report_stays_that_of_the_run_that_made_things(
-    prefect_session, toy_project, command, ran
+    toy_project, request, command, ran
 ):
     assert command() is None, "nothing was made yet"
-    run()
+    request.getfixturevalue("rejected")
     report = (toy_project / "reports" / "run.json").read_bytes()
     ran()
     code, said = command()
@@ -34,14 +34,13 @@ def test_nothing_changed_is_said_at_once_and_the_report_stays_that_of_the_run_th
     assert statuses(toy_project)["second"] == "ran", "the report of before"
 
 
-def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(prefect_session, toy_project, command):
-    run(*ACCEPTED)
+def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(accepted, toy_project, command):
     made = run_json(toy_project)
     code, said = command(*published(*ACCEPTED))
     assert code == 0
     assert "published: published/podium-demo (unchanged)" in said.out
     assert run_json(toy_project) == made
-    run("downstream.squad.finetune.learning_rate=3e-5")
+    run(FASTER)
     assert command(*published(*ACCEPTED))[0] == 0
     assert run_json(toy_project) == made, "the report of the run that was asked for"
     (toy_project / "published" / "podium-demo").rmdir()
@@ -57,8 +56,7 @@ def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(pr
     }
 
 
-def test_a_publish_that_fails_is_an_error(prefect_session, toy_project, command, monkeypatch):
-    run(*ACCEPTED)
+def test_a_publish_that_fails_is_an_error(accepted, command, monkeypatch):
     monkeypatch.setenv("TOY_FAILS", "publish")
     code, said = command(*published(*ACCEPTED))
     assert code == 1
@@ -66,8 +64,7 @@ def test_a_publish_that_fails_is_an_error(prefect_session, toy_project, command,
     assert command(*published(*ACCEPTED)) is None, "the report is of a run that failed"
 
 
-def test_a_run_that_is_to_be_seen_elsewhere_goes_the_whole_way(prefect_session, toy_project, command, monkeypatch):
-    run()
+def test_a_run_that_is_to_be_seen_elsewhere_goes_the_whole_way(rejected, toy_project, command, monkeypatch):
     monkeypatch.delenv("PREFECT_PROFILES_PATH", raising=False)
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     assert may_be_configured()
@@ -87,8 +84,7 @@ def test_a_run_that_is_to_be_seen_elsewhere_goes_the_whole_way(prefect_session, 
     assert command() is None, "other hosts may lack what is here"
 
 
-def test_prefect_is_not_even_imported(prefect_session, toy_project, command):
-    run()
+def test_prefect_is_not_even_imported(rejected, toy_project, command):
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})

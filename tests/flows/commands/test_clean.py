@@ -20,25 +20,6 @@ from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, podium, run, statuse
 pytestmark = pytest.mark.usefixtures("prefect_session")
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """Where the project of `two` is kept once it was made, so that each test gets a copy."""
-    return tmp_path_factory.mktemp("two") / "project"
-
-
-@pytest.fixture
-def two(toy_project, kept):
-    """The project's own run, a published one and one that was rejected."""
-    if kept.is_dir():
-        shutil.copytree(kept, toy_project, symlinks=True, dirs_exist_ok=True)
-        return toy_project
-    run()
-    run(*ACCEPTED, name="good")
-    run(FASTER, name="fast")
-    shutil.copytree(toy_project, kept, symlinks=True)
-    return toy_project
-
-
 def names(project):
     return {one.name for one in listing.list_all(project)}
 
@@ -54,44 +35,44 @@ def aged(project, name, days):
     record.save(project)
 
 
-def test_first_it_says_what_would_go_and_removes_nothing_unless_told(two, capsys):
+def test_first_it_says_what_would_go_and_removes_nothing_unless_told(three, capsys):
     code, said = podium(capsys, "clean", "fast")
     assert code == 0
     assert re.search(r"^fast +[\d.]+ kB +rejected$", said.out, re.MULTILINE)
     assert said.err == "next: nothing was removed; to remove it: podium clean fast --yes\n"
-    assert names(two) == {".", "good", "fast"}
+    assert names(three) == {".", "good", "fast"}
     code, said = podium(capsys, "clean", "fast", "--yes")
     assert code == 0
-    assert names(two) == {".", "good"}
-    assert (two / "data" / "second").read_text() == "done"
+    assert names(three) == {".", "good"}
+    assert (three / "data" / "second").read_text() == "done"
     code, said = podium(capsys, "clean")
     assert (code, "can be removed" in said.out) == (0, True)
-    assert names(two) == {".", "good"}
+    assert names(three) == {".", "good"}
     code, said = podium(capsys, "clean", "goood")
     assert code == 2
     assert "run goood not found; did you mean good" in said.err
 
 
-def test_a_run_that_is_at_work_stays_whatever_is_asked(two, capsys):
+def test_a_run_that_is_at_work_stays_whatever_is_asked(three, capsys):
     with Holding("fast"):
         code, said = podium(capsys, "clean", "good", "fast", "--yes")
         assert (code, "fast cannot be removed, so nothing was: it is running" in said.err) == (1, True)
         code, said = podium(capsys, "clean", "--all", "--orphans", "--yes")
         assert code == 0, said.err
         assert "fast stays: it is running" in said.out
-        assert names(two) == {"fast"}
-        before = objects(two)
+        assert names(three) == {"fast"}
+        before = objects(three)
         assert before, "its objects are in use, and others may become so"
-    found, _ = clean.plan_removal(two, ["fast"])
+    found, _ = clean.plan_removal(three, ["fast"])
     with Holding("fast"):
         said = []
-        clean.remove_items(two, found, said.append)
+        clean.remove_items(three, found, said.append)
     assert said == ["fast stays: a run or DVC uses it now; try again when that has ended"], "it began after the look"
-    assert names(two) == {"fast"}
+    assert names(three) == {"fast"}
 
 
-def test_a_run_in_which_somebody_calls_dvc_is_in_use(two, capsys):
-    folder = two / "runs/checkouts/fast"
+def test_a_run_in_which_somebody_calls_dvc_is_in_use(three, capsys):
+    folder = three / "runs/checkouts/fast"
     script = "import os, time\nparent = os.getppid()\nprint('here', flush=True)\n"
     (folder / "stage.py").write_text(f"{script}while os.getppid() == parent:\n    time.sleep(0.1)\n")
     called = f"{sys.executable} -m dvc repro first & echo $!; wait"  # DVC is not a child of this process
@@ -115,15 +96,15 @@ def test_a_run_in_which_somebody_calls_dvc_is_in_use(two, capsys):
         process.communicate()
 
 
-def test_what_was_published_stays_and_its_checkout_unless_it_is_named(two, capsys):
-    release = two / "published" / "podium-demo"
+def test_what_was_published_stays_and_its_checkout_unless_it_is_named(three, capsys):
+    release = three / "published" / "podium-demo"
     (release / "weights").write_text("weights")
-    aged(two, "good", 40)
-    aged(two, "fast", 40)
-    aged(two, ".", 40)
+    aged(three, "good", 40)
+    aged(three, "fast", 40)
+    aged(three, ".", 40)
     code, said = podium(capsys, "clean", "--older-than", "30d", "--yes")
     assert code == 0
-    assert names(two) == {".", "good"}
+    assert names(three) == {".", "good"}
     assert "good stays: published; pass the name to remove its checkout (the published model stays)" in said.out
     assert ". stays: results in the project folder; pass the name to remove them" in said.out
     code, said = podium(capsys, "clean", "good", "--yes")
@@ -132,13 +113,13 @@ def test_what_was_published_stays_and_its_checkout_unless_it_is_named(two, capsy
 
 
 @pytest.mark.parametrize("inside", ["folder", "link"])
-def test_a_release_that_lies_in_the_checkout_or_links_into_it_keeps_it(two, capsys, inside):
-    folder = two / "runs/checkouts/good"
+def test_a_release_that_lies_in_the_checkout_or_links_into_it_keeps_it(three, capsys, inside):
+    folder = three / "runs/checkouts/good"
     if inside == "folder":
         (folder / "mine").mkdir()
         (folder / "reports/publish-squad.json").write_text(json.dumps({"folder": "mine"}))
     else:
-        (two / "published/podium-demo/weights").symlink_to(folder / "data/second")
+        (three / "published/podium-demo/weights").symlink_to(folder / "data/second")
     for words in (("good",), ("--all",)):
         code, said = podium(capsys, "clean", *words, "--yes")
         assert code == (1 if words == ("good",) else 0)
@@ -146,80 +127,80 @@ def test_a_release_that_lies_in_the_checkout_or_links_into_it_keeps_it(two, caps
         assert folder.is_dir()
 
 
-def test_nothing_is_removed_through_a_link(two, tmp_path, capsys):
+def test_nothing_is_removed_through_a_link(three, tmp_path, capsys):
     for name in ("logs", "damaged"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "old.log").write_text("of another user")
         os.utime(tmp_path / name / "old.log", (0, 0))
-        (two / "runs" / name).symlink_to(tmp_path / name)
-    (two / "runs/checkouts").rename(tmp_path / "checkouts")
-    (two / "runs/checkouts").symlink_to(tmp_path / "checkouts")
+        (three / "runs" / name).symlink_to(tmp_path / name)
+    (three / "runs/checkouts").rename(tmp_path / "checkouts")
+    (three / "runs/checkouts").symlink_to(tmp_path / "checkouts")
     _, said = podium(capsys, "clean", "--older-than", "1h", "--yes")
     assert said.err.count("nothing is removed through links") == 2
     _, said = podium(capsys, "clean", "fast", "--yes")
-    assert f"fast stays: {two / 'runs/checkouts'} is a link" in said.err
+    assert f"fast stays: {three / 'runs/checkouts'} is a link" in said.err
     assert [(tmp_path / name).exists() for name in ("logs/old.log", "damaged/old.log", "checkouts/fast")] == [True] * 3
 
 
-def test_age_takes_runs_logs_and_damaged_files_of_that_age(two, capsys):
-    logs, damaged = two / "runs/logs", two / "runs/damaged"
+def test_age_takes_runs_logs_and_damaged_files_of_that_age(three, capsys):
+    logs, damaged = three / "runs/logs", three / "runs/damaged"
     for folder in (logs, damaged):
         folder.mkdir()
         for name, days in (("old.log", 10), ("new.log", 1)):
             (folder / name).write_text("x")
             os.utime(folder / name, (time.time() - days * 86400,) * 2)
-    aged(two, "fast", 8)
+    aged(three, "fast", 8)
     assert podium(capsys, "clean", "--older-than", "1w", "--yes")[0] == 0
-    assert names(two) == {".", "good"}
+    assert names(three) == {".", "good"}
     assert [path.name for path in (*logs.iterdir(), *damaged.iterdir())] == ["new.log", "new.log"]
     code, said = podium(capsys, "clean", "--older-than", "soon")
     assert (code, "'soon' is not an age: use a number and h, d or w" in said.err) == (2, True)
 
 
 @pytest.mark.soak
-def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(two, capsys, ran):
+def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(three, capsys, ran):
     podium(capsys, "clean", "good", "--yes")
-    before = objects(two)
-    lost = two / ".dvc/cache/files/md5/00" / ("0" * 30)
+    before = objects(three)
+    lost = three / ".dvc/cache/files/md5/00" / ("0" * 30)
     lost.parent.mkdir(exist_ok=True)
     lost.write_bytes(b"x" * 10_000)
-    said = call("gc", "--workspace", "--dry", "--projects", str(two / "runs/checkouts/fast"), root=two).stdout
+    said = call("gc", "--workspace", "--dry", "--projects", str(three / "runs/checkouts/fast"), root=three).stdout
     code, shown = podium(capsys, "clean", "--orphans")
     assert said.count("\nRemoved 2 objects") == 1, said
     assert "2 objects in DVC's cache that no run uses" in shown.out, "the verdict of the run that went, and a lost one"
     assert lost.exists()
     code, shown = podium(capsys, "clean", "--orphans", "--yes")
     assert (code, lost.exists()) == (0, False)
-    assert len(objects(two)) == len(before) - 1
+    assert len(objects(three)) == len(before) - 1
     ran()
-    for root in (two, two / "runs/checkouts/fast"):
+    for root in (three, three / "runs/checkouts/fast"):
         shutil.rmtree(root / "data")
         shutil.rmtree(root / "metrics")
     for options in ({}, {"name": "fast"}):
         run(*([FASTER] if options else []), **options)
-        assert set(statuses(two).values()) == {"restored"}
+        assert set(statuses(three).values()) == {"restored"}
     run(*ACCEPTED, name="good")
-    assert statuses(two)["gate@squad"] == "ran", "what went is made again, by the same words"
+    assert statuses(three)["gate@squad"] == "ran", "what went is made again, by the same words"
     assert ran() == []
     assert podium(capsys, "clean", "--orphans", "--yes")[1].out == "nothing to remove\n"
 
 
-def test_files_that_somebody_added_to_dvc_are_no_orphans(two, capsys):
-    (two / "mine.txt").write_text("mine")
-    call("add", "mine.txt", root=two)
-    before = objects(two)
+def test_files_that_somebody_added_to_dvc_are_no_orphans(three, capsys):
+    (three / "mine.txt").write_text("mine")
+    call("add", "mine.txt", root=three)
+    before = objects(three)
     podium(capsys, "clean", "--orphans", "--yes")
-    assert objects(two) == before
+    assert objects(three) == before
 
 
-def test_the_cache_of_other_projects_is_left_to_them(two, capsys):
-    call("cache", "dir", str(two.parent / "shared"), root=two)
+def test_the_cache_of_other_projects_is_left_to_them(three, capsys):
+    call("cache", "dir", str(three.parent / "shared"), root=three)
     code, said = podium(capsys, "clean", "--orphans", "--yes")
     assert (code, "is outside the project, and other projects may use it" in said.err) == (1, True)
 
 
-def test_caches_are_removed_when_asked_for(two, capsys):
-    home, live = two / "runs/home/0", two / "runs/checkouts/fast/executables/.live"
+def test_caches_are_removed_when_asked_for(three, capsys):
+    home, live = three / "runs/home/0", three / "runs/checkouts/fast/executables/.live"
     for folder in (home, live):
         folder.mkdir(parents=True)
         (folder / "file").write_text("x")
@@ -229,15 +210,15 @@ def test_caches_are_removed_when_asked_for(two, capsys):
         assert (live / "file").exists()
     assert podium(capsys, "clean", "--caches", "--yes")[0] == 0
     assert (home.parent.exists(), live.exists()) == (False, False)
-    assert names(two) == {".", "good", "fast"}
+    assert names(three) == {".", "good", "fast"}
 
 
-def test_all_leaves_the_project_as_it_was_cloned_but_for_what_was_published_and_the_cache(two, capsys):
-    (two / "inputs" / "mine.txt").write_text("mine")
+def test_all_leaves_the_project_as_it_was_cloned_but_for_what_was_published_and_the_cache(three, capsys):
+    (three / "inputs" / "mine.txt").write_text("mine")
     code, said = podium(capsys, "clean", "--all", "--yes")
     assert code == 0, said.err
-    left = {path.name for path in two.iterdir()}
+    left = {path.name for path in three.iterdir()}
     assert not left & {"data", "metrics", "reports", "dvc.lock"}
     assert {"published", "inputs", "params.yaml", ".dvc"} <= left
-    assert names(two) == set()
-    assert objects(two)
+    assert names(three) == set()
+    assert objects(three)

@@ -10,27 +10,30 @@ from flows.runs import listing
 from flows.runs.report import read_report
 from flows.runs.run_params import read_run_params
 from tasks.params.tables import find_differing
-from tests.flows.runs.test_runs import Holding, podium
-from tests.flows.test_pipeline import ACCEPTED, run, statuses
+from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, podium, run, statuses
 from tests.plans import prepare_own, resolved_params
-
-FASTER = "downstream.squad.finetune.learning_rate=3e-5"
 
 
 def record_of(project, name):
     return read_report(project, listing.run_folder(project, name))
 
 
-def test_a_failed_run_resumes_with_the_parameters_and_options_it_had(
-    prefect_session, toy_project, monkeypatch, capsys, ran
-):
-    monkeypatch.setenv("TOY_FAILS", "second")
-    run(FASTER, *ACCEPTED, name="mine", publish=False, to=["gate"], command="podium run with many words")
-    monkeypatch.delenv("TOY_FAILS")
+@pytest.fixture
+def failed(prefect_session, after, monkeypatch):
+    """The toy project after the run `mine`, which failed in its second stage."""
+
+    def make():
+        monkeypatch.setenv("TOY_FAILS", "second")
+        run(FASTER, *ACCEPTED, name="mine", publish=False, to=["gate"], command="podium run with many words")
+        monkeypatch.delenv("TOY_FAILS")
+
+    return after("failed", make)
+
+
+def test_a_failed_run_resumes_with_the_parameters_and_options_it_had(failed, toy_project, monkeypatch, capsys):
     monkeypatch.chdir(toy_project / "inputs")  # nothing depends on the folder, or on params.yaml of now
     text = (toy_project / "params.yaml").read_text()
     (toy_project / "params.yaml").write_text(text.replace("min_f1: 85.0", "min_f1: 99.0"))
-    ran()
     code, said = podium(capsys, "resume", "mine")
     assert code == 0, said.err
     assert statuses(toy_project) == {"first": "skipped", "second": "ran", "gate@squad": "ran"}
@@ -42,33 +45,28 @@ def test_a_failed_run_resumes_with_the_parameters_and_options_it_had(
     assert values == [FASTER, *ACCEPTED]
 
 
-def test_a_killed_run_resumes(prefect_session, toy_project, monkeypatch, capsys):
-    monkeypatch.setenv("TOY_FAILS", "second")
-    run(*ACCEPTED, name="killed", publish=False)
-    monkeypatch.delenv("TOY_FAILS")
-    record = record_of(toy_project, "killed")
+def test_a_killed_run_resumes(failed, toy_project, capsys):
+    record = record_of(toy_project, "mine")
     record.error = record.ended = None  # as its last record was before the kill
     record.save(toy_project)
-    code, said = podium(capsys, "resume", "killed")
+    code, said = podium(capsys, "resume", "mine")
     assert code == 0, said.err
-    assert record_of(toy_project, "killed").results["gate@squad"]["published"] is None, "--no-publish still holds"
-    assert [one["outcome"] for one in record_of(toy_project, "killed").earlier] == ["killed"]
+    assert record_of(toy_project, "mine").results["gate@squad"]["published"] is None, "--no-publish still holds"
+    assert [one["outcome"] for one in record_of(toy_project, "mine").earlier] == ["killed"]
 
 
-def test_resume_says_where_there_is_nothing_to_resume(prefect_session, toy_project, capsys, ran):
-    run(name="bad")
-    ran()
-    code, said = podium(capsys, "resume", "bad")
-    assert (code, ran()) == (3, [])
-    assert "run bad is rejected: there is nothing to resume\nnext: podium run --like bad --set ..." in said.err
-    with Holding("bad"):
-        code, said = podium(capsys, "resume", "bad")
-    assert (code, said.err) == (1, "error: run bad is running: podium open bad shows its progress\n")
+def test_resume_says_where_there_is_nothing_to_resume(mine, toy_project, capsys):
+    code, said = podium(capsys, "resume", "mine")
+    assert code == 3
+    assert "run mine is rejected: there is nothing to resume\nnext: podium run --like mine --set ..." in said.err
+    with Holding("mine"):
+        code, said = podium(capsys, "resume", "mine")
+    assert (code, said.err) == (1, "error: run mine is running: podium open mine shows its progress\n")
     prepare_own(toy_project, resolved_params(toy_project, None, []), "new")
     code, said = podium(capsys, "resume", "new")
     assert (code, "run new never started: podium run --like new --name new" in said.err) == (1, True)
-    code, said = podium(capsys, "resume", "bda")
-    assert (code, said.err) == (2, "error: run bda not found; did you mean bad?\n")
+    code, said = podium(capsys, "resume", "mien")
+    assert (code, said.err) == (2, "error: run mien not found; did you mean mine?\n")
 
 
 def newest_name(project):
@@ -87,27 +85,25 @@ def browser(monkeypatch):
     return opened
 
 
-def test_open_shows_a_run_the_newest_one_or_all(prefect_session, toy_project, capsys, browser, monkeypatch):
+def test_open_shows_a_run_the_newest_one_or_all(toy_project, request, capsys, browser, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     code, said = podium(capsys, "open")
     assert (code, said.err) == (1, "error: no runs yet: podium run starts one\n")
-    run(name="first")
-    run(name="second")
-    pages = {name: (toy_project / f"runs/checkouts/{name}/reports/run.html").as_uri() for name in ("first", "second")}
+    request.getfixturevalue("three")
+    pages = {name: (toy_project / f"runs/checkouts/{name}/reports/run.html").as_uri() for name in ("good", "fast")}
     pages["--all"] = (toy_project / "reports/index.html").as_uri()
-    for words, name in ((["first"], "first"), ([], "second"), (["--all"], "--all")):
+    for words, name in ((["good"], "good"), ([], "fast"), (["--all"], "--all")):
         code, said = podium(capsys, "open", *words)
         assert (code, said.out) == (0, f"{pages[name]}\n"), said.err
         assert browser.pop() == pages[name]
-    code, said = podium(capsys, "open", "frist")
-    assert (code, said.err) == (2, "error: run frist not found; did you mean first?\n")
+    code, said = podium(capsys, "open", "goood")
+    assert (code, said.err) == (2, "error: run goood not found; did you mean good?\n")
     monkeypatch.setenv("PODIUM_PAGES_URL", "https://pages.example/podium/")
-    podium(capsys, "open", "first")
-    assert browser.pop() == "https://pages.example/podium/runs/checkouts/first/reports/run.html"
+    podium(capsys, "open", "good")
+    assert browser.pop() == "https://pages.example/podium/runs/checkouts/good/reports/run.html"
 
 
-def test_open_prints_the_address_where_no_browser_would_be_seen(prefect_session, toy_project, capsys, browser):
-    run(name="first")
+def test_open_prints_the_address_where_no_browser_would_be_seen(mine, toy_project, capsys, browser):
     for where in ("ssh", "no display", "pipe"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.stdout.isatty", lambda where=where: where != "pipe")
@@ -116,13 +112,12 @@ def test_open_prints_the_address_where_no_browser_would_be_seen(prefect_session,
             elif where == "no display":
                 for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
                     patch.delenv(name, raising=False)
-            code, said = podium(capsys, "open", "first")
-        assert (code, said.out) == (0, (toy_project / "runs/checkouts/first/reports/run.html").as_uri() + "\n"), where
+            code, said = podium(capsys, "open", "mine")
+        assert (code, said.out) == (0, (toy_project / "runs/checkouts/mine/reports/run.html").as_uri() + "\n"), where
         assert browser == [], where
 
 
-def test_the_gate_decides_again_and_publish_reads_that_verdict(prefect_session, toy_project, capsys, ran):
-    run(name="mine")
+def test_the_gate_decides_again_and_publish_reads_that_verdict(mine, toy_project, capsys, ran):
     folder = toy_project / "runs/checkouts/mine"
     ran()
     code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
@@ -149,8 +144,7 @@ def test_the_gate_decides_again_and_publish_reads_that_verdict(prefect_session, 
 
 
 @pytest.mark.parametrize("change", ["file", "bytes", "code"])
-def test_no_gate_passes_on_stale_evidence(prefect_session, toy_project, capsys, ran, change):
-    run(name="mine")
+def test_no_gate_passes_on_stale_evidence(mine, toy_project, capsys, ran, change):
     folder = toy_project / "runs/checkouts/mine"
     scores = folder / "metrics/squad.json"
     if change == "file":
@@ -172,8 +166,7 @@ def test_no_gate_passes_on_stale_evidence(prefect_session, toy_project, capsys, 
     assert not record_of(toy_project, "mine").results["gate@squad"]["decision"]["accepted"]
 
 
-def test_a_gate_that_fails_leaves_the_limits_and_can_be_asked_again(prefect_session, toy_project, capsys, monkeypatch):
-    run(name="mine")
+def test_a_gate_that_fails_leaves_the_limits_and_can_be_asked_again(mine, toy_project, capsys, monkeypatch):
     before = (toy_project / "runs/checkouts/mine/params.yaml").read_bytes()
     monkeypatch.setenv("TOY_FAILS", "gate")
     code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
@@ -195,8 +188,7 @@ NO_LIMITS = (
 )
 
 
-def test_what_is_no_limit_of_the_run_is_refused(prefect_session, toy_project, capsys):
-    run(name="mine")
+def test_what_is_no_limit_of_the_run_is_refused(mine, toy_project, capsys):
     for words, why in NO_LIMITS:
         code, said = podium(capsys, "gate", "mine", "--set", *words)
         assert (code, why in said.err) == (2, True), said.err
@@ -210,10 +202,9 @@ def test_publish_by_parameters_refuses_limits_that_were_changed_since(prefect_se
     assert (code, f"run {name} exists with other parameters" in said.err) == (2, True), said.err
 
 
-def test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own(
-    prefect_session, toy_project, capsys, monkeypatch
-):
-    run(FASTER, "downstream.squad.publish.folder=published/mine", name="mine")
+def test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own(prefect_session, toy_project, capsys):
+    overrides = [FASTER, "downstream.squad.publish.folder=published/mine"]
+    prepare_own(toy_project, resolved_params(toy_project, None, overrides), "mine")
     (toy_project / "params.yaml").write_text((toy_project / "params.yaml").read_text().replace("85.0", "84.0"))
     code, said = podium(capsys, "run", "--like", "mine", "--name", "next", "--set", "downstream.squad.gate.min_f1=1")
     assert code == 0, said.err

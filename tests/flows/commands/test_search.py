@@ -239,6 +239,7 @@ with stopping.stop.listen():
 """
 
 
+@pytest.mark.soak
 def test_a_search_that_is_killed_continues_with_the_same_trials_and_stops_hopeless_ones(tmp_path: Path) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)
     records = []

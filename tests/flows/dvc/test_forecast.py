@@ -37,14 +37,12 @@ def statuses(found):
     return {stage: one.status for stage, one in found.items()}
 
 
-def test_what_is_forecast_is_what_a_run_then_does(prefect_session, toy_project):
+def test_what_is_forecast_is_what_a_run_then_does(request, toy_project):
     assert statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate@squad"), "runs")
     assert told(toy_project)["first"].why == ("never ran here",)
     assert told(toy_project)["gate@squad"].why == ("after second",)
-    done(toy_project)
-    assert (
-        statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate@squad"), "skipped") == done(toy_project)
-    )
+    request.getfixturevalue("rejected")
+    assert statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate@squad"), "skipped")
 
     rate = "downstream.squad.finetune.learning_rate=3e-5"
     found = told(toy_project, rate)
@@ -53,7 +51,7 @@ def test_what_is_forecast_is_what_a_run_then_does(prefect_session, toy_project):
     assert found["gate@squad"].why == ("after second",), "what second makes is not known; DVC may find it unchanged"
     ran = done(toy_project, rate)
     assert (ran["first"], ran["second"]) == ("restored", "ran")
-    assert statuses(told(toy_project, rate)) == done(toy_project, rate)
+    assert set(statuses(told(toy_project, rate)).values()) == {"skipped"}
 
     (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + "# a change\n")
     assert told(toy_project)["first"].why == ("stage.py changed",)
@@ -67,11 +65,9 @@ def test_what_is_forecast_is_what_a_run_then_does(prefect_session, toy_project):
     [said] = [one for one in preflight.check_cache(resolve_request(toy_project, None, ())) if one.level == "warning"]
     assert said.text.startswith("data/first")
     assert "`dvc gc`" in said.text
-    assert done(toy_project)["first"] == "ran"
 
 
-def test_the_command_changes_nothing_and_names_the_run_it_speaks_of(prefect_session, toy_project, capsys):
-    done(toy_project)
+def test_the_command_changes_nothing_and_names_the_run_it_speaks_of(rejected, toy_project, capsys):
     before = tree(toy_project)
     cli.cli.main(["plan", "--set", "downstream.squad.gate.min_f1=80.0"], prog_name="podium", standalone_mode=False)
     said = capsys.readouterr()
@@ -82,15 +78,6 @@ def test_the_command_changes_nothing_and_names_the_run_it_speaks_of(prefect_sess
     assert [one["status"] for one in json.loads(capsys.readouterr().out)["stages"]] == ["skipped"] * 3
     assert tree(toy_project) == before
     assert os.getcwd() == str(toy_project)
-
-
-def test_where_the_cache_has_lost_an_out_the_stage_is_said_to_run(prefect_session, toy_project):
-    done(toy_project)
-    (toy_project / "data" / "first").unlink()
-    for kept in (toy_project / ".dvc" / "cache" / "files").rglob("*"):
-        if kept.is_file():
-            kept.unlink()
-    assert told(toy_project)["first"].status == "runs"
 
 
 def test_a_given_folder_that_cannot_be_looked_at_is_refused_by_its_name(toy_project):

@@ -157,6 +157,12 @@ def clone(place: Path) -> Callable[..., Machine]:
     return make
 
 
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone in which every run is refused."""
+    return small_run.make_project(tmp_path_factory.mktemp("refused") / "clone")
+
+
 def last_error(done: subprocess.CompletedProcess[str]) -> str:
     """The error of a refused run, which is one line."""
     assert "Traceback" not in done.stdout
@@ -173,12 +179,11 @@ def last_error(done: subprocess.CompletedProcess[str]) -> str:
     ],
     ids=["closed-home", "odd-home"],
 )
-def test_a_run_is_refused_in_one_sentence_that_names_the_variable(clone, variables, said):
-    machine = clone()
-    done = Machine(machine.project, variables).run(*RUN)
+def test_a_run_is_refused_in_one_sentence_that_names_the_variable(unchanged, variables, said):
+    done = Machine(unchanged, variables).run(*RUN)
     assert done.returncode == 1
     assert said in last_error(done)
-    assert not (machine.project / "data").exists()
+    assert not (unchanged / "data").exists()
 
 
 @pytest.mark.parametrize(
@@ -273,18 +278,20 @@ DEPLOY, WORKER = ("-m", "flows", "deploy"), ("-m", "flows", "worker", "--pool", 
     ("words", "text", "said"),
     [
         (RUN, 'active = "team', "Prefect cannot read its settings ("),
-        (RUN, f"{TEAM}PREFECT_LOGGING_LEVEL = 'LOUD'\n", "Input should be 'DEBUG', 'INFO'"),
+        pytest.param(
+            RUN, f"{TEAM}PREFECT_LOGGING_LEVEL = 'LOUD'\n", "Input should be 'DEBUG', 'INFO'", marks=pytest.mark.soak
+        ),
         (DEPLOY, "profiles = 4  # PREFECT_API_URL\n", "Prefect cannot read its settings ("),
-        (WORKER, TEAM, "does not answer"),
+        pytest.param(WORKER, TEAM, "does not answer", marks=pytest.mark.soak),
     ],
     ids=["run-no-toml", "run-no-level", "deploy-no-tables", "worker-dead-server"],
 )
-def test_what_prefect_cannot_read_or_reach_is_said_in_one_sentence_with_the_file(clone, words, text, said):
-    machine = clone()
-    profiles = machine.project.parent / "profiles.toml"
+def test_what_prefect_cannot_read_or_reach_is_said_in_one_sentence_with_the_file(
+    unchanged, tmp_path, words, text, said
+):
+    profiles = tmp_path / "profiles.toml"
     profiles.write_text(text)
-    machine.variables = {"PREFECT_PROFILES_PATH": str(profiles)}
-    done = machine.run(*words)
+    done = Machine(unchanged, {"PREFECT_PROFILES_PATH": str(profiles)}).run(*words)
     assert done.returncode == 1
     assert said in last_error(done)
     assert str(profiles) in last_error(done)

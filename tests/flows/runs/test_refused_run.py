@@ -29,6 +29,7 @@ def podium(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("asks_device")
 def test_a_run_that_cannot_fit_is_refused_and_leaves_nothing(project: Path) -> None:
     before = tree(project)

@@ -37,9 +37,6 @@ def test_a_name_goes_on_with_the_same_parameters_and_refuses_others(prefect_sess
         assert "finetune.learning_rate  3e-05" in said.err
         assert "use another --name, or remove that run: podium clean fast" in said.err
     assert (folder / "params.yaml").read_bytes() == before
-    assert run(name="plain").name == "Rejected", "also without overrides it has a checkout of its own"
-    assert run_json(toy_project)["folder"] == "runs/checkouts/plain"
-    assert not (toy_project / "data").exists()
 
 
 def test_a_run_that_failed_before_its_first_training_does_not_use_up_its_name(
@@ -108,8 +105,14 @@ def test_a_parameter_that_came_since_counts_with_its_default(toy_project):
         require_same_params(toy_project, other, "old")
 
 
-def test_publish_takes_a_run_by_its_name_alone(prefect_session, toy_project, capsys):
-    run(*ACCEPTED, name="good", publish=False)
+@pytest.fixture
+def unpublished(prefect_session, after, toy_project):
+    """The toy project after the run `good`, which was accepted and not published."""
+    return after("unpublished", lambda: run(*ACCEPTED, name="good", publish=False))
+
+
+def test_publish_takes_a_run_by_its_name_alone(unpublished, toy_project, capsys):
+    assert run_json(toy_project)["results"]["gate@squad"]["published"] is None
     code, said = podium(capsys, "publish", "--name", "good")
     assert code == 0, said.err
     assert (toy_project / "published" / "podium-demo").is_dir()
@@ -117,8 +120,7 @@ def test_publish_takes_a_run_by_its_name_alone(prefect_session, toy_project, cap
     assert (code, "run bad not found" in said.err) == (2, True)
 
 
-def test_publish_changes_parameters_of_publishing_alone(prefect_session, toy_project, capsys, monkeypatch):
-    run(*ACCEPTED, name="good", publish=False)
+def test_publish_changes_parameters_of_publishing_alone(unpublished, toy_project, capsys, monkeypatch):
     file = toy_project / "runs/checkouts/good/params.yaml"
     before = file.read_text()
     license = ("publish", "good", "--set", "publish.license=mit")
@@ -138,13 +140,13 @@ def test_publish_changes_parameters_of_publishing_alone(prefect_session, toy_pro
     assert report.read_report(toy_project, file.parent).overrides == [*ACCEPTED, 'publish.license="mit"']
 
 
-def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(
-    prefect_session, toy_project, capsys, monkeypatch
-):
-    run(command="podium run")
-    run(*ACCEPTED, name="good", command="podium run --name good")
-    monkeypatch.setenv("TOY_FAILS", "second")
-    run(FASTER, name="broken", command="podium run --name broken")
+def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(three, toy_project, capsys):
+    shutil.rmtree(toy_project / "runs/checkouts/fast")
+    prepare_own(toy_project, resolved_params(toy_project, None, []), "broken")
+    failed = report.RunReport("runs/checkouts/broken", command="podium run --name broken", error="it failed")
+    failed.begin(toy_project)
+    failed.end()
+    failed.save(toy_project)
     prepare_own(toy_project, resolved_params(toy_project, None, []), "untouched")
     with Holding("good"):
         assert {one["name"]: one["status"] for one in listed(capsys)}["good"] == "running"
@@ -180,13 +182,6 @@ def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(
     )
     assert "4 runs, " in said.out
     assert podium(capsys, "runs", "nothing-like-it")[1].out == "no matching runs\n"
-
-
-def test_the_words_of_the_command_are_kept(prefect_session, toy_project, capsys, monkeypatch):
-    words = ["run", "--name", "good-one", "--set", ACCEPTED[0]]
-    code, said = podium(capsys, *words)
-    assert code == 0, said.err
-    assert listed(capsys)[0]["command"] == f"podium run --name good-one --set {ACCEPTED[0]}"
 
 
 def test_a_run_that_was_killed_is_told_by_its_lock_and_its_record(toy_project, capsys):

@@ -108,6 +108,7 @@ def test_runs_that_end_otherwise_are_named_by_that(prefect_session, toy_project,
     assert "podium-gate" not in tables_of(failed), "no gate decided"
 
 
+@pytest.mark.soak
 def test_tasks_are_named_by_their_stages_and_have_no_tag_that_the_server_would_count(prefect_session, toy_project):
     """In a process of its own: Prefect sends task runs as events, all of them by its end, and loses some without a word
     where what it keeps for all flows of a process was broken by another."""

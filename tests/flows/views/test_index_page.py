@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flows import pipeline
 from flows.runs.listing import Run, find_changes, find_runs
 from flows.runs.report import RunReport
 from flows.views import index_page
 from ipu_model.core.files import write_json, write_text
 from tasks.stage import artifacts
-from tests.flows.toy_runs import ACCEPTED, FASTER, podium
+from tests.flows.toy_runs import podium
 from tests.flows.views.shown_runs import shown
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 
@@ -176,9 +175,7 @@ def test_texts_never_become_markup(text: str) -> None:
     assert hostile.elements == plain.elements
 
 
-def test_the_end_of_a_run_writes_the_page_with_what_became_of_it(prefect_session, toy_project, capsys):
-    pipeline.pipeline(None, [], return_state=True)
-    pipeline.pipeline(None, [*ACCEPTED], name="good", return_state=True)
+def test_the_end_of_a_run_writes_the_page_with_what_became_of_it(three, toy_project, capsys):
     text = (toy_project / artifacts.INDEX_PAGE).read_text(encoding="utf-8")
     assert 'href="../runs/checkouts/good/reports/run.html"' in text
     assert 'href="run.html"' in text
@@ -186,13 +183,12 @@ def test_the_end_of_a_run_writes_the_page_with_what_became_of_it(prefect_session
     (toy_project / artifacts.INDEX_PAGE).unlink()
     code, said = podium(capsys, "runs", "--page")
     assert (code, said.out) == (0, "reports/index.html\n"), said.err
-    assert (toy_project / artifacts.INDEX_PAGE).read_text(encoding="utf-8").count("<tr data-run=") == 2
+    assert (toy_project / artifacts.INDEX_PAGE).read_text(encoding="utf-8").count("<tr data-run=") == 3
     code, said = podium(capsys, "runs", "good", "--page")
     assert (code, "--page always writes all runs" in said.err) == (2, True)
 
 
-def test_a_record_has_what_the_page_shows_of_its_parameters(prefect_session, toy_project):
-    pipeline.pipeline(None, [FASTER], name="fast", return_state=True)
+def test_a_record_has_what_the_page_shows_of_its_parameters(three, toy_project):
     [run] = find_runs(toy_project, ["fast"])
     assert (run.record.details["runtime"], run.record.details["entries"]["squad"]) == ("cpu", "squad")
     assert run.record.details["changed"]["downstream.squad.finetune.learning_rate"] == "3e-05"

@@ -4,13 +4,11 @@ import dataclasses
 import json
 import re
 import threading
-import time
 from html import unescape
 from urllib.parse import unquote
 
 import pytest
 
-from flows import pipeline
 from flows.runs import listing, report
 from flows.views import curves, index_page, run_page
 from flows.views.run_view import RunView
@@ -19,15 +17,11 @@ from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import yaml_text
 from tasks.stage.artifacts import stage_run_file
 from tests.browser import made_runs
-from tests.flows.toy_runs import ACCEPTED, podium, run_json
+from tests.flows.toy_runs import ACCEPTED, podium, run, run_json
 from tests.places import ROOT
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 
 WORDS, TAGS = re.compile(r"\s+"), re.compile(r"<[^>]*>")
-
-
-def run(*overrides, **options):
-    return pipeline.pipeline(None, list(overrides), return_state=True, **options)
 
 
 def html_of(project):
@@ -44,10 +38,10 @@ def status_of(html):
     return re.search(r'<h1>.*?<span class="badge[^"]*">(.*?)</span>', html)[1]
 
 
-def test_a_rejected_run_shows_the_check_that_failed_and_the_next_one_what_its_stages_took(prefect_session, toy_project):
+def test_a_rejected_run_shows_the_check_that_failed_and_the_next_one_what_its_stages_took(rejected, toy_project):
     checks = [{"name": "f1", "ok": False, "found": 80.5, "required": 85.0}]
-    run(command="podium run <b>")
     record = report.read_report(toy_project, toy_project)
+    record.command = "podium run <b>"
     record.results["gate@squad"]["checks"] = checks
     html = run_page.render_run(RunView(record, toy_project))
     text = text_of(html)
@@ -234,49 +228,16 @@ def test_the_parameters_of_a_recipe_are_no_rows_of_none(toy_project):
     assert sum("none" in row for row in rows) < 5
 
 
-def test_a_failed_run_names_the_stage_the_reason_and_what_was_not_reached(prefect_session, toy_project, monkeypatch):
-    monkeypatch.setenv("TOY_FAILS", "second")
-    run()
-    html = html_of(toy_project)
-    text = text_of(html)
-    assert status_of(html) == "failed"
-    assert "stage second failed" in text
-    assert "the toy stage was told to fail" in text
-    assert "then podium run continues it" in text
-    assert re.search(r"second failed [\d.]+ s", text)
-    assert "gate@squad not reached" in text
-    assert 'class="s-failed"' in html
-    assert 'class="s-not-reached"' in html
-
-
-def test_a_paused_run_says_why_and_the_run_that_goes_on_is_complete(prefect_session, toy_project):
-    stage = (toy_project / "stage.py").read_text()
-    pauses = "import sys\nfrom tasks.stage.events import report\nreport('paused', text='time is up')\nsys.exit(4)\n"
-    (toy_project / "stage.py").write_text(pauses)
-    run()
-    html = html_of(toy_project)
-    assert status_of(html) == "paused"
-    assert "stage first paused: time is up; run it again to continue" in text_of(html)
-    assert "first paused" in text_of(html)
-    (toy_project / "stage.py").write_text(stage)
-    run(*ACCEPTED, publish=False)
-    html = html_of(toy_project)
-    assert status_of(html) == "finished"
-    assert "paused" not in text_of(html)
-
-
 def copies_of(project):
     return sorted((project / "reports" / "runs").glob("*.html"))
 
 
-def test_the_page_of_each_run_stays_beside_that_of_the_newest(prefect_session, toy_project):
-    run(command="the first", publish=False)
+def test_the_page_of_each_run_stays_beside_that_of_the_newest(rejected, toy_project):
     (first,) = copies_of(toy_project)
     text = first.read_text()
     assert re.fullmatch(r"\d{8}-\d{6}-rejected\.html", first.name)
     assert "Saved when this run ended" in text_of(text)
     assert 'href="../index.html"' in text, "though the page of all runs was written first at its end"
-    time.sleep(1.1)  # the name of a copy has seconds
     run(command="the second", to=["first"])
     assert first.read_text() == text
     (newest,) = [path for path in copies_of(toy_project) if path != first]

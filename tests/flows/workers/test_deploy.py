@@ -10,7 +10,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
-from flows.workers import deploy, worker
+from flows.workers import deploy, dispatch, worker
 from flows.workers.dispatch import Queue
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tests.places import ROOT
@@ -91,6 +91,7 @@ def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(clie
     ]
 
 
+@pytest.mark.soak
 def test_deploy_keeps_the_schedules_limits_and_pauses_that_users_set(client, said, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value())
     deploy.deploy(ROOT, [], said.append)
@@ -134,6 +135,11 @@ def test_an_automation_that_is_up_to_date_is_not_written_anew_and_so_forgets_no_
     deploy.create_automation(client, deploy.lost_run_automation(timedelta(seconds=45)), said.append)
     assert trigger_id() != before
     assert said == ["created the automation podium-lost-runs", "replaced the automation podium-lost-runs"]
+
+
+def test_a_queue_that_is_not_there_is_refused_with_what_makes_it(prefect_session):
+    with pytest.raises(ParamsError, match="podium deploy --queue ipu/pod-z"):
+        dispatch.require_deployment(Queue("ipu", "pod-z"))
 
 
 def test_a_queue_of_a_pool_that_runs_no_stages_is_refused(prefect_session, tmp_path, said):

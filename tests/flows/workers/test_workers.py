@@ -13,13 +13,12 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.states import Pending
 
-from flows.workers import dispatch, worker
-from flows.workers.dispatch import Queue
-from tasks.stage.errors import ParamsError
+from flows.workers import worker
 from tests.flows.workers.strangers import Stranger, automation, events
 from tests.flows.workers.worker_hosts import ALL, wait_until
 from tests.flows.workers.worker_team import a_team, parameters_of_training
 
+pytestmark = pytest.mark.soak
 SENT = {"corpus .. validate@corpus", "pretrain@phase1", "evaluate@squad .. gate@squad"}
 
 
@@ -62,7 +61,6 @@ def test_the_server_names_and_tags_the_run_and_keeps_its_tables(team):
     assert "| squad | f1 | 91.00 |" in tables["podium-metrics"]
 
 
-@pytest.mark.soak
 def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
     """Judged by the server's own trigger on what real runs sent; with time, in test_shared_server.py."""
     with contextlib.closing(Stranger(team)) as stranger:
@@ -79,7 +77,6 @@ def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
         assert {event.resource.id for event in sent if trigger.covers(event)} == ours, kind
 
 
-@pytest.mark.soak
 def test_a_worker_of_the_pool_flows_runs_what_a_deployment_asks_for(team):
     leading = team.host("leading")
     leading.start_worker("flows", "default", "cpu")
@@ -93,7 +90,6 @@ def test_a_worker_of_the_pool_flows_runs_what_a_deployment_asks_for(team):
     leading.lose()
 
 
-@pytest.mark.soak
 def test_a_run_that_a_worker_took_and_never_started_is_started_by_another(team, monkeypatch):
     asked = {"overrides": ["pretrain.seed=31"], "device_queue": "cpu/trainer"}
     with get_client(sync_client=True) as client:
@@ -121,7 +117,6 @@ async def look_for_lost_runs():
         await looking.get_and_submit_flow_runs()
 
 
-@pytest.mark.soak
 def test_equal_stages_on_two_hosts_run_once_and_the_other_host_restores_them(team):
     preparing, second = team.hosts["preparing"], team.host("second")
     preparing.lose()
@@ -149,7 +144,6 @@ def test_equal_stages_on_two_hosts_run_once_and_the_other_host_restores_them(tea
     preparing.start_worker("cpu", "default", "cpu")
 
 
-@pytest.mark.soak
 def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
     before = team.report()["folder"]
     words = ("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain")
@@ -160,7 +154,6 @@ def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
     assert (report["folder"], report["results"]) == (before, {})
 
 
-@pytest.mark.soak
 def test_a_run_with_a_name_works_under_it_on_the_workers_and_here(team):
     words = ("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain", "--name", "ours")
     assert team.sender.run(*words) == 0, team.sender.said()
@@ -172,7 +165,6 @@ def test_a_run_with_a_name_works_under_it_on_the_workers_and_here(team):
         assert json.loads((folder / "reports/run.json").read_text())["command"] == "sent by another run"
 
 
-@pytest.mark.soak
 def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
     module = team.hosts["training"].project / "tasks" / "toy.py"
     text = module.read_text()
@@ -183,12 +175,6 @@ def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
     assert re.search(r"tasks of the checkout \S+ differs from the code of the run", team.sender.said())
 
 
-def test_a_queue_that_is_not_there_is_refused_with_what_makes_it(team):
-    with pytest.raises(ParamsError, match="podium deploy --queue ipu/pod-z"):
-        dispatch.require_deployment(Queue("ipu", "pod-z"))
-
-
-@pytest.mark.soak
 def test_the_same_parameters_on_a_third_host_run_nothing(team):
     for name in ("preparing", "training"):
         team.hosts[name].lose()

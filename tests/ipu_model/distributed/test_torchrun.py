@@ -190,6 +190,7 @@ def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pret
     assert list(Path(job.run_folder).glob("step-*[0-9]"))
 
 
+@pytest.mark.soak
 def test_torchrun_starts_both_and_passes_a_stop_on(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
     Path(job.run_folder).mkdir(parents=True)

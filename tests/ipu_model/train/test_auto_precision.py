@@ -219,7 +219,8 @@ print(choose_faster(*make_inputs(Path(sys.argv[1]), "pretrain", SMALL)).reason)
 """
 
 
-@pytest.mark.parametrize("limit", ["AVX2", pytest.param("AVX512_CORE", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("limit", ["AVX2", "AVX512_CORE"])
 def test_a_cpu_without_bf16_instructions_is_no_error(tmp_path: Path, limit: str) -> None:
     """oneDNN held to what it had before bf16: computed in emulation, or not at all (torch 2.0 with AVX2)."""
     tests = ROOT / "tests" / "ipu_model"

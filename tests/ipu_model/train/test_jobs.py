@@ -69,7 +69,9 @@ def test_pretraining_fine_tuning_and_prediction_follow_one_another(
     assert [len(x) for x in logits.column("end_logits").to_pylist()] == [lengths[i] for i in sorted(lengths)]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("adamw", "finetune"), ("lamb", "pretrain")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("adamw", "finetune"), pytest.param("lamb", "pretrain", marks=pytest.mark.soak)]
+)
 def test_what_compiles_nothing_waits_for_no_compiler(
     tmp_path: Path, pretrain_rows: Path, answer_rows: Path, name: str, kind: str
 ) -> None:

@@ -309,6 +309,7 @@ def alive_in_group(group: int) -> bool:
     return True
 
 
+@pytest.mark.soak
 def test_a_killed_stage_leaves_the_older_corpus_and_the_next_one_removes_the_rest(tmp_path: Path) -> None:
     out = tmp_path / "data/corpus"
     make_corpus(params(source="demo"), out)
@@ -327,6 +328,7 @@ def test_a_killed_stage_leaves_the_older_corpus_and_the_next_one_removes_the_res
     assert list((tmp_path / "data").iterdir()) == [out]
 
 
+@pytest.mark.soak
 def test_memory_of_driver_and_workers_does_not_grow_with_the_text(tmp_path: Path) -> None:
     """Four times the pieces, the same peaks."""
     write(tmp_path / "run.py", RUN)

@@ -37,6 +37,7 @@ def words(job, restarts=0):
     return launch_command(job, device(launcher="torchrun", processes=2, restarts=restarts), {})
 
 
+@pytest.mark.soak
 def test_a_launcher_of_two_processes_gives_one_model_and_one_story(job):
     said = []
     job = dataclasses.replace(job, geometry=dataclasses.replace(job.geometry, replication_factor=2))

@@ -206,6 +206,7 @@ def test_nothing_but_the_named_repositories_was_asked_for(runs: Runs) -> None:
     assert [path for path in paths if not any(name in path for name in ("user/", "/objects/"))] == []
 
 
+@pytest.mark.soak
 def test_a_question_is_answered_by_a_model_of_the_hub_as_by_its_folder(runs: Runs) -> None:
     asked = ["where does the river rise ?", "--context", "the river rise in northern hills .", "--json"]
     folder = runs.root / "trained/models/squad"
@@ -329,13 +330,12 @@ class Sent:
 
 @pytest.fixture(scope="module")
 def sent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sent]:
-    """Without a setting of the worker, with one, and in a shell; data and models are private."""
+    """Without a setting of the worker, and with one; data and models are private."""
     root = tmp_path_factory.mktemp("sent")
     lines = "".join(json.dumps(document) + "\n" for document in DOCUMENTS).encode()
     cases = {
         "sent": {"PREFECT__FLOW_RUN_ID": "17"},
         "named": {"PREFECT__FLOW_RUN_ID": "17", "PODIUM_HUB_READS": "other/*, user/to*"},
-        "shell": {},
     }
     found = {}
     with running_hub(root / "hub") as hub:
@@ -386,13 +386,3 @@ def test_a_sent_run_reads_what_the_worker_names_with_its_token_and_nothing_else(
         "base_model": 1,
     }, named.results["corpus"]["err"]
     assert [path for path, token in named.tokens if token is not None and "user/towns" not in path] == []
-
-
-def test_a_run_in_a_shell_reads_the_hub_with_its_users_token(sent: dict[str, Sent]) -> None:
-    shell = sent["shell"]
-    assert [path for path, token in shell.tokens if "user/" in path and token != "Bearer hf_of_the_worker"] == []
-    assert {name: shell.results[name]["code"] for name in ("corpus", "questions", "tokenizer")} == {
-        "corpus": 0,
-        "questions": 0,
-        "tokenizer": 0,
-    }, shell.results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from ipu_model.core.files import read_json, sha256_of, write_json
 from tasks.downstream.inference.fetched_releases import read_fetched, verify_release
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params
+from tasks.release import fetch
 from tasks.release.fetch import FetchResult, newest_on_hub, parse_tagged
 from tasks.release.names import FolderReleases
 from tasks.stage import artifacts
@@ -22,6 +24,7 @@ from tasks.stage.errors import InputError, ParamsError
 from tasks.stage.process import STARTED_BY_A_WORKER
 from tests.hub_server import HubServer
 from tests.places import ROOT
+from tests.tasks.downstream.texts.glue_checkout import run_stage
 from tests.tasks.release.hub_publishing import NAME, repository
 from tests.tasks.release.released_checkout import FOLDER, fetch_here, release, state
 from tests.tasks.trained_checkout import make_checkout, write_model
@@ -61,6 +64,14 @@ def said(root: Path, cache: Path, *words: str) -> tuple[int, str]:
     env = {**os.environ, "HF_HUB_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
+
+
+def said_here(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The same of a command that ends well, in this process."""
+    capsys.readouterr()
+    with contextlib.chdir(root):
+        run_stage(fetch, "squad", *words)
+    return capsys.readouterr().out
 
 
 def test_before_the_first_release_an_empty_record_says_so(checkout: Path) -> None:
@@ -116,16 +127,16 @@ def test_the_champion_comes_before_the_newest_release(checkout: Path) -> None:
     assert tags(fetch_here(checkout)) == [first, second]
 
 
-def test_a_release_of_another_task_ends_the_command(checkout: Path, cache: Path) -> None:
+def test_a_release_of_another_task_ends_the_command(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release(checkout)
     release_of = checkout / "published/podium-demo/provenance.json"
     values = read_json(release_of)
     values["parameters"]["downstream"]["squad"]["kind"] = "ner"
     write_json(release_of, values)
     shutil.rmtree(checkout / "published/podium-demo.releases")
-    code, text = said(checkout, cache)
-    assert code == 1
-    assert "is for kind ner, this entry for kind squad; they cannot be compared. Set downstream.squad.publish" in text
+    monkeypatch.chdir(checkout)
+    with pytest.raises(InputError, match="kind ner, this entry for kind squad; they cannot be compared. Set "):
+        run_stage(fetch, "squad")
 
 
 def test_another_card_of_the_same_weights_takes_the_place_of_the_first(checkout: Path) -> None:
@@ -278,12 +289,14 @@ def test_gated_missing_and_no_answer_are_three_messages(
     assert not (checkout / FOLDER).exists()
 
 
-def test_the_command_says_what_lies_there_and_what_it_would_take(checkout: Path, hub: HubServer, cache: Path) -> None:
-    assert said(checkout, cache) == (0, "squad: its publish target has no release yet\n")
-    assert said(checkout, cache, "--list") == (0, "")
+def test_the_command_says_what_lies_there_and_what_it_would_take(
+    checkout: Path, hub: HubServer, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said_here(checkout, capsys) == "squad: its publish target has no release yet\n"
+    assert said_here(checkout, capsys, "--list") == ""
     state(checkout, target="hub")
     tag = release(checkout)
-    assert said(checkout, cache, "--list") == (0, f"{tag}@{repository(hub).tags[tag]}\n")
+    assert said_here(checkout, capsys, "--list") == f"{tag}@{repository(hub).tags[tag]}\n"
     assert said(checkout, cache) == (0, f"squad: {tag} of user/demo (fetched)\n")
-    assert said(checkout, cache) == (0, f"squad: {tag} of user/demo (already here)\n")
+    assert said_here(checkout, capsys) == f"squad: {tag} of user/demo (already here)\n"
     assert json.loads((checkout / FOLDER / "releases.json").read_text())["releases"][0]["tag"] == tag

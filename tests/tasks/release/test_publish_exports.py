@@ -142,6 +142,7 @@ def test_a_rejected_file_is_not_published_and_the_card_says_why(checkout: Path) 
     assert read_json(folder / "podium.json")["preferred_file"] != INT8
 
 
+@pytest.mark.soak
 def test_the_signed_attestation_names_the_preferred_file(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("OpenSSL", reason="model-signing needs it and does not declare it")
     pytest.importorskip("model_signing")

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tasks.params.schema import parameter_values
 from tasks.release.publish import publish
 from tests.hub_server import HubServer
@@ -57,6 +59,7 @@ exec(compile(code, "README.md", "exec"))
 """
 
 
+@pytest.mark.soak
 def test_what_was_published_downloads_equal_loads_with_equal_logits_and_the_cards_code_answers(
     hub: HubServer, tmp_path: Path
 ) -> None:

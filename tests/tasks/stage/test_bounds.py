@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,15 @@ PARQUET: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PARQUET)
+SLOW = ("900,000 columns", "one text", "numbers")
+"""Cases that take seconds, next to others of their kind."""
+
+
+def with_long_ones(kinds: Iterable[str]) -> list[Any]:
+    return [pytest.param(kind, marks=[pytest.mark.soak] if kind in SLOW else []) for kind in kinds]
+
+
+@pytest.mark.parametrize("kind", with_long_ones(PARQUET))
 def test_parquet_that_unfolds_to_gigabytes(tmp_path: Path, kind: str) -> None:
     make, words = PARQUET[kind]
     make(tmp_path / "text.parquet")
@@ -158,6 +166,7 @@ def test_parquet_that_unfolds_to_gigabytes(tmp_path: Path, kind: str) -> None:
     assert "text.parquet" in said
 
 
+@pytest.mark.soak
 def test_a_large_row_group_is_read_a_page_at_a_time(tmp_path: Path) -> None:
     """300 MB of text that packs badly, in one row group."""
     words = [f"{number:x}" for number in range(100_000)]
@@ -195,6 +204,7 @@ def test_arrow_that_unfolds_to_gigabytes(tmp_path: Path, stated: int | None) -> 
     assert "a file expands to more than 1,024 MB" in refused(PREPARED, str(tmp_path / "rows.arrow"))
 
 
+@pytest.mark.soak
 def test_a_data_set_that_unfolds_to_gigabytes(tmp_path: Path) -> None:
     one_entry_for_all_rows(tmp_path / "train.parquet")
     code = (
@@ -236,7 +246,7 @@ LARGE_JSON: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LARGE_JSON)
+@pytest.mark.parametrize("kind", with_long_ones(LARGE_JSON))
 def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
     (tmp_path / "predictions.json").write_text(LARGE_JSON[kind](), encoding="utf-8")
     code = "from tasks.downstream.squad.score_files import read_predictions; read_predictions(Path(sys.argv[1]))"

@@ -115,6 +115,7 @@ def test_a_folder_that_workers_do_not_see_is_refused_in_one_sentence(monkeypatch
         list(ordered_map(process_id, range(4)))
 
 
+@pytest.mark.soak
 def test_rows_are_the_same_bytes_here_and_on_the_cluster(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,7 @@ def test_a_training_that_paused_is_one_run_with_every_update_once(watched: Watch
     assert run.status in ("FINISHED", "exit 0", "")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("read", BACKENDS)
 def test_the_final_figures_stand_in_the_summary(watched: Watched, read: Any) -> None:
     run = read(watched.folder)[watched.run]
@@ -230,12 +231,14 @@ def test_the_final_figures_stand_in_the_summary(watched: Watched, read: Any) -> 
         assert run.summary["squad-finetune/fingerprint"] in watched.run
 
 
+@pytest.mark.soak
 def test_the_verdict_joins_the_run_of_the_training(watched: Watched) -> None:
     [run] = read_tensorboard(watched.folder).values()
     assert (run.curves["squad/f1"], run.curves["squad-gate/accepted"]) == ([(100, 81.5)], [(100, 1.0)])
     assert "squad/slices" not in run.curves
 
 
+@pytest.mark.soak
 def test_people_hear_where_it_is_recorded_and_nothing_else(watched: Watched) -> None:
     lines = [line for line in watched.said.splitlines() if line.startswith("tracking: ")]
     assert len(lines) == 2, lines
@@ -243,6 +246,7 @@ def test_people_hear_where_it_is_recorded_and_nothing_else(watched: Watched) -> 
     assert not (watched.root / "mlruns").exists()
 
 
+@pytest.mark.soak
 def test_trackio_writes_its_database_and_nothing_else_anywhere(watched: Watched) -> None:
     assert {path.name for path in (watched.folder / "trackio").iterdir()} == {"podium.db", "podium.lock"}
     assert not [

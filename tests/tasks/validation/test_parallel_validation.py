@@ -98,6 +98,7 @@ def test_a_corpus_with_failures_in_several_parts(address: str, monkeypatch: pyte
     assert found.numbers["documents"] == 11 * GROUP
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("many_parts")
 def test_questions_in_several_parts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tasks.downstream.squad.checks import QuestionData

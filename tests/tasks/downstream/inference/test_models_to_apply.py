@@ -147,6 +147,7 @@ def test_either_development_set_of_a_task_with_two_is_judged_alone(
     assert found[0][0]["score"] != found[1][0]["score"]
 
 
+@pytest.mark.soak
 def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the IPU config that is in the folder of the model."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))

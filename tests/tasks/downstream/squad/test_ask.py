@@ -73,6 +73,7 @@ def pipeline_answers(model: Path, cases: list[tuple[str, str]], *, nullable: boo
     return found
 
 
+@pytest.mark.soak
 def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path) -> None:
     theirs = pipeline_answers(model, CASES)
     for (question, context), best, top in zip(CASES, theirs["best"], theirs["top"], strict=True):
@@ -117,6 +118,7 @@ def test_the_long_case_needs_several_windows(model: Path) -> None:
     assert len(load_tokenizer(model).encode(LONG).ids) > 2 * 384
 
 
+@pytest.mark.soak
 def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path) -> None:
     text = tmp_path / "context.txt"
     text.write_text(SHORT)
