@@ -89,7 +89,7 @@ gpu:  ## measure this project on this host's GPU in nine minutes: tests, parity,
 
 test: $(HOST)  ## run what a change can break, in ten minutes on 2 cores; the long tests: make nightly
 	@echo "test: all but make test-device-env and the long ones of make nightly"
-	@python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not faults and not soak"
+	@python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not faults and not soak" $(PYTEST_ARGS)
 
 soak: $(HOST) $(DEVICE)  ## run the long tests, on both Pythons: whole runs, workers, torchrun, compilers
 	@echo "soak: whole runs on real input, workers, torchrun and compilers, on both Pythons"

@@ -106,11 +106,6 @@ def dvc_stages():
     }  # fmt: skip
 
 
-def parameter_files(stage):
-    """Files next to params.yaml that a stage takes parameters from."""
-    return [path for entry in stage.get("params", []) if isinstance(entry, dict) for path in entry]
-
-
 def folder_of(name):
     """The folder that knows the kind of the entry that a stage is of; None for one before all entries."""
     known = {entry.name: ROOT / entry.params.package().replace(".", "/") for entry in entries(everything())}

@@ -71,6 +71,7 @@ def test_parity_tells_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parity.compare("pretraining", "bert", "cpu", "fp32")["equal"]
 
 
+@pytest.mark.soak
 def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(
     assert command.start_part(speed, "cpu", 0.5, tmp_path) == "its 0 s were over"
 
 
+@pytest.mark.soak
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.gpu", "--output", str(tmp_path)],

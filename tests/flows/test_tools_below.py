@@ -70,6 +70,7 @@ RESULTS_TABLE = "[results]\ndefault_storage_block = 's3-bucket/team'\n"
 PROFILE = 'active = "team"\n[profiles.team]\n' + "\n".join(f'{name} = "{value}"' for name, value in TEAM.items())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("variables", "files"),
     [
@@ -77,10 +78,9 @@ PROFILE = 'active = "team"\n[profiles.team]\n' + "\n".join(f'{name} = "{value}"'
             {**TEAM, "PREFECT_TEST_MODE": "1", "PREFECT_DEBUG_MODE": "1", "PYTHONWARNINGS": "error"},
             {"prefect.toml": SERVER_TABLE + RESULTS_TABLE},
         ),
-        pytest.param(
+        (
             {"PYTHONDEVMODE": "1", "PYTHONASYNCIODEBUG": "1"},
             {".env": "\n".join(f"{name}={value}" for name, value in TEAM.items()), "home/profiles.toml": PROFILE},
-            marks=pytest.mark.soak,
         ),
     ],
     ids=["prefect-environment-file", "prefect-python-profile"],

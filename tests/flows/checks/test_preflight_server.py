@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import json
+import os
 import re
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -18,6 +21,7 @@ from tests.flows.checks.preflight_project import (
     empty_clone,  # noqa: F401 (the fixture `project`)
     look,
 )
+from tests.places import ROOT
 
 
 @contextlib.contextmanager
@@ -95,7 +99,7 @@ def test_a_server_older_than_the_client_is_refused_before_anything_is_created_th
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_a_certificate_that_nobody_signed_is_said(monkeypatch, tmp_path):
+def test_a_certificate_that_nobody_signed_is_said(tmp_path):
     both = tmp_path / "both.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", both, "-out", tmp_path / "crt.pem",
@@ -103,7 +107,15 @@ def test_a_certificate_that_nobody_signed_is_said(monkeypatch, tmp_path):
         check=True, capture_output=True,
     )  # fmt: skip
     both.write_bytes(both.read_bytes() + (tmp_path / "crt.pem").read_bytes())
-    with serving(Answers, both) as url, temporary_settings({PREFECT_API_URL: url}):
-        assert "certificate" in check_server(required=False).text.lower()
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "crt.pem"))
-        assert check_server(required=False).level == "ok"
+    with serving(Answers, both) as url:
+        for trusted, level in (({}, "problem"), ({"SSL_CERT_FILE": str(tmp_path / "crt.pem")}, "ok")):
+            found = subprocess.run(
+                [sys.executable, "-m", "flows.checks.server"],
+                input='{"required": false}',
+                env={**os.environ, "PREFECT_API_URL": url, **trusted},
+                text=True,
+                capture_output=True,
+                cwd=ROOT,
+            )
+            assert json.loads(found.stdout)["level"] == level, found.stdout + found.stderr
+            assert ("certificate" in found.stdout.lower()) == (level == "problem")

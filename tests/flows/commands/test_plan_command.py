@@ -54,6 +54,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in the project."""
     monkeypatch.chdir(project)
+    monkeypatch.setattr(cli, "SELF", project)  # else commands start again with the code of the copy
 
 
 def plan(*words: str) -> str:
@@ -264,7 +265,6 @@ def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_n
     with pytest.raises(ParamsError, match=re.escape(reason)):
         device.require_fit(wanted(preset, override), lambda text: None)
     words = ["--preset", preset, "--set", override]
-    monkeypatch.setattr(cli, "SELF", project)  # else the command starts again with the code of the copy
     for more in ([], ["--json"]):
         code, said = podium(capsys, "plan", *words, *more)
         assert code == 2, said.err
@@ -341,7 +341,6 @@ def test_what_only_a_compiler_would_refuse_is_refused_before_the_first_stage_whe
     found = [one for one in device.check_fit(wanted(preset, *overrides)) if one.text.startswith("finetune@squad: ")]
     assert [one.level for one in found if one.level != "ok"] == ([level] if level else [])
     assert reason in found[0].text
-    monkeypatch.setattr(cli, "SELF", project)  # else the command starts again with the code of the copy
     code, _ = podium(capsys, "plan", "--preset", preset, *(word for one in overrides for word in ("--set", one)))
     assert code == (2 if level == "problem" else 0)
 

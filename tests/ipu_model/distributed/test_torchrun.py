@@ -172,6 +172,7 @@ def test_processes_that_see_different_checkpoints_do_not_train(
     assert "put run_folder on a disk that all hosts share" in first.of("error")[0]["text"]
 
 
+@pytest.mark.soak
 def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
     first, second = start_two(job, job)

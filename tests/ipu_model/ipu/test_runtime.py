@@ -36,7 +36,7 @@ def same(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> bool
 @pytest.mark.ipu
 @pytest.mark.parametrize("head", ["pretraining", "question_answering"])
 def test_fp16_losses_stay_within_a_hundredth_of_fp32_on_the_cpu(head: str, tmp_path: Path) -> None:
-    """Two updates here, as fp16 is emulated slowly; parity_table.py --fp16 makes ten."""
+    """Two updates here, as fp16 is emulated slowly."""
     scaled = dataclasses.replace(ADAMW, loss_scaling=128.0)
     settings: Dict[str, Any] = {"replicas": 2, "iterations": 1, "packed": True, "folder": tmp_path, "updates": 2}
     half, weights = train("ipu", head, scaled, precision="fp16", **settings)

@@ -161,30 +161,6 @@ def test_row_groups_and_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert [name for name, _, _ in documents(tmp_path / "out")] == [f"demo:{number}" for number in range(20)]
 
 
-@pytest.mark.soak
-def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
-    """Ten times the text, the same peak: what stays per document is eight bytes of id checksum."""
-    code = (
-        "import resource, sys; from pathlib import Path\n"
-        "from tests.tasks.corpus.made_corpus import params; from tasks.corpus.corpus import make_corpus\n"
-        "make_corpus(params(source='demo', demo_documents=int(sys.argv[1])), Path(sys.argv[2]))\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    )
-    peaks = [
-        int(
-            subprocess.run(
-                [sys.executable, "-c", code, str(count), str(tmp_path / str(count))],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        )
-        for count in (8_192, 81_920)
-    ]
-    assert peaks[1] - peaks[0] < 24 * 1024  # KB; the text itself is 17 MB as characters, far more as objects
-
-
 def test_an_older_corpus_survives_a_failed_run(tmp_path: Path) -> None:
     make_corpus(params(source="demo"), tmp_path / "out")
     before = (tmp_path / "out/part-00000.parquet").read_bytes()
@@ -319,6 +295,7 @@ def test_a_data_set_with_code_of_its_own_is_not_run(tmp_path: Path) -> None:
         make_corpus(params(source="hub", dataset=str(tmp_path / "odd")), tmp_path / "out")
 
 
+@pytest.mark.soak
 def test_a_data_set_is_streamed_from_a_hub_and_nothing_else_is_asked_of_it(tmp_path: Path, hub: HubServer) -> None:
     """In a process of its own: the library reads the Hub's address once, when it is imported."""
     folder = hub_folder(tmp_path / "animals")

@@ -157,6 +157,7 @@ def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
         compare_devices(BF16, strict, params_with(), None, FP32, root)
 
 
+@pytest.mark.soak
 def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In fp32 both compute the same numbers; only the layout of the rows differs."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))

@@ -25,7 +25,6 @@ CALLS = {
     "tag-verify": ("GET", r"/revision/release-"),
 }
 """Every request of a first publish, in order; the head is read before and after the creation."""
-BEFORE_THE_COMMIT = tuple(CALLS)[: tuple(CALLS).index("commit") + 1]
 
 
 def small_release(text: str = "one") -> Release:

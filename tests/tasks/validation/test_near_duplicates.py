@@ -204,6 +204,7 @@ def test_half_of_a_context_in_a_document_is_no_near_duplicate(tmp_path: Path) ->
     assert report_on({"train": FILLER, "dev": [CONTEXT]}, corpus).sources[1].pairs == ()
 
 
+@pytest.mark.soak
 def test_a_text_of_many_megabytes_is_compared_by_its_beginning_in_little_memory() -> None:
     text = "".join(random.Random(0).choices("abcdefgh ", k=8 << 20))
     tracemalloc.start()

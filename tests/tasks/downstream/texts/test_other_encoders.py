@@ -75,7 +75,10 @@ def start_from(folder: Path, values: dict[str, Any], model_type: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("model_type", CONFIGS)
+@pytest.mark.parametrize(
+    "model_type",
+    ["deberta-v2", "modernbert", *(pytest.param(one, marks=pytest.mark.soak) for one in ("mpnet", "albert"))],
+)
 def test_a_model_of_transformers_is_tuned_released_and_the_same_in_transformers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str
 ) -> None:
@@ -125,7 +128,10 @@ def write_examples(path: Path, kind: str, count: int) -> list[tuple[list[str], i
     return made
 
 
-@pytest.mark.parametrize(("kind", "family"), [("squad", "roberta"), ("ner", "roberta"), ("ner", "xlm-roberta")])
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [("squad", "roberta"), pytest.param("ner", "roberta", marks=pytest.mark.soak), ("ner", "xlm-roberta")],
+)
 def test_answers_of_byte_level_and_unigram_tokenizers_are_the_text_that_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, family: str
 ) -> None:
