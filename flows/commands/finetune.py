@@ -146,7 +146,13 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
     Raises:
         InputError, ParamsError: the model or a file is missing or invalid.
     """
-    from flows.runs.model_source import add_prefix_space, model_parameters, start_from_teacher, teacher_parameters
+    from flows.runs.model_source import (
+        add_prefix_space,
+        base_folder,
+        model_parameters,
+        start_from_teacher,
+        teacher_parameters,
+    )
 
     source, here = args["model"] or args["distill"], resolve_path(ctx, Path())
     if source is None:
@@ -156,8 +162,10 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
     if kind_params(kind).reads_words:
         model |= add_prefix_space(model, project)
     entry = entry_parameters(ctx, project, kind, args, release_name(source))
-    name = next(iter(entry))
-    values = model | device_parameters(args) | entry | fit_rows(kind, name, model)
+    name, own = next(iter(entry.items()))
+    start = KINDS[kind].read_start(base_folder(model, project))
+    values = model | device_parameters(args) | entry
+    values |= {f"{name}.{key}": value for key, value in start.items() if key not in own} | fit_rows(kind, name, model)
     if args["layers"] is not None:
         values[f"{name}.distill.layers"] = args["layers"]
     values |= {f"{name}.distill.{key}": value for key, value in teacher.items()}

@@ -61,7 +61,7 @@ def _download(model: str) -> tuple[Path, dict[str, Any]]:
     """Download a model from the Hub; return its folder in the Hub's cache and its parameters."""
     name, _, revision = model.partition("@")
     require_hub_name(name, f"--model {model}")
-    commit, folder = download_model(name, revision or None, "base_model")
+    commit, folder = download_model(name, revision or None, "base_model", artifacts.MODULE_FILES)
     places = {
         f"{section}.{key}": value
         for section in ("base_model", "tokenizer")
@@ -96,6 +96,13 @@ def start_from_teacher(teacher: Mapping[str, Any], project: Path) -> dict[str, A
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):  # models/NAME of a run
         found["tokenizer.path"] = project_path(folder.parent.parent / artifacts.TOKENIZER, project)
     return found
+
+
+def base_folder(model: Mapping[str, Any], project: Path) -> Path:
+    """Return the folder of a model from `model_parameters`."""
+    if model["base_model.source"] == "folder":
+        return project / model["base_model.path"]
+    return find_cached_folder(model["base_model.repository"], model["base_model.revision"]) or project
 
 
 def add_prefix_space(model: Mapping[str, Any], project: Path) -> dict[str, Any]:

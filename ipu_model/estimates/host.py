@@ -46,7 +46,7 @@ def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: in
     trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.get_head_spec(job.head)
     family = get_family(model.family)
     optimizer = "" if job.optimizer is None else job.optimizer.name
-    rows = divide(set_replicas(job.geometry, processes), manifest.packing_factor or 1.0).micro_batch_size
+    rows = divide(set_replicas(job.geometry, processes), manifest.batch_factor or 1.0).micro_batch_size
     rows = rows if trains else rows * MICRO_BATCHES_PER_CALL
     tokens, wide = rows * manifest.row_length, 2 if job.precision == "bf16" else 4
     # The feed-forward parts of other encoders may be gated, which takes a third matrix.
@@ -54,7 +54,7 @@ def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: in
     weights = 4.0 * (model_parameters(model, job.head, len(job.labels or ()) or 2) + gates)
     table = 4.0 * table_parameters(model)
     hidden, inner = wide * tokens * model.hidden_size, wide * tokens * model.intermediate_size
-    scores = wide * tokens * manifest.row_length * model.num_heads * family.attention_copies
+    scores = wide * tokens * (manifest.row_length // manifest.unit) * model.num_heads * family.attention_copies
     scores *= on_cpu or not family.own  # kernels of CUDA keep no scores
     layers = 1 if job.recompute or not trains else model.num_layers
     saves = trains and (job.checkpoint_every_minutes > 0 or job.checkpoint_every_updates > 0)

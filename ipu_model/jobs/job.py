@@ -29,7 +29,7 @@ COMPILE_MODES = ("auto", "none", "optimizer", "model")
 KEEP_CHOICES = ("last", "best")
 MASKINGS = ("static", "dynamic")
 SCHEDULES = ("linear", "cosine", "square_root", "constant")
-LATER = ("layers", "distillation")
+LATER = ("layers", "distillation", "head_settings")
 """Fields of a job that earlier versions do not have."""
 
 
@@ -213,6 +213,9 @@ class Job:
     """Layers of the model, copied evenly from those of init_checkpoint; null: all of them."""
     distillation: Optional[Distillation] = None
     """Weight of the teacher whose logits are in the rows of a finetune job; null: no teacher."""
+
+    head_settings: Optional[Dict[str, Any]] = None
+    """Settings of the head (Head.configure); null: its defaults."""
 
     def __post_init__(self) -> None:
         _require_one_of("kind", self.kind, KINDS)

@@ -73,17 +73,20 @@ MICRO_BATCHES_PER_CALL = 4
 """For predict on CPU and CUDA: without stored activations, four times the rows of training fit."""
 
 
-def divide(geometry: BatchGeometry, packing_factor: float) -> Division:
+def divide(geometry: BatchGeometry, packing_factor: float, *, exact: bool = False) -> Division:
     """Split `global_batch_size` sequences, packed `packing_factor` per row, into equal micro-batches.
 
     The micro-batch shrinks as far as needed to match the requested rows closely, and never grows:
     divide(BatchGeometry(64, micro_batch_size=32), 1.5) gives 43 / 2 -> 2 micro-batches of 22 rows.
+
+    Args:
+        exact: The rows are exactly those requested; the last micro-batch may be smaller.
     """
     replicas = geometry.replication_factor
     rows = max(1, round(geometry.global_batch_size / packing_factor))
     accumulation = -(-rows // (geometry.micro_batch_size * replicas))
     micro_batch = -(-rows // (accumulation * replicas))
-    return Division(accumulation * micro_batch * replicas, micro_batch, accumulation)
+    return Division(rows if exact else accumulation * micro_batch * replicas, micro_batch, accumulation)
 
 
 def set_replicas(geometry: BatchGeometry, processes: int) -> BatchGeometry:
@@ -169,8 +172,8 @@ def make_plan(
     """
     if manifest.rows < 1 or manifest.sequences < 1:
         raise RowsError(f"{job.rows} has no rows to {job.kind} on: check the step that made them")
-    factor = manifest.packing_factor
-    division = divide(job.geometry, factor) if device is None else device.division
+    factor = manifest.batch_factor
+    division = divide(job.geometry, factor, exact=manifest.unit > 1) if device is None else device.division
     updates, total_rows = 0, 0
     if job.schedule is not None and job.kind != "predict":
         per_call = 1 if device is None else device.updates_per_call
@@ -191,10 +194,10 @@ def make_plan(
         precision_reason=precision.reason,
         rows=manifest.rows,
         sequences=manifest.sequences,
-        packing_factor=round(factor, 4),
+        packing_factor=round(manifest.packing_factor, 4),
         packing_efficiency=round(manifest.packing_efficiency, 4),
         global_batch_size=job.geometry.global_batch_size,
-        sequences_per_update=round(division.rows_per_update * factor, 1),
+        sequences_per_update=round(division.rows_per_update * manifest.packing_factor, 1),
         rows_per_update=division.rows_per_update,
         micro_batch_size=division.micro_batch_size,
         gradient_accumulation_steps=division.gradient_accumulation_steps,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Container, Dict, List, Mapping, Optional, Tuple, Type
 
 import numpy as np
@@ -20,7 +21,7 @@ from ipu_model.models.encoder import Bert
 from ipu_model.models.flat import FlatBatch, FlatIndex
 from ipu_model.models.layers import Dense, Tokens, draw_mask_for, drop
 from ipu_model.rows.format import IGNORED
-from ipu_model.rows.row_folder import Batch
+from ipu_model.rows.row_folder import Batch, Columns
 
 TEACHER_LOSS = "teacher_loss"
 """Teacher's part of the loss, before Distillation.alpha."""
@@ -81,6 +82,23 @@ class Head(abc.ABC):
     def teacher_columns(self) -> Tuple[str, ...]:
         """Columns of rows with a teacher's logits."""
         return tuple(f"teacher_{name}" for name in self.logits)
+
+    def configure(self, settings: Mapping[str, Any]) -> Head:
+        """Return the head with these settings (Job.head_settings).
+
+        Raises:
+            ConfigError: it does not have one of them.
+        """
+        if settings:
+            raise ConfigError(f"head_settings={dict(settings)}: a {self.name} head has no settings")
+        return self
+
+    def write_files(self, folder: Path, max_tokens: int) -> None:
+        """Write further files of a model with this head into its folder, for other libraries.
+
+        Args:
+            max_tokens: Tokens of the longest sequence that it was trained on.
+        """
 
     def find_classes(self, weights: Container[str]) -> str:
         """Return the name of the matrix whose rows are the classes, among names of weights; empty: there is none."""
@@ -162,6 +180,41 @@ class Head(abc.ABC):
     def label_inputs(self, batch: Batch) -> Tuple[str, ...]:
         """Return the columns of labels that its IPU program reads, in the order of the arguments."""
         return tuple(self.label_columns(batch).values())
+
+
+class JointHead(Head):
+    """Head whose loss compares the sequences of a whole update with each other, so that it is no sum of micro-batches.
+
+    The runtime makes its updates in two passes (GradCache, arXiv 2101.06983): it embeds all micro-batches, computes the
+    loss and the gradients of the embeddings of the whole update, then embeds each micro-batch again, with the same
+    dropout, for the gradients of the weights. Memory is that of one micro-batch, the numbers are those of one pass.
+    """
+
+    @abc.abstractmethod
+    def width(self, model: Any) -> int:
+        """Return H, the numbers of a vector of `embed`."""
+
+    @abc.abstractmethod
+    def embed(self, model: Any, flat: FlatBatch) -> Tensor:
+        """Return what the loss reads of each sequence, [N, H] in fp32, in order of rows and slots."""
+
+    @abc.abstractmethod
+    def joint_labels(self, columns: Columns) -> Dict[str, Tensor]:
+        """Return the labels [N] of the sequences of rows, on the host and in the same order."""
+
+    @abc.abstractmethod
+    def joint_loss(self, vectors: Tensor, labels: Mapping[str, Tensor]) -> Losses:
+        """Return the loss of an update, then figures, by the names in `parts`, from `embed` and `joint_labels`."""
+
+    def losses(self, model: Any, flat: FlatBatch, counts: Mapping[str, float], temperature: Optional[float]) -> Losses:
+        return self.joint_loss(self.embed(model, flat), flat.labels)
+
+    def loss(
+        self, model: Any, flat: FlatBatch, counts: Mapping[str, float], teacher: Optional[Distillation] = None
+    ) -> Tuple[Tensor, Losses]:
+        """Return the loss of an update of one micro-batch, and its parts."""
+        parts = self.losses(model, flat, counts, None)
+        return parts[self.parts[0]], parts
 
 
 class TokenLogits(nn.Module):

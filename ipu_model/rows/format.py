@@ -35,6 +35,8 @@ IGNORED = -100
 """Label of a slot that is not part of the loss."""
 DERIVED = ("packing_factor", "packing_efficiency")
 """Keys of a manifest that are informative only, computed from others."""
+NOT_WRITTEN = (("pad_id", 0), ("unit", 1))
+"""Defaults that a manifest leaves out."""
 ABSENT = -1
 """Value of cls_positions and feature_ids in an unused slot."""
 MAX_SEQUENCES = 255
@@ -127,6 +129,8 @@ class Manifest:
     """Number of classes, 1 for a regression, 0 for other kinds of rows."""
     pad_id: int = 0
     """Token id in padding; written if it is not 0."""
+    unit: int = 1
+    """Sequences of an example that share a row; above 1, every row is one example. Written if it is not 1."""
     schema_version: int = SCHEMA_VERSION
     mask_id: Optional[int] = None
     """Id of [MASK]; None without masked tokens."""
@@ -173,12 +177,17 @@ class Manifest:
         return self.sequences / self.rows if self.rows else 0.0
 
     @property
+    def batch_factor(self) -> float:
+        """What a batch counts, per row: sequences, or examples of several sequences."""
+        return 1.0 if self.unit > 1 else self.packing_factor
+
+    @property
     def packing_efficiency(self) -> float:
         """Real tokens / all tokens, 0 to 1."""
         return self.real_tokens / (self.rows * self.row_length) if self.rows else 0.0
 
     def to_json(self) -> str:
-        values = {k: x for k, x in dataclasses.asdict(self).items() if x is not None and (k != "pad_id" or x)}
+        values = {k: x for k, x in dataclasses.asdict(self).items() if x is not None and (k, x) not in NOT_WRITTEN}
         values["packing_factor"] = round(self.packing_factor, 4)
         values["packing_efficiency"] = round(self.packing_efficiency, 4)
         return json.dumps(values, indent=2, sort_keys=True) + "\n"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import torch
 from torch import nn
 
+from ipu_model import heads
 from ipu_model.core.errors import ConfigError
 from ipu_model.core.progress import Emit
 from ipu_model.distributed.instances import Instances
@@ -113,6 +114,8 @@ def plan_device(
         if job.kind == "predict" and instances.count > 1:
             raise ConfigError("a predict job runs as one process: start it without torchrun")
         return None
+    if not hasattr(heads.get_head(job.head), "on_ipu"):
+        raise ConfigError(f"a {job.head} head does not run on IPUs: set device.runtime to cpu or cuda")
     if instances.count != poprun.count:
         raise ConfigError("torchrun is for CPUs and GPUs only: start the ipu runtime with poprun or as one process")
     if job.recompute:
@@ -186,4 +189,5 @@ def make_runtime(
 
         compiling = partial(compile_optimizer, environ=os.environ, say=lambda text: emit("message", text=text))
     computing = (plan.micro_batch_size, plan.precision, optimizer, job.seed, where)
-    return TorchRuntime(model, job.head, *computing, instances, compiling, deadline_near, job.distillation)
+    further = (instances, compiling, deadline_near, job.distillation, job.head_settings)
+    return TorchRuntime(model, job.head, *computing, *further)

@@ -16,7 +16,20 @@ import contextlib
 import hashlib
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Callable, ContextManager, Dict, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Generator,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +41,7 @@ from ipu_model.distributed.instances import Instances
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import Distillation
 from ipu_model.models.flat import FlatBatch, flatten
-from ipu_model.models.head import Logits
+from ipu_model.models.head import JointHead, Logits
 from ipu_model.models.layers import LowPrecisionCopies, Tokens
 from ipu_model.optim.optimizers import (
     BlockedAdamW,
@@ -163,6 +176,7 @@ class TorchRuntime(Runtime):
         deadline_near: Whether to abort the current update. Used on a CPU only, where an update may take minutes. An
             update on a GPU is shorter than the synchronisation that the check would need.
         distillation: Of a teacher, whose logits are in the rows; None: no teacher.
+        settings: Of the head.
     """
 
     def __init__(
@@ -178,12 +192,13 @@ class TorchRuntime(Runtime):
         compiling: Optional[Callable[[Optional[torch.optim.Optimizer]], None]] = None,
         deadline_near: Callable[[], bool] = bool,
         distillation: Optional[Distillation] = None,
+        settings: Optional[Mapping[str, Any]] = None,
     ) -> None:
         self._device, self._instances = device or Device(), instances or Instances()
         self.reads_ahead = self._device.reads_ahead
         # Any: arguments and results of forward depend on the head.
         self._model: Any = model.to(self._device.device)
-        self._head, self._micro_batch_size = heads.get_head(head), micro_batch_size
+        self._head, self._micro_batch_size = heads.get_head(head).configure(settings or {}), micro_batch_size
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
         self._distillation, self._parts = distillation, self._head.parts_of(distillation)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
@@ -200,7 +215,8 @@ class TorchRuntime(Runtime):
             ConfigError: it does not.
         """
         share = self._instances.share(len(example.rows))
-        if self._optimizer is not None and (share.stop - share.start) % self._micro_batch_size:
+        divides = isinstance(self._head, JointHead) or not (share.stop - share.start) % self._micro_batch_size
+        if self._optimizer is not None and not divides:
             raise ConfigError(
                 f"{share.stop - share.start} rows do not split into micro-batches of {self._micro_batch_size}: "
                 "rows per update must be a multiple of micro_batch_size"
@@ -246,7 +262,10 @@ class TorchRuntime(Runtime):
         self._copies.zero_grad()
         counts = self._head.label_counts(batch)  # of all processes, because each reads the whole batch
         with self._device.explain_errors():
-            figures = self._accumulate(prepared.micro_batches, counts)
+            if isinstance(self._head, JointHead):
+                figures = self._accumulate_jointly(self._head, prepared)
+            else:
+                figures = self._accumulate(prepared.micro_batches, counts)
             gradients = self._copies.gradients(self._model.parameters())
             self._instances.all_reduce(gradients)
             blocked = self._optimizer if isinstance(self._optimizer, BlockedAdamW) else None
@@ -285,6 +304,59 @@ class TorchRuntime(Runtime):
             self._device.load_rng_state(generators)
             raise UpdateAborted
         return figures
+
+    def _accumulate_jointly(self, head: JointHead, batch: PreparedBatch) -> Tensor:
+        """Compute the gradients of this process's share in two passes; return the loss and its parts, in fp64.
+
+        The graph of the last micro-batch is kept, so that only the others are embedded twice.
+        """
+        flats = batch.micro_batches
+        vectors: List[Tensor] = []
+        states: List[Dict[str, Tensor]] = []
+        for number, flat in enumerate(flats, 1):
+            states.append(self._device.rng_state())
+            with torch.set_grad_enabled(number == len(flats)):
+                vectors.append(head.embed(self._model, flat))
+        after, aborted = self._device.rng_state(), False
+        every, first = self._gather(head, batch, [x.detach() for x in vectors])
+        every.requires_grad_()
+        labels = {name: x.to(self._device.device) for name, x in head.joint_labels(batch.columns).items()}
+        parts = head.joint_loss(every, labels)
+        (gradients,) = torch.autograd.grad(parts[self._parts[0]], [every])
+        own = gradients[first : first + sum(map(len, vectors))].split([len(x) for x in vectors])
+        for number in reversed(range(len(flats))):
+            if number < len(flats) - 1:
+                aborted = self._deadline_near is not None and self._deadline_near()
+                if aborted:
+                    break
+                self._device.load_rng_state(states[number])
+                vectors[number] = head.embed(self._model, flats[number])
+            vectors[number].backward(own[number])
+            vectors[number] = own[number]  # frees the graph
+            self._copies.collect_gradients()
+        if not flats:  # this process has no row of the last update, but must take part in the all-reduce
+            for weight in self._model.parameters():
+                weight.grad = torch.zeros_like(weight)
+        if self._deadline_near is not None:
+            votes = torch.tensor([aborted], dtype=torch.float64)
+            self._instances.all_reduce([votes])
+            if float(votes) > 0:  # if one process aborts, all do
+                self._device.load_rng_state(states[0] if states else after)
+                raise UpdateAborted
+        self._device.load_rng_state(after)
+        return torch.stack([parts[self._parts[0]], *(parts[name] for name in self._parts)]).detach().double()
+
+    def _gather(self, head: JointHead, batch: Batch, own: Sequence[Tensor]) -> Tuple[Tensor, int]:
+        """Return the vectors of the whole update, and the number of the first of this process's own."""
+        if self._instances.count == 1:
+            return torch.cat(list(own)), 0
+        first = batch.part(0, self._instances.share(len(batch.rows)).start).sequences
+        every = torch.zeros((batch.sequences, head.width(self._model)), device=self._device.device)
+        if own:
+            joined = torch.cat(list(own))
+            every[first : first + len(joined)] = joined
+        self._instances.all_reduce([every])
+        return every, first
 
     def predict(self, batch: Batch) -> Sequence[Logits]:
         self._model.eval()

@@ -173,6 +173,8 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
         origin = ModelOrigin(run.rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
         with new_folder(Path(job.output)) as partial:
             write_model(partial, job.head, run.config, weights, origin, job.labels or (), run.rows.manifest.kind)
+            tokens = run.rows.manifest.row_length // run.rows.manifest.unit
+            heads.get_head(job.head).configure(job.head_settings or {}).write_files(partial, tokens)
             if device is not None:
                 device.save(partial)
         emit("saved", path=job.output)

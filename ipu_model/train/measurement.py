@@ -104,7 +104,8 @@ class GeneratedRows(RowFolder):
                     each = getattr(manifest, column.width) // manifest.max_sequences
                     places = here if column.width == TOKENS else slice(slot * each, (slot + 1) * each)
                     any_number = column == FEATURE_IDS or column.below == float("inf")
-                    value = 0 if any_number else rng.integers(0, max(1, int(column.end(self.sizes))))
+                    end = max(1, int(column.end(self.sizes))) if not any_number else 1
+                    value = slot % end if manifest.unit > 1 else rng.integers(0, end)
                     row[column.name][places] = at if column.below == "row_length" else value
             at += length
         masked = max(1, round(manifest.max_predictions * at / manifest.row_length))

@@ -173,7 +173,12 @@ def _near_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def hub_metadata(
-    facts: CardFacts, task: str, tags: Sequence[str], dataset: tuple[str, str], results: Sequence[Mapping[str, Any]]
+    facts: CardFacts,
+    task: str,
+    tags: Sequence[str],
+    dataset: tuple[str, str],
+    results: Sequence[Mapping[str, Any]],
+    library: str = "transformers",
 ) -> Any:
     """Return the Hub's YAML metadata as plain values.
 
@@ -198,7 +203,7 @@ def hub_metadata(
         language=facts.language,
         license=facts.license,
         base_model=_base_name(facts),
-        library_name="transformers",
+        library_name=library,
         pipeline_tag=task,
         tags=[facts.config.get("model_type", "bert"), "podium", *tags],
         model_name=facts.title,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tasks.downstream.ner.kind import Ner
+from tasks.downstream.pairs.kind import Pairs
 from tasks.downstream.squad.kind import Squad
 from tasks.downstream.texts.kind import Classification, Glue
 from tasks.params.downstream import EntryParams
@@ -60,6 +61,14 @@ class Kind(Protocol):
             InputError: a file is malformed.
         """
 
+    def read_start(self, folder: Path) -> dict[str, Any]:
+        """Return the settings of a new entry that starts from this model folder, from other files than config.json:
+        dotted name -> value.
+
+        Raises:
+            InputError: a file is malformed, or has parts of the model that would be lost.
+        """
+
     def recipe_for(self, train: Path, options: "Mapping[str, Any]") -> dict[str, Any]:
         """Return the settings for this training file that differ from the defaults: dotted name -> value.
 
@@ -97,7 +106,13 @@ class Kind(Protocol):
         """
 
 
-KINDS: dict[str, Kind] = {"classification": Classification(), "glue": Glue(), "ner": Ner(), "squad": Squad()}
+KINDS: dict[str, Kind] = {
+    "classification": Classification(),
+    "glue": Glue(),
+    "ner": Ner(),
+    "pairs": Pairs(),
+    "squad": Squad(),
+}
 
 
 def kind_of(entry: Entry) -> Kind:

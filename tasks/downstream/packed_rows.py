@@ -79,6 +79,8 @@ class EncodedSequences:
     """[N] each: columns of `Encoder.features` except feature_id; numbered within the chunk."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Counts for the summary line, such as shortened sequences."""
+    unit: int = 1
+    """Sequences of an example that share a row; above 1, every row is one example."""
     whole_lengths: np.ndarray | None = None
     """int64[N] number of tokens before examples are cut; None: examples are windows, which are not cut."""
 
@@ -274,26 +276,34 @@ def _write(
     if labelled and entry.params.reads_words and vocabulary.blank_before_words:
         raise InputError(f"{entry.name} {BLANK_NEEDED}")
     shape, labels = entry.rows, len(encoder.labels)
-    rows = RowWriter(
-        folder,
-        entry.params.row_kind,
-        shape.row_length,
-        shape.max_sequences_per_row,
-        0,
-        vocabulary.size,
-        num_labels=labels,
-        pad_id=vocabulary.pad,
-    )
+
+    def open_writer(unit: int) -> RowWriter:
+        return RowWriter(
+            folder,
+            entry.params.row_kind,
+            shape.row_length * unit,
+            shape.max_sequences_per_row if unit == 1 else unit,
+            0,
+            vocabulary.size,
+            num_labels=labels,
+            pad_id=vocabulary.pad,
+            unit=unit,
+        )
+
+    rows: RowWriter | None = None
     unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, *vocabulary.between, vocabulary.sep))
     total, examples, counts, features, cut = 0, 0, Counter[str](), encoder.features, None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(rows)
         table = features and stack.enter_context(pq.ParquetWriter(folder / artifacts.FEATURES, features))
         for chunk in chunks:
             sequences = encoder.sequences(tokenizer, chunk, labelled=labelled)
-            lengths = sequences.lengths
-            packs = pack_sequences(lengths, shape.row_length, shape.max_sequences_per_row)
-            layout = RowLayout.from_packs(packs, lengths, shape.row_length)
+            lengths, unit = sequences.lengths, sequences.unit
+            rows = rows or stack.enter_context(open_writer(unit))
+            if unit == 1:
+                packs = pack_sequences(lengths, shape.row_length, shape.max_sequences_per_row)
+            else:
+                packs = np.arange(len(lengths), dtype=np.int32).reshape(-1, unit)
+            layout = RowLayout.from_packs(packs, lengths, shape.row_length * unit)
             ids = layout.packs.astype(np.int32)
             columns = {
                 **layout.columns(sequences.token_ids, sequences.second_starts),
@@ -310,6 +320,7 @@ def _write(
                 cut.add(sequences.whole_lengths)
             unknown.add(columns["input_ids"], columns["sequence_ids"] > 0)
             progress.update(examples, f", {total} sequences")
+        rows = rows or stack.enter_context(open_writer(1))
         manifest = rows.finish(sha256_of(find_tokenizer_file(tokenizer_folder)), seed=0)
     if cut is not None:
         cut.write(folder)

@@ -257,6 +257,11 @@ class EntryParams(Section):
     reads_words: ClassVar[bool] = False
     """True if a text is a list of words, each of which is encoded with a blank before it."""
 
+    runs_on_ipus: ClassVar[bool] = True
+    """True if IPUs can train its model."""
+    compares_start: ClassVar[bool] = False
+    """True if the model before training answers the development sets as well, as a baseline."""
+
     kind: str
     """Kind of task, which decides the entry's sections and defaults (docs/downstream.md)."""
     start: Start = "auto"
@@ -307,6 +312,11 @@ class EntryParams(Section):
     def row_kind(self) -> str:
         """Kind of the rows, one of ipu_model's."""
         return self.head
+
+    @property
+    def head_settings(self) -> dict[str, Any]:
+        """Settings of the head (Job.head_settings)."""
+        return {}
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -180,6 +180,10 @@ class Params(Section):
         for name, entry in self.downstream.items():
             if entry.start == "base" and self.base_model.source == "none":
                 raise ValueError(f"downstream.{name}.start: base needs a base model: set base_model.source")
+            if self.device.runtime == "ipu" and not entry.runs_on_ipus:
+                raise ValueError(
+                    f"downstream.{name}: kind {entry.kind} does not run on IPUs. Set device.runtime to cpu or cuda"
+                )
             if entry.start in PHASES and entry.start not in self.pretrain.phases:
                 raise ValueError(
                     f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true, and "

@@ -211,6 +211,7 @@ def _entry(entry: Entry, params: Params) -> Fields:
         "dev": given[-1],
         "text": artifacts.CORPUS if learns_text(entry, params) else None,
         "start": start_model(entry),
+        "before": start_model(entry) if own.compares_start else None,
         "teacher": distill.teacher,
         "taught": entry.training_rows,
         "layers": distill.layers and entry.key("distill", "layers"),
@@ -397,8 +398,8 @@ STAGES = (
     StageGroup(
         "predict", "predict the logits of the development sets of {key}", "tasks.downstream.jobs.entry_jobs",
         _entries(),
-        inputs="data/rows/{key} models/{key} {predict} reports/validation/{key}-rows.json tasks/downstream/jobs"
-        + DEVICE_CODE + LABEL_CODE,
+        inputs="data/rows/{key} models/{key} {predict} {before} reports/validation/{key}-rows.json"
+        + " tasks/downstream/jobs" + DEVICE_CODE + LABEL_CODE,
         params="device.compile downstream.{key}.ipu.predict ipu.inference_execution {held_out}"
         + INFERENCE_PARAMS + OPTION_PARAMS,
         outs="predictions/{key} metrics/{key}-predict.json measurements/{key}-predict.json", host=DEVICE,

@@ -34,7 +34,7 @@ WEIGHTS = "model.safetensors"
 SETTINGS, PREFERRED = "podium.json", "preferred_file"
 """Settings that inference needs in addition to the model, if any; their key with the name of the file to serve."""
 MODEL_FILES = ("config.json", WEIGHTS)
-OPTIONAL_MODEL_FILES = ("ipu_config.json",)
+OPTIONAL_MODEL_FILES = ("ipu_config.json", *artifacts.MODULE_FILES)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 OPTIONAL_TOKENIZER_FILES = ("special_tokens_map.json", "vocab.txt")
 LARGE = (WEIGHTS, *artifacts.EXPORT_FILES.values())

@@ -169,9 +169,10 @@ class RowWriter(contextlib.AbstractContextManager["RowWriter"]):
         rows_per_file: int = ROWS_PER_FILE,
         num_labels: int = 0,
         pad_id: int = 0,
+        unit: int = 1,
     ) -> None:
         self.folder, self.rows_per_file, self.num_labels, self.pad_id = Path(folder), rows_per_file, num_labels, pad_id
-        self.max_sequences = max_sequences
+        self.max_sequences, self.unit = max_sequences, unit
         self._shape = kind, row_length, max_sequences, max_predictions, vocab_size
         self.schema = row_schema(*self._shape, num_labels)
         self.files: dict[str, int] = {}
@@ -242,6 +243,7 @@ class RowWriter(contextlib.AbstractContextManager["RowWriter"]):
             files=dict(self.files),
             num_labels=self.num_labels,
             pad_id=self.pad_id,
+            unit=self.unit,
             **masking,
         )
         (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")

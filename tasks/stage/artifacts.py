@@ -67,6 +67,15 @@ CHECKOUTS = RUNS / "checkouts"
 """Folders of named runs."""
 
 
+MODULE_FILES = (
+    "modules.json",
+    "1_Pooling/config.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+)
+"""Files of a model with which sentence-transformers loads it."""
+
+
 def rows_folder(name: str, split: str = "") -> Path:
     """Return the folder of the rows of `phase1` or `phase2`, of a split of an entry, or of all splits of an entry."""
     return ROWS / name / split

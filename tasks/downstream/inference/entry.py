@@ -47,6 +47,9 @@ def infer_entry(
         kind, options = _select_kind(model, task)
     values = {**defaults_of(kind, NAME), **options}
     values["data"] = {**values["data"], "control_characters": "keep"}
+    for name, value in ({} if released else KINDS[kind].read_start(model.folder)).items():
+        section, _, key = name.rpartition(".")
+        (values[section] if section else values)[key] = value
     if values["rows"]["row_length"] > model.max_tokens:
         values["rows"] |= limit_rows(kind, model.max_tokens)
     taken = {name: released[name] for name in TAKEN if name in released} if released.get("kind") == kind else {}

@@ -104,6 +104,7 @@ def run_inference(encoder: Encoder, model: InferenceModel, split: str, how: Infe
         precision=how.place.precision,
         init_checkpoint=str(artifacts.model_folder(entry.name).resolve()),
         ipu_config=load_ipu_config(model) if how.place.runtime in ("auto", "ipu") else None,
+        head_settings=entry.params.head_settings or None,
     )
     started_at = time.monotonic()
 

@@ -82,7 +82,9 @@ def find_model(name: str, tokenizer: Path | None = None, backend: str = "") -> I
         if folder.exists():
             raise InputError(f"{folder} is a file. Name the folder that contains config.json and the weights")
         require_hub_name("" if folder.parent != Path() and folder.parent.is_dir() else name, name)
-        _, folder = download_model(name, None, "", (*OF_RELEASES, artifacts.EXPORT_FILES.get(backend, "")))
+        _, folder = download_model(
+            name, None, "", (*OF_RELEASES, *artifacts.MODULE_FILES, artifacts.EXPORT_FILES.get(backend, ""))
+        )
     from tasks.vocabulary.encoding import find_tokenizer_file  # imports numpy and pyarrow, and the flow imports this
 
     holder = folder if tokenizer is None else tokenizer

@@ -82,6 +82,7 @@ def build_finetune_job(entry: Entry, params: Params, root: Path = Path(), *, unt
         executables=carried_executables(artifacts.job_name(entry.name, FINETUNE), device, root),
         layers=None if start is None or untrained else distill.layers,
         distillation=None if taught is None else Distillation(distill.temperature, distill.alpha),
+        head_settings=entry.params.head_settings or None,
     )
 
 
@@ -121,6 +122,7 @@ def build_predict_job(
         init_checkpoint=None if untrained else str(model or root / artifacts.model_folder(entry.name)),
         ipu_config=ipu_config(params.ipu, entry.params.ipu.predict, device, root),
         inference_execution=params.ipu.inference_execution,
+        head_settings=entry.params.head_settings or None,
         executables=carried_executables(artifacts.job_name(entry.name, PREDICT), device, root),
     )
 
@@ -192,6 +194,11 @@ def predict(entry: Entry, params: Params) -> str:
             f"{name} {split}: {result.sequences} sequences in {result.train_seconds:.1f} s "
             f"({result.real_tokens_per_second:,.0f} tokens/s, {result.runtime}, {result.precision})"
         )
+    start = start_model(entry) if entry.params.compares_start else None
+    for split in entry.development if start is not None else ():
+        folder, logits = artifacts.RUNS / artifacts.job_name(name, PREDICT) / f"before-{split}", f"before-{split}"
+        rows, target = entry.rows_folder(split), artifacts.logits_file(name, logits)
+        run_device_job(build_predict_job(entry, params, rows, target, folder, model=start))
     for file, by_split in ((artifacts.metrics_file, found), (artifacts.measurements_file, measured)):
         write_json(file(name, PREDICT), next(iter(by_split.values())) if len(by_split) == 1 else by_split)
     return "\n".join(lines)

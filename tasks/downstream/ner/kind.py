@@ -36,6 +36,9 @@ class Ner:
     def read_params(self, folder: Path) -> dict[str, Any]:
         return {}
 
+    def read_start(self, folder: Path) -> dict[str, Any]:
+        return {}
+
     def recipe_for(self, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 

@@ -40,6 +40,9 @@ class Squad:
             return {}
         return {"data": {"unanswerable": "use"}, "evaluate": {NULL_THRESHOLD: threshold}}
 
+    def read_start(self, folder: Path) -> dict[str, Any]:
+        return {}
+
     def recipe_for(self, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
         from tasks.downstream.squad.examples import recipe_for
 

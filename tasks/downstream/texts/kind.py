@@ -40,6 +40,9 @@ class Texts:
         found = select_thresholds(read_recorded(folder))
         return {"evaluate": found} if found else {}
 
+    def read_start(self, folder: Path) -> dict[str, Any]:
+        return {}
+
     def recipe_for(self, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
         from tasks.downstream.texts.examples import recipe_for
 

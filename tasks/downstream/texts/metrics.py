@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tasks.downstream.scoring.correlations import CORRELATIONS, PERCENT, PREDICTION, divide, find_value_extremes
 from tasks.downstream.scoring.metrics import Array, Metric
 
-LABEL, PREDICTION = range(2)
-"""Columns of the outcomes of classes and values."""
+LABEL = 0
+"""Column of the outcomes of classes and values; PREDICTION is the other."""
 
 
 def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") -> Metric:
@@ -43,9 +44,7 @@ def find_extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Ar
     """Return the worst and the best example: for values, the largest one with the smallest and with the largest
     prediction; for classes, one of the rarest class (`number` for F1) predicted as another class and as itself."""
     if metric in CORRELATIONS:
-        value, most = outcomes.max(axis=0)
-        least = outcomes[:, PREDICTION].min()
-        return np.array([value, least - (least == most)]), np.array([value, most])
+        return find_value_extremes(outcomes)
     labels = outcomes[:, LABEL]
     values, counts = np.unique(labels, return_counts=True)
     if metric == "matthews_correlation":  # either class may be absent
@@ -87,60 +86,11 @@ def _matthews(outcomes: Array, weights: Array) -> Array:
     return 100 * divide(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
 
 
-def _pearson(outcomes: Array, weights: Array) -> tuple[Array, Array]:
-    value, prediction = (np.broadcast_to(one, weights.shape) for one in outcomes.T)
-    return _correlate(value, prediction, weights)
-
-
-def _spearman(outcomes: Array, weights: Array) -> tuple[Array, Array]:
-    value, prediction = (_ranks(one, weights) for one in outcomes.T)
-    return _correlate(value, prediction, weights)
-
-
-def _ranks(values: Array, weights: Array) -> Array:
-    """Return the mean rank of each value [resamples, examples], with example n repeated weights[r, n] times."""
-    _, place, repeated = np.unique(values, return_inverse=True, return_counts=True)
-    counts = np.add.reduceat(weights[:, np.argsort(place)], np.cumsum(repeated) - repeated, axis=1)
-    ranks: Array = np.cumsum(counts, axis=1) - (counts - 1) / 2
-    return ranks[:, place]
-
-
-def _correlate(one: Array, other: Array, weights: Array) -> tuple[Array, Array]:
-    """Return Pearson's correlation r of every resample, 0 if a variable is constant, and the standard error of its
-    Fisher's z: the root mean square of u * v - r * (u * u + v * v) / 2 of the standardized variables u and v, over the
-    root of N and 1 - r * r (the delta method)."""
-
-    def mean(x: Array) -> Array:
-        return (shares * x).sum(axis=1, keepdims=True)
-
-    shares = weights / weights.sum(axis=1, keepdims=True)
-    varies = (np.ptp(one, axis=1) > 0) & (np.ptp(other, axis=1) > 0)
-    one, other = (x - mean(x) for x in (one, other))
-    one, other = (divide(x, np.sqrt(np.broadcast_to(mean(x * x), x.shape))) for x in (one, other))
-    product = one * other
-    found = np.clip(mean(product), -1, 1) * varies[:, None]
-    spread = mean((product - found / 2 * (one * one + other * other)) ** 2)
-    return found[:, 0], divide(np.sqrt(spread / one.shape[1]), 1 - found**2)[:, 0]
-
-
-def divide(above: Array, below: Array) -> Array:
-    """Return a quotient, 0 where the denominator is 0."""
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
-
-
-CORRELATIONS = {"pearson": _pearson, "spearman": _spearman}
-"""Correlation -> function of outcomes and weights, see `Metric.correlate`."""
-
-
-def _percent_of(correlate: Callable[[Array, Array], tuple[Array, Array]], outcomes: Array, weights: Array) -> Array:
-    return 100 * correlate(outcomes, weights)[0]
-
-
 WEIGHTED: dict[str, Callable[[Array, Array], Array]] = {
     "accuracy": _accuracy,
     "f1": _f1,
     "macro_f1": _macro_f1,
     "matthews_correlation": _matthews,
-    **{name: functools.partial(_percent_of, one) for name, one in CORRELATIONS.items()},
+    **PERCENT,
 }
 """Metric -> function of outcomes and weights."""

@@ -1,0 +1,1 @@
+"""Pairs of texts: sentence embeddings, for search and similarity."""

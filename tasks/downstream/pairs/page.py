@@ -1,0 +1,116 @@
+"""Evaluation report of embeddings: scores, those by length, and the worst searches with what came first."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ipu_model.core.files import format_json
+from tasks.downstream.pairs.params import BEFORE
+from tasks.downstream.pairs.scores import PairsAnswers, PairsDevSet, PairsScores
+from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by
+from tasks.downstream.scoring.report import EvaluationView, page_values
+from tasks.downstream.scoring.thresholds import RiskCoverage
+from tasks.pages.render import render_html
+
+WORST = 25
+_WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (100, "21-100 words"))
+PairsView = EvaluationView[PairsDevSet, PairsAnswers]
+
+
+class Mistake(NamedTuple):
+    """Anchor whose first text is not relevant, or pair with a wrong order."""
+
+    id: str
+    anchor: str
+    expected: str
+    first: str
+    """Text that came first; empty for scored pairs."""
+    rank: int | None
+    """Rank of the first relevant text among those found; None: not found."""
+    similarity: float
+    margin: float | None
+    probability: None = None
+
+
+@dataclass(frozen=True)
+class PairsReport:
+    """Report with scores by length of the texts, and the worst searches."""
+
+    scores: PairsScores
+    compared_columns: ClassVar[tuple[str, ...]] = ("anchor",)
+
+    def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
+        return [str(text) for text in batch.column("anchor").to_pylist()]
+
+    def prepare(self, root: Path) -> Self:
+        return replace(self, scores=self.scores.prepare(root))
+
+    def slices(
+        self, split: str, examples: PairsDevSet, logits: NDArray[np.float32], answers: PairsAnswers, outcomes: Array
+    ) -> Sequence[Slice]:
+        texts = [examples.texts[some[0]] if some else "" for some in examples.relevant]
+        found: list[Slice] = []
+        for by, some in (("length of the anchor", examples.anchors), ("length of the positive", texts)):
+            names, order = label_ranges([len(text.split()) for text in some], _WORDS, "over 100 words")
+            found += slice_by(by, names, order, self.scores.metrics, split, outcomes)
+        return found
+
+    def own_curve(
+        self, examples: Mapping[str, PairsDevSet], answers: Mapping[str, PairsAnswers]
+    ) -> RiskCoverage | None:
+        return None
+
+    def more_figures(self, found: PairsView) -> dict[str, object]:
+        """Return the number of texts, and the scores of every baseline."""
+        baselines = [
+            {"name": one.name, **{name: round(x, 4) for name, x in self.scores.metrics.compute(one.outcomes).items()}}
+            for one in self.scores.baselines(found.examples)
+        ]
+        return {"texts": sum(len(one.texts) for one in found.examples.values()), "baselines": baselines}
+
+    def more_files(self, found: PairsView) -> dict[str, str]:
+        return {BEFORE: format_json(self.scores.before or {})}
+
+    def mistakes(self, found: PairsView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        return Mistake._fields, self._list_mistakes(found)
+
+    def _list_mistakes(self, found: PairsView) -> list[Mistake]:
+        """Return the mistakes, the worst first: not found, then by rank; of scored pairs the largest difference of
+        ranks."""
+        [(split, examples)] = found.examples.items()
+        answers, outcomes = found.answers[split], found.outcomes[split]
+        if self.scores.is_scored:
+            ranks = np.argsort(np.argsort(outcomes, axis=0, kind="stable"), axis=0, kind="stable")
+            order = np.argsort(-np.abs(ranks[:, 0] - ranks[:, 1]), kind="stable")
+        else:
+            order = np.lexsort((-answers.similarities[:, 0], outcomes[:, 2]))
+            order = order[outcomes[order, 2] < 1]
+        return list(self._describe(order.tolist(), examples, answers))
+
+    def _describe(self, numbers: Sequence[int], examples: PairsDevSet, answers: PairsAnswers) -> Iterator[Mistake]:
+        for number in numbers:
+            relevant, found = examples.relevant[number], answers.found[number]
+            expected, similarity = examples.texts[relevant[0]], float(answers.similarities[number, 0])
+            shared = examples.names[number], examples.anchors[number], expected
+            if not isinstance(found, list):
+                yield Mistake(*shared, f"{examples.targets[number]:g}", None, round(similarity, 6), None)
+                continue
+            rank = next((place for place, one in enumerate(found, 1) if one in relevant), None)
+            margin = self.scores.margin(answers, number)
+            yield Mistake(*shared, examples.texts[found[0]], rank, round(similarity, 6), margin)
+
+    def page(self, found: PairsView) -> str:
+        mistakes = self._list_mistakes(found)
+        return render_html(
+            __file__,
+            "pairs.html.j2",
+            **page_values(self.scores, found, ""),
+            mistakes=mistakes[:WORST],
+            wrong=len(mistakes),
+            is_scored=self.scores.is_scored,
+        )
