@@ -54,7 +54,7 @@ def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: in
     weights = 4.0 * (model_parameters(model, job.head, len(job.labels or ()) or 2) + gates)
     table = 4.0 * table_parameters(model)
     hidden, inner = wide * tokens * model.hidden_size, wide * tokens * model.intermediate_size
-    scores = wide * tokens * (manifest.row_length // manifest.unit) * model.num_heads * family.attention_copies
+    scores = wide * tokens * manifest.text_length * model.num_heads * family.attention_copies
     scores *= on_cpu or not family.own  # kernels of CUDA keep no scores
     layers = 1 if job.recompute or not trains else model.num_layers
     saves = trains and (job.checkpoint_every_minutes > 0 or job.checkpoint_every_updates > 0)

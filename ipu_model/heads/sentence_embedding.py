@@ -9,7 +9,6 @@ Legend: N sequences, T tokens, H hidden size; P pairs of an update, C candidates
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any, Dict, List, Mapping, Tuple
 
 import numpy as np
@@ -18,8 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from ipu_model.core.errors import ConfigError
-from ipu_model.core.files import write_json
-from ipu_model.models.architecture import CONFIG, read_object
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert
 from ipu_model.models.flat import FlatBatch, FlatIndex, to_tensor
@@ -142,18 +139,16 @@ class SentenceEmbedding(JointHead):
     def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
         return [(one,) for one in logits]
 
-    def write_files(self, folder: Path, max_tokens: int) -> None:
-        """Write the files with which sentence-transformers loads the folder."""
+    def further_files(self, config: ModelConfig, max_tokens: int) -> Dict[str, Any]:
+        """Return the files with which sentence-transformers loads the folder."""
         kinds = [(f"sentence_transformers.models.{name}", path) for name, path in MODULES]
-        modules = [{"idx": n, "name": str(n), "path": path, "type": kind} for n, (kind, path) in enumerate(kinds)]
-        values = read_object(folder / CONFIG)
-        size = values.get("hidden_size", values.get("dim"))
-        pooling = {"word_embedding_dimension": size, **{key: name == self.pooling for name, key in POOLINGS.items()}}
-        (folder / MODULES[1][1]).mkdir()
-        write_json(folder / "modules.json", modules)
-        write_json(folder / "1_Pooling" / CONFIG, pooling)
-        write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
-        write_json(folder / "config_sentence_transformers.json", {"prompts": {}, "similarity_fn_name": "cosine"})
+        modes = {key: name == self.pooling for name, key in POOLINGS.items()}
+        return {
+            "modules.json": [{"idx": n, "name": str(n), "path": path, "type": x} for n, (x, path) in enumerate(kinds)],
+            "1_Pooling/config.json": {"word_embedding_dimension": config.hidden_size, **modes},
+            "sentence_bert_config.json": {"max_seq_length": max_tokens, "do_lower_case": False},
+            "config_sentence_transformers.json": {"prompts": {}, "similarity_fn_name": "cosine"},
+        }
 
 
 def order_loss(scores: Tensor, targets: Tensor) -> Tensor:

@@ -93,12 +93,13 @@ class Head(abc.ABC):
             raise ConfigError(f"head_settings={dict(settings)}: a {self.name} head has no settings")
         return self
 
-    def write_files(self, folder: Path, max_tokens: int) -> None:
-        """Write further files of a model with this head into its folder, for other libraries.
+    def further_files(self, config: ModelConfig, max_tokens: int) -> Dict[str, Any]:
+        """Return further files of the folder of a model, for other libraries: path -> JSON values.
 
         Args:
             max_tokens: Tokens of the longest sequence that it was trained on.
         """
+        return {}
 
     def find_classes(self, weights: Container[str]) -> str:
         """Return the name of the matrix whose rows are the classes, among names of weights; empty: there is none."""

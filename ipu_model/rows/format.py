@@ -177,6 +177,11 @@ class Manifest:
         return self.sequences / self.rows if self.rows else 0.0
 
     @property
+    def text_length(self) -> int:
+        """Tokens of the longest sequence that fits."""
+        return self.row_length // self.unit
+
+    @property
     def batch_factor(self) -> float:
         """What a batch counts, per row: sequences, or examples of several sequences."""
         return 1.0 if self.unit > 1 else self.packing_factor

@@ -166,9 +166,9 @@ class RowFolder:
                 f"the rows of {self.folder} use a vocabulary of {manifest.vocab_size} tokens, but the model has "
                 f"{model.vocab_size}: make the rows with the model's tokenizer, or set model.vocab_size"
             )
-        if (length := manifest.row_length // manifest.unit) > model.max_positions:
+        if manifest.text_length > model.max_positions:
             raise ConfigError(
-                f"rows of {length} tokens in {self.folder} are longer than the model's "
+                f"rows of {manifest.text_length} tokens in {self.folder} are longer than the model's "
                 f"{model.max_positions} positions: lower row_length or raise model.max_positions"
             )
 

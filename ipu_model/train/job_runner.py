@@ -17,7 +17,7 @@ import torch
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError, RowsError
-from ipu_model.core.files import new_file, new_folder, write_text
+from ipu_model.core.files import new_file, new_folder, write_json, write_text
 from ipu_model.core.progress import Emit
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import StopRequest, peak_memory_mb
@@ -173,8 +173,10 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
         origin = ModelOrigin(run.rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
         with new_folder(Path(job.output)) as partial:
             write_model(partial, job.head, run.config, weights, origin, job.labels or (), run.rows.manifest.kind)
-            tokens = run.rows.manifest.row_length // run.rows.manifest.unit
-            heads.get_head(job.head).configure(job.head_settings or {}).write_files(partial, tokens)
+            head, tokens = heads.get_head(job.head).configure(job.head_settings or {}), run.rows.manifest.text_length
+            for name, values in head.further_files(run.config, tokens).items():
+                (partial / name).parent.mkdir(exist_ok=True)
+                write_json(partial / name, values)
             if device is not None:
                 device.save(partial)
         emit("saved", path=job.output)

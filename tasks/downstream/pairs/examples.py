@@ -66,7 +66,11 @@ def params_of(entry: Entry) -> PairsParams:
 
 
 def make_layout(names: PairColumnParams, key: str, *, scored: bool) -> Columns:
-    """Return the columns of pairs; `key` is the setting that messages suggest for another name, with {} for the part."""
+    """Return the columns of pairs.
+
+    Args:
+        key: setting that messages suggest for another name, with {} for the part.
+    """
     parts = [*TEXTS[: 2 if scored else 3], SCORE]
     columns: dict[str, ColumnSpec] = {"id": make_column(names.id, ("id",), key.format("id"), required=False)}
     for part in parts:

@@ -30,8 +30,8 @@ def read_modules(folder: Path) -> dict[str, object]:
     others = [name for name in modules if name not in KEPT]
     if others or len(modes) != 1 or modes[0] not in known:
         raise InputError(
-            f"{path} has {', '.join([*others, *modes]) or 'no pooling'}; only mean or first-token pooling and Normalize "
-            "are kept. Remove modules.json from a copy of the folder to start from its encoder alone"
+            f"{path} has {', '.join([*others, *modes]) or 'no pooling'}; only mean or first-token pooling, and "
+            "Normalize, are kept. Remove modules.json from a copy of the folder to start from its encoder alone"
         )
     longest = (find_object(folder / "sentence_bert_config.json") or {}).get("max_seq_length")
     return {"pooling": known[modes[0]], **({"rows.row_length": longest} if isinstance(longest, int) else {})}
