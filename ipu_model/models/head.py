@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Container, Dict, List, Mapping, Optional, Tuple, Type
 
 import numpy as np
