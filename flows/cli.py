@@ -33,6 +33,7 @@ COMMANDS = {
     "ask": "ask a model a question about a text",
     "evaluate": "score a model on a labelled file, with intervals and a report",
     "predict": "write a model's predictions for the examples of a file",
+    "search": "find the texts of a file that are nearest to a text",
     "export": "write a finished model as ONNX, in fp32 and int8",
     "score": "compute exact match and F1 of a predictions file",
     "compare": "compare runs, or two files of predictions",

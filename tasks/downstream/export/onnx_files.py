@@ -67,7 +67,8 @@ def _silenced() -> Iterator[None]:
 
 
 def load_model(folder: Path) -> Any:
-    """Return the model of a folder as transformers' AutoModelFor... loads it, in fp32 with eager attention.
+    """Return the model of a folder as transformers' AutoModelFor... loads it, in fp32 with eager attention; an encoder
+    alone with its pooling.
 
     Only what Podium knows of its config.json reaches transformers, and no more memory is taken than its weights need.
 
@@ -83,7 +84,8 @@ def load_model(folder: Path) -> Any:
 
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-        kind = getattr(transformers, f"AutoModelFor{name.partition('For')[2]}", None)
+        pooled = name.endswith("Model")
+        kind = getattr(transformers, "AutoModel" if pooled else f"AutoModelFor{name.partition('For')[2]}", None)
         if kind is None:
             raise InputError(f"{folder / CONFIG} names {name!r:.80}, which transformers cannot load for a task")
         try:
@@ -104,8 +106,12 @@ def load_model(folder: Path) -> Any:
         except FAULTS as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"{folder}: transformers cannot load the weights ({reason})") from None
-    if missing := sorted(info["missing_keys"]):
+    if missing := sorted(one for one in info["missing_keys"] if not (pooled and one.startswith("pooler."))):
         raise InputError(f"{folder} lacks weights: {', '.join(missing[:5])}. Only a fine-tuned model can be exported")
+    if pooled:
+        from tasks.downstream.export.pooled_encoder import PooledEncoder
+
+        model = PooledEncoder(model, folder)
     return model.eval()
 
 

@@ -6,9 +6,10 @@ logits, all in files. Predictions are then decoded in batches, as stage `evaluat
 
 import array
 import contextlib
+import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -62,7 +63,7 @@ class PredictionOutput:
     path: Path | None
     """None for standard output."""
     kind: str
-    """json, jsonl, csv, parquet, or text for people."""
+    """json, jsonl, csv, parquet, npy, or text for people."""
     n_best: int = 0
     """Number of best answers in each record; 0: only the best, without a list."""
     with_text: bool = False
@@ -70,9 +71,17 @@ class PredictionOutput:
 
 
 def predict(
-    entry: Entry, model: InferenceModel, path: Path, output: PredictionOutput, how: InferenceOptions
+    entry: Entry,
+    model: InferenceModel,
+    path: Path,
+    output: PredictionOutput,
+    how: InferenceOptions,
+    first: Path | None = None,
 ) -> tuple[int, JobResult]:
     """Write the predictions of `model` for the examples of the file `path`.
+
+    Args:
+        first: file whose examples come before.
 
     Returns:
         The number of examples, and the result of the job.
@@ -88,27 +97,31 @@ def predict(
         raise ParamsError(f"a .json file cannot hold predictions for {entry.record}s. Use .jsonl, .csv or .parquet")
     if output.n_best and not task.has_n_best:
         raise ParamsError(f"--n-best {output.n_best} is not supported: each {entry.record} has one answer")
+    record = task.record_schema(model.labels, output.n_best)
+    if output.kind == "npy" and find_vector(record) is None:
+        raise ParamsError("a .npy file holds embeddings, which this model does not have. Use .jsonl, .csv or .parquet")
     model = model.with_absolute_paths()
     with open_output(output.path) as stream, scratch_checkout(entry, model):
         split, reading = entry.development[0], Interpretation(trained=read_training_columns(model.folder))
         examples = entry.examples_file(split)
-        count, kept = _keep(task, path, examples, reading, unique=output.kind == "json")
+        before = () if first is None else task.read_unlabelled(first, Interpretation())
+        found = itertools.chain(before, task.read_unlabelled(path, reading))
+        count, kept = _keep(task, found, path, examples, reading, unique=output.kind == "json")
         for line in describe_inputs({path.name: reading}):
             how.say(line)
         result = run_inference(kind.encoder(entry), model, split, how)
         names = {ID: ID, **(_list_texts(task, examples) if output.with_text else {})}
-        record = task.record_schema(model.labels, output.n_best)
         labels = {one: f"input_{one}" if one in (*names.values(), *record.names) else one for one in kept}
         fields = [pa.field(name, pa.string()) for name in (*names.values(), *labels.values())]
         schema = pa.schema([*fields, *record])
-        with open_writer(stream, output.kind, schema, task.answer_field, partial(_format_line, task)) as write:
+        with open_writer(stream, output.kind, schema, task.answer_field, partial(_format_line, task), count) as write:
             for batch, part in _parts(entry, split):
                 own = batch.select(names).rename_columns(list(names.values())).to_pylist()
                 for one, pairs in zip(own, batch.column(KEPT).to_pylist(), strict=True):
                     one |= {labels[name]: None for name in labels} | {labels[name]: value for name, value in pairs}
-                found = task.scores.read_examples(part / examples.name)
-                logits = task.scores.read_logits(found, part, part / "logits.arrow")
-                answers = task.records(found, task.scores.answer(found, logits), output.n_best)
+                some = task.scores.read_examples(part / examples.name)
+                logits = task.scores.read_logits(some, part, part / "logits.arrow")
+                answers = task.records(some, task.scores.answer(some, logits), output.n_best)
                 write([{**one, **record} for one, record in zip(own, answers, strict=True)])
     return count, result
 
@@ -123,10 +136,16 @@ def _list_texts(task: AnyInference, examples: Path) -> dict[str, str]:
 
 
 def _keep(
-    task: AnyInference, path: Path, target: Path, reading: Interpretation, *, unique: bool
+    task: AnyInference,
+    found: Iterable[dict[str, Any]],
+    path: Path,
+    target: Path,
+    reading: Interpretation,
+    *,
+    unique: bool,
 ) -> tuple[int, list[str]]:
-    """Write the examples of a file to Parquet, with ids; return their number, and the columns of labels that the
-    records repeat.
+    """Write the examples `found` in a file to Parquet, with ids; return their number, and the columns of labels that
+    the records repeat.
 
     Args:
         unique: refuse duplicate ids.
@@ -134,7 +153,6 @@ def _keep(
     schema = pa.schema([*task.examples_schema, pa.field(KEPT, pa.map_(pa.string(), pa.string()))])
     schema = schema.with_metadata(task.examples_schema.metadata)
     hashes, count, kept = array.array("q"), 0, dict[str, None]()
-    found = task.read_unlabelled(path, reading)
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         for some in split_into_groups(found, _characters, KEPT_AT_ONCE, KEPT_CHARACTERS):
             for one in some:
@@ -219,9 +237,15 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
         yield stream
 
 
+def find_vector(record: pa.Schema) -> str | None:
+    """Return the field of a record that is nothing but a list of numbers; None if it has others."""
+    is_vector = len(record) == 1 and pa.types.is_list(record.field(0).type)
+    return record.field(0).name if is_vector else None
+
+
 @contextlib.contextmanager
 def open_writer(
-    stream: BinaryIO, kind: str, schema: pa.Schema, bare: str, describe: Callable[[Record], str] = str
+    stream: BinaryIO, kind: str, schema: pa.Schema, bare: str, describe: Callable[[Record], str] = str, count: int = 0
 ) -> Iterator[Callable[[Sequence[Record]], None]]:
     """Yield a function that writes records to a stream.
 
@@ -229,6 +253,7 @@ def open_writer(
         schema: schema of a record, its id first.
         bare: field that is the value of a record in a JSON object.
         describe: makes the line of a record for people.
+        count: number of records, for .npy.
     """
     if kind == "parquet":
         with pq.ParquetWriter(stream, schema) as table:
@@ -238,6 +263,14 @@ def open_writer(
 
     def write(records: Sequence[Record]) -> None:
         nonlocal written
+        if kind == "npy":  # the vectors alone, one row each; the vector is the last field
+            vectors = np.array([record[schema.names[-1]] for record in records], np.float32)
+            if not written:
+                shape = {"descr": "<f4", "fortran_order": False, "shape": (count, vectors.shape[1])}
+                np.lib.format.write_array_header_1_0(stream, shape)
+            stream.write(vectors.tobytes())
+            written += len(records)
+            return
         if kind == "json":  # {id: answer}, one line each, as official scripts read it
             lines = (f"{_json(record[ID])}: {_json(record[bare])}" for record in records)
             text = (",\n" if written else "{\n") + ",\n".join(lines)
