@@ -15,8 +15,8 @@ FORMATS = ("json", "jsonl", "csv", "parquet", "npy")
 
 @click.command(
     help="Classify a text, find its entities, or write its embedding, with MODEL: a run, a release folder, a model "
-    "folder or a Hub repository; or answer every record of IN, a table or .txt file with one text a line. OUT ends in .jsonl, .csv, "
-    ".parquet, .json for {question id: text}, or .npy for embeddings; - is a standard stream."
+    "folder or a Hub repository; or answer every record of IN, a table or .txt file with one text a line. OUT ends in "
+    ".jsonl, .csv, .parquet, .json for {question id: text}, or .npy for embeddings; - is a standard stream."
 )
 @click.argument("model")
 @click.argument("input", metavar="[IN]", type=model_options.FILE, required=False)

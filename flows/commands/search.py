@@ -42,4 +42,5 @@ def command(
         matches, count = search(entry, found, path, text, top, settings)
     lines = (f"{one.similarity:.3f}  {one.id}  {replace_hidden(' '.join(one.text.split()))}" for one in matches)
     shown = "".join(f"{options.truncate_lines(line).rstrip()}\n" for line in lines)
-    options.print_result(as_json, [one._asdict() for one in matches], shown, f"{count:,} texts compared")
+    streams.note(f"{count:,} texts compared", "")
+    options.print_result(as_json, [one._asdict() for one in matches], shown, "--top N shows more, --json prints JSON")

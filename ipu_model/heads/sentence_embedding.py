@@ -52,7 +52,7 @@ class SentenceEmbedding(JointHead):
     suffix = "Model"
     weight = ""
     parts = ("ranking_loss", "equal_texts")
-    sums = ("ranking_loss", "right", "pairs", "updates")
+    sums = ("ranking_loss", "equal_texts", "right", "pairs")
     logits = ("embedding",)
     title = "pooling"
     stage = "pooling"
@@ -113,28 +113,31 @@ class SentenceEmbedding(JointHead):
 
     def _score(self, vectors: Tensor, roles: Tensor, texts: Tensor) -> Tuple[Tensor, Tensor]:
         """Return the scaled similarities [P, C], and how many are -inf because the candidate is not a negative: it is
-        the text of the anchor or its positive, or the positive of an equal anchor."""
+        the text of the anchor, or of a positive of this anchor or an equal one."""
         parts = [roles == role for role in (ANCHOR, POSITIVE, NEGATIVE)]
         anchor, positive, negative = (texts[part] for part in parts)
         candidates = torch.cat([vectors[parts[POSITIVE]], vectors[parts[NEGATIVE]]])
         scores = self.scale * vectors[parts[ANCHOR]] @ candidates.t()
         text = torch.cat([positive, negative])
-        equal = (text == anchor[:, None]) | (text == positive[:, None])
-        equal[:, : len(anchor)] |= anchor == anchor[:, None]
+        same_anchor, same_positive = anchor == anchor[:, None], text == positive[:, None]
+        equal = (text == anchor[:, None]) | (same_anchor.float() @ same_positive.float() > 0)
         equal.fill_diagonal_(False)
         return scores.masked_fill(equal, float("-inf")), equal.sum().to(scores.dtype)
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         vectors, labels = self.embed(model, flat), flat.labels
-        loss, pairs = self.joint_loss(vectors, labels)["ranking_loss"], (labels["roles"] == ANCHOR).sum()
+        loss, equal = self.joint_loss(vectors, labels).values()
         scores, _ = self._score(vectors, labels["roles"], labels["texts"])
+        pairs = (labels["roles"] == ANCHOR).sum()
         right = (scores.argmax(1) == torch.arange(len(scores), device=scores.device)).sum()
-        return torch.stack([x.double() for x in (loss * pairs, right, pairs, torch.ones_like(loss))])
+        return torch.stack([x.double() for x in (loss * pairs, equal * pairs, right, pairs)])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
-        """Return the loss, and pair_accuracy: the share of anchors whose positive ranks first in its micro-batch."""
-        loss = sums["ranking_loss"] / max(1.0, sums["pairs"])
-        return {"loss": loss, "ranking_loss": loss, "pair_accuracy": sums["right"] / max(1.0, sums["pairs"])}
+        """Return the loss, the number of equal texts, and pair_accuracy: the share of anchors whose positive ranks
+        first; each among the texts of a micro-batch."""
+        pairs = max(1.0, sums["pairs"])
+        loss, equal = sums["ranking_loss"] / pairs, sums["equal_texts"] / pairs
+        return {"loss": loss, "ranking_loss": loss, "equal_texts": equal, "pair_accuracy": sums["right"] / pairs}
 
     def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
         return [(one,) for one in logits]

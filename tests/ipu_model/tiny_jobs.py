@@ -58,11 +58,15 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
         columns["token_labels"] = np.full((rows, L), -100, np.int16)
     elif kind == "sequence_regression":
         columns["targets"] = np.full((rows, S), -100, np.float32)
+    elif kind == "sentence_embedding":
+        columns["roles"] = np.full((rows, S), -1, np.int8)
+        columns["targets"] = np.full((rows, S), -100, np.float32)
     feature = 0
     for row in range(rows):
         at = 0
-        for slot in range(int(rng.integers(1, S + 1))):
-            length = int(rng.integers(5, 9 + 8 * (slot == 0)))
+        together = kind == "sentence_embedding"  # every row has all texts of an example
+        for slot in range(S if together else int(rng.integers(1, S + 1))):
+            length = int(rng.integers(5, 9 + 8 * (slot == 0 and not together)))
             if at + length > L:
                 break
             here = slice(at, at + length)
@@ -89,6 +93,8 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
                 elif kind == "token_classification":  # of words of one and of two pieces
                     words = np.flatnonzero(rng.random(length - 2) < 0.7) + at + 1
                     columns["token_labels"][row, words] = rng.integers(len(LABELS), size=len(words))
+                elif kind == "sentence_embedding":
+                    columns["roles"][row, slot] = slot
                 else:
                     columns["targets"][row, slot] = 5 * rng.random()
                 columns["feature_ids"][row, slot] = feature
@@ -106,7 +112,9 @@ def head_of(kind: str) -> str:
 
 def labels_of(kind: str) -> int:
     """Labels of the head that rows of this kind are for."""
-    return {"pretrain": 0, "masked_lm": 0, "question_answering": 0, "sequence_regression": 1}.get(kind, len(LABELS))
+    if kind in ("pretrain", "masked_lm", "question_answering", "sentence_embedding"):
+        return 0
+    return 1 if kind == "sequence_regression" else len(LABELS)
 
 
 TAUGHT = (
@@ -154,6 +162,8 @@ def write_rows(
     manifest = Manifest(kind, *shape, tokenizer, 0, rows, sequences, tokens, counts, num_labels=labels_of(kind))
     if kind in MASKED_KINDS:
         manifest = dataclasses.replace(manifest, mask_id=MASK, special_ids=list(range(5)))
+    if kind == "sentence_embedding":
+        manifest = dataclasses.replace(manifest, unit=S)
     if taught:
         manifest = dataclasses.replace(manifest, teacher=TeacherRecord("w" * 64, "r" * 64))
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")

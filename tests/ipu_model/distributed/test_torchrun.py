@@ -36,7 +36,7 @@ from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.distributed.torchrun import TorchrunInstances, detect_torchrun, make_buckets
-from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, ScheduleConfig
 from ipu_model.runtimes.torch_device import _seed_of
 from ipu_model.train.job_runner import run_job
 
@@ -248,3 +248,20 @@ def test_every_process_has_a_dropout_of_its_own_and_the_first_that_of_a_single_o
     seeds = [_seed_of(7, index) for index in range(64)]
     assert seeds[0] == 7
     assert len({seed % 2**32 for seed in seeds}) == 64  # torch's CPU generator reads 32 bits
+
+
+def test_two_processes_rank_among_the_texts_of_both(tmp_path: Path) -> None:
+    """The loss of a joint head compares all texts of an update; the last update has rows of the first process alone."""
+    rows = tmp_path / "rows"
+    write_rows(rows, "sentence_embedding", make_columns("sentence_embedding", 13, seed=4))
+    settings = {"model": STILL, "head": "sentence_embedding", "geometry": BatchGeometry(6, micro_batch_size=2)}
+    settings["schedule"] = ScheduleConfig(epochs=1)
+    one = make_job(tmp_path / "one", "finetune", rows, **settings)
+    two = make_job(tmp_path / "two", "finetune", rows, **settings)
+    run_here(one)
+    first, second = run_two(two)
+    assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+    for name, expected in weights(one).items():
+        torch.testing.assert_close(weights(two)[name], expected, rtol=1e-5, atol=1e-6)
+    for found, wanted in zip(history(two), history(one)):
+        assert found == pytest.approx(wanted, rel=1e-5)
