@@ -245,6 +245,7 @@ CARRIED_OUT_BY = {
     "finetune classification": UP_TO_STAGES,
     "finetune glue": UP_TO_STAGES,
     "finetune ner": UP_TO_STAGES,
+    "finetune pairs": UP_TO_STAGES,
     "finetune squad": ("tests/test_documents.py", "test_the_first_steps_of_fine_tuning"),
     "gate": RUN_BY["podium gate slow --set min_f1=80"],
     "ledger": ("tests/test_documents.py", "test_commands_that_take_seconds_do_what_is_said"),
@@ -262,6 +263,7 @@ CARRIED_OUT_BY = {
     "rollback": ("tests/tasks/release/test_names.py", "test_the_commands_of_the_documents"),
     "run": ("tests/test_end_to_end.py", "test_a_small_model_of_real_text_is_rejected_and_not_published"),
     "runs": ("tests/golden/test_golden.py", "test_runs_of_a_toy_of_three_stages"),
+    "search": ("tests/tasks/downstream/pairs/test_pairs_stages.py", "test_a_search_shows_the_nearest_lines"),
     "score": ("tests/test_end_to_end.py", "test_the_score_is_the_one_the_scoring_command_gives"),
     "sweep finetune": (
         "tests/flows/commands/test_sweep.py",

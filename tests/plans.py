@@ -32,6 +32,10 @@ EVERYTHING = (
 )
 
 
+NOT_ON_IPUS = ("base_model.source=folder", "downstream.search={kind: pairs, start: base}")
+"""Entries of kinds that the parameters above exclude."""
+
+
 def values_with(*overrides: str) -> dict[str, Any]:
     """The values of params.yaml with these laid over them."""
     return resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides))
@@ -69,7 +73,9 @@ def prepare_own(project: Path, values: dict[str, Any], name: str) -> Path:
 @functools.cache
 def everything() -> Params:
     """Parameters that ask for every stage there is."""
-    return validate_params(values_with(*EVERYTHING))
+    found, others = (validate_params(values_with(*some)) for some in (EVERYTHING, NOT_ON_IPUS))
+    found.downstream["search"] = others.downstream["search"]
+    return found
 
 
 @functools.cache

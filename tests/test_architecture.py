@@ -223,6 +223,7 @@ NAME_A_KIND = {
     "flows/commands/ask.py": "a command about questions",
     "flows/commands/compare.py": "a command about questions",
     "flows/commands/score.py": "a command about questions",
+    "flows/views/compare_page.py": "pairs of runs that are compared",
     "tasks/downstream/kind.py": "the dictionary of kinds",
 }
 

@@ -52,7 +52,7 @@ class SentenceEmbedding(JointHead):
     suffix = "Model"
     weight = ""
     parts = ("ranking_loss", "equal_texts")
-    sums = ("ranking_loss", "equal_texts", "right", "pairs")
+    sums = ("ranking_loss", "equal_texts", "right", "anchors")
     logits = ("embedding",)
     title = "pooling"
     stage = "pooling"
@@ -135,7 +135,7 @@ class SentenceEmbedding(JointHead):
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
         """Return the loss, the number of equal texts, and pair_accuracy: the share of anchors whose positive ranks
         first; each among the texts of a micro-batch."""
-        pairs = max(1.0, sums["pairs"])
+        pairs = max(1.0, sums["anchors"])
         loss, equal = sums["ranking_loss"] / pairs, sums["equal_texts"] / pairs
         return {"loss": loss, "ranking_loss": loss, "equal_texts": equal, "pair_accuracy": sums["right"] / pairs}
 

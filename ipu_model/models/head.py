@@ -183,7 +183,7 @@ class Head(abc.ABC):
 
 
 class JointHead(Head):
-    """Head whose loss compares the sequences of a whole update with each other, so that it is no sum of micro-batches.
+    """Head whose loss compares all sequences of an update with each other, and so is not a sum over micro-batches.
 
     The runtime makes its updates in two passes (GradCache, arXiv 2101.06983): it embeds all micro-batches, computes the
     loss and the gradients of the embeddings of the whole update, then embeds each micro-batch again, with the same

@@ -183,7 +183,7 @@ class Manifest:
 
     @property
     def batch_factor(self) -> float:
-        """What a batch counts, per row: sequences, or examples of several sequences."""
+        """Number per row of what a batch counts: sequences, or examples of several sequences."""
         return 1.0 if self.unit > 1 else self.packing_factor
 
     @property

@@ -19,7 +19,7 @@ from tasks.stage.errors import ParamsError
 from tasks.stage.scratch import scratch_folder
 
 
-class Match(NamedTuple):
+class NearText(NamedTuple):
     """A text of the file."""
 
     similarity: float
@@ -30,7 +30,7 @@ class Match(NamedTuple):
 
 def search(
     entry: Entry, model: InferenceModel, path: Path, text: str, top: int, how: InferenceOptions
-) -> tuple[list[Match], int]:
+) -> tuple[list[NearText], int]:
     """Return the nearest texts of the file `path`, the nearest first, and the number of its texts.
 
     Raises:
@@ -48,7 +48,7 @@ def search(
         return heapq.nlargest(top, _compare(target, vector, shown), key=lambda one: one.similarity), count - 1
 
 
-def _compare(path: Path, vector: str, shown: str) -> Iterator[Match]:
+def _compare(path: Path, vector: str, shown: str) -> Iterator[NearText]:
     """Yield the texts of a file of predictions after the first, compared with the first."""
     wanted = np.empty(0, np.float32)
     with pq.ParquetFile(path) as file:
@@ -58,4 +58,4 @@ def _compare(path: Path, vector: str, shown: str) -> Iterator[Match]:
             first = not len(wanted)
             wanted = vectors[0] if first else wanted
             rows = zip(vectors @ wanted, batch.column("id").to_pylist(), batch.column(shown).to_pylist(), strict=True)
-            yield from (Match(float(one), str(name), str(text)) for one, name, text in list(rows)[int(first) :])
+            yield from (NearText(float(one), str(name), str(text)) for one, name, text in list(rows)[int(first) :])

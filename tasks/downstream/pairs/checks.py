@@ -6,8 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.pairs.examples import SCHEMA, SCORE, params_of
-from tasks.downstream.pairs.rows import present_texts
+from tasks.downstream.pairs.schemas import SCHEMA, SCORE, params_of, present_texts
 from tasks.params.entries import Entry
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
@@ -56,7 +55,7 @@ class PairsData(ExampleFiles):
         return super().numbers() | repeated | self.reading
 
 
-class PairRows(RowData):
+class PairsRowData(RowData):
     """Validation of rows of pairs: the texts of one example, in order, with its similarity."""
 
     kinds: ClassVar[tuple[str, ...]] = ("sentence_embedding",)

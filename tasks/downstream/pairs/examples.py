@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-import pyarrow as pa
-
 from tasks.downstream.pairs.params import PairColumnParams, PairsDataParams, PairsParams
+from tasks.downstream.pairs.schemas import SCHEMA, SCORE, TEXTS, params_of
 from tasks.downstream.reading import CheckedFiles, count_dev, is_small, source_splits
 from tasks.params.entries import Entry
 from tasks.records.interpretation import BY_NAME, Interpretation, write_reading
@@ -31,7 +30,6 @@ from tasks.records.text_files import find_text_problem
 from tasks.stage.errors import InputError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
-TEXTS = ("anchor", "positive", "negative")
 USUAL = {
     "anchor": ("anchor", "query", "question", "sentence1"),
     "positive": ("positive", "passage", "answer", "context", "sentence2"),
@@ -39,13 +37,6 @@ USUAL = {
     "score": ("score", "similarity", "similarity_score"),
 }
 """Part of an example -> usual names of its column."""
-SCORE = "score"
-SCHEMA = pa.schema(
-    [pa.field("anchor", pa.string(), nullable=False)]
-    + [pa.field(name, pa.string()) for name in ("positive", "negative")]
-    + [pa.field(SCORE, pa.float32()), pa.field("id", pa.string(), nullable=False)]
-)
-"""Examples; `positive` is null for single texts, `negative` and `score` in files without them."""
 ROW_GROUP, HEAD = 8192, 10_000
 
 
@@ -57,12 +48,6 @@ class Pair(NamedTuple):
     negative: str | None
     score: float | None
     id: str
-
-
-def params_of(entry: Entry) -> PairsParams:
-    """Return the parameters of an entry of pairs."""
-    assert isinstance(entry.params, PairsParams)
-    return entry.params
 
 
 def make_layout(names: PairColumnParams, key: str, *, scored: bool) -> Columns:

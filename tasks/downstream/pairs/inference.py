@@ -10,7 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.downstream.inference.job import COLUMN, INPUT, PLAIN
-from tasks.downstream.pairs.examples import ENDINGS, ROW_GROUP, SCHEMA, make_layout, params_of, parse_pairs
+from tasks.downstream.pairs.examples import ENDINGS, ROW_GROUP, make_layout, parse_pairs
+from tasks.downstream.pairs.schemas import SCHEMA, params_of
 from tasks.downstream.pairs.scores import PairsAnswers, PairsDevSet, PairsScores
 from tasks.records.interpretation import Interpretation
 from tasks.records.parquet import write_records

@@ -11,7 +11,7 @@ from tasks.params.entries import Entry
 
 if TYPE_CHECKING:
     from tasks.downstream.card import CardFacts
-    from tasks.downstream.pairs.checks import PairRows, PairsData
+    from tasks.downstream.pairs.checks import PairsData, PairsRowData
     from tasks.downstream.pairs.examples import PairsReader
     from tasks.downstream.pairs.inference import PairsInference
     from tasks.downstream.pairs.page import PairsReport
@@ -57,10 +57,10 @@ class Pairs:
 
         return PairsEncoder(entry)
 
-    def row_data(self, source: RowSource) -> PairRows:
-        from tasks.downstream.pairs.checks import PairRows
+    def row_data(self, source: RowSource) -> PairsRowData:
+        from tasks.downstream.pairs.checks import PairsRowData
 
-        return PairRows(source)
+        return PairsRowData(source)
 
     def scores(self, entry: Entry) -> PairsScores:
         from tasks.downstream.pairs.scores import PairsScores

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.packed_rows import EncodedSequences, HeldOutPartition, hold_out_by_hash
-from tasks.downstream.pairs.examples import SCORE, TEXTS
+from tasks.downstream.pairs.schemas import SCORE, TEXTS, present_texts
 from tasks.params.entries import Entry
 from tasks.rows.row_files import ABSENT, IGNORED, RowLayout
 from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
@@ -58,8 +58,3 @@ class PairsEncoder:
             "roles": layout.per_sequence(sequences.labels["roles"], ABSENT).astype(np.int8),
             "targets": layout.per_sequence(sequences.labels["targets"], IGNORED).astype(np.float32),
         }
-
-
-def present_texts(examples: pa.RecordBatch) -> list[str]:
-    """Return the columns of texts that examples have; files have a column in all rows or in none."""
-    return [name for name in TEXTS if examples.column(name).null_count < len(examples)]

@@ -1,7 +1,7 @@
 """Embeddings as answers: what a search with each anchor finds first, or the similarity of two texts, and its metrics.
 
-The texts to find are the union of all positives and negatives of the development set, equal ones once. Equal anchors
-are one query with several relevant texts. Legend: N anchors, M texts, H numbers of an embedding.
+The texts to find are the union of all positives and negatives of the development set, equal ones once. To an anchor
+belong the positives of all examples with that anchor. Legend: N anchors, M texts, H numbers of an embedding.
 """
 
 from collections import defaultdict
@@ -15,9 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ipu_model.core.files import find_object
-from tasks.downstream.pairs.examples import SCORE, TEXTS, params_of
 from tasks.downstream.pairs.params import BEFORE
-from tasks.downstream.pairs.rows import present_texts
+from tasks.downstream.pairs.schemas import SCORE, TEXTS, params_of, present_texts
 from tasks.downstream.scoring.correlations import correlation
 from tasks.downstream.scoring.logits import LogitsNotFinite
 from tasks.downstream.scoring.metrics import Array, Metrics, mean_metric
@@ -119,19 +118,11 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers]):
             for example, text in enumerate(column):
                 if numbers.setdefault(text, len(numbers)) == len(places):
                     places.append(example * unit + role)
-        queries, relevant_to = dict[str, int](), defaultdict[str, dict[int, None]](dict)
-        for example, (anchor, positive) in enumerate(zip(*texts[:2], strict=True)):
-            queries.setdefault(anchor, example)
-            relevant_to[anchor][numbers[positive]] = None
-        chosen = list(queries.values())
-        return PairsDevSet(
-            list(queries),
-            [names[one] for one in chosen],
-            list(numbers),
-            [list(relevant_to[anchor]) for anchor in queries],
-            (first[chosen], np.array(places)),
-            none.astype(np.float64),
-        )
+        belonging = defaultdict[str, dict[int, None]](dict)
+        for anchor, positive in zip(*texts[:2], strict=True):
+            belonging[anchor][numbers[positive]] = None
+        own, reached = [list(belonging[anchor]) for anchor in texts[0]], (first, np.array(places))
+        return PairsDevSet(texts[0], names, list(numbers), own, reached, none.astype(np.float64))
 
     def names(self, examples: PairsDevSet) -> Sequence[str]:
         return examples.names
@@ -228,7 +219,13 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers]):
 
     def baselines(self, examples: Mapping[str, PairsDevSet]) -> list[Baseline]:
         """Return the model before training, if it is known, and BM25."""
-        found = [] if self.before is None else [("the model before training", self.before)]
+        found = list[tuple[str, Mapping[str, Sequence[Answer | None]]]]()
+        if self.before is not None:
+            path, own = artifacts.EVALUATION / self.entry.name / BEFORE, self.before
+            checked = {
+                split: self.check_predictions(path, split, one, own.get(split)) for split, one in examples.items()
+            }
+            found.append(("the model before training", checked))
         if not self.is_scored and all(one.texts for one in examples.values()):
             found.append(("BM25", {split: search_words(one) for split, one in examples.items()}))
         return [Baseline(name, self.outcomes_of(examples, answers)) for name, answers in found]

@@ -1,0 +1,160 @@
+"""Pairs from a table to a published model, whose embeddings in transformers and onnxruntime are those that were scored;
+predict, evaluate and search with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from flows.cli import cli
+from tasks.downstream import evaluate, examples, rows
+from tasks.downstream.export.model_export import export_model
+from tasks.downstream.gate import gate
+from tasks.downstream.inference import job as inference_job
+from tasks.downstream.inference.model import find_model
+from tasks.downstream.inference.onnx_answers import open_session, run_session
+from tasks.downstream.jobs import entry_jobs as jobs
+from tasks.jobs import training
+from tasks.pretraining import base_model
+from tasks.release import publish
+from tasks.stage.errors import InputError
+from tasks.vocabulary import tokenizer
+from tests.tasks.downstream.pairs.pairs_checkout import NAME, make_checkout
+from tests.tasks.downstream.texts.glue_checkout import device_job_here, read_json, run_stage
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout in which all stages ran, up to a published model."""
+    folder = make_checkout(tmp_path_factory.mktemp("pairs") / "checkout")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (training, jobs, inference_job):
+            patch.setattr(module, "run_device_job", device_job_here)
+        patch.chdir(folder)
+        run_stage(tokenizer)
+        run_stage(base_model)
+        run_stage(examples, NAME)
+        run_stage(rows, NAME)
+        for module, stage in ((jobs, "finetune"), (jobs, "predict"), (evaluate, "evaluate"), (gate, "gate")):
+            run_stage(module, f"{stage}@{NAME}")
+        run_stage(publish, NAME)
+    return folder
+
+
+def test_a_search_is_learnt_and_both_baselines_are_beaten(finished: Path) -> None:
+    metrics = read_json(finished / f"metrics/{NAME}.json")
+    before, words = metrics["baselines"]
+    assert (before["name"], words["name"]) == ("the model before training", "BM25")
+    assert metrics["recall_1_low"] > metrics["constant_score"] == max(before["recall_1"], words["recall_1"])
+    verdict = read_json(finished / f"metrics/{NAME}-gate.json")
+    assert verdict["accepted"], verdict["reasons"]
+    assert [one["name"] for one in verdict["checks"]][0] == "beats_constant_answer"
+    assert {part["by"] for part in metrics["slices"]} == {"length of the anchor", "length of the positive"}
+    page = (finished / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
+    assert "Each anchor is searched for among" in page
+    trained = read_json(finished / f"metrics/{NAME}-finetune.json")
+    assert (trained["steps"], trained["equal_texts"] > 0) == (80, True)
+
+
+def test_the_gate_reads_the_answers_before_training_that_were_evaluated(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished)
+    path = finished / f"evaluation/{NAME}/before.json"
+    text = path.read_text()
+    path.write_text(json.dumps({"dev": read_json(finished / f"evaluation/{NAME}/predictions.json")["dev"]}))
+    with pytest.raises(InputError, match="constant_score=5.0, computed "):
+        run_stage(gate, f"gate@{NAME}")
+    path.write_text('{"dev": [[0]]}')
+    with pytest.raises(InputError, match="has 1 answers for dev, which has 40"):
+        run_stage(gate, f"gate@{NAME}")
+    path.write_text(text)
+
+
+def embed(folder: Path, texts: list[str], pooling: str = "mean") -> np.ndarray:
+    """Embeddings by transformers, as the card says."""
+    from transformers import AutoModel, AutoTokenizer
+
+    encode, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    inputs = encode(texts, padding=True, truncation=True, max_length=32, return_tensors="pt")
+    with torch.no_grad():
+        tokens, mask = model(**inputs).last_hidden_state, inputs["attention_mask"][:, :, None]
+    vectors = (tokens * mask).sum(1) / mask.sum(1) if pooling == "mean" else tokens[:, 0]
+    return torch.nn.functional.normalize(vectors, dim=1).numpy()
+
+
+def test_the_embeddings_are_those_of_transformers_and_onnxruntime(finished: Path, tmp_path: Path) -> None:
+    released = finished / "published" / NAME
+    dev = pq.read_table(finished / f"data/examples/{NAME}/dev.parquet").to_pylist()
+    texts = [text for one in dev for text in (one["anchor"], one["positive"])]
+    with pa.memory_map(str(finished / f"predictions/{NAME}/dev.arrow")) as source:
+        own = np.array(pa.ipc.open_file(source).read_all()["embedding"].to_pylist())
+    theirs = embed(released, texts)
+    np.testing.assert_allclose(own, theirs, atol=1e-6)
+    modules = [one["type"].rpartition(".")[2] for one in read_json(released / "modules.json")]
+    assert modules == ["Transformer", "Pooling", "Normalize"]
+    assert read_json(released / "1_Pooling/config.json")["pooling_mode_mean_tokens"]
+    assert read_json(released / "sentence_bert_config.json")["max_seq_length"] == 32
+    card = (released / "README.md").read_text(encoding="utf-8")
+    assert "library_name: sentence-transformers" in card
+    assert 'SentenceTransformer(".")' in card
+    model = find_model(str(released))
+    assert export_model(model, tmp_path / "onnx", ["onnx", "int8"])["transformers_difference"] < 1e-5
+    session = open_session(tmp_path / "onnx/onnx/model.onnx")
+    from transformers import AutoTokenizer
+
+    ids = AutoTokenizer.from_pretrained(released)(texts[0])["input_ids"]
+    [found] = run_session(session, np.array([ids]), np.zeros((1, len(ids)), np.int64))
+    np.testing.assert_allclose(found[0], own[0], atol=1e-5)
+
+
+@pytest.fixture
+def _here(monkeypatch: pytest.MonkeyPatch, finished: Path, tmp_path: Path) -> None:
+    monkeypatch.setattr(inference_job, "run_device_job", device_job_here)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(finished / "published" / NAME)
+
+
+def call(*words: str) -> None:
+    cli.main(list(words), "podium", standalone_mode=False, obj=" ".join(words))
+
+
+@pytest.mark.usefixtures("_here")
+def test_embeddings_are_written_to_parquet_and_npy(tmp_path: Path, finished: Path) -> None:
+    texts = ["ba be", "bi", "da de di"]
+    (tmp_path / "texts.csv").write_text("text\n" + "\n".join(texts) + "\n")
+    call("predict", "model", "texts.csv", "out.parquet", "--runtime", "cpu")
+    call("predict", "model", "texts.csv", "out.npy", "--runtime", "cpu")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table.column_names == ["id", "embedding"]
+    expected = embed(finished / "published" / NAME, texts)
+    np.testing.assert_allclose(np.array(table["embedding"].to_pylist()), expected, atol=1e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-6)
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_search_shows_the_nearest_lines(tmp_path: Path, finished: Path, capsys: Any) -> None:
+    dev = pq.read_table(finished / f"data/examples/{NAME}/dev.parquet").to_pylist()
+    lines = list(dict.fromkeys(one["positive"] for one in dev))
+    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
+    call("search", "model", "lines.txt", dev[0]["anchor"], "--top", "2", "--json", "--runtime", "cpu")
+    first, second = json.loads(capsys.readouterr().out)
+    vectors = embed(finished / "published" / NAME, [dev[0]["anchor"], *lines])
+    cosines = vectors[1:] @ vectors[0]
+    assert first["text"] == lines[int(cosines.argmax())]
+    assert (first["similarity"], second["similarity"]) == pytest.approx(sorted(cosines, reverse=True)[:2], abs=1e-5)
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_file_of_pairs_is_evaluated(tmp_path: Path, finished: Path) -> None:
+    call("evaluate", "model", str(finished / "data-in/dev.csv"), "--output", "scores", "--runtime", "cpu")
+    found, own = read_json(tmp_path / "scores/metrics.json"), read_json(finished / f"metrics/{NAME}.json")
+    assert [found[name] for name in ("recall_1", "ndcg_10")] == [own[name] for name in ("recall_1", "ndcg_10")]
+    assert [one["name"] for one in found["baselines"]] == ["BM25"]
