@@ -35,7 +35,7 @@ NAVIGATION = {
         Workers and devices <workers>
         Reference <made/reference>""",
     "start": "how-it-works doctor",
-    "finetune": "inputs downstream classification glue ner models distillation checkpoints",
+    "finetune": "inputs downstream classification glue ner pairs models distillation checkpoints",
     "pretrain": "data-scale",
     "evaluation": "publish export signing production security",
     "runs": "plan pages tracking experiments survive ending faults",
