@@ -193,6 +193,7 @@ def trained(here, monkeypatch):
         "my-glue/SST-2/train.tsv": "sentence\tlabel\n" + "a town\t1\na river\t0\n" * 9,
         "train.json": pair,
         "dev.json": pair,
+        **dict.fromkeys(("pairs.csv", "pairs-dev.csv"), "question,passage\n" + "who,a town\nwhere,a river\n" * 9),
         "my-text/a.txt": "A town. It has a river.\n\n" * 20,
     }
     for name, text in tables.items():
