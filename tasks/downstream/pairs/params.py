@@ -46,6 +46,7 @@ class PairsRowsParams(RowsParams):
 class PairsFinetuneParams(FinetuneParams):
     global_batch_size: Positive = 64
     """Pairs per update, exactly; the last update may have fewer. Each ranks its positive among those of all."""
+    micro_batch_size: Positive | None = 32
     learning_rate: Rate = 2e-5
     epochs: Epochs = 1.0
     scale: Annotated[float, Field(gt=0, le=1000)] = 20.0
