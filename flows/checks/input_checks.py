@@ -145,6 +145,11 @@ def make_entry_check(examples: EntryExamples) -> InputCheck:
     def check_entry(params: Params) -> str:
         from tasks.models.model_folders import packs_rows
 
+        if entry.params.needs_own_family and not packs_rows(params.model.family):
+            raise ParamsError(
+                f"{entry.name}: kind {entry.kind} needs a family that Podium trains itself, found "
+                f"{params.model.family} (docs/models.md). Start from another model"
+            )
         if entry.params.distill.layers is not None and not packs_rows(params.model.family):
             raise ParamsError(
                 f"{entry.key('distill', 'layers')} needs a family that Podium trains itself, found "

@@ -259,6 +259,8 @@ class EntryParams(Section):
 
     runs_on_ipus: ClassVar[bool] = True
     """True if IPUs can train its model."""
+    needs_own_family: ClassVar[bool] = False
+    """True if only encoders that Podium trains itself can learn it."""
     compares_start: ClassVar[bool] = False
     """True if the model before training answers the development sets as well, as a baseline."""
 

@@ -73,6 +73,7 @@ class PairsParams(EntryParams):
     record: ClassVar[str] = "pair"
     head: ClassVar[str] = "sentence_embedding"
     runs_on_ipus: ClassVar[bool] = False
+    needs_own_family: ClassVar[bool] = True
     compares_start: ClassVar[bool] = True
 
     pooling: Literal["mean", "first"] = "mean"

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +66,6 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers]):
 
     before: Mapping[str, Sequence[Answer]] | None = None
     """Answers of the model before training by development set; None: unknown."""
-    known_quantities: ClassVar[int] = 0
 
     @property
     def is_scored(self) -> bool:
@@ -129,7 +128,7 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers]):
 
     def keys(self, examples: PairsDevSet) -> list[str]:
         """Return hashes of the anchors with their texts; a search depends on all texts."""
-        union = "" if self.is_scored else "\n".join(sorted(examples.texts))
+        [union] = [""] if self.is_scored else hash_texts(["\n".join(sorted(examples.texts))])
         own = ["\t".join(examples.texts[one] for one in some) for some in examples.relevant]
         return hash_texts(f"{anchor}\t{text}\n{union}" for anchor, text in zip(examples.anchors, own, strict=True))
 

@@ -114,6 +114,15 @@ def test_a_teacher_that_does_not_fit_is_refused_before_the_first_stage(
         assert "layers needs a family that Podium trains itself, found deberta-v2" in found["own", "problem"]
 
 
+def test_a_family_that_cannot_learn_a_kind_is_refused_before_the_first_stage(place: Path) -> None:
+    (place / "pairs.csv").write_text("anchor,positive\n" + "who,a town\nwhere,a river\n" * 9)
+    model = write_head_model(place / "model", "pretraining", (), WORDS)
+    short, other = "downstream.own.rows.row_length=64", ("model.family=deberta-v2", "packing=false")
+    assert ("own", "ok") in findings(place, model, "pairs", "pairs.csv", short)
+    found = findings(place, model, "pairs", "pairs.csv", short, *other)
+    assert "kind pairs needs a family that Podium trains itself, found deberta-v2" in found["own", "problem"]
+
+
 @pytest.mark.parametrize(
     ("kind", "labels", "words", "said"),
     [
