@@ -5,12 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ipu_model.core.files import read_json
-from tasks.stage.artifacts import MODULE_FILES
+from tasks.models.sentence_modules import read_modules
 from tasks.stage.errors import InputError
-
-FIRST = "pooling_mode_cls_token"
-MODES = ("pooling_mode_mean_tokens", FIRST)
 
 
 class PooledEncoder(nn.Module):
@@ -20,15 +16,15 @@ class PooledEncoder(nn.Module):
         """Read the pooling of the model's folder.
 
         Raises:
-            InputError: it has none.
+            InputError: it has none, or other modules.
         """
         super().__init__()
-        path = folder / MODULE_FILES[1]
-        pooling = read_json(path) if path.is_file() else {}
-        modes = [name for name in MODES if pooling.get(name) is True]
-        if len(modes) != 1:
-            raise InputError(f"{path} does not name one pooling of {' and '.join(MODES)}. Export a fine-tuned model")
-        self.encoder, self.config, self.is_first = encoder, encoder.config, modes == [FIRST]
+        pooling = read_modules(folder).get("pooling")
+        if pooling is None:
+            raise InputError(
+                f"{folder} is an encoder without a head or a pooling. Only a fine-tuned model can be exported"
+            )
+        self.encoder, self.config, self.is_first = encoder, encoder.config, pooling == "first"
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None

@@ -35,7 +35,7 @@ class Pairs:
         return {}
 
     def read_start(self, folder: Path) -> dict[str, object]:
-        from tasks.downstream.pairs.modules import read_modules
+        from tasks.models.sentence_modules import read_modules
 
         return read_modules(folder)
 

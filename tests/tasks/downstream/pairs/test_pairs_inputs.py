@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import make_examples
-from tasks.downstream.pairs.modules import read_modules
+from tasks.models.sentence_modules import read_modules
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.records.interpretation import read_reading

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers as the start of a training: their pooling and the length of their texts."""
+"""Model folders of sentence-transformers: their pooling, and the length of their texts."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ POOLINGS = {
 
 
 def read_modules(folder: Path) -> dict[str, object]:
-    """Return the settings of an entry that starts from this model; empty if it is not of sentence-transformers.
+    """Return `pooling` and `rows.row_length` of this model, as settings of an entry; empty if it is of another library.
 
     Raises:
         InputError: it has modules that would be lost.
