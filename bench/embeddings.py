@@ -1,4 +1,4 @@
-"""Sentence embeddings compared with sentence-transformers: loss and gradients on the same embeddings, and rates of training.
+"""Sentence embeddings compared with sentence-transformers: loss and gradients on equal embeddings, and training rates.
 
     python -m bench.embeddings CHECKOUT NAME [--updates N] [--batch N] [--micro-batch N] [--precision bf16] [--peer]
 
