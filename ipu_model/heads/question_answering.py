@@ -55,6 +55,7 @@ class QuestionAnsweringOnIpu(DeviceModel):
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
         with self.ops.block("heads", self.layout.placement.heads):
+            hidden = self.transform(hidden)
             logits = self.bert_model.qa_outputs(drop_out(hidden, self.bert_model.dropout, training))
             if start_positions is None or end_positions is None:
                 return logits.float()

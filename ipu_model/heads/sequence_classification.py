@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from ipu_model.ipu.device_model import (
     DeviceModel,
+    average_sequences,
     drop_out,
     flag_losses,
     label_losses,
@@ -45,7 +46,8 @@ class BertForSequenceClassification(nn.Module):
 
     def forward(self, tokens: Tokens, cls_index: Tensor) -> Tensor:
         """Return logits: [...], [N] positions of the [CLS] tokens in the flattened tokens -> [N, C]."""
-        first, dropout = self.bert(tokens).flatten(0, -2)[cls_index], self.dropout if self.training else 0.0
+        hidden, dropout = self.bert(tokens).flatten(0, -2), self.dropout if self.training else 0.0
+        first = self.bert.select(hidden, cls_index, tokens.lengths)
         if self.bert.drops_first:
             first = drop(first, draw_mask_for(first, dropout), dropout)
         pooled = self.bert.pool(first)
@@ -79,7 +81,10 @@ class SequenceClassificationOnIpu(DeviceModel):
         placement, model, rate = self.layout.placement, self.bert_model, self.bert_model.dropout
         assert placement.pooler is not None  # of a classification placement
         with self.ops.block("pooler", placement.pooler):
-            first = select_positions(hidden, cls_positions)
+            if model.bert.pools_mean:
+                first = average_sequences(hidden, sequence_ids, cls_positions.shape[1])
+            else:
+                first = select_positions(hidden, cls_positions)
             pooled = model.bert.pool(drop_out(first, rate, training and model.bert.drops_first))
             pooled = drop_out(pooled, rate, training)
         with self.ops.block("heads", placement.heads):

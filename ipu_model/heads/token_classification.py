@@ -49,6 +49,7 @@ class TokenClassificationOnIpu(DeviceModel):
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
         with self.ops.block("heads", self.layout.placement.heads):
+            hidden = self.transform(hidden)
             logits = self.bert_model.classifier(drop_out(hidden, self.bert_model.dropout, training))
             if labels is None:
                 return logits.float()

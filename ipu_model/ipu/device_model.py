@@ -38,6 +38,7 @@ from ipu_model.core.errors import CheckpointError
 from ipu_model.ipu.placement import DeviceLayout
 from ipu_model.models.config import Distillation
 from ipu_model.models.encoder import Embeddings, Residual, SelfAttention, shift_positions
+from ipu_model.models.rotary import RotaryLayer, find_turns, gate, rotate
 from ipu_model.rows.format import IGNORED
 
 MASKED = -10000.0
@@ -121,6 +122,10 @@ class DeviceModel(nn.Module):
             bert: Any = bert_model.bert
             whole = bert.embeddings.word_embeddings.weight
             bert.embeddings.word_embeddings = WordTable(whole, layout.table_pieces)
+        for module in bert_model.modules():
+            if isinstance(module, nn.LayerNorm) and module.bias is None:  # PopTorch's has both
+                del module.bias
+                module.register_buffer("bias", torch.zeros_like(module.weight), persistent=False)
 
     def encode(
         self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor, dropping: bool
@@ -133,15 +138,22 @@ class DeviceModel(nn.Module):
         with ops.block("embeddings", layout.placement.embeddings):
             hidden = self._embed(bert.embeddings, input_ids, token_type_ids, position_ids, dropping)
             hidden = bert.embeddings_project(hidden)
-        mask: Optional[Tensor] = None
+        masks: Dict[int, Tensor] = {}
         last_ipu = -1
         for number, layer in enumerate(bert.encoder["layer"].children()):
-            ipu = layout.placement.layers[number]
+            ipu, window = layout.placement.layers[number], getattr(layer, "window", 0)
             with ops.block(f"layer{number}", ipu):
-                if ipu != last_ipu or mask is None:
+                if ipu != last_ipu:
+                    masks, last_ipu = {}, ipu
+                if window not in masks:
                     # Computed on every IPU: passing on [B, L] ids is cheaper than stashing [B, 1, L, L] per stage.
-                    mask, last_ipu = block_mask(sequence_ids, hidden.dtype), ipu
-                hidden = self._layer(layer, hidden, mask, dropping)
+                    masks[window] = block_mask(sequence_ids, hidden.dtype, position_ids, window)
+                if isinstance(layer, RotaryLayer):
+                    hidden = self._rotary_layer(layer, hidden, masks[window], position_ids, dropping)
+                else:
+                    hidden = self._layer(layer, hidden, masks[window], dropping)
+                if "LayerNorm" in bert.encoder and number + 1 == len(layout.placement.layers):
+                    hidden = bert.encoder["LayerNorm"](hidden)
                 if layout.recompute_checkpoint_every_layer:
                     hidden = ops.checkpoint(hidden)
         return hidden
@@ -155,12 +167,13 @@ class DeviceModel(nn.Module):
         summed, typed = words, table.token_type_embeddings
         if typed is not None:
             summed = summed + functional.embedding(types, typed.weight)
-        positions = shift_positions(positions, table.offset)
-        summed = summed + functional.embedding(positions, table.position_embeddings.weight)
+        if table.position_embeddings is not None:
+            positions = shift_positions(positions, table.offset)
+            summed = summed + functional.embedding(positions, table.position_embeddings.weight)
         # Not outlined with the LayerNorms of the encoder: it would tie the tile layout of the pipeline's stashes.
         with self.ops.outline("embeddings"):
             summed = table.LayerNorm(summed)
-        return drop_out(summed, self.layout.hidden_dropout, dropping)
+        return drop_out(summed, table.dropout, dropping)
 
     def _layer(self, layer: Any, hidden: Tensor, mask: Tensor, dropping: bool) -> Tensor:
         def finish(half: Residual, inner: Tensor, residual: Tensor, drops: bool = dropping) -> Tensor:
@@ -173,6 +186,23 @@ class DeviceModel(nn.Module):
         inner = functional.gelu(layer.intermediate["dense"](hidden))
         return finish(layer.output, inner, hidden)
 
+    def _rotary_layer(
+        self, layer: RotaryLayer, hidden: Tensor, mask: Tensor, positions: Tensor, dropping: bool
+    ) -> Tensor:
+        mixed = layer.attention["qkv"](layer.normalise(layer.attention, hidden))
+        split = (*hidden.shape[:2], layer.heads, -1)
+        query, key, value = (x.reshape(split) for x in mixed.split(hidden.shape[-1], dim=-1))
+        turns = [x.to(hidden.dtype) for x in find_turns(positions, layer.theta, query.shape[-1])]
+        heads = (x.transpose(1, 2) for x in (rotate(query, *turns), rotate(key, *turns), value))
+        context = attend_rows(*heads, mask, layer.attention_dropout, dropping)
+        hidden = hidden + drop_out(layer.attention["output"].dense(context), layer.attention_dropout, dropping)
+        inner = gate(layer.intermediate["dense"](layer.normalise(layer.intermediate, hidden)))
+        return hidden + layer.output.dense(drop_out(inner, layer.dropout, dropping))
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """Apply the layers that every head of a model with rotary positions begins with: [B, N, H] -> [B, N, H]."""
+        return self.bert_model.bert.pool(hidden) if "LayerNorm" in self.bert_model.bert.encoder else hidden
+
     def finish(self, loss: Tensor, *parts: Tensor) -> Tuple[Tensor, ...]:
         """Return the loss and its parts in the order of Head.parts_of, fp32 scalars; with a teacher, whose part is the
         last, the loss of the labels is mixed with it."""
@@ -182,17 +212,25 @@ class DeviceModel(nn.Module):
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Return vocabulary logits, [B, P, H] -> [B, P, V]; the decoder is the word table, hence on the same IPU."""
         head = self.bert_model.cls["predictions"]
-        hidden = head.transform["LayerNorm"](functional.gelu(head.transform["dense"](hidden)))
+        if self.bert_model.transforms:
+            hidden = head.transform["LayerNorm"](functional.gelu(head.transform["dense"](hidden)))
+        else:
+            hidden = self.transform(hidden)
         words = self.bert_model.bert.embeddings.word_embeddings.weight
         return self.ops.serial_matmul(hidden, words.t(), self.layout.projection_serialization_factor) + head.bias
 
 
-def block_mask(sequence_ids: Tensor, dtype: torch.dtype) -> Tensor:
+def block_mask(sequence_ids: Tensor, dtype: torch.dtype, positions: Tensor, window: int) -> Tensor:
     """Return the mask [B, L] -> [B, 1, L, L] in `dtype`: 0 where a query may attend to a key, MASKED elsewhere.
 
     Padding attends to padding: every row of scores has a key, so that no softmax is NaN.
+
+    Args:
+        positions: [B, L] or [1, L], read with a window only (layers.Attention).
     """
     same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+    if window:
+        same = same.logical_and((positions[:, None, :, None] - positions[:, None, None, :]).abs() <= window)
     return (same.to(dtype) - 1.0) * -MASKED
 
 
@@ -204,9 +242,15 @@ def row_attention(attention: SelfAttention, hidden: Tensor, mask: Tensor, dropou
     split = (rows, length, attention.heads, width // attention.heads)
     mixed = functional.linear(hidden, weight, bias).split(width, dim=-1)
     query, key, value = (x.view(split).transpose(1, 2) for x in mixed)  # [B, A, L, D]
-    scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(split[-1])) + mask
+    return attend_rows(query, key, value, mask, dropout, dropping)
+
+
+def attend_rows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float, dropping: bool) -> Tensor:
+    """Compute attention [B, A, L, D] -> [B, L, H]."""
+    scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(query.shape[-1])) + mask
     probabilities = drop_out(scores.softmax(-1), dropout, dropping)
-    return (probabilities @ value).transpose(1, 2).reshape(rows, length, width)
+    rows, heads, length, size = query.shape
+    return (probabilities @ value).transpose(1, 2).reshape(rows, length, heads * size)
 
 
 def drop_out(x: Tensor, rate: float, dropping: bool) -> Tensor:
@@ -221,6 +265,14 @@ def select_positions(hidden: Tensor, positions: Tensor) -> Tensor:
     """
     indices = torch.arange(hidden.shape[1], dtype=positions.dtype, device=positions.device)
     return (positions[:, :, None] == indices[None, None, :]).to(hidden.dtype) @ hidden
+
+
+def average_sequences(hidden: Tensor, sequence_ids: Tensor, slots: int) -> Tensor:
+    """Average the tokens of each sequence, [B, L, H] -> [B, S, H]; a sequence that does not exist gives zeros."""
+    numbers = torch.arange(1, slots + 1, dtype=sequence_ids.dtype, device=sequence_ids.device)
+    inside = (sequence_ids[:, None, :] == numbers[None, :, None]).float()
+    shares = inside / inside.sum(-1, keepdim=True).clamp(min=1.0)
+    return shares.to(hidden.dtype) @ hidden
 
 
 def split_by_sequence(logits: Tensor, sequence_ids: Tensor, slots: int) -> Tensor:

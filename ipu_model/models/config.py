@@ -16,6 +16,20 @@ HEAD_DROPOUTS = ("sequence_dropout", "token_dropout", "span_dropout")
 """Fields of ModelConfig that a model's own config.json sets, for the heads."""
 IGNORED_KEYS = re.compile("_|model_type|return_dict|output_|quantization_config|reference_compile|.*_implementation")
 """Beginnings of keys of config.json that choose an implementation, extra outputs or another number format."""
+NOT_OF_AN_ENCODER = frozenset(
+    (
+        "architectures",
+        "auto_map",
+        "id2label",
+        "label2id",
+        "num_labels",
+        "podium",
+        "problem_type",
+        "dtype",
+        "torch_dtype",
+    )
+)
+"""Keys of config.json that depend on the task or the precision."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +77,7 @@ class ModelConfig:
     embedding_size: Optional[int] = None
     """Width of the embeddings, which are projected to hidden_size; None: hidden_size."""
     settings: Optional[Dict[str, Any]] = None
-    """Content of config.json, for a family without a file of its own."""
+    """Content of config.json, for a family that computes from more of it than these fields."""
 
     @property
     def table_width(self) -> int:

@@ -9,7 +9,7 @@ those that need fixed shapes. Only attention depends on the layout (flat.py).
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.layers import Attention, Dense, Tokens, add_dropped, draw_mask_for, drop
+from ipu_model.models.layers import Attention, Dense, Tokens, add_dropped, draw_mask_for, drop, make_norm, normalise
+from ipu_model.models.rotary import RotaryAttention, RotaryLayer
 
 ACTIVATIONS: Dict[str, Any] = {"tanh": torch.tanh, "relu": torch.relu, "gelu": nn.functional.gelu}
 """Family.activation -> function."""
@@ -29,20 +30,28 @@ class Embeddings(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width, self.offset = config.table_width, config.position_offset
+        values = rotary_values(config)
         self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_id)
-        self.position_embeddings = nn.Embedding(config.max_positions + self.offset, width)
+        self.position_embeddings = None if values else nn.Embedding(config.max_positions + self.offset, width)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
-        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.dropout = config.hidden_dropout
+        self.LayerNorm = make_norm(width, config.layer_norm_eps, values.get("norm_bias", True))
+        self.dropout = values.get("embedding_dropout", config.hidden_dropout)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Embed [...] -> [..., E]. Tables stay in fp32: hundreds of tokens add to one row of their gradient."""
         summed = self.word_embeddings(tokens.input_ids)
         if self.token_type_embeddings is not None:
             summed = summed + self.token_type_embeddings(tokens.token_type_ids)
-        summed = summed + self.position_embeddings(shift_positions(tokens.position_ids, self.offset))
+        if self.position_embeddings is not None:
+            summed = summed + self.position_embeddings(shift_positions(tokens.position_ids, self.offset))
         dropout = self.dropout if self.training else 0.0
         return drop(self.LayerNorm(summed), draw_mask_for(summed, dropout), dropout)
+
+
+def rotary_values(config: ModelConfig) -> Dict[str, Any]:
+    """Return the content of config.json for a model with rotary positions, else {}."""
+    family = families.get_family(config.family)
+    return family.write_values(config) if family.rotary else {}
 
 
 def shift_positions(positions: Tensor, offset: int) -> Tensor:
@@ -76,14 +85,7 @@ class Residual(nn.Module):
     def forward(self, inner: Tensor, residual: Tensor, keep: Optional[Tensor], dropout: float) -> Tensor:
         """Compute [..., I], [..., H] -> [..., H]; `keep` is the dropout mask."""
         summed = add_dropped(residual, self.dense(inner), keep, dropout)
-        return normalise(summed, self.LayerNorm.weight, self.LayerNorm.bias, self.LayerNorm.eps)
-
-
-def normalise(values: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """Apply LayerNorm to [..., H], computed in fp32; the result has the precision of `values`."""
-    if values.dtype == scale.dtype or values.device.type == "cpu":  # CPU kernels accept mixed precision
-        return nn.functional.layer_norm(values, scale.shape, scale, shift, eps)
-    return nn.functional.layer_norm(values.to(scale.dtype), scale.shape, scale, shift, eps).to(values.dtype)
+        return normalise(summed, self.LayerNorm)
 
 
 class Layer(nn.Module):
@@ -117,7 +119,7 @@ def call_layer(layer: nn.Module, hidden: Tensor, attention: Attention) -> Tensor
 
 
 class Bert(nn.Module):
-    """Embeddings and encoder, with the pooler only if a head reads it."""
+    """Embeddings and encoder, with the pooler only if a head reads it: all heads of a model with rotary positions."""
 
     recompute = False
     """True if training keeps only the input of each layer and recomputes the layer, with the same dropout, in the
@@ -132,29 +134,51 @@ class Bert(nn.Module):
             self.embeddings_project: Any = Dense(config.table_width, config.hidden_size)
         else:
             self.embeddings_project = nn.Identity()
-        layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
-        self.encoder = nn.ModuleDict({"layer": layers})
+        family, values = families.get_family(config.family), rotary_values(config)
+        count, norm = range(config.num_layers), (config.layer_norm_eps, values.get("norm_bias", True))
+        layers = [RotaryLayer(config, values, number) if values else Layer(config) for number in count]
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
+        if values:
+            self.encoder["LayerNorm"] = make_norm(config.hidden_size, *norm)
         if pooler:
-            self.pooler = nn.ModuleDict({"dense": Dense(config.hidden_size, config.hidden_size)})
-            family = families.get_family(config.family)
-            self.activation, self.drops_first = ACTIVATIONS[family.activation], family.drops_first
+            self.pooler = nn.ModuleDict(
+                {"dense": Dense(config.hidden_size, config.hidden_size, values.get("classifier_bias", True))}
+            )
+            self.activation = ACTIVATIONS[values.get("classifier_activation", family.activation)]
+            self.drops_first, self.pools_mean = family.drops_first, values.get("classifier_pooling") == "mean"
+            if values:
+                self.pooler["LayerNorm"] = make_norm(config.hidden_size, *norm)
 
     @property
     def precision(self) -> torch.dtype:
         """Precision of products and of activations between layers."""
         layers: Any = self.encoder["layer"]
-        return layers[0].attention["self"].query.factor.dtype
+        return layers[0].output.dense.factor.dtype
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Encode [...] -> [..., H]."""
         hidden = self.embeddings_project(self.embeddings(tokens)).to(self.precision)
+        attention: Any = tokens.attention
+        if "LayerNorm" in self.encoder:
+            attention = RotaryAttention(attention, tokens.position_ids)
         for layer in self.encoder["layer"].children():
             if self.recompute and torch.is_grad_enabled():
-                hidden = checkpoint(self.run_layer, layer, hidden, tokens.attention, use_reentrant=False)
+                hidden = checkpoint(self.run_layer, layer, hidden, attention, use_reentrant=False)
             else:
-                hidden = self.run_layer(layer, hidden, tokens.attention)
-        return hidden
+                hidden = self.run_layer(layer, hidden, attention)
+        return normalise(hidden, self.encoder["LayerNorm"]) if "LayerNorm" in self.encoder else hidden
 
-    def pool(self, first_tokens: Tensor) -> Tensor:
-        """Pool the first tokens of the sequences [N, H] -> [N, H]."""
-        return self.activation(self.pooler["dense"](first_tokens))
+    def pool(self, hidden: Tensor) -> Tensor:
+        """Transform the first tokens of the sequences, or their means, [N, H] -> [N, H]."""
+        pooled = self.activation(self.pooler["dense"](hidden))
+        return normalise(pooled, self.pooler["LayerNorm"]) if "LayerNorm" in self.pooler else pooled
+
+    def select(self, hidden: Tensor, starts: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return what `pool` reads of each sequence, [T, H] -> [N, H]; starts [N] are their first tokens."""
+        if not self.pools_mean:
+            return hidden[starts]
+        counts = torch.tensor(lengths, device=hidden.device)
+        numbers = torch.repeat_interleave(torch.arange(len(starts), device=hidden.device), counts)
+        wide = hidden[: len(numbers)].to(self.embeddings.LayerNorm.weight.dtype)
+        sums = wide.new_zeros(len(starts), hidden.shape[1]).index_add(0, numbers, wide)
+        return (sums / counts[:, None]).to(hidden.dtype)

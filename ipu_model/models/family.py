@@ -28,8 +28,11 @@ CONFIG_KEYS = {
 }
 """Field of ModelConfig -> key of BertConfig."""
 COMPUTED = {"hidden_act": "gelu", "position_embedding_type": "absolute"}
-BARE = re.compile(r"(embeddings|embeddings_project|encoder|transformer|pooler)\.")
+BARE = re.compile(r"(embeddings|embeddings_project|encoder|transformer|pooler|layers|final_norm)\.")
 """Beginnings of names in a folder that was saved from an encoder without head."""
+
+SPANS = "qa_outputs."
+"""Beginning of Podium's names of the last layer of the head that answers questions."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Family:
     beginning."""
     class_names: Tuple[Tuple[str, str], ...] = ()
     """The same for the head that classifies sequences."""
+    span_name: str = SPANS
+    """Beginning in transformers of the names of the last layer of the head that answers questions."""
     config_keys: Mapping[str, str] = field(default_factory=lambda: CONFIG_KEYS)
     """Field of ModelConfig -> key of config.json; fields without a key have their default."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -71,6 +76,9 @@ class Family:
     """Tensors of the size of the attention scores, relative to those of BERT: an upper bound for estimates."""
     own: bool = True
     """True if Podium computes the encoder: packed, on every runtime, in pre-training as well."""
+    rotary: bool = False
+    """True if layers are those of models/rotary.py, without a table of positions; then every head has the dense layer
+    that pools, with a norm."""
 
     def configure(self, **fields: Any) -> ModelConfig:
         """Return the architecture of a model with new weights.
@@ -132,12 +140,18 @@ class Family:
         values = {theirs: fields[ours] for ours, theirs in self.config_keys.items() if fields[ours] is not None}
         return {**values, **self.computed, "model_type": self.model_type}
 
-    def to_ours(self, name: str) -> str:
-        """Translate the name of a weight in a model folder, including older names and those of a bare encoder."""
+    def to_ours(self, name: str, architecture: str = "") -> str:
+        """Translate the name of a weight in a model folder, including older names and those of a bare encoder.
+
+        Args:
+            architecture: Class of transformers that wrote it, if it is known.
+        """
         for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
             if name.endswith(old):
                 name = name[: -len(old)] + new
-        return _translate(self.add_base(name), [(theirs, ours) for ours, theirs in (*self.class_names, *self.names)])
+        spans = (SPANS,) if architecture.endswith("ForQuestionAnswering") else ()
+        pairs = (*[(ours, self.span_name) for ours in spans], *self.class_names, *self.names)
+        return _translate(self.add_base(name), [(theirs, ours) for ours, theirs in pairs])
 
     def add_base(self, name: str) -> str:
         """Return the name in a model with a head, for a name in a folder that was saved from an encoder alone."""
@@ -146,7 +160,7 @@ class Family:
     def to_theirs(self, state: Mapping[str, Any]) -> Dict[str, Any]:
         """Return weights by the names that transformers has for them."""
         pooled = any(name.startswith("bert.pooler.") for name in state)
-        pairs = (*self.class_names, *self.names) if pooled else self.names
+        pairs = ((SPANS, self.span_name), *(self.class_names if pooled else ()), *self.names)
         return {_translate(name, pairs): value for name, value in state.items()}
 
 

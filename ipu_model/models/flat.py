@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipu_model.models.band_attention import BandAttention, attend_by_sequence, hide_outside_band
 from ipu_model.models.layers import Tokens, apply_mask, draw_mask, dropout_scale
 from ipu_model.rows.format import ABSENT
 from ipu_model.rows.row_folder import Batch, Columns
@@ -30,6 +31,11 @@ product (0.5 to 3 ms each, compared with 0.05 ms to run it), so the number of sh
 SCORES_PER_GROUP = 1 << 20
 """Maximum scores of all heads in a group of attention (a longer sequence is a group of its own): more do not fit the
 cache, and with fewer the overhead of calls dominates."""
+LONGEST_IN_GROUP = 192
+"""Tokens of the longest sequence whose attention with a window computes all scores: those of a band cost as much."""
+LONGEST_WITH_SCORES = 512
+"""Tokens of the longest sequence whose scores are kept where nothing is dropped; 16 million scores of a sequence of
+4,096 tokens take 822 MB in a layer of 12 heads."""
 TOKEN_TILE = 64
 """Tokens, and masked tokens, are padded to a multiple of this: oneDNN compiles a kernel for every new shape of a
 product, some milliseconds each, so shapes must repeat. The filler is a separate sequence that no loss reads."""
@@ -168,7 +174,7 @@ class Group:
     tokens: int
     """N."""
     hidden: Tensor
-    """[G, 1, 1, N] fp32, added to the scores: -inf on padded keys, 0 on others."""
+    """[G, 1, 1, N] fp32, or [G, 1, N, N] with a window, added to the scores: -inf on hidden keys, 0 on others."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,7 @@ class AttentionLayout:
     """int64: indices of the K rows that are padding."""
 
     @staticmethod
-    def from_lengths(lengths: Sequence[int], heads: int) -> AttentionLayout:
+    def from_lengths(lengths: Sequence[int], heads: int, window: int = 0) -> AttentionLayout:
         """Return the layout of concatenated sequences; those of similar length should be neighbours."""
         groups: List[Group] = []
         sources, pads = [], []
@@ -199,8 +205,11 @@ class AttentionLayout:
             by_head = tokens[:, None, :] * heads + np.arange(heads)[:, None]  # [G, A, N]
             sources.append(by_head.reshape(-1))
             pads.append(np.broadcast_to(outside[:, None, :], by_head.shape).reshape(-1))
-            hidden = torch.from_numpy(np.where(outside, -np.inf, 0.0).astype(np.float32))
-            groups.append(Group(rows, count, padded, hidden[:, None, None, :]))
+            masked = outside[:, None, None, :]
+            if 0 < window < padded - 1:  # padded queries see their own position, as a softmax needs one
+                masked = (masked & (index[:, None] < own[:, None, None, None])) | (abs(index[:, None] - index) > window)
+            hidden = torch.from_numpy(np.where(masked, -np.inf, 0.0).astype(np.float32))
+            groups.append(Group(rows, count, padded, hidden))
             rows, token, at = rows + by_head.size, token + int(own.sum()), at + count
         source = np.concatenate(sources) if sources else np.empty(0, dtype=np.int64)
         pad = np.concatenate(pads) if pads else np.empty(0, dtype=bool)
@@ -233,7 +242,7 @@ def _group_size(lengths: Sequence[int], heads: int) -> Tuple[int, int]:
 
 
 class SequenceAttention:
-    """Attention inside each of several concatenated sequences.
+    """Attention inside each of several concatenated sequences, the longest first.
 
     Args:
         lengths: Tokens of each sequence in the order of the flat tokens.
@@ -241,13 +250,43 @@ class SequenceAttention:
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = lengths
-        self._layouts: Dict[int, AttentionLayout] = {}
+        self._layouts: Dict[Tuple[int, ...], Any] = {}
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, window: int = 0
+    ) -> Tensor:
         """Compute attention; query, key, value and result are [T, H]. `dropout` applies to the probabilities."""
-        if heads not in self._layouts:  # created once, for all layers
-            self._layouts[heads] = AttentionLayout.from_lengths(self._lengths, heads)
-        return _SequenceAttention.apply(query, key, value, self._layouts[heads], heads, dropout)
+        if window:
+            long = sum(length > LONGEST_IN_GROUP for length in self._lengths)
+        else:
+            long = 0 if dropout else sum(length > LONGEST_WITH_SCORES for length in self._lengths)
+        if not long:
+            return self._attend_in_groups(query, key, value, heads, dropout, window, 0)
+        tokens = sum(self._lengths[:long])
+        (q, q_rest), (k, k_rest), (v, v_rest) = (x.split([tokens, len(x) - tokens]) for x in (query, key, value))
+        if window:
+            attended = self._attend_in_band(q, k, v, heads, dropout, window, long)
+        else:
+            attended = attend_by_sequence(q, k, v, heads, self._lengths[:long])
+        if not len(q_rest):
+            return attended
+        return torch.cat([attended, self._attend_in_groups(q_rest, k_rest, v_rest, heads, dropout, window, long)])
+
+    def _attend_in_groups(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, window: int, first: int
+    ) -> Tensor:
+        layout = self._layouts.get((heads, window, first))
+        if layout is None:  # created once, for all layers
+            layout = AttentionLayout.from_lengths(self._lengths[first:], heads, window)
+            self._layouts[heads, window, first] = layout
+        return _SequenceAttention.apply(query, key, value, layout, heads, dropout)
+
+    def _attend_in_band(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, window: int, count: int
+    ) -> Tensor:
+        if (window, count) not in self._layouts:
+            self._layouts[window, count] = hide_outside_band(self._lengths[:count], window)
+        return BandAttention.apply(query, key, value, self._layouts[window, count], heads, dropout)
 
 
 class _SequenceAttention(torch.autograd.Function):

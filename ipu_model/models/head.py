@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ipu_model.core.errors import ConfigError
+from ipu_model.models import families
 from ipu_model.models.config import Distillation, HeadSpec, ModelConfig
 from ipu_model.models.encoder import Bert
 from ipu_model.models.flat import FlatBatch, FlatIndex
@@ -228,13 +229,14 @@ class TokenLogits(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: str, outputs: int, dropout: float) -> None:
         super().__init__()
-        self.bert = Bert(config, pooler=False)
+        self.bert = Bert(config, pooler=families.get_family(config.family).rotary)
         self.layer, self.dropout = layer, dropout
         self.add_module(layer, Dense(config.hidden_size, outputs))
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Return the logits of the flattened tokens, [...] -> [T, outputs]."""
         hidden, dropout = self.bert(tokens).flatten(0, -2), self.dropout if self.training else 0.0
+        hidden = self.bert.pool(hidden) if hasattr(self.bert, "pooler") else hidden
         return getattr(self, self.layer)(drop(hidden, draw_mask_for(hidden, dropout), dropout))
 
 

@@ -75,7 +75,7 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> ImportRep
         problem, types_of_rows = read_object(source / CONFIG).get("problem_type"), heads.get_head(head).problem_types
         kinds = heads.get_head(head).row_kinds(len(labels))
         kind = next((name for name in kinds if types_of_rows.get(name) == problem), None)
-    head = head or _detect_head(state)
+    head = head or _detect_head(state, expected, found.architecture)
     write_model(target, head, config, state, ModelOrigin(tokenizer_sha256, "import", head, 0, 0), labels, kind)
     return ImportReport(
         architecture=transformers_class(config.family, head),
@@ -141,7 +141,14 @@ def _select(
     return {name: x for name, x in state.items() if name in known}, unsupported
 
 
-def _detect_head(weights: Container[str]) -> str:
-    """Return the head without classes that a set of weights has, or ENCODER."""
-    unlabelled = (head for head in map(heads.get_head, reversed(heads.list_heads())) if not head.labelled)
-    return next((head.name for head in unlabelled if head.weight in weights), ENCODER)
+def _detect_head(weights: Container[str], known: Container[str], architecture: str) -> str:
+    """Return the head without classes that a set of weights has, or ENCODER.
+
+    Args:
+        known: Weights that Podium's models have; not that of a decoder without bias, which is the word table alone.
+    """
+    for head in map(heads.get_head, reversed(heads.list_heads())):
+        has_none = head.weight not in known and architecture.endswith(head.suffix)
+        if not head.labelled and (head.weight in weights or has_none):
+            return head.name
+    return ENCODER

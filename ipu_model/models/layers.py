@@ -22,8 +22,9 @@ LOW_BITS = 0x7FFF7FFF7FFF7FFF
 """All bits of four int16 in a 64-bit word except the signs."""
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type by the size of an element in bytes."""
-Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
-"""(query, key, value, heads, dropout) -> context, all [..., H]."""
+Attention = Callable[..., Tensor]
+"""(query, key, value, heads, dropout, window=0) -> context, all [..., H]. Tokens attend to those of their sequence that
+are at most `window` tokens away; 0: to all."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,22 @@ class Dense(nn.Linear):
         """Compute [..., in] -> [..., out], in the precision of `factor`."""
         bias = None if self.bias is None else self.bias.to(self.factor.dtype)
         return nn.functional.linear(values.to(self.factor.dtype), self.factor, bias)
+
+
+def make_norm(width: int, eps: float, bias: bool) -> nn.LayerNorm:
+    """Return a LayerNorm, with or without bias."""
+    norm: Any = nn.LayerNorm(width, eps=eps)
+    if not bias:
+        norm.bias = None  # torch 2.0 has no argument for it
+    return norm
+
+
+def normalise(values: Tensor, norm: Any) -> Tensor:
+    """Apply a LayerNorm to [..., H], computed in fp32; the result has the precision of `values`."""
+    if values.dtype == norm.weight.dtype or values.device.type == "cpu":  # CPU kernels accept mixed precision
+        return nn.functional.layer_norm(values, norm.weight.shape, norm.weight, norm.bias, norm.eps)
+    wide = values.to(norm.weight.dtype)
+    return nn.functional.layer_norm(wide, norm.weight.shape, norm.weight, norm.bias, norm.eps).to(values.dtype)
 
 
 class TiedDecoder(nn.Module):

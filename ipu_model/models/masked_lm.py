@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Bert, normalise
+from ipu_model.models.encoder import Bert, rotary_values
 from ipu_model.models.flat import TOKEN_TILE, FlatBatch, FlatIndex, append_filler, to_tensor
 from ipu_model.models.head import Head, Losses, evaluate_logits
-from ipu_model.models.layers import Dense, TiedDecoder, Tokens
+from ipu_model.models.layers import Dense, TiedDecoder, Tokens, normalise
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
@@ -96,18 +97,22 @@ class PredictionHead(TiedDecoder):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.transform = nn.ModuleDict(
-            {
-                "dense": Dense(config.hidden_size, config.table_width),
-                "LayerNorm": nn.LayerNorm(config.table_width, eps=config.layer_norm_eps),
-            }
-        )
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        values, zeros = rotary_values(config), torch.zeros(config.vocab_size)
+        if not values:
+            self.transform = nn.ModuleDict(
+                {
+                    "dense": Dense(config.hidden_size, config.table_width),
+                    "LayerNorm": nn.LayerNorm(config.table_width, eps=config.layer_norm_eps),
+                }
+            )
+        if values.get("decoder_bias", True):
+            self.bias = nn.Parameter(zeros)
+        else:
+            self.register_buffer("bias", zeros, persistent=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[M, H] -> [M, E]."""
-        norm: Any = self.transform["LayerNorm"]
-        return normalise(nn.functional.gelu(self.transform["dense"](hidden)), norm.weight, norm.bias, norm.eps)
+        return normalise(nn.functional.gelu(self.transform["dense"](hidden)), self.transform["LayerNorm"])
 
 
 class BertForMaskedLM(nn.Module):
@@ -118,7 +123,8 @@ class BertForMaskedLM(nn.Module):
 
     def __init__(self, config: ModelConfig, next_sentence: bool = False) -> None:
         super().__init__()
-        self.bert = Bert(config, pooler=next_sentence)
+        self.transforms = not families.get_family(config.family).rotary
+        self.bert = Bert(config, pooler=next_sentence or not self.transforms)
         self.cls = nn.ModuleDict({"predictions": PredictionHead(config)})
         if next_sentence:
             self.cls["seq_relationship"] = Dense(config.hidden_size, 2)
@@ -134,7 +140,8 @@ class BertForMaskedLM(nn.Module):
             masked_hidden [M, E], which `decoder` turns into logits, and next_sentence_logits [N, 2] if there are any.
         """
         hidden = self.bert(tokens).flatten(0, -2)
-        outputs = {"masked_hidden": self.cls["predictions"](hidden[masked_index])}
+        transform: Any = self.cls["predictions"] if self.transforms else self.bert.pool
+        outputs = {"masked_hidden": transform(hidden[masked_index])}
         if "seq_relationship" in self.cls:
             outputs["next_sentence_logits"] = self.cls["seq_relationship"](self.bert.pool(hidden[cls_index]))
         return outputs

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Collection, Dict, Mapping, Tuple
 
 from ipu_model.core.errors import ConfigError
-from ipu_model.models.config import HEAD_DROPOUTS, SIZES, ModelConfig
+from ipu_model.models.config import HEAD_DROPOUTS, NOT_OF_AN_ENCODER, SIZES, ModelConfig
 from ipu_model.models.family import CONFIG_KEYS, Family
 
 DROPOUTS = {
@@ -19,21 +19,7 @@ DROPOUTS = {
 }
 """Field of ModelConfig -> keys of config.json that set it."""
 OTHER_FAMILY = "fine-tune them on cpu or cuda, or start from a model that Podium computes itself (docs/models.md)"
-NOT_KEPT = frozenset(
-    (
-        "architectures",
-        "auto_map",
-        "id2label",
-        "label2id",
-        "num_labels",
-        "podium",
-        "problem_type",
-        "dtype",
-        "torch_dtype",
-    )
-)
-"""Keys of config.json that depend on the task or the precision."""
-TITLES = {"albert": "ALBERT", "deberta-v2": "DeBERTa-v2", "modernbert": "ModernBERT", "mpnet": "MPNet"}
+TITLES = {"albert": "ALBERT", "deberta-v2": "DeBERTa-v2", "mpnet": "MPNet"}
 """Names for users that differ from the model type."""
 DISENTANGLED = ("deberta", "deberta-v2")
 """Model types whose scores are sums of three products, two of them gathered from products with relative positions."""
@@ -58,7 +44,7 @@ class TransformersFamily(Family):
         fields.update({ours: values[keys[0]] for ours, keys in _find_dropouts(values).items() if keys})
         if self.model_type in AFTER_PADDING:
             fields["max_positions"] -= fields.get("pad_id", 1) + 1
-        fields["settings"] = {name: value for name, value in values.items() if name not in NOT_KEPT}
+        fields["settings"] = {name: value for name, value in values.items() if name not in NOT_OF_AN_ENCODER}
         return fields
 
     def write_values(self, config: ModelConfig) -> Dict[str, Any]:

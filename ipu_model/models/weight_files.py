@@ -24,7 +24,7 @@ from ipu_model.core.errors import CheckpointError
 from ipu_model.core.files import sha256_of
 from ipu_model.core.memory import free_memory
 from ipu_model.models import families
-from ipu_model.models.architecture import read_object
+from ipu_model.models.architecture import read_class_name, read_object
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert
 from ipu_model.models.tensors import DTYPES, UndrawnWeights, load_tensors
@@ -86,9 +86,9 @@ def read_weights(folder: Path, config: ModelConfig, pickled: bool = False) -> Tu
 def _join(shards: Iterable[Dict[str, T]], config: ModelConfig, folder: Path) -> Dict[str, T]:
     """Return the content of all files under Podium's names; no weight may occur twice."""
     joined: Dict[str, T] = {}
-    family = families.get_family(config.family)
+    family, architecture = families.get_family(config.family), read_class_name(folder)
     for old, value in (entry for shard in shards for entry in shard.items()):
-        name = family.to_ours(old)
+        name = family.to_ours(old, architecture)
         if name in joined:
             raise CheckpointError(f"{folder} has {name} twice, once as {old}: it was combined from two models")
         joined[name] = value

@@ -105,8 +105,10 @@ def load_operators() -> Tuple[Any, Any]:
 class OpaqueAttention(VarlenAttention):
     """Flash attention as an operator that a compiler does not look into."""
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
-        """query, key, value and the result: [T, H]. `dropout` acts on the attention probabilities."""
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, window: int = 0
+    ) -> Tensor:
+        """query, key, value and the result: [T, H]. `dropout` acts on the attention probabilities; no window."""
         context: Tensor = torch.ops.podium.attend(query, key, value, self.offsets, self.longest, heads, dropout)[0]
         return context
 

@@ -39,6 +39,8 @@ LARGEST_HEAD = 256
 aten/src/ATen/native/transformers/cuda/sdp_utils)."""
 AMPERE = (8, 0)
 """First compute capability with flash attention and fast bf16."""
+WINDOWS = (0, 4)
+"""Windows in which the two attentions are compared."""
 TOLERANCE = 0.05
 """Maximum difference of the two attentions on 16-bit numbers of magnitude 1; a wrong result differs by about 1."""
 
@@ -68,6 +70,7 @@ class CudaDevice(Device):
         precision: fp32 or bf16.
         heads: Attention heads of the model.
         hidden: Its hidden size.
+        windows: Whether it has layers with a window.
 
     Raises:
         ConfigError: there are fewer GPUs than processes.
@@ -75,7 +78,7 @@ class CudaDevice(Device):
 
     reads_ahead = READS_AHEAD
 
-    def __init__(self, local_index: int, precision: str, heads: int, hidden: int) -> None:
+    def __init__(self, local_index: int, precision: str, heads: int, hidden: int, windows: bool = False) -> None:
         if local_index >= torch.cuda.device_count():
             raise ConfigError(
                 f"process {local_index} of this host (LOCAL_RANK, counted from 0) finds {torch.cuda.device_count()} "
@@ -84,7 +87,7 @@ class CudaDevice(Device):
         self.device = torch.device("cuda", local_index)
         torch.cuda.set_device(self.device)
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        self._attention, self.reason = choose_attention(self.device, dtype, heads, hidden)
+        self._attention, self.reason = choose_attention(self.device, dtype, heads, hidden, windows=windows)
         self._copies = torch.cuda.Stream(self.device)
         self._steps = torch.cuda.current_stream(self.device)
 
@@ -173,12 +176,15 @@ class VarlenAttention:
     def __init__(self, offsets: Tensor, longest: int) -> None:
         self.offsets, self.longest = offsets, longest
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, window: int = 0
+    ) -> Tensor:
         """query, key, value and the result: [T, H] fp16 or bf16. `dropout` acts on the attention probabilities."""
         split, offsets, longest = (len(query), heads, -1), self.offsets, self.longest
         views = [x.view(split) for x in (query, key, value)]
         attend = torch.ops.aten._flash_attention_forward
-        context = attend(*views, offsets, offsets, longest, longest, dropout, False, False)[0]
+        sizes = {"window_size_left": window, "window_size_right": window} if window else {}
+        context = attend(*views, offsets, offsets, longest, longest, dropout, False, False, **sizes)[0]
         return context.reshape(query.shape)
 
 
@@ -198,7 +204,9 @@ class PaddedAttention:
         self._layout: Optional[Tuple[Tensor, Tensor]] = None
         """[T] the padded position of each token (of N * longest), and [N, longest] True for real tokens."""
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, window: int = 0
+    ) -> Tensor:
         """query, key, value and the result: [T, H]. `dropout` acts on the attention probabilities."""
         count, longest = len(self._offsets) - 1, self._longest
         if self._layout is None:  # made once, for all layers
@@ -213,14 +221,23 @@ class PaddedAttention:
             rows = flat.new_zeros(count * longest, flat.shape[1]).index_copy(0, positions, flat)
             return rows.view(count, longest, heads, -1).transpose(1, 2)
 
+        visible = real[:, None, None, :]
+        if 0 < window < longest - 1:  # padded queries see their own position, as a softmax needs one
+            index = torch.arange(longest, device=query.device)
+            visible = (visible | ~real[:, None, :, None]) & ((index[:, None] - index).abs() <= window)
         context = scaled_dot_product_attention(
-            padded(query), padded(key), padded(value), attn_mask=real[:, None, None, :], dropout_p=dropout
+            padded(query), padded(key), padded(value), attn_mask=visible, dropout_p=dropout
         )
         return context.transpose(1, 2).reshape(count * longest, -1).index_select(0, positions)
 
 
 def choose_attention(
-    device: torch.device, dtype: torch.dtype, heads: int, hidden: int, flash: MakeAttention = VarlenAttention
+    device: torch.device,
+    dtype: torch.dtype,
+    heads: int,
+    hidden: int,
+    flash: MakeAttention = VarlenAttention,
+    windows: bool = False,
 ) -> Tuple[MakeAttention, str]:
     """Choose the attention of a GPU; return the reason as well.
 
@@ -229,6 +246,7 @@ def choose_attention(
 
     Args:
         flash: The attention to try.
+        windows: Whether the model has layers with a window.
     """
     size = hidden // heads
     if dtype not in (torch.bfloat16, torch.float16):
@@ -238,7 +256,8 @@ def choose_attention(
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE:
         return PaddedAttention, "padded: flash attention needs a GPU of compute capability 8.0"
     try:
-        difference = _difference(flash, PaddedAttention, device, dtype, heads, hidden)
+        settings = device, dtype, heads, hidden
+        difference = max(_difference(flash, PaddedAttention, *settings, window) for window in WINDOWS[: 1 + windows])
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:  # another torch: other arguments
         return PaddedAttention, f"padded: flash attention failed here ({str(error).strip().splitlines()[0]})"
     if not difference < TOLERANCE:
@@ -247,7 +266,13 @@ def choose_attention(
 
 
 def _difference(
-    one: MakeAttention, other: MakeAttention, device: torch.device, dtype: torch.dtype, heads: int, hidden: int
+    one: MakeAttention,
+    other: MakeAttention,
+    device: torch.device,
+    dtype: torch.dtype,
+    heads: int,
+    hidden: int,
+    window: int = 0,
 ) -> float:
     """Return the largest difference of results and gradients of two attentions on sequences of 19, 8 and 1 tokens."""
     offsets = torch.tensor([0, 19, 27, 28], dtype=torch.int32)
@@ -256,7 +281,7 @@ def _difference(
     results = []
     for make in (one, other):
         leaves = [x.clone().requires_grad_() for x in inputs[:3]]
-        context = make(offsets.to(device), 19)(leaves[0], leaves[1], leaves[2], heads, 0.0)
+        context = make(offsets.to(device), 19)(leaves[0], leaves[1], leaves[2], heads, 0.0, window)
         context.backward(inputs[3])
         gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
         results.append(torch.cat([x.float() for x in (context.detach(), *gradients)]))

@@ -17,6 +17,7 @@ from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.jobs.job import Job, OptimizerConfig
 from ipu_model.jobs.plan import Choice, JobPlan
+from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from ipu_model.runtimes.runtime import Runtime
@@ -174,7 +175,8 @@ def make_runtime(
     if plan.runtime == "cuda":
         from ipu_model.runtimes.cuda import CudaDevice
 
-        where = CudaDevice(instances.local_index, plan.precision, config.num_heads, config.hidden_size)
+        sizes, windows = (config.num_heads, config.hidden_size), families.get_family(config.family).rotary
+        where = CudaDevice(instances.local_index, plan.precision, *sizes, windows)
         if encoder is not model:  # transformers' modules have their own
             emit("message", text=f"attention: {where.reason}")
     instances.join(plan.runtime)

@@ -40,7 +40,7 @@ from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import Distillation
-from ipu_model.models.flat import FlatBatch, flatten
+from ipu_model.models.flat import FlatBatch, SequenceAttention, flatten
 from ipu_model.models.head import JointHead, Logits
 from ipu_model.models.layers import LowPrecisionCopies, Tokens
 from ipu_model.optim.optimizers import (
@@ -68,6 +68,7 @@ class EqualLengthAttention:
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._runs: List[Tuple[int, int, int]] = []  # first token, sequences, tokens of each
+        self._lengths, self._windows = lengths, SequenceAttention(lengths)
         first = 0
         for length in lengths:
             if self._runs and self._runs[-1][2] == length:
@@ -78,9 +79,16 @@ class EqualLengthAttention:
             first += length
         self._tokens = first
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, window: int = 0
+    ) -> Tensor:
         """query, key, value and the result: [T, H]. `dropout` is 0."""
         output = torch.empty_like(query)
+        if 0 < window < max(self._lengths) - 1:
+            q, k, v = (x[: self._tokens] for x in (query, key, value))
+            output[: self._tokens] = self._windows(q, k, v, heads, dropout, window)
+            output[self._tokens :] = 0
+            return output
         output[self._tokens :] = 0
         for first, count, length in self._runs:
             run = slice(first, first + count * length)

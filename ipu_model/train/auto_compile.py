@@ -122,6 +122,8 @@ def choose_compilation(
         return Choice("none", "{}: compiled layers need torch {}.{} or newer".format(requested, *OLDEST))
     if not families.get_family(config.family).own:
         return Choice("none", f"{requested}: transformers computes {config.family} models, which are not compiled")
+    if families.get_family(config.family).rotary:
+        return Choice("none", f"{requested}: layers with rotary positions are not compiled")
     if plan.kind != "predict" and not plan.updates:
         return Choice("none", f"{requested}: the job has no updates")
     device = torch.device("cuda", local_index)

@@ -31,14 +31,15 @@ MASKED_KINDS = ("pretrain", "masked_lm")
 """Kinds of rows with masked tokens."""
 
 
-def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[str, np.ndarray]:
-    """Random but well-formed packed rows: 1 to S sequences of 5 tokens and more, padding at the end."""
-    rng = np.random.Generator(np.random.PCG64(seed))
+def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60, stretch: int = 1) -> Dict[str, np.ndarray]:
+    """Random but well-formed packed rows: 1 to S sequences of 5 tokens and more, padding at the end; with `stretch`,
+    rows and sequences are as many times as long."""
+    rng, row_length = np.random.Generator(np.random.PCG64(seed)), L * stretch
     columns: Dict[str, np.ndarray] = {
-        "input_ids": np.zeros((rows, L), np.uint16),
-        "token_type_ids": np.zeros((rows, L), np.uint8),
-        "position_ids": np.zeros((rows, L), np.uint16),
-        "sequence_ids": np.zeros((rows, L), np.uint8),
+        "input_ids": np.zeros((rows, row_length), np.uint16),
+        "token_type_ids": np.zeros((rows, row_length), np.uint8),
+        "position_ids": np.zeros((rows, row_length), np.uint16),
+        "sequence_ids": np.zeros((rows, row_length), np.uint8),
         "cls_positions": np.full((rows, S), -1, np.int16),
     }
     if kind in MASKED_KINDS:
@@ -55,7 +56,7 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
     elif kind == "sequence_multilabel":
         columns["label_flags"] = np.full((rows, S * len(LABELS)), -100, np.int8)
     elif kind == "token_classification":
-        columns["token_labels"] = np.full((rows, L), -100, np.int16)
+        columns["token_labels"] = np.full((rows, row_length), -100, np.int16)
     elif kind == "sequence_regression":
         columns["targets"] = np.full((rows, S), -100, np.float32)
     elif kind == "sentence_embedding":
@@ -66,8 +67,8 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
         at = 0
         together = kind == "sentence_embedding"  # every row has all texts of an example
         for slot in range(S if together else int(rng.integers(1, S + 1))):
-            length = int(rng.integers(5, 9 + 8 * (slot == 0 and not together)))
-            if at + length > L:
+            length = int(rng.integers(5, 9 + 8 * (slot == 0 and not together))) * stretch
+            if at + length > row_length:
                 break
             here = slice(at, at + length)
             columns["input_ids"][row, here] = rng.integers(5, vocab, length)

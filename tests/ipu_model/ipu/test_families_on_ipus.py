@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Sequence
+from typing import Any, Sequence
 
 import pytest
 import torch
 from test_parity import largest_differences, optimizer_of
+from test_recorded_numbers import SUPPORTED, operations
 from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, make_model
 
 from ipu_model.distributed.poprun import PopRunInstances
@@ -28,6 +29,8 @@ def tiny(family: str) -> ModelConfig:
     shared = ("hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "initializer_range")
     values = {name: getattr(FOUR_LAYERS, name) for name in shared}
     config = dataclasses.replace(configure_model(60, family, **values), **DROPOUTS)
+    if family == "modernbert":
+        config = dataclasses.replace(config, settings={"local_attention": 8, "classifier_pooling": "mean"})
     return config if config.embedding_size is None else dataclasses.replace(config, embedding_size=8)
 
 
@@ -83,8 +86,23 @@ def test_logits_on_ipus_are_those_of_the_cpu(family: str, tmp_path: Path) -> Non
         assert ours[expected.feature_id] == pytest.approx(expected.columns["logits"], abs=1e-5)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("head", ["masked_lm", "question_answering", "sequence_classification", "token_classification"])
+def test_every_operation_of_rotary_layers_is_one_that_poptorch_supports(
+    head: str, pooling: str, record: Any, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(tiny("modernbert"), settings={"local_attention": 8, "classifier_pooling": pooling})
+    job = ipu_job(head, optimizer_of("adamw"), tmp_path, 1, 1, model=config, precision="fp16")
+    runtime = ipu_runtime(job, config=config, model=make_model(head, config))
+    runtime.compile(make_batches(head, 1, 16)[0])
+    runtime.close()
+    in_the_guide = {"abs", "cos", "le", "pow", "reciprocal", "sin"}
+    assert operations(record()[-1]) - SUPPORTED - in_the_guide == set()
+
+
 @pytest.mark.parametrize(
-    ("family", "pooler"), [("bert", 2), ("roberta", 3), ("camembert", 3), ("distilbert", 3), ("electra", 3)]
+    ("family", "pooler"),
+    [("bert", 2), ("roberta", 3), ("camembert", 3), ("distilbert", 3), ("electra", 3), ("modernbert", 3)],
 )
 def test_a_classifier_is_placed_as_by_optimum(family: str, pooler: int, tmp_path: Path) -> None:
     """PipelinedRobertaForSequenceClassification and PipelinedDistilBertForSequenceClassification have all of the head

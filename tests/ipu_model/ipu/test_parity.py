@@ -44,7 +44,8 @@ def largest_differences(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.T
         idle += (f"layer.{last}.output.LayerNorm.bias",)
     found = {name: float((ours[name] - theirs[name]).abs().max()) for name in ours}
     return tuple(  # type: ignore[return-value]
-        max(value for name, value in found.items() if name.endswith(idle) == chosen) for chosen in (False, True)
+        max((value for name, value in found.items() if name.endswith(idle) == chosen), default=0.0)
+        for chosen in (False, True)
     )
 
 

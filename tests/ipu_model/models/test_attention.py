@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ipu_model.models import flat as flat_rows
 from ipu_model.models.flat import SCORES_PER_GROUP, SEQUENCE_TILE, AttentionLayout, SequenceAttention
 from ipu_model.models.layers import add_dropped, apply_mask, draw_mask, draw_mask_for, drop, dropout_scale
 from tests.row_attention import RowAttention
@@ -64,13 +65,17 @@ def test_sequences_alone_equal_whole_rows_under_a_block_mask() -> None:
         torch.testing.assert_close(ours.grad, theirs.grad.reshape(24, 8)[PLACES], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("window", [0, 2])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_the_backward_pass_is_the_derivative_of_the_forward_pass(dropout: float) -> None:
-    """Finite differences, the dropout mask held still by the seed."""
+def test_the_backward_pass_is_the_derivative_of_the_forward_pass(
+    dropout: float, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finite differences, the dropout mask held still by the seed; with a window, the longer sequences in a band."""
+    monkeypatch.setattr(flat_rows, "LONGEST_IN_GROUP", 4)
 
     def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(5)
-        return SequenceAttention([5, 5, 4, 2])(query, key, value, 2, dropout)
+        return SequenceAttention([5, 5, 4, 2])(query, key, value, 2, dropout, window)
 
     torch.manual_seed(1)
     inputs = tuple(torch.randn(16, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))

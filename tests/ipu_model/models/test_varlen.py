@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ipu_model.models import flat
 from ipu_model.models.flat import SequenceAttention
 from ipu_model.models.layers import Attention
 from ipu_model.runtimes.cuda import PaddedAttention, VarlenAttention, choose_attention
@@ -23,12 +24,12 @@ def inputs(dtype: torch.dtype = torch.float64) -> List[Tensor]:
     return [torch.randn(sum(LENGTHS), HIDDEN, generator=generator).to(dtype) for _ in range(4)]
 
 
-def run(attention: Attention, rows: bool = False) -> List[Tensor]:
+def run(attention: Attention, rows: bool = False, window: int = 0) -> List[Tensor]:
     """The result and the gradients of query, key and value."""
     query, key, value, d_output = inputs()
     leaves = [x.clone().requires_grad_() for x in (query, key, value)]
     q, k, v = (x[None] if rows else x for x in leaves)
-    output = attention(q, k, v, HEADS, 0.0)
+    output = attention(q, k, v, HEADS, 0.0, *([window] if window else []))
     output.backward(d_output[None] if rows else d_output)
     return [output.detach().reshape(d_output.shape), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
@@ -39,6 +40,30 @@ def test_padded_attention_equals_the_other_forms() -> None:
     for expected in (run(SequenceAttention(LENGTHS)), run(RowAttention(ids), rows=True)):
         for one, other in zip(found, expected):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_a_window_hides_distant_tokens_in_every_form() -> None:
+    found = run(PaddedAttention(OFFSETS, max(LENGTHS)), window=3)
+    index = torch.arange(sum(LENGTHS))
+    numbers = torch.repeat_interleave(torch.arange(len(LENGTHS)), torch.tensor(LENGTHS))
+    hidden = (numbers[:, None] != numbers) | ((index[:, None] - index).abs() > 3)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
+        q, k, v = (x.view(len(x), heads, -1).transpose(0, 1) for x in (query, key, value))
+        scores = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).masked_fill(hidden, float("-inf"))
+        return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
+
+    for expected in (run(SequenceAttention(LENGTHS), window=3), run(attend)):
+        for one, other in zip(found, expected):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("window", [1, 3, 64, 100])
+def test_a_band_equals_whole_scores(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(SequenceAttention(LENGTHS), window=window)
+    monkeypatch.setattr(flat, "LONGEST_IN_GROUP", 3)
+    for one, other in zip(run(SequenceAttention(LENGTHS), window=window), whole):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 def test_padded_attention_drops_probabilities_at_their_rate() -> None:
@@ -61,8 +86,10 @@ class RightForm:
         assert max(lengths) == longest
         self._attention = SequenceAttention(lengths)
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
-        return self._attention(query, key, value, heads, dropout)
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, window: int = 0
+    ) -> Tensor:
+        return self._attention(query, key, value, heads, dropout, window)
 
 
 class Neighbours(RightForm):
@@ -72,22 +99,33 @@ class Neighbours(RightForm):
         super().__init__(torch.stack([offsets[0], offsets[-1]]), int(offsets[-1]))
 
 
+class Everywhere(RightForm):
+    """Stands for a kernel that ignores the window."""
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, window: int = 0
+    ) -> Tensor:
+        return super().__call__(query, key, value, heads, dropout)
+
+
 class Scaled(RightForm):
     """Stands for a kernel whose backward pass is wrong."""
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
-        context = super().__call__(query, key, value, heads, dropout)
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, window: int = 0
+    ) -> Tensor:
+        context = super().__call__(query, key, value, heads, dropout, window)
         return context.detach() * 2 - context
 
 
 def test_a_kernel_that_agrees_is_taken() -> None:
-    taken = choose_attention(CPU, torch.bfloat16, HEADS, HIDDEN, RightForm)
+    taken = choose_attention(CPU, torch.bfloat16, HEADS, HIDDEN, RightForm, windows=True)
     assert taken == (RightForm, "flash over cumulative lengths")
 
 
-@pytest.mark.parametrize("kernel", [Neighbours, Scaled])
-def test_a_kernel_that_gives_other_numbers_is_not_taken(kernel: type) -> None:
-    taken, reason = choose_attention(CPU, torch.bfloat16, HEADS, HIDDEN, kernel)
+@pytest.mark.parametrize(("kernel", "windows"), [(Neighbours, False), (Scaled, False), (Everywhere, True)])
+def test_a_kernel_that_gives_other_numbers_is_not_taken(kernel: type, windows: bool) -> None:
+    taken, reason = choose_attention(CPU, torch.bfloat16, HEADS, HIDDEN, kernel, windows)
     assert taken is PaddedAttention
     assert reason.startswith("padded: flash attention gave different results here (by ")
 

@@ -1,0 +1,180 @@
+"""ModernBERT next to transformers' own model: long sequences, every form of its config.json, and refused ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from samples import samples
+from tiny_jobs import LABELS, head_of, labels_of, make_columns, write_rows
+
+from ipu_model.core.errors import CheckpointError
+from ipu_model.models.architecture import read_config
+from ipu_model.models.families import get_family
+from ipu_model.models.import_model import import_model
+from ipu_model.models.model_folder import missing_parameters, read_model
+from ipu_model.models.modeling import build_model, is_exempt
+from ipu_model.rows.row_folder import Batch, RowFolder
+from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
+
+TOKENS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+SIZES = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 24}
+OLDER = {"global_attn_every_n_layers": 2, "global_rope_theta": 8000.0, "local_rope_theta": 500.0}
+BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
+KINDS = {
+    "masked_lm": "MaskedLM",
+    "question_answering": "QuestionAnswering",
+    "sequence_classification": "SequenceClassification",
+    "sequence_multilabel": "SequenceClassification",
+    "sequence_regression": "SequenceClassification",
+    "token_classification": "TokenClassification",
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "published": {"local_attention": 128},
+    "older keys": {**OLDER, "local_attention": 64, "classifier_pooling": "mean", "decoder_bias": False},
+    "biases": {
+        **dict.fromkeys(BIASES, True),
+        "classifier_activation": "relu",
+        "classifier_pooling": "mean",
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "local_attention": 100,
+    },
+}
+LONG = {"num_hidden_layers": 2, "num_attention_heads": 1, "max_position_embeddings": 12288}
+RATE, DECAY, EPS = 1e-3, 0.1, 1e-4
+
+
+def make_pair(folder: Path, kind: str, **changes: Any) -> tuple[Any, Any]:
+    """Their random model, and ours that was imported from its folder."""
+    torch.manual_seed(5)
+    values = {**SIZES, **TOKENS, "initializer_range": 0.3, "max_position_embeddings": 8192, **changes}
+    config = transformers.ModernBertConfig(**values)
+    config.id2label = dict(enumerate(LABELS[: labels_of(kind)] or LABELS[:2]))
+    config.problem_type = {
+        "sequence_multilabel": "multi_label_classification", "sequence_regression": "regression"
+    }.get(kind)  # fmt: skip
+    theirs = getattr(transformers, f"AutoModelFor{KINDS[kind]}").from_config(config, attn_implementation="sdpa")
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn(parameter.shape) * 0.3)
+    theirs.save_pretrained(folder / "theirs")
+    path = folder / "theirs" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}), encoding="utf-8")
+    (folder / "ours").mkdir()
+    report = import_model(folder / "theirs", folder / "ours", "t" * 64)
+    assert (report.architecture, report.left_out) == (type(theirs).__name__, [])
+    found = read_model(folder / "ours")
+    model = build_model(head_of(kind), found.config, labels_of(kind))
+    assert missing_parameters(found, model.state_dict()) == []
+    model.load_state_dict({name: found.state[name] for name in model.state_dict()})
+    return theirs, model
+
+
+def make_batch(folder: Path, kind: str, rows: int, stretch: int) -> Batch:
+    write_rows(folder / "rows", kind, make_columns(kind, rows, seed=4, stretch=stretch))
+    config = read_config(folder / "ours" / "config.json")[0]
+    return RowFolder(folder / "rows", kind, config, labels_of(kind)).take(np.arange(rows))
+
+
+def inputs(sample: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: x for name, x in sample.items() if name not in ("feature_id", "token_type_ids")}
+
+
+def compare(folder: Path, kind: str, rows: int, stretch: int, updates: int, **changes: Any) -> None:
+    """Compare logits of single sequences, then losses and weights of updates."""
+    theirs, model = make_pair(folder, kind, **changes)
+    batch, head = make_batch(folder, kind, rows, stretch), head_of(kind)
+    if kind != "masked_lm":
+        again = getattr(transformers, f"AutoModelFor{KINDS[kind]}").from_pretrained(folder / "ours")
+        logits = {x.feature_id: x.columns for x in TorchRuntime(model, head, 4, "fp32", None, 0).predict(batch)}
+        for sample in samples(batch):
+            for each in (theirs.eval(), again.eval()):
+                with torch.no_grad():
+                    alone = each(input_ids=sample["input_ids"])
+                for name, ours in logits[int(sample["feature_id"])].items():
+                    expected = alone[name][0].flatten().numpy()
+                    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    optimizer = optimizer_config(learning_rate=RATE, weight_decay=DECAY, eps=EPS)
+    runtime = TorchRuntime(model, head, 2, "fp32", optimizer, seed=0)
+    groups = [
+        {"params": [p for p in theirs.parameters() if is_exempt(p) is exempt], "weight_decay": decay}
+        for exempt, decay in ((False, DECAY), (True, 0.0))
+    ]
+    stepper = torch.optim.AdamW(groups, lr=RATE, eps=EPS)
+    for _ in range(updates):
+        every = list(samples(batch))
+        counts = [
+            int((x["labels"] != -100).sum()) if kind in ("masked_lm", "token_classification") else 1 for x in every
+        ]
+        stepper.zero_grad()
+        total = 0.0
+        for sample, count in zip(every, counts, strict=True):
+            if count:
+                loss = theirs.train()(**inputs(sample)).loss * (count / sum(counts))
+                loss.backward()
+                total += loss.item()
+        stepper.step()
+        assert runtime.train_step(batch, RATE).loss == pytest.approx(total, rel=1e-5)
+    expected = theirs.state_dict()
+    for name, ours in get_family("modernbert").to_theirs(runtime.state_dict()).items():
+        torch.testing.assert_close(ours, expected[name], rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS)
+def test_long_packed_sequences_are_computed_as_by_transformers(tmp_path: Path, form: str, kind: str) -> None:
+    """Sequences of 100 to 640 tokens: in groups, in a band and by the fused kernel."""
+    compare(tmp_path, kind, 4, 40, 3, **FORMS[form])
+
+
+def test_a_sequence_of_8192_tokens_is_computed_as_by_transformers(tmp_path: Path) -> None:
+    compare(tmp_path, "token_classification", 1, 512, 3, **LONG)
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_activation": "silu"}, "hidden_activation is 'silu'; only 'gelu' is supported"),
+        (
+            {"classifier_activation": "silu"},
+            "classifier_activation is 'silu'; one of gelu, relu, tanh is required",
+        ),
+        ({"classifier_pooling": "max"}, "classifier_pooling is 'max'; one of cls, mean is required"),
+        ({"local_attention": 127}, "local_attention is 127; an even number of tokens from 2 on is required"),
+        ({"norm_bias": "yes"}, "norm_bias is 'yes'; true or false is required"),
+        ({"embedding_dropout": 2}, "embedding_dropout is 2; a number from 0 to 1 is required"),
+        ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0; a whole number from 1 on is required"),
+        ({"layer_types": [FULL]}, "layer_types must have full_attention or sliding_attention for each of 4 layers"),
+        ({"layer_types": [FULL, SLIDING, FULL, "linear_attention"]}, "layer_types must have full_attention or"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling is {'rope_type': 'yarn'}, which is not supported"),
+        (
+            {"rope_parameters": {"rope_theta": 1.0}},
+            "rope_parameters must have full_attention and sliding",
+        ),
+        ({"rope_parameters": {FULL: {"rope_type": "yarn"}}}, "only the rope_type 'default' is supported"),
+        ({"rope_parameters": {FULL: {"factor": 2}}}, "rope_parameters.full_attention.factor is not supported"),
+        ({"global_rope_theta": -1}, "the base of the rotation of full_attention is -1; a number above 1 is required"),
+        ({"num_attention_heads": 16}, "hidden_size 16 does not give 16 heads of an even size"),
+        ({"head_dim": 4}, "head_dim is 4, which is not supported: remove it if it has no effect"),
+    ],
+)
+def test_a_config_that_means_another_computation_is_refused(tmp_path: Path, changes: Any, reason: str) -> None:
+    path = tmp_path / "config.json"
+    values = {"model_type": "modernbert", **SIZES, **TOKENS}
+    path.write_text(json.dumps({**values, "reference_compile": True, "deterministic_flash_attn": True}))
+    assert read_config(path)[0].num_layers == 4
+    path.write_text(json.dumps({**values, **changes}))
+    with pytest.raises(CheckpointError) as error:
+        read_config(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert reason in str(error.value)
