@@ -15,7 +15,7 @@ from ipu_model.estimates.estimate import Interval, JobEstimate, MemoryEstimate, 
 from ipu_model.estimates.shapes import model_parameters, table_parameters
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import MICRO_BATCHES_PER_CALL, divide, set_replicas
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import LONGEST_WITH_SCORES, ModelConfig
 from ipu_model.models.families import get_family
 from ipu_model.rows.format import Manifest
 
@@ -54,7 +54,8 @@ def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: in
     weights = 4.0 * (model_parameters(model, job.head, len(job.labels or ()) or 2) + gates)
     table = 4.0 * table_parameters(model)
     hidden, inner = wide * tokens * model.hidden_size, wide * tokens * model.intermediate_size
-    scores = wide * tokens * manifest.text_length * model.num_heads * family.attention_copies
+    keys = min(manifest.text_length, LONGEST_WITH_SCORES) if family.rotary else manifest.text_length
+    scores = wide * tokens * keys * model.num_heads * family.attention_copies
     scores *= on_cpu or not family.own  # kernels of CUDA keep no scores
     layers = 1 if job.recompute or not trains else model.num_layers
     saves = trains and (job.checkpoint_every_minutes > 0 or job.checkpoint_every_updates > 0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ipu_model import heads
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.families import get_family
 from ipu_model.rows.format import Manifest
 
 
@@ -35,8 +36,11 @@ class RowShape:
 
 
 def layer_parameters(model: ModelConfig) -> int:
-    """Count the parameters of one encoder layer: four matrices [H, H], two [H, I], their biases, two LayerNorms."""
+    """Count the parameters of one encoder layer: four matrices [H, H], two [H, I], their biases, two LayerNorms; with
+    rotary positions three [H, I] and mostly no biases."""
     hidden, inner = model.hidden_size, model.intermediate_size
+    if get_family(model.family).rotary:
+        return 4 * hidden * hidden + 3 * hidden * inner + 2 * hidden
     return 4 * hidden * hidden + 2 * hidden * inner + 9 * hidden + inner
 
 
@@ -49,7 +53,8 @@ def embedding_parameters(model: ModelConfig) -> int:
     """Count the parameters of the embedding tables, their LayerNorm, and the projection to H if E differs."""
     width, hidden = model.table_width, model.hidden_size
     projection = (width + 1) * hidden if width != hidden else 0
-    rows = model.max_positions + model.position_offset + model.type_vocab_size + 2
+    positions = 0 if get_family(model.family).rotary else model.max_positions + model.position_offset
+    rows = positions + model.type_vocab_size + 2
     return table_parameters(model) + rows * width + projection
 
 
@@ -64,8 +69,10 @@ def head_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
     Args:
         labels: classes of a head that is not tied; question answering has two, start and end.
     """
-    hidden = model.hidden_size
-    if heads.get_head_spec(head).tied:
+    hidden, spec = model.hidden_size, heads.get_head_spec(head)
+    if get_family(model.family).rotary and not spec.pooler:
+        labels += hidden + 1  # the dense layer that pools, and its norm
+    if spec.tied:
         width = model.table_width
         return width * (hidden + 1) + 2 * width + model.vocab_size + 2 * (hidden + 1)
     return labels * (hidden + 1)
@@ -80,8 +87,8 @@ def model_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
 
 def dense_flops(model: ModelConfig, tokens: int) -> float:
     """Return the forward FLOPs of one layer's products with weights: 2 per weight and token, 24 H^2 if I = 4 H."""
-    hidden = model.hidden_size
-    return tokens * (8.0 * hidden * hidden + 4.0 * hidden * model.intermediate_size)
+    hidden, inner = model.hidden_size, model.intermediate_size
+    return tokens * (8.0 * hidden * hidden + (6.0 if get_family(model.family).rotary else 4.0) * hidden * inner)
 
 
 def decoder_flops(model: ModelConfig, masked: int) -> float:

@@ -193,8 +193,8 @@ class DeviceModel(nn.Module):
         split = (*hidden.shape[:2], layer.heads, -1)
         query, key, value = (x.reshape(split) for x in mixed.split(hidden.shape[-1], dim=-1))
         turns = [x.to(hidden.dtype) for x in find_turns(positions, layer.theta, query.shape[-1])]
-        heads = (x.transpose(1, 2) for x in (rotate(query, *turns), rotate(key, *turns), value))
-        context = attend_rows(*heads, mask, layer.attention_dropout, dropping)
+        query, key, value = (x.transpose(1, 2) for x in (rotate(query, *turns), rotate(key, *turns), value))
+        context = attend_rows(query, key, value, mask, layer.attention_dropout, dropping)
         hidden = hidden + drop_out(layer.attention["output"].dense(context), layer.attention_dropout, dropping)
         inner = gate(layer.intermediate["dense"](layer.normalise(layer.intermediate, hidden)))
         return hidden + layer.output.dense(drop_out(inner, layer.dropout, dropping))

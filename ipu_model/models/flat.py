@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.models.band_attention import BandAttention, attend_by_sequence, hide_outside_band
+from ipu_model.models.config import LONGEST_WITH_SCORES
 from ipu_model.models.layers import Tokens, apply_mask, draw_mask, dropout_scale
 from ipu_model.rows.format import ABSENT
 from ipu_model.rows.row_folder import Batch, Columns
@@ -33,9 +34,6 @@ SCORES_PER_GROUP = 1 << 20
 cache, and with fewer the overhead of calls dominates."""
 LONGEST_IN_GROUP = 192
 """Tokens of the longest sequence whose attention with a window computes all scores: those of a band cost as much."""
-LONGEST_WITH_SCORES = 512
-"""Tokens of the longest sequence whose scores are kept where nothing is dropped; 16 million scores of a sequence of
-4,096 tokens take 822 MB in a layer of 12 heads."""
 TOKEN_TILE = 64
 """Tokens, and masked tokens, are padded to a multiple of this: oneDNN compiles a kernel for every new shape of a
 product, some milliseconds each, so shapes must repeat. The filler is a separate sequence that no loss reads."""
