@@ -17,8 +17,8 @@ HEAD_DROPOUTS = ("sequence_dropout", "token_dropout", "span_dropout")
 IGNORED_KEYS = re.compile("_|model_type|return_dict|output_|quantization_config|reference_compile|.*_implementation")
 """Beginnings of keys of config.json that choose an implementation, extra outputs or another number format."""
 LONGEST_WITH_SCORES = 512
-"""Tokens of the longest sequence whose attention keeps its scores on a CPU, where nothing is dropped: those of 4,096 tokens
-and 12 heads take 800 MB in a layer."""
+"""Tokens of the longest sequence whose attention keeps its scores on a CPU, where nothing is dropped: those of 4,096
+tokens and 12 heads take 800 MB in a layer."""
 NOT_OF_AN_ENCODER = frozenset(
     (
         "architectures",

@@ -1,4 +1,4 @@
-"""Encoders that transformers computes, and ModernBERT, from a folder of theirs through every stage to a release that it loads."""
+"""Other encoders and ModernBERT, from a folder of transformers through every stage to a release that it loads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from tests.tasks.downstream.texts.class_runs import _jobs_in_this_process, own_l
 from tests.tasks.downstream.texts.classification_checkout import CLASSES, NAME, values_of, write_texts
 from tests.tasks.downstream.texts.glue_checkout import run_stage
 from tests.tasks.pretraining.row_inputs import WORDS
-from tests.tasks.tiny_model import write_tokenizer
 from tests.tasks.trained_checkout import write_lock
 from tests.tasks.vocabulary.fast_tokenizers import save_fast_tokenizer
 
@@ -37,21 +36,18 @@ __all__ = ["_jobs_in_this_process"]
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 CONFIGS: dict[str, dict[str, Any]] = {
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
-    "modernbert": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3},
+    "modernbert": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
     "mpnet": {"pad_token_id": 1},
     "albert": {"embedding_size": 16},
 }
-TOKENIZERS = {"deberta-v2": "deberta", "mpnet": "mpnet", "albert": "albert"}
-"""Models with their own tokenizer (Unigram, or MPNet's special tokens); the others have BERT's WordPiece."""
+TOKENIZERS = {"deberta-v2": "deberta", "modernbert": "modernbert", "mpnet": "mpnet", "albert": "albert"}
+"""Models -> their own tokenizer (Unigram, byte-level, or MPNet's special tokens)."""
 
 
 def make_checkout(folder: Path, data: dict[str, Any], model_type: str) -> Path:
     """A checkout with a random model in `theirs`, whose word table is larger than its vocabulary, and its tokenizer."""
     (folder / "theirs").mkdir(parents=True)
-    if model_type in TOKENIZERS:
-        save_fast_tokenizer(TOKENIZERS[model_type], folder / "theirs")
-    else:
-        write_tokenizer(folder / "theirs", list(WORDS), 64)
+    save_fast_tokenizer(TOKENIZERS[model_type], folder / "theirs")
     return start_from(folder, values_of(data, finetune={"epochs": 6.0}), model_type)
 
 
@@ -131,7 +127,13 @@ def write_examples(path: Path, kind: str, count: int) -> list[tuple[list[str], i
 
 @pytest.mark.parametrize(
     ("kind", "family"),
-    [("squad", "roberta"), pytest.param("ner", "roberta", marks=pytest.mark.soak), ("ner", "xlm-roberta")],
+    [
+        ("squad", "roberta"),
+        pytest.param("ner", "roberta", marks=pytest.mark.soak),
+        ("ner", "xlm-roberta"),
+        ("squad", "modernbert"),
+        pytest.param("ner", "modernbert", marks=pytest.mark.soak),
+    ],
 )
 def test_answers_of_byte_level_and_unigram_tokenizers_are_the_text_that_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, family: str
@@ -168,4 +170,5 @@ def test_answers_of_byte_level_and_unigram_tokenizers_are_the_text_that_was_read
             answer = record["answer"]
             assert answer == ("  " + " ".join(words))[record["start"] : record["end"]] == answer.strip()
             right += answer == words[place]
-    assert right > 36
+    # ModernBERT's normal form joins the marks of one of the words, so that tokenizers places its end too late.
+    assert right > (30 if (kind, family) == ("squad", "modernbert") else 36)
