@@ -7,6 +7,7 @@ config.json, when a model folder is read or written. ipu_model/models/families h
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, Collection, Dict, Mapping, Tuple
@@ -104,6 +105,10 @@ class Family:
             fields["position_offset"] = fields["pad_id"] + 1
             fields["max_positions"] -= fields["position_offset"]
         return fields
+
+    def initial_spread(self, name: str, config: ModelConfig) -> Tuple[float, float]:
+        """Return the standard deviation of the initial numbers of a matrix, and how many of them they stay within."""
+        return config.initializer_range, math.inf
 
     def build(self, head: Any, config: ModelConfig, labels: int) -> Any:
         """Return a model with this head (models/head.py) and uninitialised weights."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import List, Optional
 
 import torch
@@ -26,7 +27,7 @@ def build_model(head: str, config: ModelConfig, labels: int = 0) -> nn.Module:
 
 
 def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[List[str]] = None) -> None:
-    """Initialise parameters as BERT does: weights normal(0, initializer_range), biases 0, LayerNorm 1 and 0.
+    """Initialise parameters: weights normal as Family.initial_spread says, biases 0, LayerNorm 1 and 0.
 
     Every parameter has its own generator, seeded by (seed, name): weights are the same on every runtime and do not
     depend on which other parameters are initialised.
@@ -48,7 +49,13 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[
             else:
                 digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
                 generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") % 2**63)
-                values = torch.empty(parameter.shape).normal_(0, config.initializer_range, generator=generator)
+                std, most = families.get_family(config.family).initial_spread(name, config)
+                if math.isinf(most):
+                    values = torch.empty(parameter.shape).normal_(0, std, generator=generator)
+                else:  # by the inverse of the normal distribution: torch 2.0 has trunc_normal_ without a generator
+                    edge = math.erf(most / math.sqrt(2))
+                    values = torch.empty(parameter.shape).uniform_(-edge, edge, generator=generator).erfinv_()
+                    values.mul_(std * math.sqrt(2)).clamp_(-most * std, most * std)
                 parameter.copy_(values)
         if only is None or WORDS in only:
             model.get_parameter(WORDS)[config.pad_id].zero_()  # as Hugging Face's padding_idx

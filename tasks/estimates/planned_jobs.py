@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.device_job import Job
-from tasks.models.model_folders import CONFIG, find_cached_folder, packs_rows, read_architecture
+from tasks.models.model_folders import CONFIG, find_cached_folder, keeps_settings, read_architecture
 from tasks.params.entries import TRAIN, Entry, entries, find_entry
 from tasks.params.schema import Params, apply_packing
 from tasks.pretraining.pretrain import make_pretrain_job
@@ -278,9 +278,9 @@ def planned_jobs(
 
 
 def _read_settings(params: Params, project: Path) -> dict[str, Any] | None:
-    """Return config.json of an encoder that transformers computes, beyond its sizes; None if it is not on this host."""
+    """Return config.json of an encoder with more in it than sizes; None if it is not on this host."""
     given = params.base_model
-    if packs_rows(params.model.family) or given.source == "none":
+    if not keeps_settings(params.model.family) or given.source == "none":
         return None
     folder = project / given.path if given.source == "folder" else None
     if folder is None and given.repository is not None:

@@ -115,6 +115,11 @@ def packs_rows(family: str) -> bool:
     return get_family(family).own
 
 
+def keeps_settings(family: str) -> bool:
+    """Return whether models of a family are computed from more of config.json than ModelConfig has fields for."""
+    return get_family(family).rotary or not get_family(family).own
+
+
 def read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of ModelConfig in the content of a supported model's config.json."""
     with translate_device_errors():

@@ -30,7 +30,7 @@ from ipu_model.core.files import sha256_of
 from tasks.rows.row_files import concatenate_ranges
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.vocabulary.fast_tokenizer import LibraryErrors, Template, read_template, trim_offsets
+from tasks.vocabulary.fast_tokenizer import LibraryErrors, Template, read_template
 from tasks.vocabulary.hub_tokenizer import FILES, TOKENIZER, VOCABULARY, read_tokenizer_folder
 
 if TYPE_CHECKING:
@@ -138,7 +138,6 @@ def _load(folder: Path, hashes: tuple[str, ...]) -> Tokenizer:
     found = read_tokenizer_folder(folder, True, str(folder))
     tokenizer = found.build_for_texts()
     template = read_template(tokenizer, str(folder))
-    trim_offsets(tokenizer)
     tokenizer.encode_special_tokens = True  # affects only tokens with a role: the others were added as ordinary tokens
     numbers = {name: tokenizer.token_to_id(content) for name, content in found.roles.items()}
     ids = {name: number for name, number in numbers.items() if number is not None}  # every role has one

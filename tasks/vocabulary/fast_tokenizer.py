@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer
 
 from ipu_model.core.files import write_json
 from tasks.stage.bounded import run_bounded
@@ -384,23 +384,11 @@ def _byte_levels(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield one
 
 
-def trim_offsets(tokenizer: Tokenizer) -> None:
-    """Let the characters of a byte-level token begin after the blank before its word.
-
-    The post-processor of RoBERTa does so; that of ModernBERT, a template alone, does not.
-    """
-    values = json.loads(tokenizer.to_str())
-    trims = any("trim_offsets" in one for one in _parts(values.get("post_processor"), "processors"))
-    for one in () if trims else _byte_levels(values):
-        prefix = one["add_prefix_space"]
-        tokenizer.post_processor = processors.ByteLevel(add_prefix_space=prefix, trim_offsets=True)
-
-
 def _set_prefix_space(values: Mapping[str, Any], prefix: bool) -> None:
     """Set add_prefix_space of a byte-level tokenizer, and of its post-processor, which adjusts the offsets."""
     byte_levels = list(_byte_levels(values))
-    others = _parts(values.get("post_processor"), "processors") if byte_levels else ()
-    for one in (*byte_levels, *others):
+    processors = _parts(values.get("post_processor"), "processors") if byte_levels else ()
+    for one in (*byte_levels, *processors):
         if "add_prefix_space" in one:
             one["add_prefix_space"] = prefix
 

@@ -18,7 +18,7 @@ from ipu_model.models.architecture import read_config
 from ipu_model.models.families import get_family
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import missing_parameters, read_model
-from ipu_model.models.modeling import build_model, is_exempt
+from ipu_model.models.modeling import build_model, initialise, is_exempt
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
@@ -178,3 +178,24 @@ def test_a_config_that_means_another_computation_is_refused(tmp_path: Path, chan
         read_config(path)
     assert str(error.value).startswith(f"{path}: ")
     assert reason in str(error.value)
+
+
+def test_copied_layers_keep_their_kind_of_attention(tmp_path: Path) -> None:
+    make_pair(tmp_path, "masked_lm", layer_types=[FULL, FULL, SLIDING, FULL])
+    fewer = read_model(tmp_path / "ours").for_layers(2).config
+    assert get_family("modernbert").write_values(fewer)["layer_types"] == [FULL, FULL]
+    assert [x.window for x in build_model("masked_lm", fewer).bert.encoder["layer"]] == [0, 0]
+
+
+def test_initial_weights_have_the_spread_of_those_of_transformers(tmp_path: Path) -> None:
+    values = {**SIZES, **TOKENS, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 500}
+    theirs = transformers.AutoModelForTokenClassification.from_config(transformers.ModernBertConfig(**values))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "modernbert", **values}))
+    config = read_config(tmp_path / "config.json")[0]
+    model = build_model("token_classification", config, 2)
+    initialise(model, config, 1)
+    expected = theirs.state_dict()
+    for name, ours in get_family("modernbert").to_theirs(model.state_dict()).items():
+        spread = expected[name].std().item() if ours.dim() > 1 else 0.0
+        assert ours.std().item() == pytest.approx(spread, rel=0.15), name
+        assert ours.abs().max() <= expected[name].abs().max() * 1.2

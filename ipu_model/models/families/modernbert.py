@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, List, Mapping, Tuple
 
 from ipu_model.core.errors import ConfigError
@@ -41,11 +42,24 @@ class ModernBert(Family):
         """Return the content of a config.json: that of the model it was read from, with the dropout of `config`."""
         stated = config.settings or {}
         values = {**FLAGS, **FREE, **stated, **super().write_values(config)}
+        layers, count = stated.get("num_hidden_layers", config.num_layers), config.num_layers
+        if layers != count:  # layers were copied (ModelFolder.for_layers): each stays as it was
+            kinds = [LOCAL if window else GLOBAL for _, window in list_layers(stated, layers)]
+            values["layer_types"] = [kinds[(number + 1) * layers // count - 1] for number in range(count)]
         if config.hidden_dropout != stated.get("mlp_dropout", 0.0):
             values["embedding_dropout"] = config.hidden_dropout
         if not {"layer_types", "rope_parameters"} & values.keys():  # older versions of transformers read these
             values.update({EVERY: 3, **dict(THETAS.values()), **stated})
         return values
+
+    def initial_spread(self, name: str, config: ModelConfig) -> Tuple[float, float]:
+        """Return what transformers takes: less for what is added to the residual and for the pooler."""
+        std = config.initializer_range
+        if name.startswith(("classifier.", "qa_outputs.")):
+            std = config.hidden_size**-0.5
+        elif name.endswith(".output.dense.weight") or ".pooler." in name:
+            std /= math.sqrt(2.0 * config.num_layers)
+        return std, (config.settings or {}).get("initializer_cutoff_factor") or 2.0
 
 
 def list_layers(values: Mapping[str, Any], count: int) -> List[Tuple[float, int]]:

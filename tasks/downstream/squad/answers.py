@@ -195,8 +195,15 @@ def best_answers(
     for index, start, end, score in zip(
         example[order].tolist(), starts.tolist(), ends.tolist(), scores[order].tolist(), strict=True
     ):
-        grouped[index].append(Answer(contexts[index][start:end], start, end, score, 0.0))
+        grouped[index].append(_cut_answer(contexts[index], start, end, score, 0.0))
     return [add_probabilities(answers) for answers in grouped]
+
+
+def _cut_answer(context: str, start: int, end: int, score: float, probability: float) -> Answer:
+    """Return a span of the context, without the blank that tokens of some tokenizers (ModernBERT's) begin with."""
+    text = context[start:end].strip(" ")
+    start += context[start:end].find(text)
+    return Answer(text, start, start + len(text), score, probability)
 
 
 def add_probabilities(answers: list[Answer]) -> list[Answer]:
@@ -269,7 +276,7 @@ def _candidates(
                 break
         worst = [(_widened(windows, words, window, int(first[n]), int(last[n])), n) for n in order[-1:]]
         for (begin, stop), index in (*distinct.items(), *worst):
-            yield Answer(context[begin:stop], begin, stop, float(scores[index]), float(scores[index]))
+            yield _cut_answer(context, begin, stop, float(scores[index]), float(scores[index]))
 
 
 def _null_answer(windows: SquadWindows) -> Answer:

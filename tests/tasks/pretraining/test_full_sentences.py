@@ -90,6 +90,7 @@ def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> 
         ("bert", "static", "BertForMaskedLM"),
         ("roberta", "dynamic", "RobertaForMaskedLM"),
         ("distilbert", "dynamic", "DistilBertForMaskedLM"),
+        ("modernbert", "dynamic", "ModernBertForMaskedLM"),
     ],
 )
 def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transformers(
