@@ -15,6 +15,9 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.families.modernbert import list_layers
 from ipu_model.models.layers import Attention, Dense, add_dropped, draw_mask_for, drop, make_norm, normalise
 
+ROTATED_AT_ONCE = 256
+"""Tokens whose numbers in fp32 stay in the cache of a core."""
+
 
 class RotaryAttention:
     """Attention of a batch whose queries and keys are rotated by their positions.
@@ -50,23 +53,42 @@ def rotate(values: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return turned.to(values.dtype)
 
 
+def _rotate_into(output: Tensor, values: Tensor, cosines: Tensor, sines: Tensor) -> None:
+    """Write `rotate` of values [T, A, D] to a tensor, in blocks whose numbers in fp32 stay in the cache of a CPU."""
+    rows = ROTATED_AT_ONCE if values.device.type == "cpu" else len(values)
+    for part in (slice(first, first + rows) for first in range(0, len(values), rows)):
+        (first, second), cos, sin = values[part].to(cosines.dtype).chunk(2, -1), cosines[part], sines[part]
+        wide = output[part] if output.dtype == cosines.dtype else torch.empty_like(values[part], dtype=cosines.dtype)
+        one, other = wide.chunk(2, -1)
+        torch.mul(first, cos, out=one).addcmul_(second, sin, value=-1)
+        torch.mul(second, cos, out=other).addcmul_(first, sin)
+        if wide.dtype != output.dtype:
+            output[part] = wide
+
+
 class _Rotate(torch.autograd.Function):
-    """Query, key and value [..., H] of their joint product [..., 3 H], the first two rotated."""
+    """Query, key and value [T, H] of their joint product [T, 3 H], the first two rotated."""
 
     @staticmethod
     def forward(ctx: Any, mixed: Tensor, cosines: Tensor, sines: Tensor, heads: int) -> Tuple[Tensor, ...]:
         ctx.save_for_backward(cosines, sines)
         ctx.heads = heads
-        query, key, value = mixed.chunk(3, -1)
-        turned = (rotate(x.unflatten(-1, (heads, -1)), cosines, sines).flatten(-2) for x in (query, key))
-        return (*turned, value.contiguous())
+        parts = mixed.unflatten(1, (3, heads, -1)).unbind(1)
+        results = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in parts]
+        for part, result in zip(parts[:2], results):
+            _rotate_into(result, part, cosines, sines)
+        results[2].copy_(parts[2])
+        return tuple(x.flatten(1) for x in results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tuple[Any, ...]:
         cosines, sines = ctx.saved_tensors
-        query, key, value = (x.unflatten(-1, (ctx.heads, -1)) for x in gradients)
-        turned = (rotate(x, cosines, -sines) for x in (query, key))
-        return torch.cat([x.flatten(-2) for x in (*turned, value)], -1), None, None, None
+        d_query, d_key, d_value = (x.unflatten(1, (ctx.heads, -1)) for x in gradients)
+        d_mixed = torch.empty(len(d_query), 3, *d_query.shape[1:], dtype=d_query.dtype, device=d_query.device)
+        for number, part in enumerate((d_query, d_key)):
+            _rotate_into(d_mixed[:, number], part, cosines, -sines)
+        d_mixed[:, 2] = d_value
+        return d_mixed.flatten(1), None, None, None
 
 
 class _Gate(torch.autograd.Function):
