@@ -199,3 +199,19 @@ def test_initial_weights_have_the_spread_of_those_of_transformers(tmp_path: Path
         spread = expected[name].std().item() if ours.dim() > 1 else 0.0
         assert ours.std().item() == pytest.approx(spread, rel=0.15), name
         assert ours.abs().max() <= expected[name].abs().max() * 1.2
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_recomputed_layers_learn_the_same_with_dropout(tmp_path: Path, precision: str) -> None:
+    rates = {"attention_dropout": 0.1, "mlp_dropout": 0.2, "embedding_dropout": 0.3, "classifier_dropout": 0.1}
+    weights = []
+    for recompute in (False, True):
+        folder = tmp_path / str(recompute)
+        _, model = make_pair(folder, "token_classification", **rates)
+        model.bert.recompute = recompute
+        batch = make_batch(folder, "token_classification", 2, 20)
+        runtime = TorchRuntime(model, "token_classification", 2, precision, optimizer_config(), seed=0)
+        losses = [runtime.train_step(batch, RATE).loss for _ in range(2)]
+        weights.append((losses, runtime.state_dict()))
+    assert weights[0][0] == weights[1][0]
+    assert all(torch.equal(x, weights[1][1][name]) for name, x in weights[0][1].items())
