@@ -148,7 +148,7 @@ def _detect_head(weights: Container[str], known: Container[str], architecture: s
         known: Weights that Podium's models have; not that of a decoder without bias, which is the word table alone.
     """
     for head in map(heads.get_head, reversed(heads.list_heads())):
-        has_none = head.weight not in known and architecture.endswith(head.suffix)
+        has_none = head.weight and head.weight not in known and architecture.endswith(head.suffix)
         if not head.labelled and (head.weight in weights or has_none):
             return head.name
     return ENCODER
