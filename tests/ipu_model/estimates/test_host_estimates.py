@@ -115,7 +115,8 @@ def test_a_peak_of_another_encoder_lies_below_the_bound_too(shape: Any, peak: fl
     job = dataclasses.replace(job, optimizer=optimizer_config(name="adamw"), checkpoint_every_minutes=0)
     [memory] = estimate_host(job, model, manifest).memory
     assert memory.total.low < peak * MIB < memory.total.high < 2 * peak * MIB
-    assert (memory.total.low > 0.2 * peak * MIB) == get_family(family).own
+    floor = 0.2 if family == "modernbert" else 0.4
+    assert (memory.total.low > floor * peak * MIB) == get_family(family).own
     albert = dataclasses.replace(model, family="albert", hidden_size=4096, intermediate_size=16384)
     assert estimate_host(job, albert, manifest, limit=8e9).verdict == TIGHT, "it is measured, not refused"
 

@@ -71,7 +71,7 @@ def test_every_kind_of_job_is_measured_without_its_rows_and_writes_nothing(
     kind: str, precision: str, tmp_path: Path
 ) -> None:
     manifest = manifest_alone(tmp_path, kind)
-    geometry = BatchGeometry(round(12 * manifest.packing_factor), 4)
+    geometry = BatchGeometry(round(12 * manifest.batch_factor), 4)
     job = make_job(
         tmp_path / "job",
         "pretrain" if kind == "pretrain" else "finetune",
