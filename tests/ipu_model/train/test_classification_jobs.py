@@ -74,7 +74,7 @@ def test_labels_and_heads_that_do_not_go_together_are_refused(tmp_path: Path) ->
         run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=["no", "yes"]))
     with pytest.raises(RowsError, match="has sequence_classification rows, but the job needs sequence_regression"):
         run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=["value"]))
-    with pytest.raises(ConfigError, match="question_answering or sequence_classification"):
+    with pytest.raises(ConfigError, match="question_answering or .*sequence_classification"):
         run_here(job_of(tmp_path, "finetune", tmp_path / "rows", head="pretraining", labels=None))
 
 
