@@ -87,7 +87,7 @@ bench: $(HOST)  ## compare speed with Hugging Face's Trainer; BENCH="--quick", "
 gpu:  ## measure this project on this host's GPU in nine minutes: tests, parity, speed compared with Trainer (docs/cuda.md); GPU="--seconds 300"
 	@"$${PODIUM_DEVICE_PYTHON:-python3}" -m bench.gpu $(GPU)
 
-test: $(HOST)  ## run what a change can break, in ten minutes on 2 cores; the long tests: make nightly
+test: $(HOST)  ## run what a change can break; the long tests: make nightly
 	@echo "test: all but make test-device-env and the long ones of make nightly"
 	@python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not faults and not soak" $(PYTEST_ARGS)
 

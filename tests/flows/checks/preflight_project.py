@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from flows.checks import preflight
+from flows.checks import device, preflight
 from flows.runs.run_request import resolve_request
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
@@ -42,6 +42,8 @@ def empty_clone(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "120")  # hosts of tests are busy
     monkeypatch.setenv("PODIUM_STAGE_KINDS", "cpu")
+    # Estimates of jobs have tests of their own (test_plan_command.py).
+    monkeypatch.setattr(preflight, "CHECKS", [check for check in preflight.CHECKS if check is not device.check_fit])
     return folder
 
 

@@ -68,7 +68,12 @@ def wanted(preset: str | None = None, *overrides: str, **choices: bool) -> RunRe
     return resolve_request(Path.cwd(), preset, overrides, name="of-a-test", **choices)
 
 
-@pytest.mark.parametrize("preset", list_preset_names(ROOT / "presets"))
+PRESETS = list_preset_names(ROOT / "presets")
+
+
+@pytest.mark.parametrize(
+    "preset", [*PRESETS[::2], *(pytest.param(one, marks=pytest.mark.soak) for one in PRESETS[1::2])]
+)
 def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset: str) -> None:
     """The finetune preset has no entry of its own, and so no job."""
     began = time.process_time()

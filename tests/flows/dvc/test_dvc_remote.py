@@ -64,6 +64,7 @@ def test_a_remote_that_was_moved_away_is_neither_made_again_nor_passed_over(toy_
     assert ran() == ["first", "second"]
 
 
+@pytest.mark.soak
 def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_removed(toy_project, tmp_path, monkeypatch):
     remote = tmp_path / "remote"
     with_remote(toy_project, remote)

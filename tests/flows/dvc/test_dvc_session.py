@@ -63,6 +63,7 @@ def test_a_full_disk_is_named_where_dvc_does_not_say_it(toy_project, monkeypatch
         repro("second", toy_project)
 
 
+@pytest.mark.soak
 def test_a_damaged_file_of_parameters_is_named_and_made_again(toy_project, ran):
     text = (toy_project / "dvc.yaml").read_text()
     read = text.replace("params: [downstream.squad.finetune.learning_rate]", "params: [data/first/facts.json: [size]]")

@@ -174,7 +174,11 @@ def last_error(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"PREFECT_HOME": "/dev/null/prefect"}, "Prefect cannot write to /dev/null/prefect. Set PREFECT_HOME"),
+        pytest.param(
+            {"PREFECT_HOME": "/dev/null/prefect"},
+            "Prefect cannot write to /dev/null/prefect. Set PREFECT_HOME",
+            marks=pytest.mark.soak,
+        ),
         ({"PREFECT_HOME": "/tmp/100%25"}, "cannot use a database in /tmp/100%25, because the path contains ? or %"),
     ],
     ids=["closed-home", "odd-home"],
@@ -189,7 +193,7 @@ def test_a_run_is_refused_in_one_sentence_that_names_the_variable(unchanged, var
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        ("a{x}b", 1, "because its path contains braces. Rename the folder"),
+        pytest.param("a{x}b", 1, "because its path contains braces. Rename the folder", marks=pytest.mark.soak),
         (os.fsdecode(b"caf\xe9"), 2, r"the project's path is not UTF-8: b'"),
     ],
     ids=["braces", "latin-1"],
@@ -281,7 +285,9 @@ DEPLOY, WORKER = ("-m", "flows", "deploy"), ("-m", "flows", "worker", "--pool", 
         pytest.param(
             RUN, f"{TEAM}PREFECT_LOGGING_LEVEL = 'LOUD'\n", "Input should be 'DEBUG', 'INFO'", marks=pytest.mark.soak
         ),
-        (DEPLOY, "profiles = 4  # PREFECT_API_URL\n", "Prefect cannot read its settings ("),
+        pytest.param(
+            DEPLOY, "profiles = 4  # PREFECT_API_URL\n", "Prefect cannot read its settings (", marks=pytest.mark.soak
+        ),
         pytest.param(WORKER, TEAM, "does not answer", marks=pytest.mark.soak),
     ],
     ids=["run-no-toml", "run-no-level", "deploy-no-tables", "worker-dead-server"],

@@ -183,6 +183,7 @@ def run_measurement(path: Path) -> Dict[str, Any]:
     return {"code": done.returncode, **last}
 
 
+@pytest.mark.soak
 def test_the_entry_point_measures_and_says_what_is_wrong_with_a_job(tmp_path: Path) -> None:
     manifest_alone(tmp_path, "sequence_classification")
     job = make_job(

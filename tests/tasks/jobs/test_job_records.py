@@ -76,6 +76,7 @@ def test_a_job_enters_what_it_took_next_to_what_was_estimated(tmp_path: Path, ke
     assert str(kept) in said.stderr
 
 
+@pytest.mark.soak
 def test_a_ledger_that_cannot_be_written_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state").write_text("a file, where a folder should be")
     monkeypatch.setenv(ledger.LEDGER, str(tmp_path / "state" / "ledger.json"))
@@ -103,9 +104,10 @@ def test_a_measurement_needs_no_rows_and_leaves_nothing(
         measure(job, rows)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("total", "raised"),
-    [(MEGABYTES, OutOfMemory), pytest.param(4 * MEGABYTES, NotMeasured, marks=pytest.mark.soak)],
+    [(MEGABYTES, OutOfMemory), (4 * MEGABYTES, NotMeasured)],
 )
 def test_what_needs_more_memory_than_there_is_is_stopped_and_said(
     total: int, raised: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -144,6 +144,7 @@ run_main(lambda: print(gc.get_freeze_count(), GxValidator() and gc.get_freeze_co
 """
 
 
+@pytest.mark.soak
 def test_python_looks_for_garbage_neither_among_what_a_judge_loads_nor_at_the_end_of_a_stage():
     done = subprocess.run(
         [sys.executable, "-c", NO_GARBAGE], capture_output=True, text=True, check=True, timeout=120, cwd=ROOT
