@@ -67,7 +67,7 @@ class PlanView:
         """Time of the whole run, and the memory of its largest job, as far as known."""
         found = self.found
         timed = any(job.seconds is not None for job in found.running)
-        parts = [f"about {format_seconds(found.seconds.likely)}"] if timed else ["time unknown without --measure"]
+        parts = [f"about {format_seconds(found.seconds.likely)}"] if timed else ["time not measured (--measure)"]
         if largest := max((one.estimates[0] for one in self.jobs if one.estimates), key=_likely_total, default=None):
             parts.append(f"{format_memory(largest)} of memory")
         if timed and found.unknown:

@@ -94,7 +94,7 @@ def test_the_page_of_the_documents_shows_what_is_said() -> None:
     page = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^podium plan (.*) --page plan.html$", page, re.MULTILINE)
     said = plan(*command.split())
-    for part in re.findall(r"```text\n(device job.*?)```", page, re.DOTALL)[0].split("...\n"):
+    for part in re.findall(r"```text\n(about.*?)```", page, re.DOTALL)[0].split("...\n"):
         assert part in said
 
 

@@ -149,7 +149,7 @@ def test_a_stage_of_which_half_is_in_the_lock_removes_nothing(project, outs):
 @pytest.mark.parametrize("words", [("--set", "pretrain.enabled=false"), ("--preset", "small-files")])
 def test_parameters_of_one_run_are_refused_as_the_plan_is_of_params_yaml(project, words):
     before = everything(project)
-    with pytest.raises(ParamsError, match="--write uses params.yaml only: leave out --preset, --set and --name"):
+    with pytest.raises(ParamsError, match="--write uses params.yaml only: leave out RUN, --preset, --set and --name"):
         write(*words)
     assert everything(project) == before
 

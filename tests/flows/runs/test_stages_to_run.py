@@ -92,6 +92,7 @@ def test_the_parts_are_those_that_the_table_names_and_the_kinds_of_entries():
         "all",
         "pretraining",
         "squad",
+        "pairs",
         "ner",
         "classification",
         "glue",

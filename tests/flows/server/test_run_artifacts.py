@@ -239,9 +239,9 @@ def test_the_form_offers_presets_and_explains_every_parameter():
     preset = schema["preset"]
     assert (preset["type"], preset["default"], preset["enum"][0]) == ("string", "params.yaml", "params.yaml")
     assert {"bert", "finetune"} <= set(preset["enum"])
-    parts = ["all", "pretraining", "finetuning", "classification", "glue", "ner", "squad"]
+    parts = ["all", "pretraining", "finetuning", "classification", "glue", "ner", "pairs", "squad"]
     assert schema["part"]["enum"] == parts
-    assert schema["kind"]["enum"] == ["none", "classification", "glue", "ner", "squad"]
+    assert schema["kind"]["enum"] == ["none", "classification", "glue", "ner", "pairs", "squad"]
     assert schema["overrides"]["items"] == {"type": "string", "default": ""}, "an item that is added is not null"
     assert not [name for name, one in schema.items() if "anyOf" in one], "a field that may be null is shown as two"
     for name, one in schema.items():

@@ -72,7 +72,9 @@ def test_stages_that_need_each_other_are_refused_by_name():
 
 def test_every_stage_comes_after_what_it_needs_and_dvc_sees_the_same_graph(tmp_path):
     """DVC itself is asked: its edges, and no more than those that help is taken up next to."""
-    write_parameters(tmp_path, parameter_values(everything()))
+    values = parameter_values(everything())
+    del values["downstream"]["search"]  # of a kind that does not run on IPUs, as these parameters do
+    write_parameters(tmp_path, values)
     (tmp_path / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
     (tmp_path / ".dvc").mkdir()
     (tmp_path / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
