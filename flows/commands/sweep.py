@@ -31,6 +31,8 @@ from tasks.stage.errors import ParamsError
 if TYPE_CHECKING:  # it takes 0.2 s to import, so functions import what they call
     from optuna.distributions import BaseDistribution
 
+HELD_OUT_FRACTION = 0.1
+"""Share of the training examples on which recipes are compared, unless the parameters have another."""
 SEEDS_HELP = "runs per recipe, with different seeds; the gate evaluates all of the best recipe"
 NEVER = 10**9
 """Interval of evaluations, in updates, that leaves only the evaluation after the last update."""
@@ -177,10 +179,13 @@ def _start_sweep(
 
     key, trials = f"{training.section}.evaluate_every_updates", args["trials"]
     values = flatten_keys(resolve({}, preset, overrides))
-    if not values[f"{training.rows}.held_out_fraction"]:  # the development set must not decide the choice
-        raise ParamsError(
-            "a sweep needs held-out rows to compare recipes, but there are none: pass --set "
-            f"{training.rows}.held_out_fraction=0.1"
+    held_out = f"{training.rows}.held_out_fraction"
+    if not values[held_out]:  # the development set must not decide the choice
+        if any(str(one).startswith(f"{held_out}=") for one in overrides):
+            raise ParamsError(f"a sweep compares recipes on held-out rows: set {held_out} above 0, such as 0.1")
+        overrides.append(Setting(held_out, HELD_OUT_FRACTION))
+        streams.note(
+            f"{held_out}: {HELD_OUT_FRACTION}, to compare recipes on examples that no trial learns", ""
         )
     if trials is not None and not any(str(one).startswith(f"{key}=") for one in overrides):
         overrides.append(Setting(key, EVALUATION_SHARE))

@@ -301,12 +301,22 @@ def _run_trial(
         return sweep.trials is not None and enter_scores(trial, live, sweep.training.read_scores(root, figure))
 
     if not is_hopeless():  # an interrupted one may be
-        _run(sweep.command(trial, "--to", sweep.training.stage), project, say, is_hopeless)
+        code = _run(sweep.command(trial, "--to", sweep.training.stage), project, say, is_hopeless)
+        if code == FAILED and _failed_before_training(sweep, trial, project, root):
+            raise SystemExit(code)
     if (figures := sweep.training.read_held_out(root)) is not None:
         trial.state, trial.held_out, trial.score = COMPLETE, figures, held_out_score(figures)[1]
         trial.scores = sweep.training.read_scores(root, figures["judged_by"])
     elif trial.state != PRUNED:
         trial.state = "failed"
+
+
+def _failed_before_training(sweep: Sweep, trial: Trial, project: Path, root: Path) -> bool:
+    """Return whether all trials would fail, as this one did before its training."""
+    ended, kind = report.read_report(project, root), sweep.training.stage.partition("@")[0]
+    shared = all(one.name.startswith(tuple(sweep.training.places)) for one in sweep.training.settings(trial.values))
+    failed = [one.name.partition("@")[0] for one in ended.stages if one.status == "failed"] if ended else []
+    return shared and kind not in failed
 
 
 def _score(trial: Trial) -> float:

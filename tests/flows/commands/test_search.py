@@ -155,7 +155,7 @@ def test_values_that_cannot_be_searched_are_refused(args: dict[str, Any], messag
         (["--trials", "3", "--epochs", "2..4", "--seeds", "2"], "--seeds repeats every recipe"),
         (
             ["--trials", "3", "--epochs", "2..4", "--set", "downstream.ner.rows.held_out_fraction=0.0"],
-            "pass --set downstream.ner",
+            "set downstream.ner.rows.held_out_fraction above 0",
         ),
     ],
 )

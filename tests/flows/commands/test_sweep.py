@@ -21,6 +21,7 @@ from flows.cli import cli
 from flows.commands.sweep_runs import Sweep, Training, Trial, _run, run_sweep, write_seed_scores
 from flows.runs import checkout
 from flows.runs.listing import SWEEPS
+from flows.runs.report import RunReport, StageRecord
 from flows.runs.run_params import require_same_params
 from ipu_model.core.files import write_json
 from tasks.downstream.gate.gate import gate
@@ -60,10 +61,14 @@ def test_a_member_of_a_sweep_does_not_say_what_is_next(tmp_path: Path) -> None:
 
 
 def ended(
-    project: Path, monkeypatch: pytest.MonkeyPatch, scores: dict[str, dict[str, Any]], job: str = "squad-finetune"
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scores: dict[str, dict[str, Any]],
+    job: str = "squad-finetune",
+    failed: str = "finetune@squad",
 ) -> tuple[list[list[str]], list[Any]]:
-    """Runs that are not made: those with scores leave their figures, the others fail; their commands, and where the
-    scores of other seeds would have been written."""
+    """Runs that are not made: those with scores leave their figures, the others fail in the stage `failed`, or before
+    the first; their commands, and where the scores of other seeds would have been written."""
     ran: list[list[str]] = []
     others: list[Any] = []
 
@@ -71,6 +76,8 @@ def ended(
         ran.append(command)
         name = command[command.index("--name") + 1]
         if name not in scores:
+            if failed:
+                RunReport(f"{artifacts.CHECKOUTS}/{name}", stages=[StageRecord(failed, "failed", 1.0)]).save(where)
             return 1
         folder = checkout.checkout_folder(where, name)
         write_json(folder / artifacts.metrics_file(job), {"held_out": scores[name]})
@@ -173,6 +180,16 @@ def test_a_sweep_of_which_no_run_ends_has_failed(tmp_path: Path, monkeypatch: py
     ended(tmp_path, monkeypatch, {})
     with pytest.raises(PodiumError, match="none of the 4 runs finished"):
         run_sweep(SWEEP, tmp_path, lambda text: None)
+
+
+@pytest.mark.parametrize("failed", ["examples@squad", ""])
+def test_a_failure_that_all_trials_share_ends_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: str
+) -> None:
+    ran, _ = ended(tmp_path, monkeypatch, {}, failed=failed)
+    with pytest.raises(SystemExit):
+        run_sweep(SWEEP, tmp_path, lambda text: None)
+    assert len(ran) == 1
 
 
 @pytest.fixture
