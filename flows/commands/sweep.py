@@ -184,9 +184,7 @@ def _start_sweep(
         if any(str(one).startswith(f"{held_out}=") for one in overrides):
             raise ParamsError(f"a sweep compares recipes on held-out rows: set {held_out} above 0, such as 0.1")
         overrides.append(Setting(held_out, HELD_OUT_FRACTION))
-        streams.note(
-            f"{held_out}: {HELD_OUT_FRACTION}, to compare recipes on examples that no trial learns", ""
-        )
+        streams.note(f"{held_out}: {HELD_OUT_FRACTION}, to compare recipes on examples that no trial learns", "")
     if trials is not None and not any(str(one).startswith(f"{key}=") for one in overrides):
         overrides.append(Setting(key, EVALUATION_SHARE))
     elif values[key] is None:

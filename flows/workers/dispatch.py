@@ -18,8 +18,14 @@ from typing import Any, cast
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterKey,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, State, WorkPoolStatus
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, TerminationSignal
 from prefect.states import Cancelled, Cancelling
@@ -35,7 +41,7 @@ from flows.server.stage_tasks import PAUSED_STATE
 from flows.workers import reports, stage_flow
 from ipu_model.core.files import read_json
 from tasks.plan.plan_file import Plan, read_plan
-from tasks.plan.stage_kinds import AUTO
+from tasks.plan.stage_kinds import AUTO, KINDS
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 from tasks.stage.process import Say
@@ -220,15 +226,34 @@ def _is_complete(state: State) -> bool:
 
 
 def resolve_queues(runtime: str, cpu_queue: str, device_queue: str | None) -> tuple[Queue, Queue]:
-    """Return the queues of CPU stages and of device stages; the default of the latter is `<runtime>/default`.
+    """Return the queues of CPU stages and of device stages.
+
+    The latter is by default `<runtime>/default`; with runtime auto, that of the only pool of accelerators that has
+    workers, or cpu/default if none has.
 
     Raises:
         ParamsError: a queue is invalid, or the device queue cannot be derived.
     """
-    if device_queue is None and runtime == AUTO:
-        raise ParamsError("device.runtime=auto does not select a pool; set device_queue, for example ipu/pod-a")
-    cpu = Queue.parse(cpu_queue, "cpu_queue")
-    return cpu, Queue.parse(device_queue or f"{runtime}/default", "device_queue")
+    if device_queue is None:
+        device_queue = f"{find_device_pool() if runtime == AUTO else runtime}/default"
+    return Queue.parse(cpu_queue, "cpu_queue"), Queue.parse(device_queue, "device_queue")
+
+
+def find_device_pool() -> str:
+    """Return the pool for device stages with runtime auto, from the pools that have workers now.
+
+    Raises:
+        ParamsError: no pool has one, or several pools of accelerators have.
+    """
+    with get_client(sync_client=True) as client:
+        named = WorkPoolFilter(name=WorkPoolFilterName(any_=list(KINDS)))
+        found = client.read_work_pools(work_pool_filter=named)
+    online = sorted(pool.name for pool in found if pool.status == WorkPoolStatus.READY)
+    pools = [name for name in online if name != "cpu"] or online
+    if len(pools) != 1:
+        which = f"the pools {' and '.join(pools)} have workers" if pools else "no pool has workers"
+        raise ParamsError(f"device.runtime=auto: {which}; set device_queue, for example {(*pools, 'cpu')[0]}/default")
+    return pools[0]
 
 
 def group_by_queue(plan: Sequence[str], known: Plan, cpu: Queue, device: Queue) -> Iterator[tuple[Queue, list[str]]]:

@@ -56,6 +56,26 @@ def test_pools_that_are_there_keep_what_they_are_and_get_the_template(client, sa
     assert kept.base_job_template == client.read_work_pool("ipu").base_job_template == deploy.TEMPLATE
 
 
+@pytest.mark.parametrize(
+    ("pools", "chosen"),
+    [
+        (["cpu"], "cpu"),
+        (["cpu", "ipu"], "ipu"),
+        ([], "no pool has workers; set device_queue, for example cpu/default"),
+        (["cuda", "ipu"], "the pools cuda and ipu have workers; set device_queue, for example cuda/default"),
+    ],
+)
+def test_the_device_pool_of_runtime_auto_is_the_one_with_workers(client, said, pools, chosen):
+    deploy.create_pools(client, said.append)
+    for pool in pools:
+        client.send_worker_heartbeat(pool, "here")
+    if " " not in chosen:
+        assert dispatch.resolve_queues("auto", "cpu/default", None)[1] == Queue(chosen, "default")
+        return
+    with pytest.raises(ParamsError, match=chosen):
+        dispatch.resolve_queues("auto", "cpu/default", None)
+
+
 def test_a_pool_with_a_template_of_somebodys_own_keeps_it_and_deploy_says_so(client, said):
     theirs = {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}}}}
     client.create_work_pool(WorkPoolCreate(name="cpu", type="process", base_job_template=theirs))

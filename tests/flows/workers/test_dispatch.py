@@ -50,8 +50,6 @@ def test_consecutive_stages_of_one_queue_travel_together():
 def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
     assert resolve_queues("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
     assert resolve_queues("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
-    with pytest.raises(ParamsError, match="device.runtime=auto does not select a pool"):
-        resolve_queues("auto", "cpu/default", None)
     with pytest.raises(ParamsError, match="cpu_queue='cpu': must be pool/queue"):
         resolve_queues("cpu", "cpu", None)
 
