@@ -119,6 +119,7 @@ NOT_RUN = {
     "git clone ... /srv/podium && cd /srv/podium && make setup": OWN_SHELL,
     "export PREFECT_API_URL=http://127.0.0.1:4200/api": OWN_SHELL,
     "podium deploy --queue ipu/pod-a --queue ipu/pod-b": SERVER,
+    "podium deploy --alarm slack-webhook/team": "a block of your own; tests/flows/workers/test_deploy.py has a webhook",
     "systemctl enable --now podium-worker@data podium-worker@flows": OWN_SHELL,
     "systemctl stop podium-worker@pod-a": OWN_SHELL,
     "PODIUM_STAGE_KINDS=ipu podium --project /srv/podium worker --pool ipu --queue pod-a": SERVER,
@@ -127,6 +128,7 @@ NOT_RUN = {
     "prefect deployment run podium/finetune-and-release --params "
     '\'{"overrides": ["downstream.squad.finetune.learning_rate=5e-5"]}\'': SERVER,
     "podium run --on-workers --device-queue ipu/pod-a": SERVER,
+    "prefect block create slack-webhook": "needs a browser: the page of the server that creates a block",
     "prefect work-pool pause ipu": SERVER,
     "prefect flow-run ls --state RUNNING": SERVER,
     "prefect work-pool resume ipu": SERVER,

@@ -1,6 +1,6 @@
 """Set up a Prefect server for runs on workers: pools, queues, the automation, and the deployments of prefect.yaml.
 
-    podium deploy [--queue ipu/pod-a ...]
+    podium deploy [--queue ipu/pod-a ...] [--alarm slack-webhook/team ...]
 
 The command may be repeated at any time, from any checkout: existing objects stay, and deployments are updated. The
 server may be shared: every change is reported, and no runs but Podium's are affected.
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -21,13 +22,14 @@ from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName, WorkPoolFilter, WorkPoolFilterName
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.events.actions import ChangeFlowRunState
+from prefect.events.actions import ChangeFlowRunState, SendNotification
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.workers.process import ProcessWorker
 
 from flows.checks.server import require_server
 from flows.runs.checkout import require_project
+from flows.server.stage_tasks import PAUSED_STATE
 from flows.workers.dispatch import Queue
 from flows.workers.stage_flow import FLOW_NAME
 from ipu_model.core.files import write_text
@@ -53,6 +55,9 @@ WATCH_TAG = "podium-watched"
 """Tag of every deployment in prefect.yaml, and of all its runs."""
 RESTART_TAG = "podium-sent-again"
 """Tag of the deployments in prefect.yaml whose runs send stages: crashed ones are scheduled again."""
+ALARM = "podium-alarm"
+ALARMING = ("Failed", "Crashed", "Rejected", PAUSED_STATE)
+"""Names of the states of a run that call someone."""
 
 
 def create_pools(client: SyncPrefectClient, say: Say) -> None:
@@ -137,6 +142,51 @@ def lost_run_automation(silent_for: timedelta = HEARTBEAT_LIMIT) -> AutomationCo
     )
 
 
+def alarm_automation(blocks: Sequence[UUID]) -> AutomationCore:
+    """Return the automation that notifies through these blocks of every run that is not going on.
+
+    It matches runs of the flow `podium` however they were started; their stages on workers are runs of another flow.
+    """
+    subject, body = "Podium: {{ flow_run.name }} is {{ flow_run.state.name | lower }}", "{{ flow_run.state.message }}"
+    return AutomationCore(
+        name=ALARM,
+        description="A run of Podium failed, was rejected by its gate, paused, or lost its host.",
+        trigger=EventTrigger(
+            posture=Posture.Reactive,
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.role": "flow", "prefect.resource.name": "podium"},
+            for_each={"prefect.resource.id"},
+            expect={f"prefect.flow-run.{state}" for state in ALARMING},
+            threshold=1,
+        ),
+        actions=[
+            SendNotification(block_document_id=block, subject=subject, body=f"{body}\n{{{{ flow_run | ui_url }}}}")
+            for block in blocks
+        ],
+    )
+
+
+def find_block(client: SyncPrefectClient, text: str) -> UUID:
+    """Return the id of the block named `type/name`.
+
+    Raises:
+        ParamsError: the server has none, or it cannot notify anyone.
+    """
+    kind, _, name = text.partition("/")
+    try:
+        found = client.read_block_document_by_name(name, kind)
+    except ObjectNotFound:
+        raise ParamsError(
+            f"--alarm {text}: the Prefect server has no such block. `prefect block ls` lists them, as TYPE/NAME"
+        ) from None
+    capabilities = found.block_schema.capabilities if found.block_schema is not None else []
+    if "notify" not in capabilities:
+        raise ParamsError(
+            f"--alarm {text}: this block cannot notify: create one such as slack-webhook or sendgrid-email"
+        )
+    return found.id
+
+
 def create_automation(client: SyncPrefectClient, automation: AutomationCore, say: Say) -> None:
     """Create an automation, or replace the one of its name; duplicates are deleted."""
     found = client.read_automations_by_name(automation.name)
@@ -183,13 +233,14 @@ def _read_options(deployment: DeploymentResponse) -> dict[str, Any]:
     return {} if options is None else options.model_dump(mode="json", exclude_none=True)
 
 
-def deploy(project: Path, queues: Sequence[Queue], say: Say) -> None:
+def deploy(project: Path, queues: Sequence[Queue], say: Say, alarms: Sequence[str] = ()) -> None:
     """Create missing objects on the server in PREFECT_API_URL, and update the others.
 
     Args:
         project: the folder with prefect.yaml.
         queues: queues of pods, each limited to one run; the queue `default` of each device pool is always included.
         say: receives one line per change.
+        alarms: blocks that notify of runs that fail, as `type/name`; none: an existing automation stays.
 
     Raises:
         PodiumError: no server is set, it has a pool of another type, a queue is not in one of Podium's pools, or
@@ -200,6 +251,7 @@ def deploy(project: Path, queues: Sequence[Queue], say: Say) -> None:
     require_server()
     require_project(project)
     with get_client(sync_client=True) as client:
+        blocks = [find_block(client, text) for text in alarms]
         create_pools(client, say)
         for kind in KINDS:
             if kind != "cpu":
@@ -207,5 +259,7 @@ def deploy(project: Path, queues: Sequence[Queue], say: Say) -> None:
         for queue in queues:
             create_queue(client, queue, say, explicit=True)
         create_automation(client, lost_run_automation(), say)
+        if blocks:
+            create_automation(client, alarm_automation(blocks), say)
         update_deployments(client, project, say)
     say("the deployments of prefect.yaml are up to date")

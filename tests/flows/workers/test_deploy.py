@@ -1,8 +1,16 @@
 """What `deploy` does on a server that others use as well: their pools, queues and limits; its own automation."""
 
+import contextlib
+import http.server
+import json
+import subprocess
+import sys
+import threading
 from datetime import timedelta
 
 import pytest
+from prefect.blocks.notifications import CustomWebhookNotificationBlock
+from prefect.blocks.system import Secret
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.events.schemas.automations import EventTrigger
@@ -13,6 +21,7 @@ from prefect.workers.process import ProcessWorker
 from flows.workers import deploy, dispatch, worker
 from flows.workers.dispatch import Queue
 from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tests.flows.workers.worker_hosts import Server, wait_until
 from tests.places import ROOT
 
 PREFECTS_OWN = ProcessWorker.get_default_base_job_template()
@@ -193,3 +202,79 @@ def test_a_conflict_marker_is_named_with_its_file(client, said, tmp_path):
     (tmp_path / "prefect.yaml").write_text("<<<<<<< HEAD\nname: podium\n=======\nname: ours\n>>>>>>> theirs\n")
     with pytest.raises(InputError, match=r"(?s)prefect.yaml is not YAML: .*line 2"):
         deploy.update_deployments(client, tmp_path, said.append)
+
+
+@contextlib.contextmanager
+def webhook():
+    """A server on loopback: its address, and the bodies that were posted to it."""
+    received = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):  # noqa: N802
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", received
+        server.shutdown()
+
+
+def save_block(url):
+    text = {"text": "{{subject}} | {{body}}"}
+    block = CustomWebhookNotificationBlock(name="team", url=url, json_data=text, allow_private_urls=True)
+    block.save("team", overwrite=True)
+
+
+RUNS = """
+from prefect import flow
+from prefect.states import Completed, Failed
+
+STATES = [Failed(name="Rejected", message="F1 is below 80"), Failed(message="no space"), Completed(name="Paused")]
+
+@flow(name="podium")
+def podium(number):
+    return STATES[number] if number < len(STATES) else "finished"
+
+@flow(name="podium-stages")
+def stages():
+    return Failed(message="the flow podium reports this too")
+
+stages(return_state=True)
+for number in (3, 0, 1, 2):
+    podium.with_options(flow_run_name=f"run-{number}")(number, return_state=True)
+"""
+
+
+def test_a_run_that_is_rejected_fails_or_pauses_calls_someone(tmp_path, said):
+    server = Server(tmp_path / "server")
+    try:
+        with temporary_settings({PREFECT_API_URL: server.url}), webhook() as (url, received):
+            save_block(url)
+            with get_client(sync_client=True) as client:
+                block = deploy.find_block(client, "custom-webhook/team")
+                deploy.create_automation(client, deploy.alarm_automation([block]), said.append)
+            subprocess.run([sys.executable, "-c", RUNS], check=True, env=server.environment())
+            wait_until(lambda: len(received) == 3, "three notifications", alive=server.process)
+    finally:
+        server.stop()
+    texts = sorted(one["text"] for one in received)
+    heads = [
+        "Podium: run-0 is rejected | F1 is below 80\n",
+        "Podium: run-1 is failed | no space\n",
+        "Podium: run-2 is paused | \n",
+    ]
+    assert [text.startswith(head) for text, head in zip(texts, heads, strict=True)] == [True] * 3, texts
+    assert "/runs/flow-run/" in texts[0]
+
+
+def test_an_alarm_needs_a_block_that_notifies(client):
+    Secret(value="x").save("key", overwrite=True)
+    with pytest.raises(ParamsError, match="has no such block"):
+        deploy.find_block(client, "slack-webhook/team")
+    with pytest.raises(ParamsError, match="this block cannot notify"):
+        deploy.find_block(client, "secret/key")
