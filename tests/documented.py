@@ -48,6 +48,7 @@ HUB = "loads from or sends to the public Hub; tests do the same with a local ser
 OWN_SHELL = "a setting of the user's shell, or of a host that is not this one"
 SERVER = "needs a Prefect server and hosts of a team; tests/flows/workers/test_workers.py has a team on loopback"
 SIGNED = "needs a signed release; tests/tasks/release/test_signing.py verifies some"
+CONTAINERS = "needs Docker, Slurm or Kubernetes; tests/test_deployment.py runs the steps and the script"
 SERVES = "needs Docker and the image of a server"
 MEASURES = "measures this host for minutes to hours"
 
@@ -93,6 +94,16 @@ NOT_RUN = {
     """-d '{"inputs": "A fine film.", "truncate": true}'""": SERVES,
     'docker run -p 8000:8000 -v "$PWD/models":/models nvcr.io/nvidia/tritonserver:VERSION-py3 '
     "tritonserver --model-repository /models": SERVES,
+    "docker build -f deploy/Dockerfile --build-arg TORCH=cpu -t podium .": CONTAINERS,
+    'docker run --rm -v podium-runs:/srv/podium/runs -v "$PWD/my-files":/data:ro podium finetune classification '
+    "--model /data/encoder --train /data/train.csv --name reviews": CONTAINERS,
+    "docker compose -f deploy/compose.yaml --env-file deploy/.env up --build --detach": CONTAINERS,
+    "docker compose -f deploy/compose.yaml --env-file deploy/.env run --rm cpu run --on-workers": CONTAINERS,
+    "sbatch --gpus=1 --time=04:00:00 deploy/podium.sbatch finetune squad --model my-bert --train train.json "
+    "--name answers": CONTAINERS,
+    "kubectl create secret generic podium --from-env-file=podium.env": CONTAINERS,
+    "kubectl create secret generic podium-dvc --from-file=.dvc/config.local": CONTAINERS,
+    "kubectl apply -f deploy/kubernetes.yaml": CONTAINERS,
     "source <sdk>/enable": IPUS,
     "vipu create partition pod-a --size 16 --reconfigurable": IPUS,
     "export IPUOF_VIPU_API_HOST=10.1.3.101 IPUOF_VIPU_API_PARTITION_ID=pod-a": IPUS,
