@@ -72,6 +72,7 @@ QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
     "--cpu-queue", default=CPU_QUEUE, show_default=True, metavar="POOL/QUEUE", help="queue for all other stages"
 )
 @click.option("--device-queue", metavar="POOL/QUEUE", help="queue for training and prediction")
+@click.option("--started-by", hidden=True, help="command line that starts this run, for its record")
 @options.force_option
 @options.json_option
 @options.verbose_option
@@ -83,9 +84,11 @@ def command(ctx: click.Context, as_json: bool, verbose: bool, no_publish: bool, 
             raise click.UsageError("--like takes the parameters of a run: leave out --preset", ctx)
         asked |= run_params.copy_params(project, like, asked["overrides"], asked["name"])
     options.warn_unread_params(project, asked["preset"] if like is None else None)
-    queues = {name: asked.pop(name) for name in ("cpu_queue", "device_queue")}
+    others = {name: asked.pop(name) for name in ("cpu_queue", "device_queue")}
+    if (command_line := asked.pop("started_by")) is not None:
+        others["command"] = command_line
     request = resolve_request(project, **asked, publish=publish)
-    execute_run(request, as_json, verbose, publish=publish, **queues)
+    execute_run(request, as_json, verbose, publish=publish, **others)
 
 
 def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any) -> None:

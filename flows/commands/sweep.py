@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flows.commands import finetune, options, pretrain
-from flows.commands.project import enter_project
+from flows.commands.project import CommandContext, enter_project
 from flows.commands.sweep_runs import Sweep, Training, run_sweep
 from flows.runs import locks
 from flows.runs.stopping import Interrupted, stop
@@ -197,7 +197,9 @@ def _start_sweep(
     words = tuple(map(str, overrides))
     name = args["name"] or "sweep-" + hashlib.sha256(json.dumps([words, space], default=str).encode()).hexdigest()[:8]
     queue = ["--device-queue", args["device_queue"]] if args["device_queue"] else []
-    more = ("--verbose",) if args["verbose"] else ()
+    context = click.get_current_context().find_object(CommandContext)
+    started_by = () if context is None or context.command_line is None else ("--started-by", context.command_line)
+    more = (*started_by, *(("--verbose",) if args["verbose"] else ()))
     sent = ("--on-workers", *queue) if args["on_workers"] else ()
     sweep = Sweep(name, training, preset, words, space, more, sent, trials, seed)
     ends = {name: getattr(one, "choices", None) or (one.low, one.high) for name, one in space.items()}

@@ -43,7 +43,6 @@ def push_again_and_restore(case: Case, pictures: Pictures) -> None:
     shutil.copy2(case.project / ".dvc" / "config.local", elsewhere / ".dvc" / "config.local")
     shutil.copy2(case.project / "dvc.lock", elsewhere / "dvc.lock")
     other = Case(elsewhere, case.home / "other-home", case.api_url)
-    other.home.mkdir()
     done = other.run("-m", "dvc", "repro", "--pull", "gate@squad")
     assert done.returncode == 0, done.stdout
     ran = [line for line in done.stdout.splitlines() if line.startswith("Running stage") and "gate@squad" not in line]

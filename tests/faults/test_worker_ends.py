@@ -26,12 +26,12 @@ def team(tmp_path_factory):
 
 @pytest.fixture
 def worker(team, request):
-    """A host with a worker, which gives a stage 20 s to end in place of 10 minutes; a parameter in place of TOLD_S."""
+    """A host with a worker, which gives a stage 20 s to end, not 10 minutes; a parameter in place of END_REPORT_S."""
     host = team.hosts["worker"]
     told = getattr(request, "param", 50.0)
     for name, line, other in (
-        ("stopping", "PATIENCE_S = 600\n", "PATIENCE_S = 20\n"),
-        ("worker", "TOLD_S = 50.0\n", f"TOLD_S = {told}\n"),
+        ("runs/stopping", "STOP_TIMEOUT_S = 600\n", "STOP_TIMEOUT_S = 20\n"),
+        ("workers/worker", "END_REPORT_S = 50.0\n", f"END_REPORT_S = {told}\n"),
     ):
         text = (ROOT / f"flows/{name}.py").read_text()
         assert line in text
