@@ -309,6 +309,8 @@ def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_p
     assert (project / "published/t/model.safetensors").is_file()
     judged = [path.parts[-3] for path in (project / "runs/checkouts").glob("*/metrics/squad.json")]
     assert judged == [record["best"]]
+    report = json.loads((project / "runs/checkouts" / record["best"] / "reports/run.json").read_text())
+    assert report["command"].startswith("podium sweep finetune squad --model")
 
 
 @pytest.mark.soak
