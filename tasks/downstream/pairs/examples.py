@@ -34,7 +34,7 @@ USUAL = {
     "anchor": ("anchor", "query", "question", "sentence1"),
     "positive": ("positive", "passage", "answer", "context", "sentence2"),
     "negative": ("negative", "hard_negative"),
-    "score": ("score", "similarity", "similarity_score"),
+    "score": ("score", "similarity", "similarity_score", "label", "labels", "gold_label", "is_duplicate", "relevance"),
 }
 """Part of an example -> usual names of its column."""
 ROW_GROUP, HEAD = 8192, 10_000
@@ -112,8 +112,8 @@ def _require_one_reading(
     """Refuse columns that have another reading: two usual names of one part, or similarities that may be ignored."""
     if SCORE in line.names and params.scores == "refuse":
         raise InputError(
-            f"{source} has the column {line.names[SCORE]!r}: similarities that the model should learn, or to be "
-            f"ignored. Set {scores} to use or ignore"
+            f"{source} has the column {line.names[SCORE]!r}, which may say how well both texts belong together. "
+            f"Set {scores} to use (the model learns it) or ignore (those of every row do)"
         )
     for part, usual in USUAL.items():
         others = [name for name in reading.unused_columns if name.strip().lower() in usual]

@@ -62,10 +62,12 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "sentence1,sentence2,score\na,b,0.5\nc,d,1\n",
-        r"the column 'score': similarities that the model should learn, or to be ignored. Set downstream.search.scores "
-        r"\(podium finetune: --scores\) to use or ignore",
+        r"the column 'score', which may say how well .* Set downstream.search.scores "
+        r"\(podium finetune: --scores\) to use \(the model learns it\) or ignore",
         {"scores": "use"},
     ),
+    ("sentence1,sentence2,label\na,b,0\nc,d,1\n", "has the column 'label', which may say", {"scores": "ignore"}),
+    ("sentence1,sentence2,is_duplicate\na,b,0\nc,d,1\n", "'is_duplicate', which may", {"scores": "use"}),
     (
         "sentence1,sentence2,score\na,b,0.5\nc,d,1\n",
         "Set downstream.search.scores",
