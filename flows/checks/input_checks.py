@@ -242,9 +242,9 @@ def describe_dev_set(entry: Entry, checked: CheckedFiles) -> str:
     if checked.constant is not None:
         name, share = checked.constant
         gain = expect_half_width(checked.dev_count, 1 - share, level)
-        constant = f', {gain:.1f} over always answering "{name}", which is right for {share:.1%}'
+        constant = f'; one to always answering "{name}", which is right for {share:.1%}, {gain:.1f} points'
     sample = f"{checked.dev_count:,} development {entry.record}s"
-    return f"{describe_power(sample, 'differences', points)[:-1]} between two similar models{constant}"
+    return f"{describe_power(sample, 'a gap between two similar models', points)[:-1]}{constant}"
 
 
 def _describe_head(examples: EntryExamples, folder: Path) -> str:

@@ -131,9 +131,10 @@ def _format_below(value: float, floor: float) -> str:
 def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: ScoreEvidence) -> ReasonedCheck:
     metric, found = task.limits[0].metric, format_points(difference) + scored.over_seeds
     score = scored.values[metric] - difference.mean
+    smallest = describe_power(scored.scored_on, "a gain", difference.mean - difference.low)
     reason = (
         f"{_title(task, metric)}{scored.owner} is no better than {scored.baseline} ({score:.2f}): {found} at "
-        f"confidence {task.confidence:g}. {describe_power(scored.scored_on, 'gains', difference.mean - difference.low)}"
+        f"confidence {task.confidence:g}. {smallest}"
     ).rstrip()
     numbers = _describe_difference(metric, difference, difference.direction)
     required = "significantly more than 0 points"
@@ -151,7 +152,7 @@ def _no_drop(
     found = f"{format_points(difference)}{scored.over_seeds} on {examples}"
     if test is not None:
         found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
-    smallest = describe_power(examples, "drops", difference.high - difference.mean)
+    smallest = describe_power(examples, "a drop", difference.high - difference.mean)
     reason = (
         f"{_title(task, limit.metric)}{scored.owner} dropped significantly against the released model: {found} at "
         f"confidence {task.confidence:g}; {most:g} points are tolerated "

@@ -130,8 +130,8 @@ def describe_power(sample: str, what: str, half_width: float) -> str:
     difference is significant. A true difference of that size is detected in half of all samples; one that is 1.4 times
     as large in four of five.
     """
-    found = f"{sample[:1].upper()}{sample[1:]} can detect {what} of {half_width:.2f} points or more."
-    return found if round(half_width, 2) > 0 else ""
+    found = f"With {sample}, {what} must reach about {half_width:.1f} points to count."
+    return found if round(half_width, 1) > 0 else ""
 
 
 def interval_over_seeds(measured: Array, drawn: Array, examples: int, confidence: float) -> ConfidenceInterval:

@@ -372,16 +372,16 @@ def test_the_power_of_the_development_set_is_said_before_the_first_stage(project
     )
     said = {line.partition(":")[0]: line for line in describe_dev_sets(request.params)}
     assert said["own"] == (
-        "own: 300 development examples can detect differences of 4.00 points or more between two similar models, "
-        '5.7 over always answering "bad", which is right for 75.0%'
+        "own: With 300 development examples, a gap between two similar models must reach about 4.0 points to count; "
+        'one to always answering "bad", which is right for 75.0%, 5.7 points'
     )
-    assert said["part"].startswith("part: 60 development examples can")
-    assert said["few"].startswith("few: 100 development examples can")
+    assert said["part"].startswith("part: With 60 development examples")
+    assert said["few"].startswith("few: With 100 development examples")
     assert (
-        said["names"] == "names: 40 development sentences can detect differences of 10.96 points or more between "
-        "two similar models"
+        said["names"] == "names: With 40 development sentences, a gap between two similar models must reach about 11.0 "
+        "points to count"
     )
-    assert said["asked"].startswith("asked: 1 development questions can")
+    assert said["asked"].startswith("asked: With 1 development questions")
     assert "value" not in said
     found = [CheckResult(INPUT, "ok", said["own"]), CheckResult("other", "ok", "not said")]
     monkeypatch.setattr(preflight, "run_checks", lambda *_: found)

@@ -407,5 +407,5 @@ def test_a_plan_says_which_differences_the_development_set_can_show(tmp_path: Pa
     texts.write_text("text,label\n" + "".join(f"text {n},{'bad' if n % 2 else 'good'}\n" for n in range(300)))
     own = f"downstream.own={{kind: classification, data: {{train_path: {texts}, dev_path: {texts}}}}}"
     said = plan("--set", own, "--set", "downstream.squad=null")
-    assert "\nown: 300 development examples can detect differences of 4.00 points or more" in said
+    assert "\nown: With 300 development examples, a gap between two similar models must reach about 4.0 points" in said
     assert 'always answering "good", which is right for 50.0%' in said

@@ -170,7 +170,7 @@ def test_exact_match_falls_significantly_only_if_mcnemar_agrees() -> None:
     )
     assert "6 lost and 0 won (McNemar's exact test: p = 0.03125)" in decision["reasons"][0]
     # Six of 40: standard error sqrt(.15 * .85 / 40) = 5.6 points, 1.96 of them 11.1; so few questions show no less.
-    shown = re.search(r"40 questions can detect drops of ([\d.]+) points or more\.$", decision["reasons"][0])
+    shown = re.search(r"With 40 questions, a drop must reach about ([\d.]+) points to count\.$", decision["reasons"][0])
     assert shown is not None
     assert 9 < float(shown[1]) < 13
     assert decide(evidence(released=six), limits(max_exact_match_drop=15.0))["accepted"]

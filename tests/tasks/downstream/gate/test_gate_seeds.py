@@ -130,7 +130,7 @@ def test_a_recipe_whose_models_differ_too_much_is_not_above_the_best_constant_an
     reasons = decide(root, min_score=None)["reasons"]
     assert len(reasons) == 1
     assert reasons[0].startswith('Score of the recipe is no better than always answering "')
-    assert "over 3 seeds at confidence 0.95. These seeds and examples can detect gains of" in reasons[0]
+    assert "over 3 seeds at confidence 0.95. With these seeds and examples, a gain must" in reasons[0]
 
 
 def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(root: Path) -> None:

@@ -181,7 +181,7 @@ def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
     gate = read_json(folder / "metrics/rte-gate.json")
     assert not gate["accepted"]
     (reason,) = (reason for reason in gate["reasons"] if "no better than" in reason)
-    assert re.search(r"\d+ examples can detect gains of \d+\.\d\d points", reason), reason
+    assert re.search(r"With \d+ examples, a gain must reach about \d+\.\d points", reason), reason
     with pytest.raises(GateRejected, match="nothing was published"):
         run_stage(glue_publish, "rte")
     assert not (folder / "published").exists()
