@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
 from ipu_model.core.files import parse_json
+from ipu_model.core.schedules import SCHEDULES, find_decay_problem
 from ipu_model.core.strict import nearest, read_strictly
 from ipu_model.models.config import Distillation, ModelConfig
 
@@ -28,9 +29,8 @@ INFERENCE_MODES = ("auto", "sharded", "pipelined")
 COMPILE_MODES = ("auto", "none", "optimizer", "model")
 KEEP_CHOICES = ("last", "best")
 MASKINGS = ("static", "dynamic")
-SCHEDULES = ("linear", "cosine", "square_root", "constant")
-LATER = ("layers", "distillation", "head_settings")
-"""Fields of a job that earlier versions do not have."""
+LATER = ("layers", "distillation", "head_settings", "decay_fraction")
+"""Fields of a job and of its parts that earlier versions do not have."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,13 @@ class ScheduleConfig:
     """Share of the updates with rising learning rate."""
     shape: str = "linear"
     """Shape of the decay after the warm-up (train/training.py)."""
+    decay_fraction: Optional[float] = None
+    """Share of the updates, at the end, during which a shape of schedules.LATE_DECAYS decays; null for the others."""
 
     def __post_init__(self) -> None:
         _require_one_of("schedule.shape", self.shape, SCHEDULES)
+        if (problem := find_decay_problem(self.shape, self.warmup_fraction, self.decay_fraction)) is not None:
+            raise ConfigError(f"schedule.{problem}")
         if (self.steps is None) == (self.epochs is None):
             raise ConfigError(f"set either steps or epochs: found steps={self.steps}, epochs={self.epochs}")
         if not 0 <= self.warmup_fraction <= 1:
@@ -235,7 +239,9 @@ class Job:
     @property
     def fields(self) -> Dict[str, Any]:
         """Plain values by name. A field of LATER is left out if it is null, so that hashes of older jobs stay."""
-        return {name: x for name, x in dataclasses.asdict(self).items() if x is not None or name not in LATER}
+        return dataclasses.asdict(
+            self, dict_factory=lambda pairs: {name: x for name, x in pairs if x is not None or name not in LATER}
+        )
 
     def to_json(self) -> str:
         return json.dumps(self.fields, indent=2, sort_keys=True) + "\n"

@@ -57,6 +57,8 @@ class JobPlan:
     compile: str = "none"
     """Part that inductor compiles: none, optimizer, or model; auto until it is measured."""
     compile_reason: str = ""
+    decay_updates: Optional[int] = None
+    """Updates of the decay at the end, for a shape of schedules.LATE_DECAYS."""
     device: Dict[str, Any] = field(default_factory=dict)
     """Device-specific part of the plan: on IPU placement, config and numbers of IPUs."""
 
@@ -206,11 +208,19 @@ def make_plan(
         total_rows=total_rows,
         warmup_updates=0 if job.schedule is None else round(updates * job.schedule.warmup_fraction),
         schedule="linear" if job.schedule is None else job.schedule.shape,
+        decay_updates=_count_decay(job.schedule, updates),
         epochs=round(total_rows / manifest.rows, 4),
         updates_per_call=1 if device is None else device.updates_per_call,
         rows_per_call=division.micro_batch_size * MICRO_BATCHES_PER_CALL if device is None else device.rows_per_call,
         device={} if device is None else device.as_dict(),
     )
+
+
+def _count_decay(schedule: Optional[ScheduleConfig], updates: int) -> Optional[int]:
+    """Return the updates of a decay at the end, which leaves those of the warm-up."""
+    if schedule is None or schedule.decay_fraction is None:
+        return None
+    return min(round(updates * schedule.decay_fraction), updates - round(updates * schedule.warmup_fraction))
 
 
 def _smaller_batch(geometry: BatchGeometry, rows: int, factor: float) -> str:

@@ -179,7 +179,7 @@ def make_fingerprint(
 ) -> Fingerprint:
     """Return everything that determines the weights of a run, by dotted name."""
     fields = {k: v for k, v in job.fields.items() if k not in (*NO_EFFECT, *COMPILATION, *RESOLVED)}
-    planned = {k: v for k, v in dataclasses.asdict(plan).items() if k not in REASONS}
+    planned = {k: v for k, v in dataclasses.asdict(plan).items() if k not in REASONS and v is not None}
     values: Dict[str, Any] = {
         **fields,
         "model": dataclasses.asdict(config),

@@ -6,7 +6,7 @@ import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence
 
 from ipu_model.core.errors import ConfigError, NonFiniteLoss
 from ipu_model.jobs.job import Job
@@ -114,7 +114,8 @@ def train(
     order = make_update_rows(job, plan, rows, runtime)
     with closing(runtime.calls(rows, order, steps)) as batches:
         for step, batch in zip(steps, batches):
-            rate = learning_rate(step, plan.updates, plan.warmup_updates, job.optimizer.learning_rate, plan.schedule)
+            peak, decay = job.optimizer.learning_rate, plan.decay_updates
+            rate = learning_rate(step, plan.updates, plan.warmup_updates, peak, plan.schedule, decay)
             try:
                 training.step(batch, rate)
             except UpdateAborted:
@@ -142,7 +143,9 @@ def make_update_rows(job: Job, plan: JobPlan, rows: RowFolder, runtime: Runtime)
     return UpdateRows(len(rows), plan.rows_per_update, job.seed, share, plan.total_rows)
 
 
-def learning_rate(step: int, steps: int, warmup_steps: int, peak: float, shape: str = "linear") -> float:
+def learning_rate(
+    step: int, steps: int, warmup_steps: int, peak: float, shape: str = "linear", decay_steps: Optional[int] = None
+) -> float:
     """Return the learning rate of an update: linear warm-up, then decay.
 
     No update has rate 0: the decay would reach it one update after the last.
@@ -153,11 +156,13 @@ def learning_rate(step: int, steps: int, warmup_steps: int, peak: float, shape: 
         warmup_steps: Updates with rising rate: update 0 gets peak / warmup_steps, update
             warmup_steps - 1 gets the peak.
         peak: The highest rate.
-        shape: Of the decay, one of job.SCHEDULES. linear: to zero, as in BERT (arXiv 1810.04805, appendix A.2).
+        shape: Of the decay, one of schedules.SCHEDULES. linear: to zero, as in BERT (arXiv 1810.04805, appendix A.2).
             cosine: half a period to zero (transformers.get_cosine_schedule_with_warmup). square_root: the root of the
             remaining share of all updates, including the warm-up, so that it starts below the peak
             (PolyWarmUpScheduler of NVIDIA/DeepLearningExamples:PyTorch/LanguageModeling/BERT/schedulers.py, degree
-            0.5). constant: none.
+            0.5). constant: none. trapezoid: constant, then linear to zero. 1-sqrt: constant, then 1 minus the root of
+            the share of the decay that is over (arXiv 2405.18392, section 3).
+        decay_steps: Updates of the decay at the end of the last two shapes; None for the others.
 
     Raises:
         ConfigError: the warm-up is longer than the run, or the step is outside it.
@@ -170,6 +175,9 @@ def learning_rate(step: int, steps: int, warmup_steps: int, peak: float, shape: 
         return peak * (step + 1) / warmup_steps
     if shape == "constant":
         return peak
+    if decay_steps is not None:
+        left = min(1.0, (steps - step) / decay_steps) if decay_steps else 1.0
+        return peak * (left if shape == "trapezoid" else 1.0 - math.sqrt(1.0 - left))
     if shape == "square_root":
         return peak * math.sqrt((steps - step) / steps)
     if shape == "cosine":

@@ -29,6 +29,8 @@ SCHEDULES = {
     "cosine": "cosine decay",
     "square_root": "square-root decay",
     "constant": "constant rate",
+    "trapezoid": "linear decay at the end",
+    "1-sqrt": "1-sqrt decay at the end",
 }
 
 

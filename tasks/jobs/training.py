@@ -19,6 +19,7 @@ from tasks.jobs.device_job import (
     JobResult,
     ModelConfig,
     OptimizerConfig,
+    ScheduleConfig,
     configure_model,
     format_figures,
     run_device_job,
@@ -71,6 +72,13 @@ def optimizer_config(params: OptimizerParams, batch: BatchParams) -> OptimizerCo
         learning_rate=batch.learning_rate,
         loss_scaling=batch.loss_scaling,
         **params.model_dump(include=set(OptimizerParams.model_fields) - {"optimizer"}),
+    )
+
+
+def schedule_config(batch: BatchParams, **length: Any) -> ScheduleConfig:
+    """Return the schedule of a training job; `length` is its steps or epochs."""
+    return ScheduleConfig(
+        warmup_fraction=batch.warmup_fraction, shape=batch.schedule, decay_fraction=batch.decay_fraction, **length
     )
 
 

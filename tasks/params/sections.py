@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -23,6 +23,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+
+from ipu_model.core.schedules import find_decay_problem
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 HeldOut = Annotated[float, Field(ge=0, le=0.5)]
@@ -290,9 +292,19 @@ class BatchParams(Section):
     """Peak learning rate, reached at the end of the warm-up."""
     warmup_fraction: Fraction = 0.1
     """Share of updates during which the learning rate rises from zero."""
-    schedule: Literal["linear", "cosine", "square_root", "constant"] = "linear"
+    schedule: Literal["linear", "cosine", "square_root", "constant", "trapezoid", "1-sqrt"] = "linear"
     """Learning rate after the warm-up: linear or cosine decay to zero, square_root (square root of the remaining
-    share), or constant."""
+    share), constant, or constant until a decay at the end, which is linear (trapezoid) or 1 minus the square root of
+    its progress (1-sqrt)."""
+    decay_fraction: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    """Share of the updates in which trapezoid and 1-sqrt decay, at the end; null: for other schedules."""
+
+    @model_validator(mode="after")
+    def _check_decay_fits_schedule(self) -> Self:
+        problem = find_decay_problem(self.schedule, self.warmup_fraction, self.decay_fraction)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
 
 class PhaseParams(BatchParams):

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tasks.host.launcher import launch_command
-from tasks.jobs.device_job import Job, ScheduleConfig
+from tasks.jobs.device_job import Job
 from tasks.jobs.device_job import preload as preload  # called by the fork server
 from tasks.jobs.training import (
     carried_executables,
@@ -22,6 +22,7 @@ from tasks.jobs.training import (
     model_config,
     optimizer_config,
     require_verdict,
+    schedule_config,
     summary,
     train,
 )
@@ -65,9 +66,7 @@ def make_pretrain_job(
         model=None if before and not untrained else model_config(params.model, manifest),
         init_checkpoint=None if fresh else str(root / start),
         optimizer=optimizer_config(training, settings),
-        schedule=ScheduleConfig(
-            steps=settings.steps, warmup_fraction=settings.warmup_fraction, shape=settings.schedule
-        ),
+        schedule=schedule_config(settings, steps=settings.steps),
         checkpoint_every_minutes=training.checkpoint_every_minutes,
         checkpoint_every_updates=training.checkpoint_every_updates,
         evaluation=evaluation(rows, training.evaluate_every_updates, max_rows=training.evaluate_rows),

@@ -19,7 +19,6 @@ from tasks.jobs.device_job import (
     Job,
     JobResult,
     ModelConfig,
-    ScheduleConfig,
     run_device_job,
 )
 from tasks.jobs.device_job import preload as preload  # called by the fork server
@@ -34,6 +33,7 @@ from tasks.jobs.training import (
     packing_figures,
     program_measurements,
     require_verdict,
+    schedule_config,
     summary,
     train,
 )
@@ -74,7 +74,7 @@ def build_finetune_job(entry: Entry, params: Params, root: Path = Path(), *, unt
         model=model_override(entry, params.model, rows, whole=untrained or entry.start == BASE),
         init_checkpoint=None if start is None or untrained else str(root / start),
         optimizer=optimizer_config(tuning, tuning),
-        schedule=ScheduleConfig(epochs=tuning.epochs, warmup_fraction=tuning.warmup_fraction, shape=tuning.schedule),
+        schedule=schedule_config(tuning, epochs=tuning.epochs),
         checkpoint_every_minutes=tuning.checkpoint_every_minutes,
         checkpoint_every_updates=tuning.checkpoint_every_updates,
         evaluation=evaluation(rows, tuning.evaluate_every_updates, keep=tuning.keep, patience=tuning.patience),

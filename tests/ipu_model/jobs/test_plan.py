@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 import pytest
 from tiny_jobs import make_job
 
 from ipu_model.core.errors import ConfigError, RowsError
-from ipu_model.jobs.job import BatchGeometry, Division, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Division, Job, ScheduleConfig
 from ipu_model.jobs.plan import Choice, count_updates, divide, make_plan
 from ipu_model.rows.format import Manifest
 
@@ -63,6 +63,37 @@ def test_the_plan_states_what_an_update_holds(tmp_path: Path) -> None:
     assert plan.sequences_per_update == 66.0
     assert (plan.packing_factor, plan.packing_efficiency) == (1.5, 0.9375)  # 60 of 64 tokens
     assert (plan.updates, plan.warmup_updates, plan.epochs) == (100, 10, 4.4)
+
+
+@pytest.mark.parametrize(("warmup", "decay", "expected"), [(0.25, 0.25, (2, 2)), (0.25, 0.75, (2, 8)), (0, 1, (0, 10))])
+def test_a_decay_at_the_end_leaves_the_warm_up(
+    tmp_path: Path, warmup: float, decay: float, expected: Tuple[int, int]
+) -> None:
+    schedule = ScheduleConfig(steps=10, warmup_fraction=warmup, shape="trapezoid", decay_fraction=decay)
+    plan = make_plan(make_job(tmp_path, "pretrain", tmp_path, schedule=schedule), manifest(1000, 1500), CPU, FP32)
+    assert (plan.warmup_updates, plan.decay_updates) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"shape": "trapezoid"}, "decay_fraction=null: trapezoid needs the share"),
+        ({"shape": "1-sqrt", "decay_fraction": 0.0}, "above 0 and at most 1"),
+        ({"shape": "1-sqrt", "decay_fraction": 0.95}, "more than all updates"),
+        ({"shape": "cosine", "decay_fraction": 0.5}, "has no effect on cosine"),
+    ],
+)
+def test_a_decay_that_does_not_fit_the_schedule_is_refused(values: Dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ScheduleConfig(steps=10, **values)
+
+
+def test_a_schedule_without_a_late_decay_is_written_as_before(tmp_path: Path) -> None:
+    written = make_job(tmp_path, "pretrain", tmp_path).fields
+    assert "decay_fraction" not in written["schedule"]
+    late = ScheduleConfig(steps=10, shape="1-sqrt", decay_fraction=0.5)
+    job = make_job(tmp_path, "pretrain", tmp_path, schedule=late)
+    assert Job.from_json(job.to_json()) == job
 
 
 def test_data_smaller_than_one_update_is_refused_with_a_setting_that_works(tmp_path: Path) -> None:

@@ -33,6 +33,19 @@ def test_every_shape_rises_alike_and_decays_as_its_source_says(shape: str, after
     assert found == pytest.approx([4.0, 8.0, *after_warm_up])
 
 
+@pytest.mark.parametrize(
+    ("shape", "at_the_end"),
+    [
+        ("trapezoid", [8.0, 6.0, 4.0, 2.0]),
+        ("1-sqrt", [8.0, 4.0, 8.0 * (1 - 0.5**0.5), 8.0 * (1 - 0.75**0.5)]),  # 1 minus the roots of 0, 1/4, 1/2, 3/4
+    ],
+)
+def test_a_late_decay_follows_a_constant_rate(shape: str, at_the_end: List[float]) -> None:
+    found = [learning_rate(step, 8, 2, 8.0, shape, 4) for step in range(8)]
+    assert found == pytest.approx([4.0, 8.0, 8.0, 8.0, *at_the_end])
+    assert [learning_rate(step, 4, 0, 8.0, shape, 4) for step in range(4)] == pytest.approx(at_the_end)
+
+
 def test_a_run_of_warm_up_only_ends_at_the_peak() -> None:
     assert [learning_rate(step, 2, 2, 1.0) for step in range(2)] == [0.5, 1.0]
 

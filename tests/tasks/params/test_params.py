@@ -79,6 +79,8 @@ def test_an_unknown_or_missing_section_is_refused(base):
         ('downstream.squad.publish.data_name="two\\nlines"', "one line of text"),
         ("device.runtime=gpu", "'auto', 'cpu', 'cuda' or 'ipu'"),
         ("downstream.squad.gate.min_f1=101", "less than or equal to 100"),
+        ("pretrain.phase1.schedule=trapezoid", "decay_fraction=null: trapezoid needs the share"),
+        ("downstream.squad.finetune.decay_fraction=0.1", "decay_fraction=0.1 has no effect on linear"),
         ("model.num_heads=3", "must be a multiple of num_heads=3"),
         ("downstream.squad.rows.doc_stride=180", "must be smaller than the context"),
         ("pretrain_rows.phase2.row_length=1024", "exceeds model.max_positions=512"),
