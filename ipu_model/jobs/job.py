@@ -29,7 +29,7 @@ INFERENCE_MODES = ("auto", "sharded", "pipelined")
 COMPILE_MODES = ("auto", "none", "optimizer", "model")
 KEEP_CHOICES = ("last", "best")
 MASKINGS = ("static", "dynamic")
-LATER = ("layers", "distillation", "head_settings", "decay_fraction")
+LATER = ("layers", "distillation", "head_settings", "decay_fraction", "global_rope_theta")
 """Fields of a job and of its parts that earlier versions do not have."""
 
 
@@ -218,6 +218,9 @@ class Job:
     distillation: Optional[Distillation] = None
     """Weight of the teacher whose logits are in the rows of a finetune job; null: no teacher."""
 
+    global_rope_theta: Optional[float] = None
+    """Base of the rotation of positions in the layers with global attention, of a family that rotates them; null: that
+    of the model."""
     head_settings: Optional[Dict[str, Any]] = None
     """Settings of the head (Head.configure); null: its defaults."""
 

@@ -106,6 +106,14 @@ class Family:
             fields["max_positions"] -= fields["position_offset"]
         return fields
 
+    def with_global_theta(self, config: ModelConfig, theta: float) -> ModelConfig:
+        """Return the architecture with another base of the rotation of positions in layers with global attention.
+
+        Raises:
+            ConfigError: the family does not rotate positions, or the base is out of range.
+        """
+        raise ConfigError(f"global_rope_theta={theta:g}: a {self.model_type} model has no rotary positions")
+
     def initial_spread(self, name: str, config: ModelConfig) -> Tuple[float, float]:
         """Return the standard deviation of the initial numbers of a matrix, and how many of them they stay within."""
         return config.initializer_range, math.inf

@@ -100,6 +100,8 @@ def read_inputs(job: Job, runtime: str) -> Tuple[Job, Optional[ModelFolder], Mod
                 f"the job's model differs from the one in {base.path}: {'; '.join(differ)}. Change `model` to match, "
                 "or omit it to use the folder's"
             )
+    if job.global_rope_theta is not None:
+        config = families.get_family(config.family).with_global_theta(config, job.global_rope_theta)
     job = resolve_labels(job, base)
     rows = open_rows(job, job.rows, config, job.seed if job.masking == "dynamic" else None)
     if base is not None and base.tokenizer_sha256 not in (None, rows.manifest.tokenizer_sha256):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import Field, ValidationError, create_model, model_validator
 
 from ipu_model.core.strict import nearest
+from ipu_model.models.families import get_family
 from tasks.params.downstream import Entries, defaults_of, kind_names, kind_params
 from tasks.params.sections import (
     PHASES,
@@ -204,6 +206,28 @@ class Params(Section):
             if rows.row_length > self.model.max_positions:
                 raise ValueError(
                     f"{name}.row_length={rows.row_length} exceeds model.max_positions={self.model.max_positions}"
+                )
+        return self
+
+
+    @model_validator(mode="after")
+    def _check_thetas_fit_family_and_rows(self) -> Params:
+        phases = self.pretrain.phases
+        if (setting := phases and self.pretrain.find_theta(phases[-1])) and not get_family(self.model.family).rotary:
+            raise ValueError(
+                f"pretrain.{setting}.global_rope_theta needs a family with rotary positions, found model.family: "
+                f"{self.model.family} (docs/models.md). Set it to null"
+            )
+        for before, phase in itertools.pairwise(phases):
+            theta, setter = self.pretrain.get_phase(phase).global_rope_theta, self.pretrain.find_theta(before)
+            if theta is None or (setter and theta == self.pretrain.get_phase(setter).global_rope_theta):
+                continue
+            short, long = (self.pretrain_rows.get_phase(one).row_length for one in (before, phase))
+            if long <= short:
+                raise ValueError(
+                    f"pretrain.{phase}.global_rope_theta={theta:g} changes the base of the rotation, but "
+                    f"pretrain_rows.{phase}.row_length={long} is not longer than the {short} tokens of {before}. Set "
+                    "longer rows, or global_rope_theta to null"
                 )
         return self
 

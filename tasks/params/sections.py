@@ -316,6 +316,9 @@ class PhaseParams(BatchParams):
     global_batch_size: Positive = 256
     learning_rate: Rate = 1e-4
     warmup_fraction: Fraction = 0.01
+    global_rope_theta: Annotated[float | None, Field(gt=1, lt=1e12, exclude_if=lambda value: value is None)] = None
+    """Base of the rotation of positions in the layers with global attention, from this phase on; larger for longer
+    rows (arXiv 2412.13663). Only for families with rotary positions (docs/models.md). null: that of the model."""
 
 
 class Phase2Params(PhaseParams):
@@ -377,6 +380,12 @@ class PretrainParams(OptimizerParams):
         """Return the training of a phase."""
         found: PhaseParams = getattr(self, phase)
         return found
+
+    def find_theta(self, phase: str) -> str | None:
+        """Return the phase that sets the global_rope_theta of a phase: itself, or one before it; None if none does."""
+        known = self.list_phases()
+        setting = [one for one in known[: known.index(phase) + 1] if self.get_phase(one).global_rope_theta is not None]
+        return setting[-1] if setting else None
 
     @property
     def phases(self) -> tuple[str, ...]:

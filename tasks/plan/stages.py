@@ -162,6 +162,7 @@ def _phases(params: Params) -> Items:
             "start": start and artifacts.MODELS / start,
             "program": _program(phase, params),
             "ipu_config": params.ipu.config,
+            "theta": (setter := params.pretrain.find_theta(phase)) and f"pretrain.{setter}.global_rope_theta",
             **_job_code(PRETRAINING_HEADS[rows.row_kind], rows.row_kind),
         }
         for phase, start in zip(params.pretrain.phases, starts, strict=False)
@@ -325,7 +326,7 @@ STAGES = (
         keys={"data/rows/{key}/manifest.json": ROW_SHAPE + "max_predictions"},
         params=DEVICE_PARAMS + " ".join(f"pretrain.{name}" for name in OPTIMIZER) + """
             model ipu.{key} ipu.inference_execution pretrain.{key}.global_batch_size
-            pretrain.{key}.micro_batch_size""",
+            pretrain.{key}.micro_batch_size {theta}""",
         outs="executables/{key} reports/compile-{key}.json", host=COMPILER, because="device.runtime",
     ),
     StageGroup(

@@ -46,6 +46,7 @@ def make_pretrain_job(
     """
     training, device = params.pretrain, params.device
     settings, before = training.get_phase(phase), PHASES[: PHASES.index(phase)]
+    theta = training.find_theta(phase)
     rows = root / artifacts.rows_folder(phase)
     manifest = read_manifest(rows)
     start = artifacts.MODELS / before[-1] if before else artifacts.BASE_MODEL
@@ -63,6 +64,7 @@ def make_pretrain_job(
         recompute=device.recompute,
         seed=training.seed,
         masking="static" if untrained else training.masking,
+        global_rope_theta=training.get_phase(theta).global_rope_theta if theta else None,
         model=None if before and not untrained else model_config(params.model, manifest),
         init_checkpoint=None if fresh else str(root / start),
         optimizer=optimizer_config(training, settings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Dict, List, Mapping, Tuple
 
@@ -51,6 +52,17 @@ class ModernBert(Family):
         if not {"layer_types", "rope_parameters"} & values.keys():  # older versions of transformers read these
             values.update({EVERY: 3, **dict(THETAS.values()), **stated})
         return values
+
+    def with_global_theta(self, config: ModelConfig, theta: float) -> ModelConfig:
+        settings = dict(config.settings or {})
+        older, rotations = THETAS[GLOBAL][0], settings.get("rope_parameters")
+        if rotations:
+            rotation = {"rope_type": "default", **rotations.get(GLOBAL, {}), "rope_theta": theta}
+            settings["rope_parameters"] = {**rotations, GLOBAL: rotation}
+        if older in settings or not rotations:
+            settings[older] = theta
+        list_layers(settings, settings.get("num_hidden_layers", config.num_layers))
+        return dataclasses.replace(config, settings=settings)
 
     def initial_spread(self, name: str, config: ModelConfig) -> Tuple[float, float]:
         """Return what transformers takes: less for what is added to the residual and for the pooler."""
