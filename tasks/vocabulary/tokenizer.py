@@ -2,8 +2,8 @@
 
     python -m tasks.vocabulary.tokenizer
 
-`train` trains a WordPiece vocabulary on the corpus; `file` uses a vocab.txt or a model folder, `hub` a Hub model. The
-same corpus and parameters give the same bytes in every process, with any number of threads.
+`train` trains a WordPiece or byte-level BPE vocabulary on the corpus; `file` uses a vocab.txt or a model folder, `hub`
+a Hub model. The same corpus and parameters give the same bytes in every process, with any number of threads.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tasks.records.parquet import list_corpus_files
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError
 from tasks.stage.process import parse_no_arguments
+from tasks.vocabulary.byte_pairs import train_byte_pairs
 from tasks.vocabulary.fast_tokenizer import FastTokenizer, make_wordpiece
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, load_local_vocabulary
 from tasks.vocabulary.word_counts import count_corpus_words, measure_long_words, strip_words
@@ -51,7 +52,10 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
         InputError: no corpus, or a vocabulary that cannot be used; the message says what to change.
     """
     with new_folder(output) as folder:
-        if params.source == "train":
+        if params.source == "train" and params.kind == "bpe":
+            files = list_corpus_files(corpus.absolute())
+            vocabulary = train_byte_pairs(files, params.vocabulary_size, params.lowercase)
+        elif params.source == "train":
             words = count_corpus_words(list_corpus_files(corpus.absolute()), params.lowercase, folder / "words")
             vocabulary = _train(words, params)
         elif params.source == "file":

@@ -316,6 +316,8 @@ def tokenize_documents(
 ) -> TokenizedDocuments:
     """Split texts into sentences and tokenize them; texts without a token are left out."""
     by_text = [text.split("\n") if isinstance(text, SentenceLines) else split_sentences(text) for text in texts]
+    if (info := read_tokenizer_info(tokenizer)).blank_before_words:  # of a sentence after another, as within a text
+        by_text = [[*sentences[:1], *map(info.as_word, sentences[1:])] for sentences in by_text]
     token_ids, counts = encode_ids(tokenizer, list(itertools.chain.from_iterable(by_text)))
     pieces, numbers = split_long_sentences(counts.astype(np.int64), room, segments)
     sentence_starts, first_pieces = (np.append(0, np.cumsum(values)) for values in (pieces, numbers))
