@@ -22,7 +22,7 @@ from tasks.estimates.planned_jobs import FINETUNE, PREDICT, PRETRAIN, planned_jo
 from tasks.jobs.device_job import Job
 from tasks.params.entries import entries
 from tasks.params.overlays import resolve
-from tasks.params.schema import PHASES, validate_params
+from tasks.params.schema import validate_params
 
 ROOT = Path(__file__).resolve().parent.parent
 PRESETS = ROOT / "presets"
@@ -142,7 +142,7 @@ def preset_jobs(name: str) -> tuple[KnownJob, ...]:
     """Return the jobs of a preset, as `podium plan` builds them; an IPU preset has one downstream entry."""
     params = validate_params(resolve({}, name, [], PRESETS))
     [entry] = entries(params)
-    stages = [f"{PRETRAIN}@{phase}" for phase in PHASES if params.pretrain.enabled]
+    stages = [f"{PRETRAIN}@{phase}" for phase in params.pretrain.phases]
     stages += [f"{group}@{entry.name}" for group in (FINETUNE, PREDICT)]
     found = []
     for planned in planned_jobs(params, ROOT, ROOT / "not there", stages):

@@ -74,7 +74,6 @@ ALLOWED = {
         "tasks/pretraining/rows/",
         "tasks/estimates/job_estimates.py",
         "tasks/params/overlays.py",
-        "tasks/params/schema.py",
         "tasks/stage/fork_server.py",
         "tasks/stage/row_folders.py",
         "tasks/models/model_folders.py",

@@ -26,6 +26,7 @@ from flows.runs.run_request import RunRequest
 from flows.server.local_server import may_be_configured, users_home
 from ipu_model.core.units import format_bytes, shorten
 from tasks.models.model_card import read_origin
+from tasks.models.model_folders import rotates_positions
 from tasks.plan import plan_file
 from tasks.plan.code_state import call_git, git_state
 from tasks.plan.dvc_records import LOCK, LOST, default_remote, find_cache
@@ -106,6 +107,18 @@ def check_signing(request: RunRequest) -> Iterator[CheckResult]:
             yield ok("signing", f"releases are signed ({signer.kind})")
     except PublishError as error:
         yield problem("signing", f"{error}. {PUBLISH_LATER}")
+
+
+def check_rotation(request: RunRequest) -> Iterator[CheckResult]:
+    """Check that the model has the rotary positions whose base a phase sets."""
+    training, family = request.params.pretrain, request.params.model.family
+    setter = training.find_theta(training.phases[-1]) if training.phases else None
+    if setter is not None and not rotates_positions(family):
+        text = (
+            f"pretrain.{setter}.global_rope_theta needs a model with rotary positions, found model.family: {family} "
+            "(docs/models.md). Set it to null"
+        )
+        yield problem("model", text, of_parameters=True)
 
 
 def check_export(request: RunRequest) -> Iterator[CheckResult]:
@@ -389,7 +402,15 @@ def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
 CHECKS = (
     *(check_host, check_packages, check_folders, check_cache, check_git, check_prefect_home),
     *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, check_disk),
-    *(check_dvc_remote, check_checkpoint_remote, check_token, check_signing, check_export, check_origin),
+    *(
+        check_dvc_remote,
+        check_checkpoint_remote,
+        check_token,
+        check_signing,
+        check_export,
+        check_origin,
+        check_rotation,
+    ),
     server.check_server_setting,
 )
 """Immediate checks, in the order of the report."""

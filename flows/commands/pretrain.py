@@ -8,7 +8,8 @@ import click
 from flows.commands import finetune, options
 from flows.commands.project import enter_project, resolve_path
 from tasks.params.overlays import Setting
-from tasks.params.schema import NEXT_SENTENCE_FAMILY, PHASES
+from tasks.params.schema import NEXT_SENTENCE_FAMILY
+from tasks.params.sections import DEFAULT_PHASES as PHASES
 from tasks.params.sections import PhaseParams, PretrainRowsParams
 from tasks.stage.errors import ParamsError
 

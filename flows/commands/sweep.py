@@ -22,8 +22,8 @@ from ipu_model.core.files import flatten_keys
 from tasks.downstream.gate.recipe import SEED
 from tasks.downstream.gate.verdict_text import format_figure, signed_figure
 from tasks.params.overlays import Setting, resolve
-from tasks.params.schema import PHASES, types_at, validate_params
-from tasks.params.sections import FinetuneParams
+from tasks.params.schema import types_at, validate_params
+from tasks.params.sections import DEFAULT_PHASES, FinetuneParams
 from tasks.params.tables import format_table
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
@@ -124,8 +124,8 @@ def _finetune() -> None:
 @pretrain.source_options
 @click.option(
     "--phase",
-    type=click.Choice(PHASES),
-    default=PHASES[-1],
+    type=click.Choice(DEFAULT_PHASES),
+    default=DEFAULT_PHASES[-1],
     show_default=True,
     help="train up to this phase and compare its loss; the best run then runs the rest",
 )

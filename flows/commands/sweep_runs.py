@@ -38,7 +38,8 @@ from tasks.downstream.gate.verdict_text import format_figure, held_out_score, si
 from tasks.downstream.kind import kind_of
 from tasks.params.entries import find_entry
 from tasks.params.overlays import Setting, make_settings, replace_overrides
-from tasks.params.schema import PHASES, load_params
+from tasks.params.schema import load_params
+from tasks.params.sections import DEFAULT_PHASES
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DONE, FAILED, ParamsError, PodiumError
 from tasks.stage.process import Say
@@ -73,7 +74,7 @@ class Training:
         self.stage, self.item = stage, stage.partition("@")[2]
         if stage.startswith("pretrain@"):
             self.job, self.section, self.rows = f"pretrain-{self.item}", "pretrain", "pretrain_rows"
-            self.places, self.judged_by = [f"pretrain.{phase}" for phase in PHASES], "mlm_loss"
+            self.places, self.judged_by = [f"pretrain.{phase}" for phase in DEFAULT_PHASES], "mlm_loss"
         else:
             self.job, entry = artifacts.job_name(self.item, "finetune"), f"downstream.{self.item}"
             self.section, self.rows = f"{entry}.finetune", f"{entry}.rows"

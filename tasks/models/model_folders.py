@@ -115,6 +115,11 @@ def packs_rows(family: str) -> bool:
     return get_family(family).own
 
 
+def rotates_positions(family: str) -> bool:
+    """Return whether models of a family have rotary positions instead of a table of positions."""
+    return get_family(family).rotary
+
+
 def keeps_settings(family: str) -> bool:
     """Return whether models of a family are computed from more of config.json than ModelConfig has fields for."""
     return get_family(family).rotary or not get_family(family).own

@@ -15,7 +15,6 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import Field, ValidationError, create_model, model_validator
 
 from ipu_model.core.strict import nearest
-from ipu_model.models.families import get_family
 from tasks.params.downstream import Entries, defaults_of, kind_names, kind_params
 from tasks.params.sections import (
     PHASES,
@@ -209,15 +208,32 @@ class Params(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _check_pairs_have_token_types(self) -> Params:
+        if self.pretrain.phases and self.pretrain_rows.next_sentence and self.tokenizer.kind == "bpe":
+            raise ValueError(
+                "tokenizer.kind: bpe gives both sentences of a pair the same token type, which next-sentence "
+                "prediction needs to differ. Set pretrain_rows.next_sentence to false, or tokenizer.kind to wordpiece"
+            )
+        return self
 
     @model_validator(mode="after")
-    def _check_thetas_fit_family_and_rows(self) -> Params:
+    def _check_phases_follow_one_another(self) -> Params:
+        for phase in self.pretrain.list_phases() if self.pretrain.enabled else ():
+            steps = self.pretrain.get_phase(phase).steps
+            if steps and phase not in self.pretrain.phases:
+                off = PHASES[len(self.pretrain.phases)]
+                raise ValueError(
+                    f"pretrain.{phase}.steps={steps}, but pretrain.{off}.steps is 0 and each phase starts from the "
+                    f"one before it: set updates of {off}, or none of {phase}"
+                )
+            if steps and not self.pretrain_rows.get_phase(phase).row_length:
+                raise ValueError(f"pretrain.{phase}.steps={steps} needs pretrain_rows.{phase}.row_length: set it")
+        return self
+
+    @model_validator(mode="after")
+    def _check_thetas_have_longer_rows(self) -> Params:
         phases = self.pretrain.phases
-        if (setting := phases and self.pretrain.find_theta(phases[-1])) and not get_family(self.model.family).rotary:
-            raise ValueError(
-                f"pretrain.{setting}.global_rope_theta needs a family with rotary positions, found model.family: "
-                f"{self.model.family} (docs/models.md). Set it to null"
-            )
         for before, phase in itertools.pairwise(phases):
             theta, setter = self.pretrain.get_phase(phase).global_rope_theta, self.pretrain.find_theta(before)
             if theta is None or (setter and theta == self.pretrain.get_phase(setter).global_rope_theta):

@@ -118,6 +118,12 @@ def get_default(field: FieldInfo) -> Any:
     return None if field.is_required() else default
 
 
+def _left_out_as(default: Any) -> FieldInfo:
+    """Return the setting of a parameter that the file has only with another value than this default."""
+    found: FieldInfo = Field(exclude_if=lambda value: value == default)
+    return found
+
+
 class QualityParams(Section):
     """Rules that remove documents from the corpus, all off by default (docs/inputs.md)."""
 
@@ -183,29 +189,46 @@ class CorpusParams(Section):
     """Split of the dataset."""
     dataset_revision: str | None = None
     """Commit, branch or tag of the dataset; set a commit to make runs reproducible."""
-    quality: Annotated[QualityParams, Field(exclude_if=lambda value: value == QualityParams())] = QualityParams()
+    quality: Annotated[QualityParams, _left_out_as(QualityParams())] = QualityParams()
     """Rules that remove documents, all off by default (docs/inputs.md)."""
+
+
+LEAST_BYTE_PAIRS = 300
 
 
 class TokenizerParams(Section):
     source: Literal["train", "file", "hub"] = "train"
-    """train: train WordPiece on the corpus; file: a vocab.txt in `path`; hub: a Hub tokenizer."""
+    """train: train a vocabulary on the corpus; file: a vocab.txt in `path`; hub: a Hub tokenizer."""
+    kind: Annotated[Literal["wordpiece", "bpe"], _left_out_as("wordpiece")] = "wordpiece"
+    """Vocabulary to train, for source: train: wordpiece, as BERT's, or bpe, byte pairs as ModernBERT's, whose texts
+    have no unknown tokens."""
     path: Name = "inputs/tokenizer"
     """vocab.txt, or a folder that contains one, for source: file."""
     vocabulary_size: Annotated[int, Field(ge=100, le=2**31)] = 30522
     """Maximum number of entries, for source: train; bert-base-uncased has 30,522."""
     lowercase: bool = True
     """Lowercase text."""
-    strip_accents: Annotated[bool | None, Field(exclude_if=lambda value: value is None)] = None
+    strip_accents: Annotated[bool | None, _left_out_as(None)] = None
     """Remove accents, vowel signs and tone marks; null: as `lowercase`, but never where a vocabulary is trained on text
     whose words have many of them, nor where a given tokenizer keeps them."""
     repository: str | None = None
     """Hub model name, for source: hub."""
     revision: str | None = None
     """Commit, branch or tag of the model; set a commit to make runs reproducible."""
-    add_prefix_space: Annotated[bool | None, Field(exclude_if=lambda value: value is None)] = None
+    add_prefix_space: Annotated[bool | None, _left_out_as(None)] = None
     """For a byte-level tokenizer: encode a text with a blank before its first word, which named entities need; null: as
     its files state."""
+
+    @model_validator(mode="after")
+    def _check_bytes_fit(self) -> Self:
+        if self.kind == "bpe" and self.vocabulary_size < LEAST_BYTE_PAIRS:
+            raise ValueError(
+                f"vocabulary_size={self.vocabulary_size}: kind bpe needs at least {LEAST_BYTE_PAIRS}, for 256 bytes, "
+                "special tokens and pairs"
+            )
+        if self.kind == "bpe" and self.source != "train":
+            raise ValueError(f"kind bpe is trained, but source is {self.source}: leave kind out")
+        return self
 
 
 class BaseModelParams(Section):
@@ -242,6 +265,11 @@ class Phase2RowsParams(PhaseRowsParams):
     row_length: RowLength = 512
 
 
+class Phase3RowsParams(PhaseRowsParams):
+    row_length: RowLength = 0
+    """Tokens per row; 0: there is no third phase."""
+
+
 PRETRAINING_HEADS = {"pretrain": "pretraining", "masked_lm": "masked_lm"}
 """Kind of pre-training rows (ipu_model/row_kinds) -> the head that is trained on them (ipu_model/heads)."""
 
@@ -267,6 +295,8 @@ class PretrainRowsParams(Section):
     """Rows of the first phase, short by default."""
     phase2: Phase2RowsParams = Phase2RowsParams()
     """Rows of the second phase, long by default."""
+    phase3: Annotated[Phase3RowsParams, _left_out_as(Phase3RowsParams())] = Phase3RowsParams()
+    """Rows of a third phase."""
 
     def get_phase(self, phase: str) -> PhaseRowsParams:
         """Return the rows of a phase."""
@@ -296,7 +326,7 @@ class BatchParams(Section):
     """Learning rate after the warm-up: linear or cosine decay to zero, square_root (square root of the remaining
     share), constant, or constant until a decay at the end, which is linear (trapezoid) or 1 minus the square root of
     its progress (1-sqrt)."""
-    decay_fraction: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    decay_fraction: Annotated[float | None, _left_out_as(None)] = None
     """Share of the updates in which trapezoid and 1-sqrt decay, at the end; null: for other schedules."""
 
     @model_validator(mode="after")
@@ -324,6 +354,11 @@ class PhaseParams(BatchParams):
 class Phase2Params(PhaseParams):
     steps: Updates = 100_000
     """Number of optimizer updates; 0: there is no second phase."""
+
+
+class Phase3Params(Phase2Params):
+    steps: Updates = 0
+    """Number of optimizer updates; 0: there is no third phase."""
 
 
 class OptimizerParams(Section):
@@ -369,6 +404,8 @@ class PretrainParams(OptimizerParams):
     """Training of the first phase."""
     phase2: Phase2Params = Phase2Params()
     """Training of the second phase, which starts from the weights of the first."""
+    phase3: Annotated[Phase3Params, _left_out_as(Phase3Params())] = Phase3Params()
+    """Training of a third phase, which starts from the weights of the second."""
 
     @classmethod
     def list_phases(cls) -> tuple[str, ...]:
@@ -395,6 +432,8 @@ class PretrainParams(OptimizerParams):
 
 PHASES = PretrainParams.list_phases()
 """Names of pre-training phases; each but the first starts from the one before it."""
+DEFAULT_PHASES = PretrainParams().phases
+"""Phases that have updates by default."""
 
 
 class FinetuneParams(OptimizerParams, BatchParams):
@@ -486,6 +525,8 @@ class IpuParams(Section):
     """ipu_config.json keys for the first phase; they override `config`."""
     phase2: dict[str, Any] | None = None
     """ipu_config.json keys for the second phase; they override `config`."""
+    phase3: Annotated[dict[str, Any] | None, _left_out_as(None)] = None
+    """ipu_config.json keys for a third phase; they override `config`."""
     inference_execution: Literal["auto", "sharded", "pipelined"] = "auto"
     """sharded: one IPU of a replica computes at a time; pipelined: all do; auto: pipelined if possible."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from tasks.params.entries import BASE, Entry, entries, find_upstream, learns_text, needs_corpus, start_model
 from tasks.params.schema import Params
-from tasks.params.sections import PHASES, PRETRAINING_HEADS, RuntimeSpec
+from tasks.params.sections import DEFAULT_PHASES, PHASES, PRETRAINING_HEADS, RuntimeSpec
 from tasks.plan.plan_file import COMPILER, DEVICE
 from tasks.stage import artifacts
 
@@ -39,9 +39,11 @@ class StageGroup:
     items: Callable[[Params], Items]
     """Items for these parameters; the item "" is a stage without an @ in its name."""
     inputs: str
-    """Paths, separated by blanks, as in the next three."""
+    """Paths, separated by blanks, as in the next four."""
     params: str
     """Parameters of params.yaml."""
+    optional: str = ""
+    """Further inputs, which dvc.yaml has only if an item has them."""
     outs: str = ""
     metrics: str = ""
     """Scores that `dvc metrics` shows; other figures are outs."""
@@ -78,12 +80,15 @@ class StageGroup:
 
     def _state(self, items: Items) -> dict[str, Any]:
         """Return the group as in dvc.yaml, with its fields."""
-        params = [text for text in self.params.split() if any(_has(fields, text) for fields in items.values())]
+        optional, params = (
+            [text for text in texts.split() if any(_has(fields, text) for fields in items.values())]
+            for texts in (self.optional, self.params)
+        )
         stated = {
             "desc": self.desc,
             "cmd": f"python -m tasks.stage.start {self.module}" + (' "$DVC_STAGE"' if self.names_stage else ""),
             "meta": {name: value for name in META if (value := getattr(self, name))},
-            "deps": self.inputs.split(),
+            "deps": [*self.inputs.split(), *optional],
             "params": [*params, *({file: keys.split()} for file, keys in self.keys.items())],
             "outs": [*self.outs.split(), str(artifacts.stage_run_file("{stage}"))],
             "metrics": self.metrics.split(),
@@ -96,7 +101,7 @@ class StageGroup:
         # DVC would replace ${...} in a path.
         found = {name: str(value).replace("${", "\\${") for name, value in fields.items() if value is not None}
         found["stage"] = f"{self.name}@{fields['key']}" if fields["key"] else self.name
-        for texts in (self.inputs.split(), self.params.split()):
+        for texts in ([*self.inputs.split(), *self.optional.split()], self.params.split()):
             first = next(text for text in texts if _has(fields, text))
             absent = [name for text in texts if not _has(fields, text) for name in FIELD.findall(text)]
             found |= dict.fromkeys(absent, _replace(first, found))
@@ -162,6 +167,7 @@ def _phases(params: Params) -> Items:
             "start": start and artifacts.MODELS / start,
             "program": _program(phase, params),
             "ipu_config": params.ipu.config,
+            "ipu": f"ipu.{phase}" if phase in DEFAULT_PHASES or getattr(params.ipu, phase) is not None else None,
             "theta": (setter := params.pretrain.find_theta(phase)) and f"pretrain.{setter}.global_rope_theta",
             **_job_code(PRETRAINING_HEADS[rows.row_kind], rows.row_kind),
         }
@@ -285,7 +291,7 @@ STAGES = (
         inputs="{given} tasks/corpus tasks/records", params="corpus", outs="data/corpus", names_stage=False,
     ),
     StageGroup(
-        "tokenizer", "train a WordPiece vocabulary, or import one", "tasks.vocabulary.tokenizer", _tokenizer,
+        "tokenizer", "train a vocabulary, or import one", "tasks.vocabulary.tokenizer", _tokenizer,
         inputs="{source} {verdict} tasks/records tasks/vocabulary", params="tokenizer model.max_positions",
         outs="data/tokenizer", names_stage=False,
     ),
@@ -325,7 +331,7 @@ STAGES = (
         # Only the shape of the rows; no learning rate, number of updates, seed or weights.
         keys={"data/rows/{key}/manifest.json": ROW_SHAPE + "max_predictions"},
         params=DEVICE_PARAMS + " ".join(f"pretrain.{name}" for name in OPTIMIZER) + """
-            model ipu.{key} ipu.inference_execution pretrain.{key}.global_batch_size
+            model {ipu} ipu.inference_execution pretrain.{key}.global_batch_size
             pretrain.{key}.micro_batch_size {theta}""",
         outs="executables/{key} reports/compile-{key}.json", host=COMPILER, because="device.runtime",
     ),
@@ -334,7 +340,7 @@ STAGES = (
         inputs="data/rows/{key} {start} {program} reports/validation/{key}.json data/tokenizer" + DEVICE_CODE + """
             tasks/pretraining/pretrain.py""",
         params=DEVICE_PARAMS + " ".join(f"pretrain.{name}" for name in OPTIMIZER) + """
-            model ipu.{key} pretrain.seed pretrain.evaluate_rows pretrain.masking pretrain.{key}""",
+            model {ipu} pretrain.seed pretrain.evaluate_rows pretrain.masking pretrain.{key}""",
         outs="models/{key} measurements/pretrain-{key}.json", metrics="metrics/pretrain-{key}.json",
         plots={"plots/pretrain-{key}.csv": LOSS, "plots/pretrain-{key}-held-out.csv": LOSS}, host=DEVICE,
         part="pretraining", because="pretrain.enabled",
@@ -459,7 +465,10 @@ STAGES = (
             reports/validation/{key}.json reports/validation/{key}-rows.json {exports} {exported} {corpus}
             {base_model} {scores} {code} ipu_model/rows tasks/downstream/gate tasks/downstream/scoring tasks/records
             tasks/rows """
-        + " ".join(f"{{{name}}}" for phase in PHASES for name in _of_phase(phase)),
+        + " ".join(f"{{{name}}}" for phase in DEFAULT_PHASES for name in _of_phase(phase)),
+        optional=" ".join(
+            f"{{{name}}}" for phase in PHASES[len(DEFAULT_PHASES) :] for name in _of_phase(phase)
+        ),
         params="downstream.{key}.gate downstream.{key}.finetune" + OPTION_PARAMS, outs="metrics/{key}-gate.json",
         part="{kind}", publish="tasks.release.publish",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import transformers
 from samples import samples
 from tiny_jobs import LABELS, head_of, labels_of, make_columns, write_rows
 
-from ipu_model.core.errors import CheckpointError
+from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.models.architecture import read_config
 from ipu_model.models.families import get_family
 from ipu_model.models.import_model import import_model
@@ -185,6 +186,31 @@ def test_copied_layers_keep_their_kind_of_attention(tmp_path: Path) -> None:
     fewer = read_model(tmp_path / "ours").for_layers(2).config
     assert get_family("modernbert").write_values(fewer)["layer_types"] == [FULL, FULL]
     assert [x.window for x in build_model("masked_lm", fewer).bert.encoder["layer"]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"global_rope_theta": 8000.0},
+        {"rope_parameters": {FULL: {"rope_type": "default", "rope_theta": 8000.0}, SLIDING: {"rope_theta": 500.0}}},
+    ],
+)
+def test_another_base_of_the_global_rotation_is_read_by_transformers(tmp_path: Path, form: dict[str, Any]) -> None:
+    path, family = tmp_path / "config.json", get_family("modernbert")
+    path.write_text(json.dumps({"model_type": "modernbert", **SIZES, **TOKENS, **form}))
+    before = read_config(path)[0]
+    changed = family.with_global_theta(before, 20000.0)
+    path.write_text(json.dumps(family.write_values(changed)))
+    assert read_config(path)[0] == dataclasses.replace(changed, settings=read_config(path)[0].settings)
+    theirs = transformers.ModernBertConfig.from_pretrained(tmp_path)
+    assert theirs.rope_parameters[FULL]["rope_theta"] == 20000.0
+    local = form.get("rope_parameters", {SLIDING: {"rope_theta": 10000.0}})[SLIDING]
+    assert theirs.rope_parameters[SLIDING]["rope_theta"] == local["rope_theta"]
+    thetas = {layer.window > 0: layer.theta for layer in build_model("masked_lm", changed).bert.encoder["layer"]}
+    assert thetas == {False: 20000.0, True: local["rope_theta"]}
+    with pytest.raises(ConfigError, match="a bert model has no rotary positions"):
+        get_family("bert").with_global_theta(before, 20000.0)
 
 
 def test_initial_weights_have_the_spread_of_those_of_transformers(tmp_path: Path) -> None:

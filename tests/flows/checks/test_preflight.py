@@ -165,6 +165,11 @@ def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(projec
     assert of("corpus.source=files", f"corpus.path={text}")[0] == pytest.approx(5000 * factor)
 
 
+def test_another_base_of_rotation_is_refused_for_a_model_with_a_table_of_positions(project):
+    said = "pretrain.phase2.global_rope_theta needs a model with rotary positions, found model.family: bert"
+    assert said in str(refuse(project, "pretrain.phase2.global_rope_theta=2e4"))
+
+
 def test_a_large_corpus_is_described_before_it_is_prepared(project):
     wanted = resolve_request(project, None, ["corpus.demo_documents=84388185"])  # 20 GB
     note = run_estimate.describe_preparation(wanted)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tasks.params.schema import validate_params
-from tasks.params.sections import Phase2Params, Phase2RowsParams, PretrainParams, PretrainRowsParams
+from tasks.params.sections import PHASES
 from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.plan.plan_file import PLAN_FILE, Plan, make_plan, read_plan
 from tasks.plan.stages import define
@@ -30,6 +30,7 @@ STAGES = (
 )
 OF_AN_ENTRY = {f"{what}@squad" for what in (*STAGES, "gate")}
 OF_PHASES = ("pretrain_rows", "validate", "pretrain")
+ROTARY = ("model.family=modernbert", "pretrain_rows.next_sentence=false", "pretrain.phase2.global_rope_theta=2e4")
 PRETRAINING = {f"{what}@{phase}" for what in OF_PHASES for phase in ("phase1", "phase2")}
 
 
@@ -71,22 +72,43 @@ def test_without_updates_there_is_no_second_phase() -> None:
         validate_params(values_with(*one, "downstream.squad.start=phase2"))
 
 
-class ThreeTrainings(PretrainParams):
-    phase3: Phase2Params = Phase2Params()
+THIRD = ("pretrain.phase3.steps=10", "pretrain_rows.phase3.row_length=64")
 
 
-class ThreeRows(PretrainRowsParams):
-    phase3: Phase2RowsParams = Phase2RowsParams()
-
-
-def test_a_third_phase_is_one_more_field_and_starts_from_the_second() -> None:
-    params = validate_params(values_with())
-    trainings, rows = (ThreeTrainings(**dict(params.pretrain)), ThreeRows(**dict(params.pretrain_rows)))
-    plan = make_plan(define(params.model_copy(update={"pretrain": trainings, "pretrain_rows": rows})))
+def test_a_third_phase_starts_from_the_second() -> None:
+    plan = plan_of(*THIRD)
     assert PRETRAINING | {f"{what}@phase3" for what in OF_PHASES} <= set(plan)
     starts = {name: [dep for dep in stage.deps if dep.startswith("models/")] for name, stage in plan.items()}
     found = [starts[name] for name in ("pretrain@phase1", "pretrain@phase2", "pretrain@phase3", "finetune@squad")]
     assert found == [[], ["models/phase1"], ["models/phase2"], ["models/phase3"]]
+    read = {"data/rows/phase3/manifest.json", "reports/validation/phase3.json", "metrics/pretrain-phase3.json"}
+    assert read <= set(plan["gate@squad"].deps)
+    assert not read & set(plan_of()["gate@squad"].deps)
+    of_params = [name for name in plan["pretrain@phase3"].params["params.yaml"] if "phase" in name or "ipu" in name]
+    assert set(of_params) == {"pretrain.phase3"}, "what a file leaves out is no dependency"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (THIRD[:1], "pretrain.phase3.steps=10 needs pretrain_rows.phase3.row_length"),
+        ((*THIRD, "pretrain.phase2.steps=0"), "pretrain.phase3.steps=10, but pretrain.phase2.steps is 0"),
+        ((*THIRD, "pretrain_rows.phase3.row_length=0"), "row_length=0: input should be greater"),
+        ((*ROTARY, "pretrain_rows.phase2.row_length=64"), "row_length=64 is not longer than the 64 tokens of phase1"),
+    ],
+)
+def test_phases_that_do_not_follow_one_another_are_refused(overrides: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ParamsError, match=said):
+        validate_params(values_with(*overrides))
+
+
+def test_later_phases_keep_the_base_of_rotation_that_one_before_them_set() -> None:
+    params = validate_params(values_with(*ROTARY, *THIRD))
+    assert [params.pretrain.find_theta(phase) for phase in PHASES] == [None, "phase2", "phase2"]
+    plan = plan_of(*ROTARY, *THIRD, "device.runtime=ipu")
+    compiled = plan["compile_pretrain@phase3"].params["params.yaml"]
+    assert "pretrain.phase2.global_rope_theta" in compiled
+    assert "pretrain.phase2.global_rope_theta" not in plan["compile_pretrain@phase1"].params["params.yaml"]
 
 
 def test_prepared_rows_need_no_corpus() -> None:

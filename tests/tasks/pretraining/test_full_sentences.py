@@ -1,5 +1,6 @@
 """Pre-training without next-sentence prediction: rows of full sentences, and a model trained on them."""
 
+import csv
 import json
 import os
 import subprocess
@@ -113,9 +114,13 @@ def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transforme
     assert type(model).__name__ == name
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    losses = []
-    held_out = read_rows(rows / HELD_OUT)
-    for row in range(figures["rows"]):
+    assert figures["mlm_loss"] == pytest.approx(held_out_loss(model, rows, figures["rows"]), rel=1e-5)
+
+
+def held_out_loss(model: torch.nn.Module, folder: Path, count: int) -> float:
+    """The loss of a model of transformers on the masked tokens of the first rows, one sequence at a time."""
+    losses, held_out = [], read_rows(folder / HELD_OUT)
+    for row in range(count):
         for slot in range(int(held_out["sequence_ids"][row].max())):
             here = np.flatnonzero(held_out["sequence_ids"][row] == slot + 1)
             ids = torch.tensor(held_out["input_ids"][row][here].astype(int))[None]
@@ -124,7 +129,38 @@ def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transforme
             for position, label in zip(held_out["masked_positions"][row], held_out["masked_labels"][row], strict=True):
                 if label != -100 and here[0] <= position <= here[-1]:
                     losses.append(-logits[position - here[0]].log_softmax(0)[label].item())
-    assert figures["mlm_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    return float(np.mean(losses))
+
+
+THREE_PHASES = (
+    *("model.family=modernbert", "pretrain_rows.next_sentence=false", "pretrain_rows.masked_fraction=0.3"),
+    *("pretrain.phase1.schedule=trapezoid", "pretrain.phase1.decay_fraction=0.5"),
+    *("pretrain.phase1.global_rope_theta=1000", "pretrain.phase2.global_rope_theta=20000"),
+    *("pretrain_rows.phase1.row_length=32", "pretrain_rows.phase2.row_length=64", "pretrain.phase2.schedule=constant"),
+    *("pretrain_rows.phase3.row_length=64", "pretrain.phase3={steps: 4, global_batch_size: 8, micro_batch_size: 4}"),
+    *("pretrain.phase3.schedule=1-sqrt", "pretrain.phase3.warmup_fraction=0", "pretrain.phase3.decay_fraction=1"),
+)
+
+
+def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "run_device_job", in_this_process)
+    params = params_with(*SMALL, *THREE_PHASES)
+    tokenizer = word_tokenizer(tmp_path / artifacts.TOKENIZER)
+    corpus = write_corpus(tmp_path / "corpus", random_texts(120))
+    for phase, theta in (("phase1", 1000.0), ("phase2", 20000.0), ("phase3", 20000.0)):
+        rows = tmp_path / artifacts.rows_folder(phase)
+        write_pretrain_rows(params.pretrain_rows, phase, corpus, tokenizer, rows, 1)
+        job = make_pretrain_job(phase, params, tmp_path)
+        train(job, f"pretrain-{phase}", tmp_path)
+        figures = json.loads((tmp_path / "metrics" / f"pretrain-{phase}.json").read_text())["held_out"]
+        model = AutoModelForMaskedLM.from_pretrained(job.output)
+        assert model.config.rope_parameters["full_attention"]["rope_theta"] == theta
+        assert figures["mlm_loss"] == pytest.approx(held_out_loss(model, rows, figures["rows"]), rel=1e-5)
+    with (tmp_path / "plots" / "pretrain-phase3.csv").open() as stream:
+        rates = [float(row["learning_rate"]) for row in csv.DictReader(stream)]
+    assert rates[-1] == pytest.approx(params.pretrain.phase3.learning_rate * (1 - 0.75**0.5))
 
 
 def test_next_sentences_need_berts_head() -> None:
