@@ -324,7 +324,10 @@ def tokenize_documents(
     first_sentences = np.append(0, np.cumsum([len(sentences) for sentences in by_text], dtype=np.int64))
     document_starts = np.unique(first_pieces[first_sentences])  # once for texts without a token
     found = Counts(
-        sentences=len(counts), long=int((counts > room).sum()), single=sum(len(sentences) == 1 for sentences in by_text)
+        sentences=len(counts),
+        long=int((counts > room).sum()),
+        single=sum(len(sentences) == 1 for sentences in by_text),
+        filling=int((np.diff(sentence_starts[document_starts]) >= room).sum()),
     )
     return TokenizedDocuments(token_ids.astype(dtype), sentence_starts.tolist(), document_starts.tolist(), found)
 

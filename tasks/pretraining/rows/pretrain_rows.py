@@ -229,6 +229,12 @@ def write_pretrain_rows(
         held_out = 0 if others is None else counts[HELD_OUT]["documents"]
         reading = Interpretation()
         _describe_text(reading, counts[TRAINING], params, builder.vocabulary)
+        if not params.next_sentence and not counts[TRAINING]["filling"]:
+            reading.remark(
+                f"no document has the {manifest.row_length:,} tokens of a row of {phase}: its {manifest.rows:,} rows "
+                f"have {manifest.packing_factor:.1f} sequences each, and the model learns no longer distances than "
+                f"those within documents. Add longer ones, or lower pretrain_rows.{phase}.row_length"
+            )
         if held_out and builder.held_out_fraction > params.held_out_fraction:
             reading.remark(
                 f"pretrain_rows.held_out_fraction={params.held_out_fraction:g} holds out none of the "

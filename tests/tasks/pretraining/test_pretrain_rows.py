@@ -71,7 +71,12 @@ ACCENTS = "of the words have accents, vowel signs or tone marks, which the token
             False,
             ["100.0% of the documents are one sentence", "100.0% of the characters are in words of more than 100"],
         ),
-        ("thai-no-blanks-all-unk.txt", {"next_sentence": False}, False, ["100.0% of the characters are in words"]),
+        (
+            "thai-no-blanks-all-unk.txt",
+            {"next_sentence": False},
+            False,
+            ["100.0% of the characters are in words", "no document has the 64 tokens of a row of phase1"],
+        ),
     ],
 )
 def test_text_that_is_probably_not_read_as_it_is_meant_is_noted_and_an_option_ends_it(
@@ -94,6 +99,17 @@ def test_sentences_longer_than_a_sequence_are_noted_where_rows_are_validated(tmp
             if "66.7% of the sentences are longer than a sequence" in note
         ]
         assert len(found) == few
+
+
+def test_text_without_a_document_as_long_as_a_row_says_how_many_rows_it_makes(tmp_path: Path) -> None:
+    settings = {"next_sentence": False, "row_length": 128, "max_sequences_per_row": 8, "held_out_fraction": 0.0}
+    short = ["Ba be. " * 10] * 32  # of 30 tokens and 2 special ones
+    for folder, texts, notes in (("short", short, 1), ("long", [*short, "Ba be. " * 42], 0)):
+        rows = make(tmp_path / folder, texts, **settings)
+        found = read_reading(rows)["remarks"] if (rows / "reading.json").exists() else []
+        assert len(found) == notes
+    [note] = read_reading(tmp_path / "short" / "rows")["remarks"]
+    assert "no document has the 128 tokens of a row of phase1: its 8 rows have 4.0 sequences each" in note
 
 
 def sequences_of(rows: Rows) -> Iterator[tuple[int, np.ndarray, np.ndarray, int]]:
