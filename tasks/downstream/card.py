@@ -22,7 +22,7 @@ from tasks.stage.errors import PublishError
 
 WITHHELD = "(not published)"
 """Stands for a text of the parameters that is the user's own."""
-PRETRAINING = ("", "one phase", "two phases", "three phases")
+PRETRAINING = ("", "one phase", "two phases", "three phases", "four phases")
 """Number of phases in words, by index."""
 SCHEDULES = {
     "linear": "linear decay",

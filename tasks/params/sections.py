@@ -265,9 +265,9 @@ class Phase2RowsParams(PhaseRowsParams):
     row_length: RowLength = 512
 
 
-class Phase3RowsParams(PhaseRowsParams):
+class FurtherRowsParams(PhaseRowsParams):
     row_length: RowLength = 0
-    """Tokens per row; 0: there is no third phase."""
+    """Tokens per row; 0: there is no such phase."""
 
 
 PRETRAINING_HEADS = {"pretrain": "pretraining", "masked_lm": "masked_lm"}
@@ -295,8 +295,10 @@ class PretrainRowsParams(Section):
     """Rows of the first phase, short by default."""
     phase2: Phase2RowsParams = Phase2RowsParams()
     """Rows of the second phase, long by default."""
-    phase3: Annotated[Phase3RowsParams, _left_out_as(Phase3RowsParams())] = Phase3RowsParams()
+    phase3: Annotated[FurtherRowsParams, _left_out_as(FurtherRowsParams())] = FurtherRowsParams()
     """Rows of a third phase."""
+    phase4: Annotated[FurtherRowsParams, _left_out_as(FurtherRowsParams())] = FurtherRowsParams()
+    """Rows of a fourth phase."""
 
     def get_phase(self, phase: str) -> PhaseRowsParams:
         """Return the rows of a phase."""
@@ -356,9 +358,9 @@ class Phase2Params(PhaseParams):
     """Number of optimizer updates; 0: there is no second phase."""
 
 
-class Phase3Params(Phase2Params):
+class FurtherPhaseParams(Phase2Params):
     steps: Updates = 0
-    """Number of optimizer updates; 0: there is no third phase."""
+    """Number of optimizer updates; 0: there is no such phase."""
 
 
 class OptimizerParams(Section):
@@ -404,8 +406,10 @@ class PretrainParams(OptimizerParams):
     """Training of the first phase."""
     phase2: Phase2Params = Phase2Params()
     """Training of the second phase, which starts from the weights of the first."""
-    phase3: Annotated[Phase3Params, _left_out_as(Phase3Params())] = Phase3Params()
+    phase3: Annotated[FurtherPhaseParams, _left_out_as(FurtherPhaseParams())] = FurtherPhaseParams()
     """Training of a third phase, which starts from the weights of the second."""
+    phase4: Annotated[FurtherPhaseParams, _left_out_as(FurtherPhaseParams())] = FurtherPhaseParams()
+    """Training of a fourth phase, which starts from the weights of the third."""
 
     @classmethod
     def list_phases(cls) -> tuple[str, ...]:
@@ -527,6 +531,8 @@ class IpuParams(Section):
     """ipu_config.json keys for the second phase; they override `config`."""
     phase3: Annotated[dict[str, Any] | None, _left_out_as(None)] = None
     """ipu_config.json keys for a third phase; they override `config`."""
+    phase4: Annotated[dict[str, Any] | None, _left_out_as(None)] = None
+    """ipu_config.json keys for a fourth phase; they override `config`."""
     inference_execution: Literal["auto", "sharded", "pipelined"] = "auto"
     """sharded: one IPU of a replica computes at a time; pipelined: all do; auto: pipelined if possible."""
 
