@@ -18,8 +18,8 @@ TRAINING = "rows"
 PARTS = (TRAINING, HELD_OUT)
 Counts = Counter[str]
 """Counts of `documents`, of `skipped` documents without tokens, and of `tokens` before pairing; of `sentences`, of
-`long` ones that no sequence holds, and of documents of a `single` one, or `filling` a sequence; and for WordPiece of `words`, of `accented`
-ones, of `characters`, and of those in words that become [UNK], `unread`."""
+`long` ones that no sequence holds, and of documents of a `single` one, or `filling` a sequence; and for WordPiece of
+`words`, of `accented` ones, of `characters`, and of those in words that become [UNK], `unread`."""
 
 
 class Chunk(NamedTuple):

@@ -255,6 +255,52 @@ PADDLE_SQUAD = Squad(128, 4, 5.6e-5, 0.07514, weight_decay=0.0)
 POPXL = Phase(128, 20, 2048, 225000, 5.3e-4, 0.00625)
 RUN_QA = Squad(12, 2, 3e-5, 0.0, weight_decay=0.0, clip=1.0)
 
+
+@dataclass(frozen=True)
+class TokenPhase:
+    """A phase of a recipe that counts tokens, in full batches of packed rows."""
+
+    row_length: int
+    tokens: float
+    """Billions."""
+    batch: int
+    micro_batch: int
+    learning_rate: float
+    warmup_tokens: float
+    """Billions."""
+    schedule: str
+    theta: float | None
+    """Base of the global rotation, where it changes."""
+
+
+TOKENS: dict[str, tuple[tuple[TokenPhase, ...], float]] = {
+    "modernbert-base": (
+        (
+            TokenPhase(1024, 1719, 4608, 96, 8e-4, 3, "constant", 1e4),
+            TokenPhase(8192, 250, 576, 12, 3e-4, 0, "constant", 16e4),
+            TokenPhase(8192, 50, 576, 12, 3e-4, 0, "1-sqrt", None),
+        ),
+        1e-5 / 8e-4,
+    ),
+    "modernbert-large": (
+        (
+            TokenPhase(1024, 900, 4928, 56, 5e-4, 2, "constant", 1e4),
+            TokenPhase(1024, 800, 4928, 56, 5e-5, 0, "constant", None),
+            TokenPhase(8192, 250, 616, 7, 5e-5, 0, "constant", 16e4),
+            TokenPhase(8192, 50, 624, 6, 5e-5, 0, "1-sqrt", None),
+        ),
+        1e-6 / 5e-5,
+    ),
+    "modernbert-bioclinical": (
+        (
+            TokenPhase(8192, 160.453, 576, 12, 3e-4, 0, "constant", None),
+            TokenPhase(8192, 8.247337, 576, 12, 3e-4, 0, "1-sqrt", None),
+        ),
+        1e-5 / 3e-4,
+    ),
+}
+"""Phases, and the weight decay of AdamW: that of the source by its learning rate."""
+
 PORTABLE: dict[str, tuple[tuple[Phase, Phase] | None, Squad]] = {
     "cuda-base-optimum": (OPTIMUM, Squad(128, 3, 7e-5, 0.1)),
     "cuda-large-optimum": (OPTIMUM, Squad(256, 2, 2e-4, 0.0, weight_decay=0.0)),

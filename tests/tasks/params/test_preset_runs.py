@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForMaskedLM
 
 from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.train.job_runner import run_job
@@ -19,8 +21,16 @@ from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
+from tasks.vocabulary.tokenizer import make_tokenizer
 from tests.places import ROOT
-from tests.tasks.pretraining.row_inputs import WORDS, random_texts, write_corpus, write_questions, write_squad_rows
+from tests.tasks.pretraining.row_inputs import (
+    WORDS,
+    random_texts,
+    wikitext_documents,
+    write_corpus,
+    write_questions,
+    write_squad_rows,
+)
 from tests.tasks.tiny_model import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_model
 
 FAMILIES = (
@@ -97,6 +107,27 @@ def make_rows(params: Params, inputs: Path, root: Path) -> None:
         folder, source = root / artifacts.rows_folder("squad", split), inputs / f"{split}.parquet"
         rows = apply_packing(params.downstream["squad"].rows, params.packing)
         write_squad_rows(rows, split, source, tokenizer, folder)
+
+
+def test_the_tiny_modernbert_trains_its_three_phases_on_real_text(tmp_path: Path):
+    small = [f"pretrain.phase{number}={{steps: 2, global_batch_size: 2}}" for number in (1, 2, 3)]
+    held_out = ("pretrain_rows.held_out_fraction=0.1", "pretrain.evaluate_every_updates=null")
+    fast = ("tokenizer.vocabulary_size=1000", "device.precision=fp32", *held_out)
+    params = validate_params(resolve({}, "modernbert-tiny", [*small, *fast], ROOT / "presets"))
+    corpus = write_corpus(tmp_path / "corpus", wikitext_documents()[:12])
+    tokenizer = tmp_path / artifacts.TOKENIZER
+    make_tokenizer(params.tokenizer, params.model.max_positions, corpus, tokenizer)
+    rows, losses = apply_packing(params.pretrain_rows, params.packing), []
+    for phase in params.pretrain.phases:
+        made = write_pretrain_rows(rows, phase, corpus, tokenizer, tmp_path / artifacts.rows_folder(phase), workers=1)
+        assert made.manifest.packing_efficiency > 0.85
+        result = run(make_pretrain_job(phase, params, tmp_path), tmp_path, phase)
+        assert result.steps == 2
+        losses.append(result.final_loss)
+    assert losses[-1] < losses[0] < math.log(1000) + 0.5
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / artifacts.MODELS / "phase3")
+    assert (model.config.num_hidden_layers, model.config.hidden_size) == (4, 256)
+    assert model.config.rope_parameters["full_attention"]["rope_theta"] == 160000
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -27,7 +27,7 @@ from tasks.stage import artifacts
 from tasks.stage.row_folders import read_manifest
 from tests.places import ROOT
 from tests.tasks.params.recipe_plans import PRESETS, SQUAD_PACKING_FACTOR, manifest, planned, resolved
-from tests.tasks.params.recipe_table import PORTABLE, RECIPES, Phase, Row, Squad
+from tests.tasks.params.recipe_table import PORTABLE, RECIPES, TOKENS, Phase, Row, Squad
 
 PACKING_FACTOR = {128: 1.17, 384: 1.7, 512: 2.0}
 """Sequences in a row on Wikipedia, at most 3: graphcore/examples:nlp/bert/pytorch/configs_pretraining.yml."""
@@ -119,6 +119,35 @@ def test_mosaic_says_what_its_source_says(tmp_path: Path):
     model = model_config(params.model, found)
     assert (model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size) == BASE_MODEL
     assert (model.hidden_dropout, model.attention_dropout, model.layer_norm_eps) == (0.1, 0.0, 1e-12)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_preset_of_modernbert_has_the_tokens_of_its_source(name: str):
+    """AnswerDotAI/ModernBERT:yamls/modernbert, and lindvalllab/BioClinical-ModernBERT."""
+    (phases, decay), params = TOKENS[name], resolved(name)
+    rows, training = params.pretrain_rows, params.pretrain
+    assert (rows.next_sentence, rows.masked_fraction, training.masking) == (False, 0.3, "dynamic")
+    assert training.phases == tuple(f"phase{number}" for number in range(1, 1 + len(phases)))
+    for phase, source in zip(training.phases, phases, strict=True):
+        found, length = training.get_phase(phase), rows.get_phase(phase).row_length
+        tokens = length * found.global_batch_size / 1e9
+        assert found.steps == round(source.tokens / tokens), phase
+        assert found.warmup_fraction * found.steps * tokens == pytest.approx(source.warmup_tokens, rel=1e-3)
+        assert (length, found.global_batch_size, found.micro_batch_size, found.learning_rate) == (
+            source.row_length,
+            source.batch,
+            source.micro_batch,
+            source.learning_rate,
+        )
+        assert (found.schedule, found.global_rope_theta) == (source.schedule, source.theta)
+        assert found.decay_fraction == (1.0 if source.schedule == "1-sqrt" else None), "of its t_decay, max_duration"
+    assert (training.beta1, training.beta2, training.eps) == (0.9, 0.98, 1e-6)
+    assert training.weight_decay == pytest.approx(decay, rel=1e-4)
+    sizes = params.model
+    assert (sizes.num_layers, sizes.hidden_size, sizes.num_heads, sizes.intermediate_size) == (
+        (28, 1024, 16, 2624) if "large" in name else (22, 768, 12, 1152)
+    )
+    assert (sizes.max_positions, sizes.layer_norm_eps) == (8192, 1e-5)
 
 
 def seconds_to_stop(job: Job, plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:
