@@ -198,9 +198,11 @@ def _hold_out(folder: Path, manifest: Manifest, words: tuple[str, ...], fraction
 
 
 def text_packing_factor(row_length: int) -> float:
-    """Return sequences per packed row of pre-training, interpolated linearly between PACKING_FACTORS."""
+    """Return sequences per packed row of pre-training, interpolated linearly between PACKING_FACTORS, and extended
+    from the last two to longer rows."""
     lengths, factors = np.transpose(PACKING_FACTORS)
-    return float(np.interp(row_length, lengths, factors))
+    slope = (factors[-1] - factors[-2]) / (lengths[-1] - lengths[-2])
+    return float(np.interp(row_length, lengths, factors) + slope * max(0, row_length - lengths[-1]))
 
 
 def take_share(manifest: Manifest, ratio: float) -> Manifest:
