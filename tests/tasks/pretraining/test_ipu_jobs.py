@@ -257,7 +257,7 @@ def test_a_compilation_that_keeps_nothing_is_no_success(checkout, monkeypatch):
         ("downstream.squad.finetune.optimizer=adam_w", "'adamw', 'adam', 'lamb' or 'sgd'"),
         ("ipu.inference_execution=parallel", "'auto', 'sharded' or 'pipelined'"),
         ("ipu.phase1=3", "valid dictionary"),
-        ("ipu.phase3=null", "did you mean phase"),
+        ("ipu.phase9=null", "did you mean phase"),
     ],
 )
 def test_a_wrong_knob_is_refused(override, said):
