@@ -39,7 +39,7 @@ NAVIGATION = {
     "pretrain": "data-scale",
     "evaluation": "publish export signing production security",
     "runs": "plan pages tracking experiments survive ending faults",
-    "workers": "cuda ipu ipu-estimates speed",
+    "workers": "cuda ipu ipu-estimates speed deploy upgrade",
     "made/reference": "commands parameters ../presets ../host-settings ../coming-from ../extend ../verified",
 }
 """Page -> the pages below it in the site's navigation."""

@@ -5,6 +5,7 @@ One checkout serves all tests, in the order a user would do these things; each t
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -141,7 +142,7 @@ def test_the_score_is_the_one_the_scoring_command_gives(project):
 def test_again_with_nothing_changed_nothing_runs_and_the_report_stays(project):
     done = run(project, FLOW)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert done.stdout.startswith("nothing changed: all 18 stages are up to date\n")
+    assert re.match(r"nothing changed: all \d+ stages are up to date\n", done.stdout)
     assert set(statuses(project).values()) == {"ran"}, "of the run that made what is there"
 
 

@@ -15,6 +15,7 @@ from ipu_model import heads
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.head import JointHead
 from ipu_model.rows.format import Manifest
 from ipu_model.train.measurement import GeneratedRows
 
@@ -55,11 +56,12 @@ def make_manifest(head: str, config: ModelConfig) -> Manifest:
     """Return the manifest of generated rows for a head."""
     labels = CLASSES if heads.get_head(head).labelled else 0
     kind = heads.get_head(head).row_kinds(labels)[0]
-    masked = "mask" in kind or kind == "pretrain"
+    masked, joint = "mask" in kind or kind == "pretrain", isinstance(heads.get_head(head), JointHead)
     return Manifest(
         kind=kind,
         row_length=LENGTH,
-        max_sequences=4,
+        max_sequences=2 if joint else 4,
+        unit=2 if joint else 1,
         max_predictions=8 if masked else 0,
         vocab_size=config.vocab_size,
         tokenizer_sha256="0" * 64,

@@ -87,8 +87,12 @@ class GeneratedRows(RowFolder):
         manifest = self.manifest
         count = round(manifest.packing_factor * rng.uniform(0.6, 1.4))
         count = max(1, min(count, manifest.max_sequences, int(tokens) // MIN_SEQUENCE_TOKENS))
+        if manifest.unit > 1:  # a row is an example, whole
+            count = manifest.unit
         shares = rng.uniform(0.5, 1.5, count)
         lengths = np.maximum(MIN_SEQUENCE_TOKENS, tokens * shares / shares.sum()).astype(int)
+        if manifest.unit > 1:
+            return np.minimum(lengths, manifest.row_length // manifest.unit).tolist()
         return [int(length) for length in lengths[np.cumsum(lengths) <= manifest.row_length]]
 
     def _fill(self, row: Dict[str, np.ndarray], lengths: List[int], rng: np.random.Generator) -> None:

@@ -45,7 +45,7 @@ def git(clone, *words):
 def test_a_run_is_repeated_from_its_own_revision(clone, tmp_path):
     code, said = podium(clone, *RUN, "--model", str(tmp_path / "my-bert"), "--name", "first")
     assert code in (0, 3), said
-    (clone / "tasks" / "downstream" / "checks.py").write_text("raise SystemExit('the code of today')\n")
+    (clone / "tasks" / "downstream" / "examples.py").write_text("raise SystemExit('the code of today')\n")
     git(clone, "commit", "--all", "--message", "a later revision")
     code, said = podium(clone, "reproduce", "first")
     assert code == 0, said

@@ -263,7 +263,7 @@ def real_project(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     """A project of its own, and the environment of its commands."""
     project = tmp_path / "project"
     project.mkdir()
-    for part in (*checkout.CODE, "params.yaml", "prefect.yaml", "presets", "inputs"):
+    for part in (*checkout.CODE, "params.yaml", "dvc.yaml", "prefect.yaml", "presets", "inputs"):
         source = ROOT / part
         if source.is_dir():
             shutil.copytree(source, project / part, ignore=shutil.ignore_patterns("__pycache__"))

@@ -103,7 +103,7 @@ def test_a_stage_that_is_stopped_goes_on_on_another_host_and_ends_bit_for_bit_th
     process = start(second)
     said, error = finish(process)
     assert process.returncode == 0, error
-    assert f"fetched the checkpoint after update {step}" in said
+    assert f"/step-{step:08d}: fetched\n" in said
     assert figures(second)["resumed_from_step"] == step
     assert outs(second) == outs(undisturbed)
     assert not list(remote.rglob("step-*"))

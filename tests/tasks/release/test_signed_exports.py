@@ -77,7 +77,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.folder.mkdir()
     for name in ("ours", "theirs"):
         write_key(made.keys / f"{name}.pem")
-    for name in (*CODE, "inputs", "presets", "params.yaml", ".gitignore"):
+    for name in (*CODE, "inputs", "presets", "params.yaml", "dvc.yaml", ".gitignore"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         copy(ROOT / name, made.folder / name)
     (made.folder / ".dvc").mkdir()
