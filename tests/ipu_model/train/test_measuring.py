@@ -64,6 +64,14 @@ def test_made_up_rows_are_as_full_as_the_manifest_says_and_valid(kind: str, tmp_
     assert sum(part > rows.take_fullest(8).real_tokens for part in parts) <= 2
 
 
+@pytest.mark.parametrize("unit", [2, 3])
+def test_a_made_up_row_has_all_texts_of_its_example(unit: int, tmp_path: Path) -> None:
+    manifest = dataclasses.replace(manifest_alone(tmp_path, "sentence_embedding"), unit=unit, max_sequences=unit)
+    rows = GeneratedRows(manifest, TINY)
+    for batch in (rows.take(np.arange(50)), rows.take_fullest(50)):
+        assert (batch.columns["roles"] == np.arange(unit)).all()
+
+
 @pytest.mark.parametrize(
     ("kind", "precision"), [*((kind, "auto") for kind in list_row_kinds()), ("pretrain", "fp32"), ("pretrain", "bf16")]
 )
