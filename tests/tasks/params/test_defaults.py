@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -79,7 +80,11 @@ def unsaid(preset: str, overrides: list[str]) -> dict:
     values = resolve(DEMO, preset, overrides, PRESETS)
     stated = {name for layer in layers(preset, overrides, PRESETS) for name, _ in leaves(layer.values)}
     defaults = dict(leaves(with_entries(values)))
-    return {name: value for name, value in leaves(values) if name not in stated and value != defaults[name]}
+
+    def default_of(name: str) -> object:  # the defaults have two phases; a further one is like the second
+        return defaults[name] if name in defaults else defaults[re.sub(r"phase\d", "phase2", name)]
+
+    return {name: value for name, value in leaves(values) if name not in stated and value != default_of(name)}
 
 
 def test_the_defaults_are_those_that_bert_was_published_with():
