@@ -103,8 +103,9 @@ class RunReport:
     pretraining: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Stage that pre-trained -> name of its phase; scores on held-out rows, by the keys of PRETRAINING_SCORES (loss and
     perplexity of the masked tokens, accuracies in percent; empty without held-out rows); rows, their number; steps and
-    training_loss, of the training; model, its folder relative to the run's. Stages are in the order of training, so the
-    last has the run's result. No gate decides on them: they have no intervals, checks or decision.
+    training_loss, of the training; model, its folder relative to the run's; before, of the model that it continues
+    (tasks/jobs/original.py), if there is one. Stages are in the order of training, so the last has the run's result. No
+    gate decides on them: they have no checks or decision.
 
     Readers use RunView.pretraining (views.run_view.PretrainingView), which formats them in the order of
     PRETRAINING_SCORES, or listing.Run.scores, in which phases and entries are alike.
@@ -356,6 +357,7 @@ def _read_pretraining(stage: Stage, root: Path) -> dict[str, dict[str, Any]]:
         "steps": figures["steps"],
         "training_loss": figures["final_loss"],
         "model": next(out for out in stage.outs if out.startswith(models)),
+        **({"before": held_out["before"]} if "before" in held_out else {}),
     }
     return {stage.name: result}
 

@@ -9,7 +9,7 @@ from typing import Any
 from flows.runs import listing, run_params
 from flows.runs.report import PRETRAINING_SCORES, sort_scores
 from flows.views.curves import is_training, read_curve
-from flows.views.run_view import format_pretraining
+from flows.views.run_view import format_change, format_pretraining
 from ipu_model.core.files import sha256_of
 from tasks.downstream.run_comparison import EvaluatedRun, compare_runs, compare_scores, read_run, select_figures
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
@@ -146,7 +146,9 @@ def _compare_pretraining(own: Sequence[Side]) -> list[dict[str, Any]]:
             scores = {one.label: sort_scores(phase["scores"]) for one, phase in results}
             names = {key for one in scores.values() for key in one}
             titles = {key: title for key, title in PRETRAINING_SCORES.items() if key in names}
+            changes = {one.label: text for one, phase in results if (text := format_change(phase))}
             values = {"rows": results[0][1]["rows"], "same_rows": same, "titles": titles, "scores": scores}
+            values["changes"] = changes
             phases.append({"phase": name, **values})
     return phases
 
@@ -247,7 +249,8 @@ def _format_pretraining(phase: dict[str, Any]) -> str:
     for run, scores in phase["scores"].items():
         cells = (format_pretraining(name, scores[name]) if name in scores else "-" for name in phase["titles"])
         rows.append((run, *cells))
-    return f"pre-training {phase['phase']}. {describe_rows(phase)}\n" + format_table(rows)
+    changes = "".join(f"{run}: {text}\n" for run, text in phase["changes"].items())
+    return f"pre-training {phase['phase']}. {describe_rows(phase)}\n{format_table(rows)}{changes}"
 
 
 def _format_curve(curve: dict[str, Any]) -> str:

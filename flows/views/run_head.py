@@ -116,6 +116,8 @@ def _make_pretraining_tiles(result: PretrainingView) -> Iterator[Tile]:
             word, kind = ("better", "good") if (gain < 0) == (metric in LOWER_IS_BETTER) else ("worse", "bad")
             when = format_moment(previous["began"])[:16]
             notes.append((f"{gain:+.4g} against the run of {when}: {word} (not tested)", kind))
+        if metric == "mlm_loss" and result.change:
+            notes.append((result.change, ""))
         yield Tile(title, text, notes)
 
 

@@ -92,7 +92,7 @@ class RunView:
         """Return lines with programs, scores, verdicts and published models."""
         found = ([one.score_line(intervals), *one.verdict_lines] for one in self.results)
         programs = (f"program of {stage}: {how}" for stage, how in self.record.programs.items())  # IPU executables
-        trained = [one.score_line for one in self.pretraining]
+        trained = [line for one in self.pretraining for line in one.lines]
         trained += [f"model: {one.model}" for one in self.pretraining[-1:]]
         return [*programs, *trained, *(line for lines in found for line in lines)]
 
@@ -274,6 +274,33 @@ class PretrainingView:
         """Name of the phase and its scores as one line of text."""
         scores = ", ".join(f"{title} {value}" for title, value in self.scores)
         return f"{self.name}: {scores or 'no scores'} ({self.note})"
+
+    @property
+    def change(self) -> str:
+        """Change from the model that it continues; empty if there is none."""
+        return format_change(self.result)
+
+    @property
+    def lines(self) -> list[str]:
+        """Its scores and their change as lines of text."""
+        return [self.score_line, *([f"{self.name}: {self.change}"] if self.change else [])]
+
+
+def format_change(result: Mapping[str, Any]) -> str:
+    """Return how the held-out loss of a phase of pre-training (RunReport.pretraining) changed; empty if unknown."""
+    before, after = result.get("before"), result["scores"]
+    if not before or "mlm_loss" not in after:
+        return ""
+    loss, perplexity = (
+        f"{format_pretraining(name, before[name])} -> {format_pretraining(name, after[name])}"
+        for name in ("mlm_loss", "perplexity")
+    )
+    bounds = ""
+    if "change_low" in before:
+        by = "rows" if before["groups"] == result["rows"] else f"{before['groups']} groups of rows"
+        bounds = f" ({before['change_low']:+.4f} to {before['change_high']:+.4f}, by {by})"
+    new = ". The original has no masked LM head, so the loss before is that of random weights" * before["new_head"]
+    return f"held-out loss {loss} (perplexity {perplexity}), change {before['change']:+.4f}{bounds}{new}"
 
 
 def format_pretraining(name: str, value: float) -> str:

@@ -5,7 +5,7 @@ Legend: H hidden size, N sequences; B rows of a micro-batch, S maximum sequences
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from torch import Tensor, nn
 
@@ -85,6 +85,9 @@ class Pretraining(MaskedLmHead):
 
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
         return BertForMaskedLM(config, next_sentence=True)
+
+    def is_new(self, missing: Sequence[str]) -> bool:
+        return any(name.startswith("cls.predictions.") for name in missing)
 
     def label_columns(self, batch: Batch) -> Dict[str, str]:
         return {**super().label_columns(batch), "nsp_loss": "next_sentence_labels"}

@@ -29,7 +29,7 @@ INFERENCE_MODES = ("auto", "sharded", "pipelined")
 COMPILE_MODES = ("auto", "none", "optimizer", "model")
 KEEP_CHOICES = ("last", "best")
 MASKINGS = ("static", "dynamic")
-LATER = ("layers", "distillation", "head_settings", "decay_fraction", "global_rope_theta")
+LATER = ("layers", "distillation", "head_settings", "decay_fraction", "global_rope_theta", "original")
 """Fields of a job and of its parts that earlier versions do not have."""
 
 
@@ -223,6 +223,10 @@ class Job:
     of the model."""
     head_settings: Optional[Dict[str, Any]] = None
     """Settings of the head (Head.configure); null: its defaults."""
+
+    original: Optional[str] = None
+    """Model folder that a pretrain job with `evaluation` continues: evaluated before the first update, for comparison.
+    It is init_checkpoint, or that of an earlier phase. null: nothing is compared."""
 
     def __post_init__(self) -> None:
         _require_one_of("kind", self.kind, KINDS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, Container, Dict, List, Mapping, Optional, Tuple, Type
+from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
 import numpy as np
 import torch
@@ -105,6 +105,10 @@ class Head(abc.ABC):
         """Return the name of the matrix whose rows are the classes, among names of weights; empty: there is none."""
         nested = self.weight.replace(".weight", ".out_proj.weight")  # in some encoders of transformers
         return next((name for name in (nested, self.weight) if name in weights), "")
+
+    def is_new(self, missing: Sequence[str]) -> bool:
+        """Return whether its part of a model was initialised, with these parameters; that of next sentences aside."""
+        return bool(missing)
 
     def row_kinds(self, labels: int) -> Tuple[str, ...]:
         """Return the kinds of rows that it is trained on, files in ipu_model/row_kinds; by default its own name."""

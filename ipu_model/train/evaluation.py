@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
@@ -28,6 +29,20 @@ from ipu_model.train.checkpoint import Checkpoint
 from ipu_model.train.training import Hook, TrainingState
 
 EVALUATIONS = "evaluations.csv"
+GROUPS = 256
+"""Largest number of groups of held-out rows whose losses before and after a training are compared in pairs."""
+COMPARED, LABELS = "mlm_loss", "mlm_labels"
+"""Sums (Head.sums) of the loss that is compared, and of its labels."""
+
+
+@dataclass(frozen=True)
+class Original:
+    """Model that a pre-training continues."""
+
+    new_head: bool
+    """True if it has no masked language modelling head, so that its loss is that of random weights."""
+    state: Optional[Dict[str, Tensor]] = None
+    """Its weights; None: the training starts from them."""
 
 
 class Evaluator(Hook):
@@ -39,13 +54,22 @@ class Evaluator(Hook):
         plan: One forward pass takes a micro-batch of rows.
         rows: Held out from training.
         saved: Checkpoint of an earlier run, with its `state()` and `best`.
+        original: Model to compare with, evaluated before the first update and in groups of rows; so are the weights of
+            the last update.
 
     Attributes:
         best: Weights of the best evaluation so far, if they may become the result.
     """
 
     def __init__(
-        self, job: Job, plan: JobPlan, rows: RowFolder, runtime: Runtime, emit: Emit, saved: Optional[Checkpoint] = None
+        self,
+        job: Job,
+        plan: JobPlan,
+        rows: RowFolder,
+        runtime: Runtime,
+        emit: Emit,
+        saved: Optional[Checkpoint] = None,
+        original: Optional[Original] = None,
     ) -> None:
         assert job.evaluation is not None
         self._head, self._config, self._rows, self._runtime = heads.get_head(job.head), job.evaluation, rows, runtime
@@ -59,11 +83,55 @@ class Evaluator(Hook):
         self._lines: List[Dict[str, float]] = list(state.get("lines", []))
         self._best_step = int(state.get("best_step", 0))  # 0: no evaluation yet
         self.best, self._slowest, self._seconds = dict(best), 0.0, 0.0
+        self._original = original if saved is None else None
+        self._before: Dict[str, Any] = dict(state.get("before", {}))
+        self._after: List[Tuple[float, float]] = []
         self._write()
 
     def start(self, training: TrainingState) -> None:
-        """End the training immediately if an earlier process had reached early stopping."""
+        """Evaluate the original; end the training immediately if an earlier process had reached early stopping."""
+        if self._original is not None:
+            training.exclude_time(self._evaluate_original(self._original))
+            self._original = None
         training.ends_early = self.should_stop
+
+    def _evaluate_original(self, original: Original) -> float:
+        """Evaluate the original with its weights in the runtime for that time; return the seconds it took."""
+        began, start = time.perf_counter(), None
+        if original.state is not None:
+            start = self._runtime.state_dict()
+            self._runtime.load_state_dict(original.state)
+        groups, figures = self._evaluate_groups(0)
+        if start is not None:
+            self._runtime.load_state_dict(start)
+        self._before = {"figures": figures, "groups": groups, "new_head": original.new_head}
+        self._lines.append({"step": 0, **figures})
+        self._write()
+        self._emit("evaluated", after=0, updates=self._updates, best_after=0, **figures)
+        seconds = time.perf_counter() - began
+        self._seconds += seconds
+        return seconds
+
+    def _evaluate_groups(self, done: int) -> Tuple[List[Tuple[float, float]], Dict[str, float]]:
+        """Return the loss and the number of labels of each group of rows, and the figures of all rows."""
+        numbers = self._row_numbers
+        sums = [self._sum_rows(part) for part in np.array_split(numbers, min(GROUPS, len(numbers)))]
+        figures = self._to_figures({name: math.fsum(one[name] for one in sums) for name in self._head.sums}, done)
+        return [(one[COMPARED], one[LABELS]) for one in sums], figures
+
+    def _sum_rows(self, numbers: np.ndarray) -> Dict[str, float]:
+        """Return Head.sums over the rows with these numbers."""
+        size = self._batch_rows
+        return self._runtime.evaluate(
+            self._rows.take(numbers[first : first + size]) for first in range(0, len(numbers), size)
+        )
+
+    def _to_figures(self, sums: Mapping[str, float], done: int) -> Dict[str, float]:
+        figures = self._head.figures(sums)
+        if not math.isfinite(figures["loss"]):
+            require_finite(self._runtime.state_dict(), done)
+            raise NonFiniteWeights(done, ["the logits of the held-out rows"])
+        return figures
 
     def after_step(self, training: TrainingState) -> None:
         """Evaluate if due, without counting the time as training; end the training if it no longer improves."""
@@ -86,12 +154,10 @@ class Evaluator(Hook):
             NonFiniteWeights: the weights or their logits are not finite.
         """
         began = time.perf_counter()
-        numbers, size = self._row_numbers, self._batch_rows
-        batches = (self._rows.take(numbers[first : first + size]) for first in range(0, len(numbers), size))
-        figures = self._head.figures(self._runtime.evaluate(batches))
-        if not math.isfinite(figures["loss"]):
-            require_finite(self._runtime.state_dict(), done)
-            raise NonFiniteWeights(done, ["the logits of the held-out rows"])
+        if self._before and done == self._updates:
+            self._after, figures = self._evaluate_groups(done)
+        else:
+            figures = self._to_figures(self._sum_rows(self._row_numbers), done)
         better = not self._best_step or self._score(figures) > self._score(self._figures_at(self._best_step))
         self._lines.append({"step": done, **figures})
         if better:
@@ -131,11 +197,16 @@ class Evaluator(Hook):
         seconds = round(self._seconds, 3)  # in this process
         ended = {"stopped_early": last < self._updates, "seconds": seconds}
         figures, best = self._figures_at(selected), self._head.best
-        return {**figures, **counts, **ended, "judged_by": best if best in figures else "loss"}
+        compared = {}
+        if self._before and self._after:
+            pairs = [(old, new, labels) for (old, _), (new, labels) in zip(self._before["groups"], self._after)]
+            compared = {"before": {**self._before, "groups": pairs}}
+        return {**figures, **counts, **ended, "judged_by": best if best in figures else "loss", **compared}
 
     def state(self) -> Dict[str, Any]:
         """Return the state for a checkpoint, which stores `best` separately."""
-        return {"lines": [dict(line) for line in self._lines], "best_step": self._best_step}
+        state: Dict[str, Any] = {"lines": [dict(line) for line in self._lines], "best_step": self._best_step}
+        return {**state, "before": self._before} if self._before else state
 
     def _figures_at(self, step: int) -> Dict[str, float]:
         return next(line for line in self._lines if line["step"] == step)

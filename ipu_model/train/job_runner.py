@@ -45,9 +45,9 @@ from ipu_model.train.auto_precision import PRECISION, choose_faster
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.checkpoint_writer import CheckpointWriter, require_time
 from ipu_model.train.energy import EnergyMeter
-from ipu_model.train.evaluation import Evaluator
+from ipu_model.train.evaluation import Evaluator, Original
 from ipu_model.train.history import History
-from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
+from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs, read_original
 from ipu_model.train.training import Totals, make_update_rows, train
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class _Run:
     config: ModelConfig
     rows: RowFolder
     held_out: Optional[RowFolder]
+    original: Optional[Original]
     record: Optional[Dict[str, Any]]
     """Made before training, so that a problem with it does not surface at the end."""
     runtime: Runtime
@@ -118,10 +119,11 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
             emit("message", text=text)
     record = begin_record(job, plan, config, rows.manifest, instances.count)
     model = make_model(job, config, base, emit)
+    original = None if held_out is None else read_original(job, config, emit)
     del base  # its weights are in the model, so the pages of its file can be dropped
     runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.deadline_near)
     with closing(runtime):
-        run = _Run(job, plan, config, rows, held_out, record, runtime, instances, emit, stop)
+        run = _Run(job, plan, config, rows, held_out, original, record, runtime, instances, emit, stop)
         if job.compile_only:
             result = _result(run, Totals(), compiling=_compile(run))
         elif job.kind == "predict":
@@ -159,7 +161,9 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
         require_time(run.stop, first_step, plan.updates)  # before compiling for minutes in vain
     parts = heads.get_head(job.head).parts_of(job.distillation)
     history = History(run_folder, parts, job.log_every_updates, emit, curve)
-    evaluations = None if run.held_out is None else Evaluator(job, plan, run.held_out, runtime, emit, saved)
+    evaluations = None
+    if run.held_out is not None:
+        evaluations = Evaluator(job, plan, run.held_out, runtime, emit, saved, run.original)
     # Start the checkpoint process before attaching a device, which may write to pages that a child must not share.
     saving = CheckpointWriter(job, runtime, checkpoints, history, evaluations, run.stop, emit, first_step)
     with closing(saving):

@@ -26,8 +26,12 @@ from ipu_model.models.tensors import UndrawnWeights
 from ipu_model.rows.format import MANIFEST, get_columns, read_manifest
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.train.checkpoint import Fingerprint
+from ipu_model.train.evaluation import Original
 
-NO_EFFECT = ("run_folder", "output", "log_every_updates", "checkpoint_every_minutes", "checkpoint_every_updates")
+NO_EFFECT = (
+    *("run_folder", "output", "log_every_updates", "checkpoint_every_minutes", "checkpoint_every_updates"),
+    "original",
+)
 COMPILATION = ("recompute", "compile_only", "executables", "inference_execution")
 """Fields of a job that do not change the weights, as those above."""
 RESOLVED = ("rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config", "evaluation")
@@ -68,6 +72,8 @@ def check_job(job: Job) -> None:
         raise ConfigError(f"checkpoint_every_updates={job.checkpoint_every_updates} must be at least 0 (0: none)")
     if not 0 <= job.checkpoint_every_minutes < math.inf:
         raise ConfigError(f"checkpoint_every_minutes={job.checkpoint_every_minutes} must be at least 0 (0: none)")
+    if job.original is not None and (job.evaluation is None or not pretrains):
+        raise ConfigError("job.original needs a pretrain job with `evaluation`: set it to null")
     if job.evaluation is not None:
         read_manifest(Path(job.evaluation.rows))  # report a missing folder now, not when training starts
     for folder in (Path(job.output).absolute().parent, Path(job.run_folder).absolute()):
@@ -173,7 +179,30 @@ def make_model(job: Job, config: ModelConfig, base: Optional[ModelFolder], emit:
         emit("message", text=f"note: {base.note}")
     if missing:
         emit("message", text=f"{base.path} lacks {', '.join(missing)}: initialised from seed {job.seed}")
+    if job.kind == "pretrain" and base.path == Path(str(job.init_checkpoint)):
+        if heads.get_head(job.head).is_new(missing):
+            emit("note", text="the model has no masked language modelling head: that head starts from random weights")
+        if unused := sorted(name for name in base.state if name not in expected):
+            emit("note", text=f"these weights of the model are not pre-trained and are left out: {', '.join(unused)}")
     return model
+
+
+def read_original(job: Job, config: ModelConfig, emit: Emit) -> Optional[Original]:
+    """Read the model to compare a pre-training with; None without one.
+
+    Raises:
+        CheckpointError: the folder is damaged, or of another architecture.
+    """
+    if job.original is None:
+        return None
+    head = heads.get_head(job.head)
+    folder = read_model(Path(job.original)).for_head(head)
+    with UndrawnWeights():
+        expected = build_model(job.head, config).state_dict()
+    is_new = head.is_new(missing_parameters(folder, expected))
+    if job.original == job.init_checkpoint:
+        return Original(is_new)
+    return Original(is_new, make_model(job, config, folder, emit).state_dict())
 
 
 def make_fingerprint(

@@ -246,7 +246,8 @@ def _trainings(facts: CardFacts, tuning: str) -> list[dict[str, str]]:
     parameters, lines = facts.parameters, []
     for phase in facts.phases:
         values, length = parameters["pretrain"][phase], parameters["pretrain_rows"][phase]["row_length"]
-        stage = f"{phase}: masked tokens and next sentence, rows of {length} tokens"
+        what = "masked tokens and next sentence" if parameters["pretrain_rows"]["next_sentence"] else "masked tokens"
+        stage = f"{phase}: {what}, rows of {length} tokens"
         lines.append(_training(facts, stage, f"{values['steps']:,}", values, f"pretrain-{phase}", phase))
     training = job_name(facts.entry.name, "finetune")
     values, steps = facts.entry_parameters["finetune"], facts.provenance["training"].get(training, {}).get("steps")

@@ -38,6 +38,7 @@ from tasks.stage.errors import DeviceJobFailed, StagePaused
 from tasks.stage.events import report_progress
 from tasks.stage.fork_server import ReserveProcess, take_reserve
 from tasks.stage.process import Say, describe_exit, die_with_parent, print_line, python_path
+from tasks.stage.streams import note
 
 __all__ = [
     "BatchGeometry",
@@ -247,6 +248,9 @@ class _JobOutput:
             return
         if event["event"] == "plan":  # torchrun may have started the job again
             self.failure = self.paused = None
+        if event["event"] == "note":
+            note(str(event["text"]))
+            return
         text = format_event(event)
         done = event.get("step", event.get("rows", event.get("update")))
         of, kind = event.get("steps", event.get("of")), event["event"]

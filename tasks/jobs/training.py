@@ -24,6 +24,7 @@ from tasks.jobs.device_job import (
     format_figures,
     run_device_job,
 )
+from tasks.jobs.original import compare_with_original
 from tasks.params.schema import DeviceParams, IpuParams, ModelParams
 from tasks.params.sections import BatchParams, OptimizerParams, TrackingParams
 from tasks.plan.code_state import git_state
@@ -42,8 +43,9 @@ EXECUTION_ONLY = (
     "recompute",
     "compile_only",
     "executables",
+    "original",
 )
-"""Fields of a job that do not affect its result, such as paths and intervals."""
+"""Fields of a job that do not affect its weights, such as paths and intervals."""
 TABLE_PIECES = ("embedding_serialization_factor", "serialized_embedding_splits_per_ipu")
 """Keys of an ipu_config that only save memory; checkpoints contain the unsplit word embeddings."""
 OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "ipu_version", "instances")
@@ -195,7 +197,7 @@ def fingerprint(job: Job) -> str:
     """Return twelve hexadecimal digits that identify a job's computation: its fields, rows and initial weights."""
     parts: dict[str, Any] = job.fields
     for name in EXECUTION_ONLY:
-        parts.pop(name)
+        parts.pop(name, None)
     if job.ipu_config is not None:
         parts["ipu_config"] = {name: value for name, value in job.ipu_config.items() if name not in TABLE_PIECES}
     parts["rows"] = json.loads(read_manifest(Path(job.rows)).to_json())
@@ -208,8 +210,10 @@ def fingerprint(job: Job) -> str:
 
 def figures(result: JobResult) -> dict[str, Any]:
     """Return the metrics of a training that parameters, data and code determine; held-out ones if it evaluated."""
-    decided = {name: value for name, value in (result.evaluation or {}).items() if name != "seconds"}
+    decided = {name: value for name, value in (result.evaluation or {}).items() if name not in ("seconds", "before")}
     held_out = {name: round(x, 6) if isinstance(x, float) else x for name, x in decided.items()}
+    if result.evaluation is not None and "before" in result.evaluation:
+        held_out["before"] = compare_with_original(result.evaluation["before"])
     return {
         "final_loss": result.final_loss,
         **{name: round(value, 6) for name, value in result.final_losses.items()},

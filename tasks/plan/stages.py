@@ -165,6 +165,7 @@ def _phases(params: Params) -> Items:
         phase: {
             **_made_of(rows.source == "corpus", rows.get_phase(phase).path if rows.source == "files" else None),
             "start": start and artifacts.MODELS / start,
+            "original": artifacts.BASE_MODEL if _base_model(params) else None,
             "program": _program(phase, params),
             "ipu_config": params.ipu.config,
             "ipu": f"ipu.{phase}" if phase in DEFAULT_PHASES or getattr(params.ipu, phase) is not None else None,
@@ -337,8 +338,8 @@ STAGES = (
     ),
     StageGroup(
         "pretrain", "pre-train; each phase starts from the one before it", "tasks.pretraining.pretrain", _phases,
-        inputs="data/rows/{key} {start} {program} reports/validation/{key}.json data/tokenizer" + DEVICE_CODE + """
-            tasks/pretraining/pretrain.py""",
+        inputs="data/rows/{key} {start} {original} {program} reports/validation/{key}.json data/tokenizer"
+        + DEVICE_CODE + "tasks/pretraining/pretrain.py",
         params=DEVICE_PARAMS + " ".join(f"pretrain.{name}" for name in OPTIMIZER) + """
             model {ipu} pretrain.seed pretrain.evaluate_rows pretrain.masking pretrain.{key}""",
         outs="models/{key} measurements/pretrain-{key}.json", metrics="metrics/pretrain-{key}.json",

@@ -41,7 +41,7 @@ def make_pretrain_job(
 
     Args:
         params: sections pretrain, model, device and ipu are used.
-        base: the first phase starts from the model of stage base_model.
+        base: the first phase starts from the model of stage base_model, and every phase is compared with it.
         untrained: only compile or estimate: every phase starts from random weights, and nothing is masked.
     """
     training, device = params.pretrain, params.device
@@ -51,6 +51,8 @@ def make_pretrain_job(
     manifest = read_manifest(rows)
     start = artifacts.MODELS / before[-1] if before else artifacts.BASE_MODEL
     fresh = untrained or not (before or base)
+    held_out = evaluation(rows, training.evaluate_every_updates, max_rows=training.evaluate_rows)
+    compared = base and not untrained and held_out is not None
     return Job(
         kind="pretrain",
         head=PRETRAINING_HEADS[manifest.kind],
@@ -71,7 +73,8 @@ def make_pretrain_job(
         schedule=schedule_config(settings, steps=settings.steps),
         checkpoint_every_minutes=training.checkpoint_every_minutes,
         checkpoint_every_updates=training.checkpoint_every_updates,
-        evaluation=evaluation(rows, training.evaluate_every_updates, max_rows=training.evaluate_rows),
+        evaluation=held_out,
+        original=str(root / artifacts.BASE_MODEL) if compared else None,
         ipu_config=ipu_config(params.ipu, getattr(params.ipu, phase), device, root),
         executables=carried_executables(phase, device, root),
     )
