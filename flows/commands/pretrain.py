@@ -7,6 +7,7 @@ import click
 
 from flows.commands import finetune, options
 from flows.commands.project import enter_project, resolve_path
+from tasks.params.entries import BASE
 from tasks.params.overlays import Setting
 from tasks.params.schema import NEXT_SENTENCE_FAMILY
 from tasks.params.sections import DEFAULT_PHASES as PHASES
@@ -58,6 +59,16 @@ def split_steps(steps: int) -> dict[str, int]:
     return {f"pretrain.{phase}.steps": count for phase, count in zip(PHASES, (first, *others), strict=True)}
 
 
+def add_original(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of an entry, whose dotted name is the first key, and of the same fine-tuning of the model
+    before its pre-training, which it is compared with."""
+    name = next(iter(entry))
+    original = f"{name}-original"
+    same = {original + key.removeprefix(name): value for key, value in entry.items()}
+    same |= {f"{original}.start": BASE, f"{original}.publish.folder": f"{entry[f'{name}.publish.folder']}-original"}
+    return {**entry, f"{name}.against": original.rpartition(".")[2], **same}
+
+
 def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> list[str | Setting]:
     """Return the overrides of a command line. Those of `--set` come last and replace defaults.
 
@@ -80,14 +91,19 @@ def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> 
     if model.get("model.family", NEXT_SENTENCE_FAMILY) != NEXT_SENTENCE_FAMILY:
         values["pretrain_rows.next_sentence"] = False
     entry: dict[str, Any] = {}
+    overrides = list(args["overrides"])
     if args["kind"] is not None:
         released = finetune.release_name(args["model"] or args["text"])
         entry = finetune.entry_parameters(ctx, project, args["kind"], args, released)
-        entry |= finetune.fit_rows(args["kind"], next(iter(entry)), model) if model else {}
+        if model:
+            entry |= finetune.fit_rows(args["kind"], next(iter(entry)), model)
+            name = next(iter(entry))
+            overrides += [f"{name}-original{one.removeprefix(name)}" for one in overrides if one.startswith(f"{name}.")]
+            entry = add_original(entry)
     if positions := model.get("model.max_positions"):
         lengths = {phase: getattr(PretrainRowsParams(), phase).row_length for phase in PHASES}
         long = {f"pretrain_rows.{phase}.row_length": positions for phase in PHASES if lengths[phase] > positions}
         values |= finetune.note_rows(positions, long) if long else {}
     # Remove the preset's entry first: the new entry may have the same name.
     below = finetune.mark_options(ctx, model | values | {ENTRY: None}, args)
-    return [*below, *finetune.mark_options(ctx, entry, args), *args["overrides"]]
+    return [*below, *finetune.mark_options(ctx, entry, args), *overrides]

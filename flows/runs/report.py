@@ -99,7 +99,8 @@ class RunReport:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Gate -> name of its entry, leading (its leading metric), scores (in percent), their 95% intervals (low and high),
     checks (as the gate writes them), decision (accepted, reasons and, for several seeds, the keys in RECIPE) and
-    published, the receipt. The last two are None if there is none."""
+    published, the receipt. The last two are None if there is none. `against`, if there is one: the comparison with
+    another entry, as the evaluation writes it."""
     pretraining: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Stage that pre-trained -> name of its phase; scores on held-out rows, by the keys of PRETRAINING_SCORES (loss and
     perplexity of the masked tokens, accuracies in percent; empty without held-out rows); rows, their number; steps and
@@ -339,6 +340,7 @@ def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
         "checks": decided.get("checks", []),
         "decision": {name: decided[name] for name in DECIDED if name in decided} or None,
         "published": None,
+        **({"against": figures["against"]} if "against" in figures else {}),
     }
 
 

@@ -90,7 +90,7 @@ class RunView:
 
     def list_lines(self, intervals: bool = False) -> list[str]:
         """Return lines with programs, scores, verdicts and published models."""
-        found = ([one.score_line(intervals), *one.verdict_lines] for one in self.results)
+        found = ([one.score_line(intervals), *one.comparison, *one.verdict_lines] for one in self.results)
         programs = (f"program of {stage}: {how}" for stage, how in self.record.programs.items())  # IPU executables
         trained = [line for one in self.pretraining for line in one.lines]
         trained += [f"model: {one.model}" for one in self.pretraining[-1:]]
@@ -398,6 +398,15 @@ class ResultView:
             "url": url if url.startswith(("https://", "http://")) else "",
             "card": card if "folder" in receipt and card.is_file() else None,
         }
+
+    @property
+    def comparison(self) -> list[str]:
+        """Lines of text: every metric next to that of the entry that it is compared with."""
+        return [
+            f"{one['entry']}: {one['title']} {one['before']:.2f}; {self.name}: {one['score']:.2f}; {one['mean']:+.2f} "
+            f"({one['low']:+.2f} to {one['high']:+.2f}), {one['verdict']}"
+            for one in self.result.get("against", ())
+        ]
 
     def score_line(self, intervals: bool) -> str:
         """Return the name of the entry and its scores as one line of text."""

@@ -17,7 +17,7 @@ from tasks.downstream.scoring.calibration import Bin, Calibration, calibrate
 from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.scoring.report import AnyReport, EvaluationView, Report
-from tasks.downstream.scoring.scores import BASELINE, A, AnyScores, E, L, Scores
+from tasks.downstream.scoring.scores import AGAINST, BASELINE, A, AnyScores, E, L, Scores
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.pages.markup import csv_text
 from tasks.params.entries import ENTRY_SECTIONS, TRAIN, Entry, entry_argument, find_entry, learns_text
@@ -31,6 +31,7 @@ from tasks.stage.errors import InputError
 from tasks.validation.near_duplicates import find_near_duplicates
 
 READ_AT_ONCE = 8192
+CONFIDENCE = 0.95
 NOT_SEARCHED = NearDuplicateReport(None, ())
 
 
@@ -79,6 +80,8 @@ def evaluate(
     found = score_logits(page, root, rule=rule)
     near = score_without_duplicates(page.scores, report, found.outcomes)
     metrics = {**found.metrics, **({BASELINE: rule} if rule else {}), **near.record()}
+    if (other := entry.params.against) is not None:
+        metrics[AGAINST] = compare_with_entry(page.scores, found, other, root)
     found = replace(found, near=near, metrics=metrics, about=describe_run(entry, root))
     with new_folder(root / artifacts.EVALUATION / name) as folder:
         predictions = artifacts.predictions_file(name)
@@ -88,6 +91,35 @@ def evaluate(
         write_text(root / artifacts.PLOTS / f"{name}-{what}.csv", table)
     write_json(root / artifacts.metrics_file(name), found.metrics)
     return found
+
+
+def compare_with_entry(
+    task: Scores[E, L, A], found: EvaluationView[E, A], other: str, root: Path
+) -> list[dict[str, Any]]:
+    """Compare an evaluation with that of the entry `other`, which has the same examples.
+
+    Returns:
+        For each metric: its title, `entry`, the name of the other, and `before`, the score of the other; `score`, and
+        the difference in points with its interval, its test and the verdict.
+
+    Raises:
+        InputError: its predictions are missing or damaged.
+    """
+    predictions = task.read_predictions(root / artifacts.predictions_file(other), found.examples)
+    theirs = task.outcomes_of(found.examples, predictions)
+    ours, before = (task.metrics.compute(one) for one in (found.outcomes, theirs))
+    return [
+        {
+            "metric": name,
+            "title": task.metrics.titles[name],
+            "entry": other,
+            "before": round(before[name], 4),
+            "score": round(ours[name], 4),
+            **{key: round(getattr(one, key), 4) for key in ("mean", "low", "high", "p_value")},
+            "verdict": one.verdict(CONFIDENCE),
+        }
+        for name, one in task.metrics.differences(found.outcomes, theirs, CONFIDENCE).items()
+    ]
 
 
 def describe_run(entry: Entry, root: Path) -> dict[str, str]:

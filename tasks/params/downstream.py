@@ -269,6 +269,9 @@ class EntryParams(Section):
     start: Start = "auto"
     """Weights to start from: base (base_model), phase1, phase2, or auto: the last phase if pre-training is enabled,
     otherwise base_model, otherwise random weights."""
+    against: Annotated[Name | None, Field(exclude_if=lambda value: value is None)] = None
+    """Entry to compare with on the same examples, such as the same fine-tuning with another start. That entry has no
+    gate and is never published. null: none."""
     data: DataParams
     """Source of the examples."""
     rows: RowsParams

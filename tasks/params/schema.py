@@ -136,7 +136,11 @@ class Params(Section):
     @model_validator(mode="after")
     def _releases_have_their_own_targets_and_an_existing_base_model(self) -> Params:
         for key in ("folder", "repository"):
-            places = {name: getattr(entry.publish, key) for name, entry in self.downstream.items()}
+            places = {
+                name: getattr(entry.publish, key)
+                for name, entry in self.downstream.items()
+                if name not in self.only_compared
+            }
             first: dict[str, str] = {}
             for name, place in places.items():
                 if place is None and self.publish.target == "hub":
@@ -151,6 +155,25 @@ class Params(Section):
                 f"publish.base_model={self.publish.base_model}, but base_model.source is none: set publish.base_model "
                 "to null, or set the model in section base_model"
             )
+        return self
+
+    @property
+    def only_compared(self) -> set[str]:
+        """Names of the entries that others are compared with, which are never published."""
+        return {entry.against for entry in self.downstream.values() if entry.against is not None}
+
+    @model_validator(mode="after")
+    def _check_compared_entries(self) -> Params:
+        for name, entry in self.downstream.items():
+            if entry.against is None:
+                continue
+            key, other = f"downstream.{name}.against={entry.against}", self.downstream.get(entry.against)
+            if other is None:
+                raise ValueError(f"{key}: no entry has this name{nearest(entry.against, list(self.downstream))}")
+            if other.against is not None:
+                raise ValueError(f"{key}: this entry is compared with another one itself. Set its `against` to null")
+            if (other.kind, other.options, other.data) != (entry.kind, entry.options, entry.data):
+                raise ValueError(f"{key}: both entries must have the same kind and the same data")
         return self
 
     @model_validator(mode="after")

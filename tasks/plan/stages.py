@@ -229,6 +229,7 @@ def _entry(entry: Entry, params: Params) -> Fields:
         "held_out": entry.key("rows", "held_out_fraction") if artifacts.HELD_OUT in entry.predicted else None,
         "released": entry.released,
         "seeds": entry.seeds,
+        "against": artifacts.EVALUATION / own.against if own.against else None,
         "exports": artifacts.exports_folder(name) if own.export.formats else None,
         "exported": artifacts.metrics_file(name, "export") if own.export.formats else None,
         "corpus": artifacts.validation_report("corpus") if found.corpus else None,
@@ -252,6 +253,11 @@ def _of_phase(phase: str) -> dict[str, Path]:
 def _entries(wanted: Callable[[Entry, Params], object] = lambda entry, params: True) -> Callable[[Params], Items]:
     """Return the items of stages that exist for some entries."""
     return lambda params: {one.name: _entry(one, params) for one in entries(params) if wanted(one, params)}
+
+
+def _is_released(entry: Entry, params: Params) -> bool:
+    """Return True if an entry has a gate; False if others are only compared with it."""
+    return entry.name not in params.only_compared
 
 
 def _parity(params: Params) -> Items:
@@ -427,7 +433,8 @@ STAGES = (
     StageGroup(
         "predict_released",
         "score the released model on the development sets of {key}, unless its release contains the scores",
-        "tasks.downstream.inference.predict_released", _entries(lambda entry, params: entry.fetches_released),
+        "tasks.downstream.inference.predict_released", 
+        _entries(lambda entry, params: entry.fetches_released and _is_released(entry, params)),
         inputs="released data/examples/{key} models/{key}" + DEVICE_CODE + INFERENCE_CODE,
         params=INFERENCE_PARAMS + OPTION_PARAMS, outs="predictions/{key}-released", host=DEVICE,
         because="downstream.*.gate.released",
@@ -436,7 +443,7 @@ STAGES = (
         "evaluate", "evaluate {key} with official metrics, intervals, a page and plots", "tasks.downstream.evaluate",
         _entries(),
         inputs="""
-            data/examples/{key} {text} data/rows/{key} models/{key} predictions/{key} {code} ipu_model/rows
+            data/examples/{key} {text} {against} data/rows/{key} models/{key} predictions/{key} {code} ipu_model/rows
             tasks/downstream/evaluate.py tasks/downstream/scoring tasks/pages tasks/records tasks/rows
             tasks/validation""",
         params="downstream.{key}.evaluate validate.near_duplicates" + OPTION_PARAMS, outs="evaluation/{key}",
@@ -459,7 +466,8 @@ STAGES = (
         page="measurements/export/{key}/report.html", because="downstream.*.export.formats",
     ),
     StageGroup(
-        "gate", "decide whether {key} may be published, with reasons", "tasks.downstream.gate.gate", _entries(),
+        "gate", "decide whether {key} may be published, with reasons", "tasks.downstream.gate.gate",
+        _entries(_is_released),
         inputs="""
             {released} {seeds} data/tokenizer data/examples/{key} data/rows/{key} evaluation/{key} models/{key}
             metrics/{key}.json metrics/{key}-finetune.json plots/{key}-finetune.csv plots/{key}-finetune-held-out.csv

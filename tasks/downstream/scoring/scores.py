@@ -65,6 +65,8 @@ class Baseline:
 
 BASELINE = "baseline"
 """Key of the baseline's rule in the metrics file."""
+AGAINST = "against"
+"""Key of the comparison with another entry in the metrics file."""
 
 
 @dataclass(frozen=True)
