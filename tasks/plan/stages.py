@@ -433,7 +433,7 @@ STAGES = (
     StageGroup(
         "predict_released",
         "score the released model on the development sets of {key}, unless its release contains the scores",
-        "tasks.downstream.inference.predict_released", 
+        "tasks.downstream.inference.predict_released",
         _entries(lambda entry, params: entry.fetches_released and _is_released(entry, params)),
         inputs="released data/examples/{key} models/{key}" + DEVICE_CODE + INFERENCE_CODE,
         params=INFERENCE_PARAMS + OPTION_PARAMS, outs="predictions/{key}-released", host=DEVICE,
