@@ -122,6 +122,10 @@ class Family:
         """Return a model with this head (models/head.py) and uninitialised weights."""
         return head.build(config, labels)
 
+    def can_pretrain(self, head: Any, config: ModelConfig) -> bool:
+        """Return whether this model has this head (models/head.py), which pre-training uses."""
+        return True
+
     def class_name(self, suffix: str) -> str:
         """Return the name of a class in transformers; `suffix` is its end, as in Head.suffix."""
         return self.prefix + suffix

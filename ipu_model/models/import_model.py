@@ -106,7 +106,7 @@ def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tens
     family = families.get_family(config.family)
     with UndrawnWeights(), torch.device("meta"):
         for head in map(heads.get_head, heads.list_heads()):
-            if not head.weight or (head.pretrains and not family.own):
+            if not head.weight or (head.pretrains and not family.can_pretrain(head, config)):
                 continue  # it adds nothing to the encoder, or the family has no such model
             other = head.labelled and head.name != labelled  # its pooler may be part of the encoder
             state = build_model(head.name, config, labels or 2).state_dict()

@@ -13,7 +13,7 @@ import functools
 import importlib
 import inspect
 import sys
-from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.models.config import IGNORED_KEYS
 from ipu_model.models.layers import Dense, Tokens, draw_mask_for, drop
+from ipu_model.models.masked_lm import Differentiate, differentiate_in_place
 
 GROUP_TOKENS = {"cpu": 256, "cuda": 8192}
 """Tokens from which on a group may end: smaller groups cost more in calls than their padding costs."""
@@ -89,6 +90,35 @@ class FlatModel(nn.Module):
         return logits.flatten(0, 1).index_select(0, torch.from_numpy(np.flatnonzero(real)).to(device))
 
 
+class MaskedModel:
+    """Mixin for a FlatModel with a masked language modelling head, which is called as masked_lm.BertForMaskedLM is.
+
+    Its last matrix, the word table, passes the transformed hidden states on, and the head of Podium computes logits of
+    masked tokens alone.
+    """
+
+    differentiate: Differentiate = staticmethod(differentiate_in_place)
+
+    def forward(self, tokens: Tokens, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
+        """Return masked_hidden [M, E], which `decoder` turns into logits, at positions masked_index [M] of the flat
+        tokens."""
+        model: Any = super()
+        return {"masked_hidden": model.forward(tokens)[masked_index].to(self.decoder()[0].dtype)}
+
+    def decoder(self) -> Tuple[Tensor, Tensor]:
+        """Return word table [V, E], in the precision of products, and bias [V]."""
+        model: Any = self
+        last = model.get_output_embeddings()
+        return last.factor, last.bias
+
+
+class PassingDecoder(Dense):
+    """Last matrix of a masked language modelling head, tied to the word table; it returns its input."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values
+
+
 class FastDropout(nn.Dropout):
     """nn.Dropout with the mask of layers.py, which takes less time on a CPU."""
 
@@ -146,6 +176,29 @@ def build_encoder(task: str, model_type: str, values: Mapping[str, Any], labels:
         elif type(module) is nn.Dropout:
             module.__class__ = FastDropout
     model.__class__ = type(type(model).__name__, (FlatModel, type(model)), {"versions": {"transformers": version}})
+    return model
+
+
+def build_masked_model(model_type: str, values: Mapping[str, Any]) -> nn.Module:
+    """Build a model with a masked language modelling head and uninitialised weights; arguments as in `build_encoder`.
+
+    Raises:
+        CheckpointError, ConfigError: as `build_encoder`; or the head does not end with the word table.
+    """
+    model: Any = build_encoder("ForMaskedLM", model_type, values, 0)
+    last, words = model.get_output_embeddings(), model.get_input_embeddings()
+    if not isinstance(last, Dense) or last.weight is not words.weight or last.bias is None:
+        raise CheckpointError(
+            f"the masked language modelling head of this {model_type} does not end with the word table and a bias, so "
+            "it cannot be pre-trained: use a model of another family (docs/models.md)"
+        )
+    others = {id(x) for module in model.modules() if module is not last for x in module.parameters(recurse=False)}
+    last.__class__ = PassingDecoder
+    for name, value in list(last.named_parameters()):
+        if id(value) in others:  # saved once, by its other name
+            delattr(last, name)
+            object.__setattr__(last, name, value)
+    model.__class__ = type(type(model).__name__, (MaskedModel, type(model)), {})
     return model
 
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Collection, Dict, Mapping, Tuple
 
-from ipu_model.core.errors import ConfigError
+from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.models.config import HEAD_DROPOUTS, NOT_OF_AN_ENCODER, SIZES, ModelConfig
 from ipu_model.models.family import CONFIG_KEYS, Family
 
@@ -24,6 +24,8 @@ TITLES = {"albert": "ALBERT", "deberta-v2": "DeBERTa-v2", "mpnet": "MPNet"}
 DISENTANGLED = ("deberta", "deberta-v2")
 """Model types whose scores are sums of three products, two of them gathered from products with relative positions."""
 ATTENTION_COPIES = 6
+MASKED = "ForMaskedLM"
+"""End of the name of the classes that can be pre-trained."""
 AFTER_PADDING = ("data2vec-text", "esm", "ibert", "longformer", "mpnet", "roberta-prelayernorm", "xlm-roberta-xl")
 """Model types whose first token has the position after the pad id."""
 
@@ -65,13 +67,23 @@ class TransformersFamily(Family):
         return values
 
     def check(self, runtime: str, pretrains: bool) -> None:
-        if runtime == "ipu" or pretrains:
-            what = "pre-trained" if pretrains else "run on IPUs"
-            raise ConfigError(f"{self.model_type} models cannot be {what}: {OTHER_FAMILY}")
+        if runtime == "ipu":
+            raise ConfigError(f"{self.model_type} models cannot be run on IPUs: {OTHER_FAMILY}")
         _load_encoders().describe_type(self.model_type)
 
     def build(self, head: Any, config: ModelConfig, labels: int) -> Any:
+        if head.pretrains:
+            return _load_encoders().build_masked_model(self.model_type, self.write_values(config))
         return _load_encoders().build_encoder(head.suffix, self.model_type, self.write_values(config), labels)
+
+    def can_pretrain(self, head: Any, config: ModelConfig) -> bool:
+        if head.suffix != MASKED:
+            return False
+        try:
+            self.build(head, config, 0)
+        except CheckpointError:
+            return False
+        return True
 
     def class_name(self, suffix: str) -> str:
         return f"{_load_encoders().describe_type(self.model_type)[0]}{suffix}"
