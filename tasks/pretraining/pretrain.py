@@ -32,6 +32,9 @@ from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.process import parse_item
 from tasks.stage.row_folders import read_manifest
+from tasks.stage.streams import note
+
+HELD_OUT_NEEDS = "Set pretrain_rows.held_out_fraction above 0, and pass a text of two documents or more"
 
 
 def make_pretrain_job(
@@ -89,7 +92,7 @@ def main() -> None:
     base = params.base_model.source != "none"
     job = make_pretrain_job(phase, params, base=base)
     if job.evaluation is None and params.pretrain.evaluate_every_updates is not None:
-        sys.stdout.write(f"no evaluation: {job.rows} has no held-out rows (pretrain_rows.held_out_fraction)\n")
+        note(f"{phase}: the text has no held-out documents, so the model is not evaluated. {HELD_OUT_NEEDS}")
     launcher = launch_command(job, params.device)
     result = train(
         job, f"pretrain-{phase}", launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking

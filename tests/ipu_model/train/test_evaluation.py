@@ -188,6 +188,59 @@ def test_a_job_with_evaluations_ends_with_the_weights_of_one_without(
     assert result_of(plain).evaluation is None
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_original_is_evaluated_first_without_a_trace_in_the_weights(
+    tmp_path: Path, pretrain_rows: Path, held_out: Path, elsewhere: bool
+) -> None:
+    """Both for a job that starts from it, and for a later phase; a job that was stopped keeps it."""
+    optimizer = optimizer_config(learning_rate=0.05, max_grad_norm=1.0)
+    first = make_job(tmp_path / "0", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=2), optimizer=optimizer)
+    run_here(first)
+    second = dataclasses.replace(first, run_folder=str(tmp_path / "1"), output=str(tmp_path / "other"), seed=3)
+    run_here(second)
+    original = second.output if elsewhere else first.output
+    plain, compared, stopped = (
+        make_job(
+            tmp_path / name, "pretrain", pretrain_rows, model=None, init_checkpoint=first.output, original=whose,
+            evaluation=EvaluationConfig(str(held_out), 4), optimizer=optimizer,
+        )
+        for name, whose in (("a", None), ("b", original), ("c", original))
+    )  # fmt: skip
+    run_here(plain)
+    assert [event["after"] for event in run_here(compared).of("evaluated")] == [0, 4, 6]
+    for file in ("model.safetensors", "config.json"):
+        assert (Path(plain.output) / file).read_bytes() == (Path(compared.output) / file).read_bytes()
+    alone, summary = result_of(plain).evaluation, result_of(compared).evaluation
+    assert alone is not None
+    assert summary is not None
+    assert summary["mlm_loss"] == pytest.approx(alone["mlm_loss"], rel=1e-6)
+    assert "before" not in alone
+    untouched = make_job(
+        tmp_path / "d", "pretrain", pretrain_rows, model=None, init_checkpoint=original,
+        schedule=ScheduleConfig(steps=1), optimizer=optimizer_config(learning_rate=1e-12),
+        evaluation=EvaluationConfig(str(held_out), 1),
+    )  # fmt: skip
+    run_here(untouched)
+    theirs = result_of(untouched).evaluation
+    assert theirs is not None
+    before, groups = summary["before"]["figures"], np.array(summary["before"]["groups"])
+    assert before["mlm_loss"] == pytest.approx(theirs["mlm_loss"], rel=1e-6)
+    labels = groups[:, 2].sum()
+    assert groups.sum(0)[:2] / labels == pytest.approx([before["mlm_loss"], summary["mlm_loss"]], rel=1e-6)
+    stop = StopRequest()
+
+    def emit(event: str, **fields: Any) -> None:
+        stop.requested = stop.requested or (event == "evaluated" and fields["after"] == 4)
+
+    with pytest.raises(Terminated):
+        run_job(stopped, emit, stop)
+    assert [event["after"] for event in run_here(stopped).of("evaluated")] == [6]
+    again = result_of(stopped).evaluation
+    assert again is not None
+    assert again["before"] == summary["before"]
+    assert files_of(stopped) == files_of(compared)
+
+
 @pytest.mark.parametrize("stopped_after", [4, 5])
 def test_a_job_stopped_and_continued_ends_as_one_that_was_not(
     tmp_path: Path, pretrain_rows: Path, held_out: Path, stopped_after: int
