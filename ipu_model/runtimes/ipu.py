@@ -306,7 +306,8 @@ class IpuRuntime(Runtime):
         return join_pieces({name[len(PREFIX) :]: x.detach().float().clone() for name, x in state.items()})
 
     def load_state_dict(self, state: Dict[str, Tensor]) -> None:
-        """Set the weights, also on the device once it has a program."""
+        """Set the weights, also on the device once it has a program; others get them when they attach again."""
+        self._detach_others(self._training)
         named = {PREFIX + name: x for name, x in cut_table(state, self._plan.table_pieces).items()}
         (self._model if self._training is None else self._training).load_state_dict(named)
 

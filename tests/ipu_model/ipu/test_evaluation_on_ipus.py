@@ -67,6 +67,28 @@ def test_sums_are_those_of_the_cpu_after_training_whatever_is_dropped_there(
 
 
 @pytest.mark.ipu
+def test_other_weights_are_evaluated_before_the_first_update_which_they_do_not_change(tmp_path: Path) -> None:
+    """As the original of a later phase is."""
+    job = ipu_job("pretraining", ADAMW, tmp_path, 2, 1, geometry=BatchGeometry(ROWS, 2))
+    batch, held_out = make_batches("pretraining", 2, ROWS)
+    cpu = TorchRuntime(make_model("pretraining"), "pretraining", ROWS, "fp32", None, seed=7)
+    found = []
+    for compares in (False, True):
+        ipu = ipu_runtime(job)
+        ipu.compile(batch, held_out)
+        if compares:
+            start = ipu.state_dict()
+            other = {name: x + 0.05 * torch.sin(torch.arange(x.numel()).reshape(x.shape)) for name, x in start.items()}
+            ipu.load_state_dict(other)
+            cpu.load_state_dict(other)
+            assert ipu.evaluate([held_out]) == pytest.approx(cpu.evaluate([held_out]), rel=1e-5)
+            ipu.load_state_dict(start)
+        found.append((ipu.train_step(batch, 1e-3).loss, ipu.train_step(batch, 1e-3).loss))
+        ipu.close()
+    assert found[0] == found[1]
+
+
+@pytest.mark.ipu
 @pytest.mark.parametrize("head", ["pretraining", "question_answering"])
 def test_what_fp16_judges_is_within_its_rounding_and_counts_are_exact(head: str, tmp_path: Path) -> None:
     job = ipu_job(head, ADAMW, tmp_path, 2, 1, precision="fp16", geometry=BatchGeometry(ROWS, 2))
