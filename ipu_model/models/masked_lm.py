@@ -188,7 +188,8 @@ class MaskedLmHead(Head):
         hidden, (words, bias), masked = outputs["masked_hidden"], model.decoder(), labels["masked_labels"]
         if hidden.device.type == "cpu":
             return {"mlm_loss": MaskedTokenLoss.apply(hidden, words, bias, masked)}
-        return {"mlm_loss": ChunkedTokenLoss.apply(hidden, words, bias, masked, model.differentiate)}
+        differentiate = getattr(model, "differentiate", differentiate_in_place)  # another if it was compiled
+        return {"mlm_loss": ChunkedTokenLoss.apply(hidden, words, bias, masked, differentiate)}
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.models.config import IGNORED_KEYS
 from ipu_model.models.layers import Dense, Tokens, draw_mask_for, drop
-from ipu_model.models.masked_lm import Differentiate, differentiate_in_place
 
 GROUP_TOKENS = {"cpu": 256, "cuda": 8192}
 """Tokens from which on a group may end: smaller groups cost more in calls than their padding costs."""
@@ -96,8 +95,6 @@ class MaskedModel:
     Its last matrix, the word table, passes the transformed hidden states on, and the head of Podium computes logits of
     masked tokens alone.
     """
-
-    differentiate: Differentiate = staticmethod(differentiate_in_place)
 
     def forward(self, tokens: Tokens, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
         """Return masked_hidden [M, E], which `decoder` turns into logits, at positions masked_index [M] of the flat
