@@ -146,7 +146,8 @@ def find_finetuned(project: Path, run: Path) -> tuple[Path, Mapping[str, Any]]:
         ParamsError: the run has not fine-tuned a model yet, or has fine-tuned several.
     """
     entries = read_run_params(project, run).get("downstream", {})
-    folders = {name: run / artifacts.model_folder(name) for name in entries}
+    compared = {one.get("against") for one in entries.values()}
+    folders = {name: run / artifacts.model_folder(name) for name in entries if name not in compared}
     trained = [name for name, folder in folders.items() if (folder / "config.json").is_file()]
     if not trained:
         if not entries and find_pretrained(run) is not None:

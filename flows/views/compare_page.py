@@ -14,7 +14,7 @@ from ipu_model.core.files import sha256_of
 from tasks.downstream.run_comparison import EvaluatedRun, compare_runs, compare_scores, read_run, select_figures
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
-from tasks.params.entries import entries, find_entry
+from tasks.params.entries import find_entry, released_entries
 from tasks.params.schema import validate_params
 from tasks.params.tables import find_differing, format_table
 from tasks.plan.plan_file import read_plan
@@ -88,7 +88,8 @@ def _match_entries(sides: Sequence[Side]) -> list[list[str]]:
     own = [one for one in sides if one.run is not None]
     if not all(one.entry or one.values["downstream"] for one in own):  # a pre-training has no entry
         return []
-    known = [[one.entry] if one.entry else [e.name for e in entries(validate_params(one.values))] for one in own]
+    found = ((one.entry, released_entries(validate_params(one.values))) for one in own)
+    known = [[entry] if entry else [one.name for one in others] for entry, others in found]
     if all(len(names) == 1 for names in known):
         return [[names[0] for names in known]]
     common = [name for name in known[0] if all(name in names for names in known)]

@@ -118,6 +118,11 @@ def entries(params: Params) -> list[Entry]:
     ]
 
 
+def released_entries(params: Params) -> list[Entry]:
+    """Return the entries that have a gate: all but those that others are compared with."""
+    return [entry for entry in entries(params) if entry.name not in params.only_compared]
+
+
 def find_entry(params: Params, name: str) -> Entry:
     """Return the entry with this name.
 
@@ -156,7 +161,7 @@ def only_entry(params: Params, kind: str = "") -> Entry:
     Raises:
         ParamsError: there is none, or more than one.
     """
-    found = [entry for entry in entries(params) if kind in ("", entry.kind)]
+    found = [entry for entry in released_entries(params) if kind in ("", entry.kind)]
     if len(found) == 1:
         return found[0]
     of_kind = f" of kind {kind}" if kind else ""

@@ -255,8 +255,8 @@ def _entries(wanted: Callable[[Entry, Params], object] = lambda entry, params: T
     return lambda params: {one.name: _entry(one, params) for one in entries(params) if wanted(one, params)}
 
 
-def _is_released(entry: Entry, params: Params) -> bool:
-    """Return True if an entry has a gate; False if others are only compared with it."""
+def _has_gate(entry: Entry, params: Params) -> bool:
+    """Return False for an entry that others are only compared with."""
     return entry.name not in params.only_compared
 
 
@@ -434,7 +434,7 @@ STAGES = (
         "predict_released",
         "score the released model on the development sets of {key}, unless its release contains the scores",
         "tasks.downstream.inference.predict_released",
-        _entries(lambda entry, params: entry.fetches_released and _is_released(entry, params)),
+        _entries(lambda entry, params: entry.fetches_released and _has_gate(entry, params)),
         inputs="released data/examples/{key} models/{key}" + DEVICE_CODE + INFERENCE_CODE,
         params=INFERENCE_PARAMS + OPTION_PARAMS, outs="predictions/{key}-released", host=DEVICE,
         because="downstream.*.gate.released",
@@ -467,7 +467,7 @@ STAGES = (
     ),
     StageGroup(
         "gate", "decide whether {key} may be published, with reasons", "tasks.downstream.gate.gate",
-        _entries(_is_released),
+        _entries(_has_gate),
         inputs="""
             {released} {seeds} data/tokenizer data/examples/{key} data/rows/{key} evaluation/{key} models/{key}
             metrics/{key}.json metrics/{key}-finetune.json plots/{key}-finetune.csv plots/{key}-finetune-held-out.csv

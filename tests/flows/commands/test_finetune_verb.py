@@ -245,15 +245,25 @@ def test_every_kind_has_a_verb_and_a_task_must_be_one() -> None:
     assert "'sst3' is not one of" in wrong.output
 
 
-def test_pre_training_is_followed_by_any_kind(here: Path) -> None:
+@pytest.mark.parametrize("model", [None, "my-bert"])
+def test_pre_training_is_followed_by_any_kind_and_the_same_from_the_original(here: Path, model: str | None) -> None:
     ctx = click.Context(pretrain.command)
     ctx.obj = CommandContext(here, ROOT, None)
     for kind in kind_names():
-        said = STATED | {"text": "train.json", "model": None, "train": ".", "columns": (), "overrides": ()}
+        name = "glue-sst2" if kind == "glue" else kind
+        change = () if model is None else (f"downstream.{name}.finetune.epochs=7.0",)
+        said = STATED | {"text": "train.json", "model": model, "train": ".", "columns": (), "overrides": change}
         said |= {"kind": kind, "steps": None, "global_batch_size": None, "task": "sst2"}
         said = {name: value for name, value in said.items() if name != "regression"}  # no word of `pretrain`
-        (entry,) = resolve({}, pretrain.PRESET, pretrain.build_overrides(ctx, ROOT, said))["downstream"].values()
+        found = resolve({}, pretrain.PRESET, pretrain.build_overrides(ctx, ROOT, said))["downstream"]
+        entry, *others = found.values()
         assert entry["kind"] == kind
+        assert list(found) == ([name, f"{name}-original"] if model else [name])
+        for other in others:
+            assert entry | {"against": f"{name}-original"} == entry
+            assert other["publish"].pop("folder") == entry["publish"].pop("folder") + "-original"
+            assert other == {key: value for key, value in entry.items() if key != "against"} | {"start": "base"}
+            assert other["finetune"]["epochs"] == 7.0
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,9 @@ ROTARY = ("model.family=modernbert", "pretrain_rows.next_sentence=false", "pretr
 PRETRAINING = {f"{what}@{phase}" for what in OF_PHASES for phase in ("phase1", "phase2")}
 
 
+TEXTS = "downstream.texts={kind: classification, publish: {folder: published/texts}}"
+
+
 def plan_of(*overrides: str) -> Plan:
     return make_plan(define(validate_params(values_with(*overrides))))
 
@@ -169,6 +172,9 @@ def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
         (["downstream.squad-rows={kind: squad}"], "reserved for other files of a run"),
         (["downstream.squad.parity.against=[../../docs]"], "must be RUNTIME"),
         (["downstream.new.data.seed=1"], "a new entry needs a kind"),
+        (["downstream.squad.against=squat"], "against=squat: no entry has this name"),
+        (["downstream.squad.against=squad"], "this entry is compared with another one itself"),
+        ([TEXTS, "downstream.squad.against=texts"], "both entries must have the same kind and the same data"),
         (["downstream.new={kind: squid}"], "did you mean squad"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -16,10 +17,16 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import pipeline
 
 from flows.cli import cli
-from ipu_model.core.files import PARTIAL
-from tasks.downstream import examples, parity, rows
+from ipu_model.core.files import PARTIAL, write_json
+from tasks.downstream import evaluate, examples, parity, rows
+from tasks.params.entries import only_entry
+from tasks.params.schema import validate_params
+from tasks.params.strict_yaml import read_yaml
+from tasks.plan.plan_file import make_plan
+from tasks.plan.stages import define
 from tasks.release import publish
 from tasks.stage.errors import DataInvalid, GateRejected
+from tests.tasks.downstream.entries import write_parameters
 from tests.tasks.downstream.texts.class_runs import (
     _jobs_in_this_process,  # noqa: F401 (a fixture)
     own_logits,
@@ -97,6 +104,39 @@ def test_classes_are_learnt_scored_published_and_the_same_in_transformers(
     theirs, config = published_logits(folder / "published" / NAME, [texts for *texts, _ in dev])
     np.testing.assert_allclose(own_logits(folder), theirs, rtol=1e-4, atol=1e-5)
     assert [config.id2label[number] for number in range(3)] == list(CLASSES)
+
+
+def test_an_entry_is_compared_in_pairs_with_another_one_which_has_no_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(tmp_path / "train.csv", 240, seed=0)
+    dev = write_texts(tmp_path / "dev.csv", 60, seed=1)
+    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
+    folder = make_checkout(tmp_path / "checkout", data)
+    alone = run(folder, monkeypatch)
+    values = read_yaml(folder / "params.yaml")
+    values["downstream"]["other"] = copy.deepcopy(values["downstream"][NAME])
+    values["downstream"]["other"]["publish"]["folder"] = "published/other"
+    values["downstream"][NAME]["against"] = "other"
+    plan = make_plan(define(write_parameters(folder, values)))
+    assert "evaluate@other" in plan.needs[f"evaluate@{NAME}"]
+    assert not {"gate@other", "predict_released@other"} & set(plan)
+    assert only_entry(validate_params(values)).name == NAME
+    guesses = read_json(folder / f"evaluation/{NAME}/predictions.json")
+    wrong = [CLASSES.index(label) == 0 for *_, label in dev]
+    guesses["dev"] = [1 if is_wrong else guess for guess, is_wrong in zip(guesses["dev"], wrong, strict=True)]
+    write_json(folder / "evaluation/other/predictions.json", guesses)
+    run_stage(evaluate, f"evaluate@{NAME}")
+    metrics = read_json(folder / f"metrics/{NAME}.json")
+    accuracy, _ = compared = metrics.pop("against")
+    assert metrics == alone
+    assert [one["metric"] for one in compared] == ["accuracy", "macro_f1"]
+    assert (accuracy["entry"], accuracy["score"], accuracy["verdict"]) == ("other", metrics["accuracy"], "better")
+    assert accuracy["mean"] == pytest.approx(100 * sum(wrong) / len(dev), abs=2)
+    assert accuracy["before"] == pytest.approx(accuracy["score"] - accuracy["mean"], abs=1e-3)
+    assert 0 < accuracy["low"] < accuracy["mean"] < accuracy["high"]
+    page = (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
+    assert f"{accuracy['before']:.2f} there, {accuracy['score']:.2f} here, {accuracy['mean']:+.2f} (" in page
 
 
 @pytest.mark.parametrize("threshold", ["auto", "per_label"])
