@@ -18,7 +18,7 @@ SETTINGS = ("corpus.source=files", "corpus.path=text.txt", "downstream.squad=nul
 PHASES = ("phase1", "phase2")
 
 
-def pretrained(project, name, *overrides, loss=2.0, rows="a", evaluated=True):
+def pretrained(project, name, *overrides, loss=2.0, rows="a", evaluated=True, before=None):
     """A run of this name that pre-trained: the files of its last stages and its record."""
     (project / "text.txt").write_text("text")
     folder = prepare_own(project, resolved_params(project, "bert", [*SETTINGS, *overrides]), name)
@@ -30,6 +30,7 @@ def pretrained(project, name, *overrides, loss=2.0, rows="a", evaluated=True):
     for phase in PHASES:
         held_out = {"loss": loss + 0.5, "mlm_loss": loss, "perplexity": math.exp(loss), "mlm_accuracy": 0.625}
         held_out |= {"nsp_loss": 0.5, "nsp_accuracy": 0.75, "rows": 40, "step": 20, "stopped_early": False}
+        held_out |= {} if before is None else {"before": before}
         figures = {"steps": 20, "final_loss": loss + 0.25, **({"held_out": held_out} if evaluated else {})}
         write_json(folder / f"metrics/pretrain-{phase}.json", figures)
         write_json(folder / f"data/rows/{phase}/held-out/manifest.json", {"tokenizer_sha256": rows})
@@ -94,6 +95,31 @@ def test_the_curve_says_which_losses_it_adds_up(project):
         write_text(folder / f"plots/pretrain-{phase}.csv", "step,loss,mlm_loss,nsp_loss\n10,4,3.3,0.7\n20,3,2.4,0.6\n")
     run = RunView(report.read_report(project, folder), folder, project)
     assert run_page.render_run(run).count("training (masked LM + next sentence)") >= len(PHASES)
+
+
+BEFORE = {"mlm_loss": 2.5, "perplexity": math.exp(2.5), "change": -0.5, "groups": 40, "new_head": False}
+BOUNDS = {"change_low": -0.625, "change_high": -0.375}
+CHANGE = "phase2: held-out loss 2.5000 -> 2.0000 (perplexity 12.18 -> 7.39), change -0.5000"
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (BOUNDS, f"{CHANGE} (-0.6250 to -0.3750, by rows)"),
+        (BOUNDS | {"groups": 8}, f"{CHANGE} (-0.6250 to -0.3750, by 8 groups of rows)"),
+        ({"groups": 1}, CHANGE),
+        ({"new_head": True}, f"{CHANGE}. The original has no masked LM head, so the loss before is that of random"),
+    ],
+)
+def test_a_continued_model_is_next_to_its_original_everywhere(project, capsys, more, line):
+    folder = pretrained(project, "mine", before={**BEFORE, **more})
+    run = RunView(report.read_report(project, folder), folder, project)
+    assert line in format_end(run)
+    text = line.removeprefix("phase2: ").replace(">", "&gt;")
+    assert text in run_page.render_run(run)
+    pretrained(project, "other")
+    assert f"mine: {line.removeprefix('phase2: ')}" in podium(capsys, "compare", "mine", "other")[1].out
+    assert text in (project / "reports/compare-mine-other.html").read_text()
 
 
 def test_without_held_out_rows_the_end_says_so(project):
