@@ -68,7 +68,13 @@ class Noting(Hook):
 
 def trained(losses: List[float], hooks: List[Hook], first: int = 0, per_call: int = 1) -> Any:
     plan: Any = SimpleNamespace(
-        updates=6, updates_per_call=per_call, warmup_updates=0, schedule="constant", rows_per_update=2, total_rows=12
+        updates=6,
+        updates_per_call=per_call,
+        warmup_updates=0,
+        schedule="constant",
+        decay_updates=None,
+        rows_per_update=2,
+        total_rows=12,
     )
     job: Any = SimpleNamespace(optimizer=SimpleNamespace(learning_rate=0.5), seed=1)
     rows: Any = range(12)
