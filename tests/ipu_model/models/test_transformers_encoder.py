@@ -273,12 +273,13 @@ def test_what_cannot_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.
     family = importlib.import_module("ipu_model.models.families").get_family("deberta-v2")
     with pytest.raises(ConfigError, match="deberta-v2 models cannot be run on IPUs"):
         family.check("ipu", False)
-    untied = dataclasses.replace(
-        read_config(base / "config.json")[0], settings={**CONFIGS["deberta-v2"], "legacy": False}
-    )
-    assert not family.can_pretrain(heads.get_head("masked_lm"), untied)
-    with pytest.raises(CheckpointError, match="head of this deberta-v2 does not end with the word table"):
-        build_model("masked_lm", untied)
+    if hasattr(importlib.import_module("transformers").DebertaV2Config(), "legacy"):  # older versions have one head
+        untied = dataclasses.replace(
+            read_config(base / "config.json")[0], settings={**CONFIGS["deberta-v2"], "legacy": False}
+        )
+        assert not family.can_pretrain(heads.get_head("masked_lm"), untied)
+        with pytest.raises(CheckpointError, match="head of this deberta-v2 does not end with the word table"):
+            build_model("masked_lm", untied)
     with pytest.raises(CheckpointError, match="has no encoder of type gpt2"):
         build_model(HEADS[0], ModelConfig(60, family="gpt2"), 3)
     config = json.loads((base / "config.json").read_text())
