@@ -25,7 +25,9 @@ def read_ignored() -> tuple[set[str], list[str]]:
 
 
 def list_tracked() -> list[str]:
-    return subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout.split()
+    return subprocess.run(
+        ["git", "ls-tree", "-r", "--name-only", "HEAD"], cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE
+    ).stdout.split()
 
 
 def test_an_image_gets_what_git_tracks_and_no_credentials() -> None:

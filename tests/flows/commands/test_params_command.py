@@ -155,7 +155,7 @@ def test_a_name_that_is_no_preset_is_refused_with_the_nearest(base, presets):
 def test_every_shipped_preset_says_what_it_is_and_where_it_is_from(name):
     head = read_preset(name, PRESETS).head
     assert len(head.description) > 40
-    assert head.source or name in ("small-files", "glue-sst2-small", "finetune")
+    assert head.source or name in ("small-files", "glue-sst2-small", "finetune", "modernbert-tiny")
 
 
 @pytest.fixture
