@@ -96,8 +96,8 @@ def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> 
         released = finetune.release_name(args["model"] or args["text"])
         entry = finetune.entry_parameters(ctx, project, args["kind"], args, released)
         if model:
-            entry |= finetune.fit_rows(args["kind"], next(iter(entry)), model)
             name = next(iter(entry))
+            entry |= finetune.fit_rows(args["kind"], name, model)
             overrides += [f"{name}-original{one.removeprefix(name)}" for one in overrides if one.startswith(f"{name}.")]
             entry = add_original(entry)
     if positions := model.get("model.max_positions"):

@@ -19,7 +19,7 @@ from uuid import UUID
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.filters import FlowFilter, FlowFilterName, WorkPoolFilter, WorkPoolFilterName
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events.actions import ChangeFlowRunState, SendNotification
@@ -30,7 +30,7 @@ from prefect.workers.process import ProcessWorker
 from flows.checks.server import require_server
 from flows.runs.checkout import require_project
 from flows.server.stage_tasks import PAUSED_STATE
-from flows.workers.dispatch import Queue
+from flows.workers.dispatch import Queue, read_pools
 from flows.workers.stage_flow import FLOW_NAME
 from ipu_model.core.files import write_text
 from tasks.params.strict_yaml import yaml_text
@@ -68,7 +68,7 @@ def create_pools(client: SyncPrefectClient, say: Say) -> None:
     Raises:
         PodiumError: a pool of that name has another type; nothing was created.
     """
-    found = client.read_work_pools(work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=list(POOLS))))
+    found = read_pools(client, POOLS)
     if others := [f"{pool.name} of type {pool.type}" for pool in found if pool.type != POOL_TYPE]:
         raise PodiumError(
             f"the Prefect server at {client.api_url} has the work pool {', '.join(others)}; Podium requires type "

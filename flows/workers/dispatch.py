@@ -25,7 +25,7 @@ from prefect.client.schemas.filters import (
     WorkPoolFilter,
     WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import FlowRun, State, WorkPoolStatus
+from prefect.client.schemas.objects import FlowRun, State, WorkPool, WorkPoolStatus
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, TerminationSignal
 from prefect.states import Cancelled, Cancelling
@@ -239,6 +239,11 @@ def resolve_queues(runtime: str, cpu_queue: str, device_queue: str | None) -> tu
     return Queue.parse(cpu_queue, "cpu_queue"), Queue.parse(device_queue, "device_queue")
 
 
+def read_pools(client: SyncPrefectClient, names: Sequence[str]) -> list[WorkPool]:
+    """Return the work pools of these names that the server has."""
+    return client.read_work_pools(work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=list(names))))
+
+
 def find_device_pool() -> str:
     """Return the pool for device stages with runtime auto, from the pools that have workers now.
 
@@ -246,9 +251,7 @@ def find_device_pool() -> str:
         ParamsError: no pool has one, or several pools of accelerators have.
     """
     with get_client(sync_client=True) as client:
-        named = WorkPoolFilter(name=WorkPoolFilterName(any_=list(KINDS)))
-        found = client.read_work_pools(work_pool_filter=named)
-    online = sorted(pool.name for pool in found if pool.status == WorkPoolStatus.READY)
+        online = sorted(pool.name for pool in read_pools(client, KINDS) if pool.status == WorkPoolStatus.READY)
     pools = [name for name in online if name != "cpu"] or online
     if len(pools) != 1:
         which = f"the pools {' and '.join(pools)} have workers" if pools else "no pool has workers"
