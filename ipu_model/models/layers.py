@@ -127,6 +127,9 @@ class LowPrecisionCopies:
                 weight.grad.add_(copy.grad)
                 copy.grad = None
         every = (*parameters, *(copy for _, copy in self.pairs))
+        for weight in every:
+            if weight.grad is not None and weight.grad.is_sparse:
+                weight.grad = weight.grad.to_dense()
         return [x.grad for x in every if x.grad is not None]
 
     @torch.no_grad()

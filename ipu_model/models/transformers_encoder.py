@@ -23,10 +23,8 @@ from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.models.config import IGNORED_KEYS
 from ipu_model.models.layers import Dense, Tokens, draw_mask_for, drop
 
-GROUP_TOKENS = {"cpu": 256, "cuda": 8192}
-"""Tokens from which on a group may end: smaller groups cost more in calls than their padding costs."""
-SIMILAR = 0.9
-"""Smallest length in a group, as a share of its longest."""
+CALL_TOKENS = {"cpu": 64, "cuda": 8192}
+"""Tokens that take as long as a further call of the model, with the sums of its gradients."""
 FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that transformers raises for a config.json with impossible values."""
 
@@ -35,6 +33,11 @@ class FlatModel(nn.Module):
     """Mixin for a model of transformers with a head: flat tokens in, flat logits out."""
 
     config: Any
+    pads = True
+    """It computes padding, so sequences of similar length belong together (TorchRuntime)."""
+
+    sparse_words = True
+    """On a CPU, gradients of the word table are sparse until all groups are done: each dense one is a new table."""
 
     def set_recompute(self, active: bool) -> None:
         """Recompute layers in the backward pass, or store their activations."""
@@ -58,9 +61,11 @@ class FlatModel(nn.Module):
         dense = next((module for module in self.modules() if isinstance(module, Dense)), None)
         low = dense is not None and dense.copy is not None
         device = tokens.input_ids.device.type
+        words: Any = self.get_input_embeddings()
+        words.sparse = self.sparse_words and device == "cpu"
         with torch.autocast(device, torch.bfloat16, enabled=low):
             parts, start = [], 0
-            for lengths in group_lengths(tokens.lengths, GROUP_TOKENS.get(device, 0)):
+            for lengths in group_lengths(tokens.lengths, CALL_TOKENS.get(device, 0)):
                 parts.append(self._run_group(tokens, start, lengths))
                 start += int(lengths.sum())
         logits = torch.cat(parts)
@@ -96,6 +101,8 @@ class MaskedModel:
     masked tokens alone.
     """
 
+    sparse_words = False  # the decoder has a dense gradient of the table
+
     def forward(self, tokens: Tokens, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
         """Return masked_hidden [M, E], which `decoder` turns into logits, at positions masked_index [M] of the flat
         tokens."""
@@ -124,14 +131,19 @@ class FastDropout(nn.Dropout):
         return drop(values, draw_mask_for(values, probability), probability)
 
 
-def group_lengths(lengths: Sequence[int], least: int) -> List[np.ndarray]:
-    """Split lengths, the longest first, into groups of similar length with at least `least` padded tokens each."""
-    groups, first = [], 0
-    for at, length in enumerate(lengths):
-        if lengths[first] * (at - first) >= max(1, least) and length < SIMILAR * lengths[first]:
-            groups.append(np.array(lengths[first:at]))
-            first = at
-    return [*groups, np.array(lengths[first:])]
+def group_lengths(lengths: Sequence[int], call: int) -> List[np.ndarray]:
+    """Split lengths, the longest first, into groups with the least cost: their padded tokens, and `call` for each."""
+    values, counts = np.unique(-np.asarray(lengths), return_counts=True)
+    values, ends = -values, np.append(0, np.cumsum(counts))
+    least, firsts = np.zeros(len(ends)), np.zeros(len(ends), dtype=np.int64)
+    for end in range(1, len(ends)):  # the last group of the shortest split of the first `end` values
+        costs = least[:end] + (ends[end] - ends[:end]) * values[:end] + call
+        firsts[end], least[end] = costs.argmin(), costs.min()
+    groups, end = [], len(values)
+    while end:
+        groups.append(np.array(lengths[ends[firsts[end]] : ends[end]]))
+        end = firsts[end]
+    return groups[::-1]
 
 
 def build_encoder(task: str, model_type: str, values: Mapping[str, Any], labels: int) -> nn.Module:

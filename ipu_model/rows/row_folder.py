@@ -73,6 +73,20 @@ class Batch:
         """Split this batch into micro-batches of that many rows; the last may have fewer."""
         return (self.part(start, start + rows) for start in range(0, len(self.rows), rows))
 
+    def split_by_tokens(self, tokens: int) -> Iterator[Batch]:
+        """Split this batch into micro-batches of rows of similar length, the longest first, with at most `tokens` real
+        tokens or one row."""
+        counts = (self.columns["sequence_ids"] != 0).sum(1)
+        order = np.argsort(-counts, kind="stable")
+        batch = Batch(self.rows[order], {name: x[order] for name, x in self.columns.items()}, self.class_weights)
+        start = total = 0
+        for row, count in enumerate(counts[order].tolist()):
+            if row > start and total + count > tokens:
+                yield batch.part(start, row)
+                start, total = row, 0
+            total += count
+        yield batch.part(start, len(order))
+
     def part(self, start: int, stop: int) -> Batch:
         """Return rows start..stop-1 of this batch as a micro-batch."""
         return Batch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -37,7 +38,7 @@ from ipu_model.models.flat import FlatBatch, flatten
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model
-from ipu_model.models.transformers_encoder import group_lengths
+from ipu_model.models.transformers_encoder import CALL_TOKENS, group_lengths
 from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
@@ -138,8 +139,11 @@ def test_logits_equal_those_of_transformers_in_and_out(tmp_path: Path, model_typ
 
 @TYPES
 @pytest.mark.parametrize("head", HEADS)
-def test_three_updates_equal_those_of_transformers(tmp_path: Path, model_type: str, head: str) -> None:
-    """AdamW with weight decay on matrices alone, in micro-batches of 4 rows, and groups of similar lengths in each."""
+def test_three_updates_equal_those_of_transformers(
+    tmp_path: Path, model_type: str, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AdamW with weight decay on matrices alone, in several micro-batches, and groups of similar lengths in each."""
+    monkeypatch.setitem(CALL_TOKENS, "cpu", 5)
     theirs = their_model(model_type, heads.get_head(head).suffix)
     batch, flat = make_batch(head)
     ours = our_model(taken_in(tmp_path, theirs), head)
@@ -241,11 +245,26 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert any(not torch.equal(weight, expected[name]) for name, weight in before.items())
 
 
-def test_sequences_are_grouped_by_length_without_small_groups() -> None:
-    lengths = [100, 95, 91, 60, 59, 58, 20, 6, 5]
-    groups = [x.tolist() for x in group_lengths(lengths, 100)]
-    assert groups == [[100, 95, 91], [60, 59, 58], [20, 6, 5]]
-    assert [x.tolist() for x in group_lengths(lengths, 10**6)] == [lengths]
+@pytest.mark.parametrize("call", [0, 5, 30, 10**6])
+def test_groups_of_similar_lengths_cost_least(call: int) -> None:
+    lengths = [100, 95, 95, 60, 59, 20, 6, 5]
+    groups = [x.tolist() for x in group_lengths(lengths, call)]
+    assert sum(groups, []) == lengths
+    splits = (np.split(lengths, ends) for n in range(8) for ends in itertools.combinations(range(1, 8), n))
+    costs = [sum(len(x) * int(x.max()) + call for x in split) for split in splits]
+    assert sum(len(x) * max(x) + call for x in groups) == min(costs)
+
+
+def test_micro_batches_have_rows_of_similar_length_and_no_more_tokens() -> None:
+    batch, _ = make_batch(HEADS[0])
+    parts = list(batch.split_by_tokens(100))
+    counts = [(x.columns["sequence_ids"] != 0).sum(1).tolist() for x in parts]
+    assert sum(counts, []) == sorted(sum(counts, []), reverse=True)
+    assert all(sum(x) <= 100 or len(x) == 1 for x in counts)
+    assert len(parts) == 1 + sum(sum(x) + y[0] > 100 for x, y in zip(counts, counts[1:]))
+    assert sorted(np.concatenate([x.rows for x in parts]).tolist()) == batch.rows.tolist()
+    for part in parts:
+        np.testing.assert_array_equal(part.columns["input_ids"], batch.columns["input_ids"][part.rows])
 
 
 def test_classes_in_another_order_reorder_the_matrix_of_classes_alone(tmp_path: Path) -> None:
