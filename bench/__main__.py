@@ -14,6 +14,7 @@ from typing import Any
 from bench.cases import CASES, Case, make_cases
 from bench.data import Data, make_data
 from bench.host import collect_host_facts, read_load_average
+from bench.recorded import make_case
 from bench.report import format_markdown, format_text_table, precision_lines, rate_rows, target_rows, to_json
 from bench.results import Results
 from bench.runner import run_case
@@ -30,6 +31,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Compare speed with Hugging Face's Trainer.")
     parser.add_argument("--data", type=Path, help="folder with wikitext/, squad/ and vocab/; default: generated data")
     parser.add_argument("--vocabulary", type=Path, help="a vocab.txt; default: that of --data, or a trained one")
+    parser.add_argument("--job", type=Path, help="measure this training of a run instead, runs/NAME/ID/job.json")
+    parser.add_argument("--sequences", type=int, help="sequences per update of --job; default: as recorded")
     parser.add_argument("--only", action="append", default=[], metavar="CASE", help="measure this case (repeatable)")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
     parser.add_argument("--quick", action="store_true", help="few rounds, one thread")
@@ -39,8 +42,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def choose(data: Data, options: argparse.Namespace) -> list[Case]:
-    """Return the selected cases in the selected size, and make their rows.
+def choose(data: Data | None, options: argparse.Namespace) -> list[Case]:
+    """Return the selected cases in the selected size, and make their rows; without data, the case of `--job`.
 
     Raises:
         ParamsError: no such case.
@@ -48,7 +51,11 @@ def choose(data: Data, options: argparse.Namespace) -> list[Case]:
     for name in options.only:
         if name not in CASES:
             raise ParamsError(f"--only {name}: no such case{nearest(name, list(CASES))}")
-    chosen = [resize_case(case, options) for case in make_cases(data, options.only or list(CASES))]
+    if data is None:
+        cases = [make_case(options.job, options.sequences)]
+    else:
+        cases = make_cases(data, options.only or list(CASES))
+    chosen = [resize_case(case, options) for case in cases]
     if not options.variant:
         return chosen
     return [
@@ -73,9 +80,9 @@ def main() -> None:
         signal.signal(number, signal.default_int_handler)
     facts: dict[str, Any] = {**collect_host_facts(arguments), "load_at_start": read_load_average()}
     print(f"bench: {facts['cpu']}, {facts['cores']} cores, load {facts['load_at_start']}")
-    data = make_data(options.data, options.vocabulary)
-    facts["data"] = data.source
-    print(f"bench: data: {data.source}")
+    data = None if options.job is not None else make_data(options.data, options.vocabulary)
+    facts["data"] = str(options.job) if data is None else data.source
+    print(f"bench: data: {facts['data']}")
     results, started = Results(), time.monotonic()
     facts["interrupted"] = not measure(
         choose(data, options), results, lambda: write_reports(options.output, results, facts)

@@ -31,11 +31,13 @@ WORKERS = {
     "pretraining-rows": "bench.prepare:measure_pretraining_rows",
     "start": "bench.starts:measure_start",
     "packing": "bench.prepare:measure_packing",
+    "recorded-ours": "bench.recorded:train_ours",
+    "recorded-peer": "bench.recorded:train_peer",
     "gpu-ours": "bench.gpu.ours:train",
     "gpu-peer": "bench.gpu.peer:train",
 }
 """Worker of a spec -> module:function(spec, session)."""
-JOBS = ("ours", "predict-ours", "start", "gpu-ours")
+JOBS = ("ours", "predict-ours", "start", "recorded-ours", "gpu-ours")
 """Workers that run a device job, with the thread settings of `python -m ipu_model`."""
 
 

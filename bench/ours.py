@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
 from ipu_model.distributed.instances import Instances
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.jobs.plan import JobPlan, make_plan
+from ipu_model.models.model_folder import ModelFolder
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.host import keep_freed_memory
 from ipu_model.runtimes.runtime import Runtime
@@ -37,8 +39,23 @@ def train(spec: dict[str, Any], session: Session) -> None:
     training = Training.from_spec(spec)
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
     job = make_job(training, spec["updates"] * spec["rounds"] + spec["warmup"], spec["settings"])
-    runtime, plan = start_runtime(job, rows)
-    order = UpdateRows(len(rows), plan.rows_per_update, job.seed)
+    run_updates(spec, session, rows, *start_runtime(job, rows), lambda batch: count_flops(training, batch))
+
+
+def run_updates(
+    spec: dict[str, Any],
+    session: Session,
+    rows: RowFolder,
+    runtime: Runtime,
+    plan: JobPlan,
+    count: Callable[[Batch], int] = lambda batch: 0,
+) -> None:
+    """Measure updates of a runtime, as `train`.
+
+    Args:
+        count: Returns the operations of an update.
+    """
+    order = UpdateRows(len(rows), plan.rows_per_update, SEED)
     runtime.compile(rows.take(order(0)))
     watch, reading, step = Stopwatch(), Stopwatch(), 0
 
@@ -51,11 +68,7 @@ def train(spec: dict[str, Any], session: Session) -> None:
         metrics = runtime.train_step(batch, rate)
         step += 1
         return watch.sample(
-            metrics.real_tokens,
-            loss=metrics.loss,
-            sequences=metrics.sequences,
-            read_cpu=read.cpu,
-            flops=count_flops(training, batch),
+            metrics.real_tokens, loss=metrics.loss, sequences=metrics.sequences, read_cpu=read.cpu, flops=count(batch)
         )
 
     for _ in range(spec["warmup"]):
@@ -100,20 +113,23 @@ def make_job(training: Training, updates: int, settings: dict[str, Any]) -> Job:
     return Job.from_json(json.dumps({**json.loads(job.to_json()), **settings}))
 
 
-def start_runtime(job: Job, rows: RowFolder) -> tuple[Runtime, JobPlan]:
-    """Make the runtime of a job with random weights, by the steps of ipu_model.train.job_runner."""
-    chosen = choose_runtime(job.runtime)
+def start_runtime(job: Job, rows: RowFolder, base: ModelFolder | None = None) -> tuple[Runtime, JobPlan]:
+    """Make the runtime of a job, by the steps of ipu_model.train.job_runner.
+
+    Args:
+        base: model to start from; None: random weights.
+    """
+    chosen, config = choose_runtime(job.runtime), job.model
     precision = choose_precision(job.precision, chosen.value)
-    assert job.model is not None
-    device = plan_device(job, rows.manifest, job.model, chosen.value, precision.value, Instances(), say_nothing)
+    assert config is not None
+    device = plan_device(job, rows.manifest, config, chosen.value, precision.value, Instances(), say_nothing)
     plan = make_plan(job, rows.manifest, chosen, precision, device)
     if plan.precision == "auto":
         plan = plan.with_precision(choose_faster(plan, rows))
     plan = plan.with_compilation(plan_compilation(job.compile, chosen.value))
     if plan.compile == "auto":
-        plan = plan.with_compilation(choose_compilation(plan, job.model, rows, 0, say_nothing, job.compile))
-    model = make_model(job, job.model, None, say_nothing)
-    return make_runtime(plan, job, model, job.model, device, say_nothing), plan
+        plan = plan.with_compilation(choose_compilation(plan, config, rows, 0, say_nothing, job.compile))
+    return make_runtime(plan, job, make_model(job, config, base, say_nothing), config, device, say_nothing), plan
 
 
 def describe_precision(plan: JobPlan) -> dict[str, str]:

@@ -32,20 +32,26 @@ def train(spec: dict[str, Any], session: Session) -> None:
 
     Settings: precision (fp32, bf16), padding (max: to the row length; longest: of the batch), sampling.
     """
-    torch.set_num_threads(spec["threads"])
-    training, settings = Training.from_spec(spec), spec["settings"]
+    training = Training.from_spec(spec)
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
+    padded_to = rows.manifest.row_length if spec["settings"].get("padding", "max") == "max" else None
+    run_trainer(spec, session, rows, training.sequences, make_model(training), Collator(training.task, padded_to))
+
+
+def run_trainer(
+    spec: dict[str, Any], session: Session, rows: RowFolder, sequences: int, model: torch.nn.Module, collator: Collator
+) -> None:
+    """Measure updates of `sequences` sequences, as `train`."""
+    torch.set_num_threads(spec["threads"])
+    settings = spec["settings"]
     updates = spec["updates"] * spec["rounds"] + spec["warmup"]
     grouped = settings.get("sampling") == "group_by_length"
     # Grouped: use one group of batches, so that every epoch has every length; a round should be whole epochs.
     batches = GROUPED_BATCHES if grouped else updates
-    sequences = read_sequences(rows, training.sequences * batches, SEED)
-    padded_to = rows.manifest.row_length if settings.get("padding", "max") == "max" else None
-    collator = Collator(training.task, padded_to)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
-            per_device_train_batch_size=training.sequences,
+            per_device_train_batch_size=sequences,
             max_steps=updates,
             bf16=settings["precision"] == "bf16",
             seed=SEED,
@@ -59,10 +65,9 @@ def train(spec: dict[str, Any], session: Session) -> None:
             train_sampling_strategy=settings.get("sampling", "random"),
             **quiet_arguments(),
         )
-        measured = Rounds(spec, session, collator)
-        Trainer(
-            make_model(training), arguments, train_dataset=sequences, data_collator=collator, callbacks=[measured]
-        ).train()
+        data = read_sequences(rows, sequences * batches, SEED)
+        callbacks = [Rounds(spec, session, collator)]
+        Trainer(model, arguments, train_dataset=data, data_collator=collator, callbacks=callbacks).train()
 
 
 def quiet_arguments() -> dict[str, Any]:

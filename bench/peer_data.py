@@ -17,6 +17,7 @@ Item = dict[str, Any]
 ROWS_PER_READ = 64
 LABELS = {
     "pretrain": ("next_sentence_label",),
+    "masked_lm": (),
     "squad": ("start_positions", "end_positions"),
     "classification": ("labels",),
     "predict": (),
@@ -27,8 +28,8 @@ LABELS = {
 def split_batch(batch: Batch) -> list[Item]:
     """Split rows into sequences: input_ids and token_type_ids as lists, and labels relative to the sequence.
 
-    pretrain: labels (-100 for unmasked tokens), next_sentence_label; squad: start_positions, end_positions,
-    feature_id; classification: labels, the class.
+    pretrain: labels (-100 for unmasked tokens), next_sentence_label; masked_lm: labels; squad: start_positions,
+    end_positions, feature_id; classification: labels, the class.
     """
     columns, items = batch.columns, []
     for row, slot in np.argwhere(columns["cls_positions"] != ABSENT):
@@ -40,7 +41,8 @@ def split_batch(batch: Batch) -> list[Item]:
             used = columns["masked_labels"][row] != IGNORED
             labels[columns["masked_positions"][row][used]] = columns["masked_labels"][row][used]
             item["labels"] = labels[here].tolist()
-            item["next_sentence_label"] = int(columns["next_sentence_labels"][row, slot])
+            if "next_sentence_labels" in columns:
+                item["next_sentence_label"] = int(columns["next_sentence_labels"][row, slot])
         elif "class_labels" in columns:
             item["labels"] = int(columns["class_labels"][row, slot])
         else:
@@ -78,24 +80,29 @@ class Collator:
     """Collator of items to padded tensors; it records the real tokens of each batch, oldest first.
 
     Args:
-        task: pretrain, squad, classification, or predict (without labels).
+        task: pretrain, masked_lm, squad, classification, or predict (without labels).
         padded_to: Length of every batch; None pads to its longest sequence.
         multiple: Lengths of the latter are rounded up to a multiple of this.
+        pad_id: Token of the padding.
+        types: Batches have token types.
     """
 
-    def __init__(self, task: str, padded_to: int | None, multiple: int = 1) -> None:
+    def __init__(
+        self, task: str, padded_to: int | None, multiple: int = 1, *, pad_id: int = 0, types: bool = True
+    ) -> None:
         self._task, self._padded_to, self._multiple = task, padded_to, multiple
+        self._fills = {"input_ids": pad_id} | ({"token_type_ids": 0} if types else {})
+        self._fills |= {"labels": IGNORED} if task in ("pretrain", "masked_lm") else {}
         self.real_tokens: deque[int] = deque()
 
     def __call__(self, items: list[Item]) -> dict[str, Tensor]:
         lengths = [len(item["input_ids"]) for item in items]
         self.real_tokens.append(sum(lengths))
         width = self._padded_to or -(-max(lengths) // self._multiple) * self._multiple
-        fills = {"input_ids": 0, "token_type_ids": 0} | ({"labels": IGNORED} if self._task == "pretrain" else {})
-        batch = {name: torch.full((len(items), width), fill) for name, fill in fills.items()}
+        batch = {name: torch.full((len(items), width), fill) for name, fill in self._fills.items()}
         batch["attention_mask"] = torch.zeros((len(items), width), dtype=torch.int64)
         for number, (item, length) in enumerate(zip(items, lengths, strict=True)):
             batch["attention_mask"][number, :length] = 1
-            for name in fills:
+            for name in self._fills:
                 batch[name][number, :length] = torch.tensor(item[name])
         return batch | {name: torch.tensor([item[name] for item in items]) for name in LABELS[self._task]}

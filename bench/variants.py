@@ -110,3 +110,8 @@ ACROSS_LENGTHS = (
     Variant("hf fp32", "peer", FP32),
     Variant("hf bf16 malloc", "peer", BF16, TUNED_MALLOC),
 )
+RECORDED = (
+    Variant(OURS, "recorded-ours", AUTO),
+    Variant("hf fp32", "recorded-peer", FP32),
+    Variant("hf grouped bf16 malloc", "recorded-peer", BF16 | GROUPED, TUNED_MALLOC, updates_factor=10),
+)

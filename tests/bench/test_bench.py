@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from tiny_jobs import make_columns, make_job, run_here, write_rows
 
 from bench.__main__ import choose, measure, parse, write_reports
 from bench.cases import Case
@@ -14,6 +16,7 @@ from bench.results import Results
 from bench.setup import Training
 from bench.targets import OURS
 from bench.variants import Variant
+from ipu_model.core.files import write_text
 from tasks.stage.errors import ParamsError
 
 PEER = "hf fp32"
@@ -95,6 +98,21 @@ if "PODIUM_EXECUTABLE_CACHE" in os.environ:
     atexit.register(lambda: pathlib.Path(os.environ["PODIUM_EXECUTABLE_CACHE"], "program").write_text("compiled"))
 """
 """Stands for a compiler: a process that ends leaves a program in its cache."""
+
+
+@pytest.mark.soak
+def test_a_training_of_a_run_is_measured_beside_trainer(tmp_path: Path) -> None:
+    rows, folder = tmp_path / "rows", tmp_path / "runs" / "pretrain" / "id"
+    write_rows(rows, "pretrain", make_columns("pretrain", 30))
+    job = dataclasses.replace(make_job(tmp_path, "pretrain", rows), run_folder=str(folder))
+    folder.mkdir(parents=True)
+    run_here(job)
+    write_text(folder / "job.json", job.to_json())
+    options = parse(["--job", str(folder / "job.json"), "--sequences", "4", "--rounds", "1", "--updates", "1"])
+    results = Results()
+    assert measure(choose(None, options), results, lambda: None)
+    assert [(one.failure, len(one.rounds)) for one in results.measured] == [(None, 1)] * 3
+    assert all(sample.units > 0 for one in results.measured for sample in one.rounds[0])
 
 
 def test_ctrl_c_keeps_what_was_measured(pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
