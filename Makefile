@@ -100,8 +100,8 @@ soak: $(HOST) $(DEVICE)  ## run the long tests, on both Pythons: whole runs, wor
 ATTACKS := tests/flows/dvc/test_integrity.py tests/flows/dvc/test_one_plan.py tests/tasks/plan/test_plans.py \
   tests/tasks/release/test_verdict_under_dvc.py
 
-faults: $(HOST)  ## run all fault tests (docs/faults.md): kills, full disks, damage, lost servers; prints a table
-	@echo "faults: all cases of docs/faults.md (an hour on 2 cores)"
+faults: $(HOST)  ## run all fault tests (docs/survive.md): kills, full disks, damage, lost servers; prints a table
+	@echo "faults: all cases of docs/survive.md (an hour on 2 cores)"
 	@mkdir -p runs; rm -f runs/faults.jsonl; touch runs/faults.began
 	@PODIUM_FAULT_TABLE="$(CURDIR)/runs/faults.jsonl" python -m pytest -q -n 2 --dist worksteal tests/faults $(ATTACKS) || \
 		echo "faults: some cases failed, see the table"

@@ -34,13 +34,12 @@ NAVIGATION = {
         Runs <runs>
         Workers and devices <workers>
         Reference <made/reference>""",
-    "start": "how-it-works doctor",
-    "finetune": "inputs downstream classification glue ner pairs models distillation checkpoints",
-    "pretrain": "data-scale",
-    "evaluation": "publish export signing production security",
-    "runs": "plan pages tracking experiments survive ending faults",
-    "workers": "cuda ipu ipu-estimates speed deploy upgrade",
-    "made/reference": "commands parameters ../presets ../host-settings ../coming-from ../extend ../verified",
+    "start": "how-it-works",
+    "finetune": "inputs downstream classification glue ner pairs models checkpoints",
+    "evaluation": "publish production security",
+    "runs": "plan tracking survive",
+    "workers": "cuda ipu ipu-estimates speed deploy",
+    "made/reference": "commands parameters ../presets ../coming-from ../extend",
 }
 """Page -> the pages below it in the site's navigation."""
 NAMED = re.compile(r"\[(?:docs/)?[\w-]+\.md\](\([\w-]+\.md(?:#[\w-]+)?\))")

@@ -39,7 +39,7 @@ COMMANDS_HEAD = """# All commands
 
 This page is generated from the commands: `podium COMMAND --help` prints the same. `--project DIR` before a command
 selects a clone of Podium other than that of the current folder. Paths are relative to the current folder. See also
-[exit codes](../ending.md).
+[exit codes](../survive.md#exit-codes).
 """
 PAGE = Path("docs/presets.md")
 BEGIN, END = "<!-- made by `python -m docs.reference_pages` from here", "<!-- to here -->"

@@ -1,7 +1,7 @@
 """Estimate a whole run: its device jobs, its other stages, disk space, and the cost of device hours.
 
 For a stage without a device, the estimate is its time in the last run of this checkout. Otherwise it is the time per MB
-of text in docs/data-scale.md, measured on two cores; another host may halve or double it. Other stages are not
+of text in docs/pretrain.md, measured on two cores; another host may halve or double it. Other stages are not
 estimated.
 """
 
@@ -47,7 +47,7 @@ CPU_SECONDS: dict[str, tuple[float, float]] = {
     "pretrain_rows@phase2": (1.32, 92.1),
     "validate@phase2": (0.59, 9.5),
 }
-"""Stage -> seconds on one core for LESS_MB and for MORE_MB of text, from docs/data-scale.md."""
+"""Stage -> seconds on one core for LESS_MB and for MORE_MB of text, from docs/pretrain.md."""
 CORPUS = 261 / 1003
 ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2958 / 1003}
 """Bytes of the corpus and of each phase's rows per byte of text; for rows, also per copy in `duplicates`."""

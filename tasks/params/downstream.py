@@ -164,14 +164,14 @@ class ParityParams(Section):
 
 
 class ExportParams(Section):
-    """Formats of the model for production, scored as shipped (docs/export.md)."""
+    """Formats of the model for production, scored as shipped (docs/production.md)."""
 
     formats: Annotated[list[Literal["onnx", "int8"]], Distinct] = []
     """onnx: ONNX in fp32; int8: ONNX with weights in 8 bits; empty: none."""
 
 
 class DistillParams(Section):
-    """Training as the student of a finished model, possibly with fewer layers (docs/distillation.md)."""
+    """Training as the student of a finished model, possibly with fewer layers (docs/finetune.md)."""
 
     teacher: Name | None = None
     """Folder of the teacher: a release, or models/NAME of a run; null: none, or repository."""
@@ -283,9 +283,9 @@ class EntryParams(Section):
     parity: ParityParams = ParityParams()
     """Recomputation of the model elsewhere, to compare with the stage predict (docs/evaluation.md)."""
     export: Annotated[ExportParams, Field(exclude_if=lambda value: value == ExportParams())] = ExportParams()
-    """Formats of the model for production, scored as shipped (docs/export.md)."""
+    """Formats of the model for production, scored as shipped (docs/production.md)."""
     distill: Annotated[DistillParams, Field(exclude_if=lambda value: value == DistillParams())] = DistillParams()
-    """Training as the student of a finished model, possibly with fewer layers (docs/distillation.md)."""
+    """Training as the student of a finished model, possibly with fewer layers (docs/finetune.md)."""
     gate: ReleaseParams
     """Requirements that a model must meet to be published."""
     publish: EntryPublishParams

@@ -606,7 +606,7 @@ class PublishParams(Section):
     """Also publish the predictions and the evaluation page, which quote your data."""
     prefer: Literal["none", "smallest"] = "none"
     """smallest: name the smallest file of a model with exports that is not worse than the model by more than
-    gate.max_export_drop (docs/export.md)."""
+    gate.max_export_drop (docs/production.md)."""
     signing: Literal["none", "key", "sigstore"] = "none"
     """Sign releases: with the private key that PODIUM_SIGNING_KEY names, or with an identity of Sigstore."""
     license: Word | None = None

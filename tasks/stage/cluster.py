@@ -1,4 +1,4 @@
-"""Data preparation on a Dask cluster, whose scheduler PODIUM_DATA_CLUSTER names (docs/data-scale.md).
+"""Data preparation on a Dask cluster, whose scheduler PODIUM_DATA_CLUSTER names (docs/pretrain.md).
 
 The workers of a cluster unpickle what they are sent, so anyone who reaches them may run code there: connections use TLS
 with certificates unless the scheduler is on this host. A worker computes nothing before its versions are compared.

@@ -1,5 +1,5 @@
 """Exchange of files with the workers of a cluster that do not mount the project: PODIUM_DATA_FOLDER names a URL of any
-fsspec protocol that all of them reach (docs/data-scale.md).
+fsspec protocol that all of them reach (docs/pretrain.md).
 
 A task and its result are sent as bytes in which each absolute path stands for files. The files that a task reads are
 uploaded once and downloaded once by each worker; what it writes into the folder of results is uploaded by the worker

@@ -31,7 +31,7 @@ from tasks.stage.process import MAPS, MapUsage
 
 WORKERS = "PODIUM_WORKERS"
 BYTES_OF_A_STAGE = 4e9
-"""Memory of a stage without a device, all its processes together; docs/data-scale.md has half of it."""
+"""Memory of a stage without a device, all its processes together; docs/pretrain.md has half of it."""
 BYTES_OF_A_FLOW = 4e8
 """Memory of a run that only dispatches stages and waits: twice the measured amount."""
 MOST_FLOWS = 32

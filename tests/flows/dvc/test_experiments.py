@@ -1,4 +1,4 @@
-"""`dvc exp run --temp` on files that git does not track, as docs/experiments.md says."""
+"""`dvc exp run --temp` on files that git does not track, as docs/runs.md says."""
 
 from __future__ import annotations
 
