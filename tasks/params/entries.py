@@ -6,6 +6,7 @@ No stage depends on this file: it reads only parameters that its stages depend o
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ipu_model.core.strict import nearest
 from tasks.params.downstream import PUBLISHED, UNCOMPARED, EntryParams, RowsParams
@@ -13,6 +14,7 @@ from tasks.params.schema import Params, apply_packing, load_sections
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
+P = TypeVar("P", bound=EntryParams)
 BASE = "base"
 TRAIN = "train"
 ENTRY_SECTIONS = ("downstream", "packing", "pretrain", "base_model")
@@ -71,6 +73,11 @@ class Entry:
     def decision_files(self) -> tuple[Path, ...]:
         """Files of the evaluation from which the gate decides the predictions again."""
         return tuple(artifacts.EVALUATION / self.name / file for file in self.params.decision_files)
+
+    def params_as(self, kind: type[P]) -> P:
+        """Return its parameters as those of a kind, which they must be."""
+        assert isinstance(self.params, kind)
+        return self.params
 
     def key(self, section: str, name: str = "") -> str:
         """Return the dotted name of a section or parameter of this entry in params.yaml."""

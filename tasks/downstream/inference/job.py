@@ -5,10 +5,11 @@ By default it runs in the precision of the scores that the model's release or ru
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic
 
 import pyarrow as pa
 
@@ -25,7 +26,7 @@ from tasks.records.interpretation import Interpretation, column_names
 from tasks.records.labels import write_labels
 from tasks.records.tables import Columns
 from tasks.stage import artifacts, streams
-from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
+from tasks.stage.errors import DeviceJobFailed, InputError, ParamsError, StagePaused
 from tasks.stage.process import Say
 from tasks.stage.row_folders import read_manifest
 from tasks.stage.scratch import scratch_folder
@@ -200,28 +201,28 @@ def read_training_columns(model: Path) -> dict[str, str]:
         return {}
 
 
-class Inference(Protocol[E, L, A]):
+@dataclass(frozen=True)
+class Inference(ABC, Generic[E, L, A]):
     """Reading of unlabelled files, and conversion of answers to records."""
 
-    @property
-    def scores(self) -> Scores[E, L, A]: ...
+    scores: Scores[E, L, A]
+    answer_field: ClassVar[str] = ""
+    """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
+    has_n_best: ClassVar[bool] = False
+    """True if records can contain the n best answers."""
+    text_fields: ClassVar[Mapping[str, str]] = {}
+    """Column of `examples_schema` with a text -> its field in records that contain the texts."""
 
     @property
-    def answer_field(self) -> str:
-        """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
+    def entry(self) -> Entry:
+        return self.scores.entry
 
     @property
-    def has_n_best(self) -> bool:
-        """True if records can contain the n best answers."""
-
-    @property
-    def text_fields(self) -> Mapping[str, str]:
-        """Column of `examples_schema` with a text -> its field in records that contain the texts."""
-
-    @property
+    @abstractmethod
     def layouts(self) -> Sequence[Columns]:
         """Possible columns of tables without labels."""
 
+    @abstractmethod
     def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
         """Return the record of a table, by column, for an example of plain texts.
 
@@ -239,14 +240,18 @@ class Inference(Protocol[E, L, A]):
     @property
     def plain_hint(self) -> str:
         """End of a refusal of a .txt file that looks like a table, with the option that reads it; empty: none does."""
+        return ""
 
     def detect_lines(self, lines: Sequence[str]) -> str:
         """Return the suffix of the format of lines that are neither JSON nor a table of known columns."""
+        return PLAIN
 
     @property
+    @abstractmethod
     def examples_schema(self) -> pa.Schema:
         """Parquet schema of the examples, labels included."""
 
+    @abstractmethod
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         """Yield the examples of a file with the columns of `examples_schema`, placeholder labels, and "id" if there is
         one.
@@ -255,6 +260,7 @@ class Inference(Protocol[E, L, A]):
             InputError: invalid examples, with their location.
         """
 
+    @abstractmethod
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         """Check the examples of a file and write them to the Parquet file `target`, as stage `examples` does.
 
@@ -262,14 +268,24 @@ class Inference(Protocol[E, L, A]):
             InputError: invalid examples, with their location.
         """
 
+    @abstractmethod
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         """Return the schema of a record without its id."""
 
+    @abstractmethod
     def records(self, examples: E, answers: A, n_best: int) -> Iterator[dict[str, Any]]:
         """Yield the record of each example, in order."""
 
+    @abstractmethod
     def describe(self, record: Mapping[str, Any]) -> str:
         """Return the answer of a record with its score, for people."""
+
+
+def only_text(texts: Sequence[str]) -> str:
+    """Return the text of an example, for kinds that read one; raises the error of `Inference.make_record`."""
+    if len(texts) != 1:
+        raise ParamsError("this model reads one text: omit --text-pair")
+    return texts[0]
 
 
 AnyInference = Inference[Any, Any, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tasks.downstream.ner.params import NerDataParams
+from tasks.downstream.ner.params import NerDataParams, NerParams
 from tasks.downstream.ner.schemas import SCHEMA
 from tasks.downstream.ner.sentences import (
     TagStatistics,
@@ -42,8 +42,7 @@ class NerReader:
     @property
     def data(self) -> NerDataParams:
         """Section `data` of the entry."""
-        assert isinstance(self.entry.params.data, NerDataParams)
-        return self.entry.params.data
+        return self.entry.params_as(NerParams).data
 
     def write_examples(self, folder: Path) -> str:
         params, section = self.data, self.entry.key("data")

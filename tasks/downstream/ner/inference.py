@@ -3,17 +3,16 @@ records."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
-from tasks.downstream.inference.job import COLUMN, INPUT, PLAIN, UNKNOWN_TO_MODEL
+from tasks.downstream.inference.job import COLUMN, INPUT, PLAIN, UNKNOWN_TO_MODEL, Inference, only_text
 from tasks.downstream.ner.examples import ROW_GROUP
-from tasks.downstream.ner.params import NerDataParams
+from tasks.downstream.ner.params import NerDataParams, NerParams
 from tasks.downstream.ner.schemas import SCHEMA
-from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores
+from tasks.downstream.ner.scores import NerAnswers, NerDevSet, WordLogits
 from tasks.downstream.ner.sentences import (
     TagStatistics,
     open_sentence_file,
@@ -28,7 +27,7 @@ from tasks.records.parquet import write_records
 from tasks.records.tables import Columns, Records
 from tasks.records.tagged_columns import DOCUMENT
 from tasks.records.tags import OUTSIDE, find_entities, looks_like_tag, split_tag
-from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.errors import InputError
 
 FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]
 ENTITY = pa.struct(
@@ -39,34 +38,22 @@ WORDS = re.compile(r"\w+(?:[-.'’&/]\w+)*|[^\w\s]")
 """Words of a plain text; punctuation marks are words, as in the usual corpora."""
 
 
-@dataclass(frozen=True)
-class NerInference:
+class NerInference(Inference[NerDevSet, WordLogits, NerAnswers]):
     """Tag of each word with its probability, and the decoded entities."""
 
-    scores: NerScores
-    answer_field: ClassVar[str] = ""
-    has_n_best: ClassVar[bool] = False
-    text_fields: ClassVar[Mapping[str, str]] = {}
-    plain_hint: ClassVar[str] = ""
-    examples_schema: ClassVar[pa.Schema] = SCHEMA
+    examples_schema = SCHEMA
 
     @property
     def data(self) -> NerDataParams:
         """Section `data` of the entry."""
-        assert isinstance(self.scores.entry.params.data, NerDataParams)
-        return self.scores.entry.params.data
+        return self.entry.params_as(NerParams).data
 
     @property
     def layouts(self) -> Sequence[Columns]:
         return sentence_spec(self.data.columns, COLUMN, tagged=False).layouts
 
     def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
-        if len(texts) != 1:
-            raise ParamsError("this model reads one text: omit --text-pair")
-        return {self.data.columns.tokens or "tokens": WORDS.findall(texts[0])}
-
-    def require_columns(self, path: Path, *, labelled: bool) -> None:
-        """No other task has models of this class."""
+        return {self.data.columns.tokens or "tokens": WORDS.findall(only_text(texts))}
 
     def detect_lines(self, lines: Sequence[str]) -> str:
         """Return conll for lines of equally many columns that are one word, end in a tag or are in blocks."""
@@ -86,7 +73,7 @@ class NerInference:
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         data, found, types = self.data, TagStatistics(), TagStatistics()
-        labels = read_example_labels(target.parent, self.scores.entry.stage("examples"))
+        labels = read_example_labels(target.parent, self.entry.stage("examples"))
         known = sorted({split_tag(name)[1] for name in labels} - {""})
         if data.similar_labels == "fold":
             for _ in read_sentences(self._open(path, first := Interpretation()), data, types, first):

@@ -50,8 +50,7 @@ class Ner:
     def example_data(self, entry: Entry, folder: Path) -> NerData:
         from tasks.downstream.ner.checks import NerData
 
-        assert isinstance(entry.params, NerParams)
-        data = entry.params.data
+        data = entry.params_as(NerParams).data
         return NerData(entry.verdict(), folder, entry.splits, data.min_examples, entry.key("data"), data)
 
     def encoder(self, entry: Entry) -> NerEncoder:

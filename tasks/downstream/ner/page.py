@@ -1,6 +1,6 @@
 """Evaluation report of named entities: scores, scores by type and length, and the worst mistakes."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -21,8 +21,7 @@ from tasks.downstream.ner.scores import (
 )
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
 from tasks.downstream.scoring.page_parts import count_confusions, sample_cells
-from tasks.downstream.scoring.report import EvaluationView, page_values
-from tasks.downstream.scoring.thresholds import RiskCoverage
+from tasks.downstream.scoring.report import EvaluationView, Report, page_values
 from tasks.pages.render import render_html
 from tasks.params.entries import TRAIN
 from tasks.records.tags import OUTSIDE, Entity, find_entities, split_tag
@@ -38,7 +37,7 @@ _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "2
 
 
 @dataclass(frozen=True)
-class NerReport:
+class NerReport(Report[NerDevSet, WordLogits, NerAnswers]):
     """Report with scores by type, sentence length and known entities, and the worst mistakes."""
 
     scores: NerScores
@@ -77,15 +76,6 @@ class NerReport:
             for one in worst_mistakes(examples, answers, outcomes)
         )
         return ("id", "text", "missed", "wrong", "f1", "probability", "margin"), rows
-
-    def own_curve(self, examples: Mapping[str, NerDevSet], answers: Mapping[str, NerAnswers]) -> RiskCoverage | None:
-        return None
-
-    def more_figures(self, found: EvaluationView[NerDevSet, NerAnswers]) -> dict[str, Any]:
-        return {}
-
-    def more_files(self, found: EvaluationView[NerDevSet, NerAnswers]) -> dict[str, str]:
-        return {}
 
     def page(self, found: EvaluationView[NerDevSet, NerAnswers]) -> str:
         [(split, examples)] = found.examples.items()

@@ -6,7 +6,8 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.pairs.schemas import SCHEMA, SCORE, params_of, present_texts
+from tasks.downstream.pairs.params import PairsParams
+from tasks.downstream.pairs.schemas import SCHEMA, SCORE, present_texts
 from tasks.params.entries import Entry
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
@@ -31,7 +32,7 @@ class PairsData(ExampleFiles):
         """
         super().__init__(folder, entry.splits, SCHEMA, "anchor, positive, negative: string; score: float")
         self.name, look = entry.verdict(), f"check the section {entry.key('data')} of params.yaml"
-        self._scored = params_of(entry).is_scored
+        self._scored = entry.params_as(PairsParams).is_scored
         self.record_checks = (
             DataCheck("texts_present", ", ".join(ROLES), "no text is null or empty", look),
             DataCheck("scores_finite", SCORE, "a finite number if scores are used, else none", look),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from tasks.downstream.pairs.params import PairColumnParams, PairsDataParams, PairsParams
-from tasks.downstream.pairs.schemas import SCHEMA, SCORE, TEXTS, params_of
+from tasks.downstream.pairs.params import PairColumnParams, PairsParams
+from tasks.downstream.pairs.schemas import SCHEMA, SCORE, TEXTS
 from tasks.downstream.reading import CheckedFiles, count_dev, is_small, source_splits
 from tasks.params.entries import Entry
 from tasks.records.interpretation import BY_NAME, Interpretation, write_reading
@@ -130,8 +130,7 @@ class PairsReader:
     groups: ClassVar[Groups] = (("positive", ("positive",)), ("anchor", ("anchor",)))
 
     def _read(self, split: str, reading: Interpretation, most: int | None = None) -> Iterator[Pair]:
-        params, section = params_of(self.entry), self.entry.key("data")
-        assert isinstance(params.data, PairsDataParams)
+        params, section = self.entry.params_as(PairsParams), self.entry.key("data")
         key, scores = column_setting(section), f"downstream.{self.entry.name}.scores (podium finetune: --scores)"
         layout = make_layout(params.data.columns, key, scored=params.is_scored)
         records = open_split(params.data, section, split, RecordSpec("pairs", [layout], ENDINGS), reading)
@@ -143,7 +142,7 @@ class PairsReader:
             split: write_records(self._read(split, one), folder / f"{split}.parquet", SCHEMA, ROW_GROUP)
             for split, one in inputs.items()
         }
-        reading = write_reading(folder, params_of(self.entry).data.source, inputs)
+        reading = write_reading(folder, self.entry.params_as(PairsParams).data.source, inputs)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         return "; ".join([f"{said} pairs", *reading.summary()])
 
@@ -152,7 +151,7 @@ class PairsReader:
 
     def check_files(self) -> CheckedFiles:
         """Check the first pairs of each file, all of a small one."""
-        data, inputs, count = params_of(self.entry).data, dict[str, Interpretation](), 0
+        data, inputs, count = self.entry.params_as(PairsParams).data, dict[str, Interpretation](), 0
         for split in source_splits(self.entry):
             inputs[split], small = Interpretation(), is_small(self.entry, split)
             count = sum(1 for _ in self._read(split, inputs[split], None if small else HEAD)) if small else 0

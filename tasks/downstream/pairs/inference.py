@@ -1,7 +1,6 @@
 """Inference for embeddings: read texts from a file, and write the vector of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,15 +8,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.downstream.inference.job import COLUMN, INPUT, PLAIN
+from tasks.downstream.inference.job import COLUMN, INPUT, Inference, only_text
 from tasks.downstream.pairs.examples import ENDINGS, ROW_GROUP, make_layout, parse_pairs
-from tasks.downstream.pairs.schemas import SCHEMA, params_of
-from tasks.downstream.pairs.scores import PairsAnswers, PairsDevSet, PairsScores
+from tasks.downstream.pairs.params import PairsParams
+from tasks.downstream.pairs.schemas import SCHEMA
+from tasks.downstream.pairs.scores import PairsAnswers, PairsDevSet
 from tasks.records.interpretation import Interpretation
 from tasks.records.parquet import write_records
 from tasks.records.tables import Columns, RecordSpec, make_column, name_record, open_file, table_form
 from tasks.records.text_files import find_text_problem
-from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.errors import InputError
 
 TEXT = ("text", "sentence", "anchor")
 """Usual names of a column of texts to embed."""
@@ -26,20 +26,16 @@ SHOWN = 8
 """Numbers of a vector in a line for people."""
 
 
-@dataclass(frozen=True)
-class PairsInference:
+class PairsInference(Inference[PairsDevSet, NDArray[np.float32], PairsAnswers]):
     """Normalised vector of each text."""
 
-    scores: PairsScores
-    answer_field: ClassVar[str] = ""
-    has_n_best: ClassVar[bool] = False
     text_fields: ClassVar[Mapping[str, str]] = {"anchor": "text"}
-    plain_hint: ClassVar[str] = PLAIN_HINT
-    examples_schema: ClassVar[pa.Schema] = SCHEMA
+    plain_hint = PLAIN_HINT
+    examples_schema = SCHEMA
 
     @property
     def layouts(self) -> Sequence[Columns]:
-        own = params_of(self.scores.entry).data.columns
+        own = self.entry.params_as(PairsParams).data.columns
         return [
             {
                 "anchor": make_column(own.anchor, TEXT, COLUMN.format("anchor") + PLAIN_HINT),
@@ -48,18 +44,10 @@ class PairsInference:
         ]
 
     def make_record(self, texts: Sequence[str]) -> dict[str, object]:
-        if len(texts) != 1:
-            raise ParamsError("this model reads one text: omit --text-pair")
-        return {self.layouts[0]["anchor"].names[0]: texts[0]}
-
-    def require_columns(self, path: Path, *, labelled: bool) -> None:
-        """No other task has models of this class."""
-
-    def detect_lines(self, lines: Sequence[str]) -> str:
-        return PLAIN
+        return {self.layouts[0]["anchor"].names[0]: only_text(texts)}
 
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, object]]:
-        form = table_form(params_of(self.scores.entry).data)
+        form = table_form(self.entry.params_as(PairsParams).data)
         records = open_file(path, INPUT, RecordSpec("texts", self.layouts, ENDINGS), reading, form)
         for line in records.rows:
             value = line.values["anchor"]
@@ -72,7 +60,7 @@ class PairsInference:
         records.problems.refuse()
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
-        params = params_of(self.scores.entry)
+        params = self.entry.params_as(PairsParams)
         layout = make_layout(params.data.columns, COLUMN, scored=params.is_scored)
         records = open_file(path, INPUT, RecordSpec("pairs", [layout], ENDINGS), reading, table_form(params.data))
         pairs = parse_pairs(records, params, reading, None, COLUMN, "--scores")

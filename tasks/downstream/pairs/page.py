@@ -1,20 +1,17 @@
 """Evaluation report of embeddings: scores, those by length, and the worst searches with what came first."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ipu_model.core.files import format_json
 from tasks.downstream.pairs.params import BEFORE
 from tasks.downstream.pairs.scores import PairsAnswers, PairsDevSet, PairsScores
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by
-from tasks.downstream.scoring.report import EvaluationView, page_values
-from tasks.downstream.scoring.thresholds import RiskCoverage
+from tasks.downstream.scoring.report import EvaluationView, Report, page_values
 from tasks.pages.render import render_html
 
 WORST = 25
@@ -38,17 +35,11 @@ class Mistake(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PairsReport:
+class PairsReport(Report[PairsDevSet, NDArray[np.float32], PairsAnswers]):
     """Report with scores by length of the texts, and the worst searches."""
 
     scores: PairsScores
     compared_columns: ClassVar[tuple[str, ...]] = ("anchor",)
-
-    def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
-        return [str(text) for text in batch.column("anchor").to_pylist()]
-
-    def prepare(self, root: Path) -> Self:
-        return replace(self, scores=self.scores.prepare(root))
 
     def slices(
         self, split: str, examples: PairsDevSet, logits: NDArray[np.float32], answers: PairsAnswers, outcomes: Array
@@ -59,11 +50,6 @@ class PairsReport:
             names, order = label_ranges([len(text.split()) for text in some], _WORDS, "over 100 words")
             found += slice_by(by, names, order, self.scores.metrics, split, outcomes)
         return found
-
-    def own_curve(
-        self, examples: Mapping[str, PairsDevSet], answers: Mapping[str, PairsAnswers]
-    ) -> RiskCoverage | None:
-        return None
 
     def more_figures(self, found: PairsView) -> dict[str, object]:
         """Return the number of texts, and the scores of every baseline."""

@@ -1,9 +1,6 @@
-"""Parameters of an entry of pairs, and the schema of its examples."""
+"""Schema of the examples of an entry of pairs."""
 
 import pyarrow as pa
-
-from tasks.downstream.pairs.params import PairsParams
-from tasks.params.entries import Entry
 
 TEXTS, SCORE = ("anchor", "positive", "negative"), "score"
 SCHEMA = pa.schema(
@@ -12,12 +9,6 @@ SCHEMA = pa.schema(
     + [pa.field(SCORE, pa.float32()), pa.field("id", pa.string(), nullable=False)]
 )
 """Examples; `positive` is null for single texts, `negative` and `score` in files without them."""
-
-
-def params_of(entry: Entry) -> PairsParams:
-    """Return the parameters of an entry of pairs."""
-    assert isinstance(entry.params, PairsParams)
-    return entry.params
 
 
 def present_texts(examples: pa.RecordBatch) -> list[str]:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ipu_model.core.files import find_object
-from tasks.downstream.pairs.params import BEFORE
-from tasks.downstream.pairs.schemas import SCORE, TEXTS, params_of, present_texts
+from tasks.downstream.pairs.params import BEFORE, PairsParams
+from tasks.downstream.pairs.schemas import SCORE, TEXTS, present_texts
 from tasks.downstream.scoring.correlations import correlation
 from tasks.downstream.scoring.logits import LogitsNotFinite
 from tasks.downstream.scoring.metrics import Array, Metrics, mean_metric
@@ -70,7 +70,7 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers]):
     @property
     def is_scored(self) -> bool:
         """True if examples are scored pairs."""
-        return params_of(self.entry).is_scored
+        return self.entry.params_as(PairsParams).is_scored
 
     @property
     def record(self) -> str:

@@ -1,9 +1,10 @@
 """Results of an evaluation, and their report: what a kind states of it, and what all kinds share."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self
+from typing import Any, ClassVar, Generic, Self
 
 import pyarrow as pa
 
@@ -43,42 +44,50 @@ class EvaluationView(Generic[E, A]):
     """Name of the best answers without a model; empty: there are none."""
 
 
-class Report(Protocol[E, L, A]):
+@dataclass(frozen=True)
+class Report(ABC, Generic[E, L, A]):
     """Report of an evaluation."""
 
-    @property
-    def scores(self) -> Scores[E, L, A]: ...
-
-    @property
-    def compared_columns(self) -> tuple[str, ...]:
-        """Columns of the text that development and training examples should not share."""
+    scores: Scores[E, L, A]
+    compared_columns: ClassVar[tuple[str, ...]]
+    """Columns of the text that development and training examples should not share."""
 
     def prepare(self, root: Path) -> Self:
         """Return the report with prepared scores, see `Scores.prepare`, and with what it needs of the checkout."""
+        return replace(self, scores=self.scores.prepare(root))
 
     def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
         """Return that text for each example of a batch with these columns."""
+        [column] = self.compared_columns
+        texts: list[str] = batch.column(column).to_pylist()
+        return texts
 
+    @abstractmethod
     def slices(self, split: str, examples: E, logits: L, answers: A, outcomes: Array) -> Sequence[Slice]:
         """Return scores by property of the examples."""
 
     def own_curve(self, examples: Mapping[str, E], answers: Mapping[str, A]) -> RiskCoverage | None:
         """Return risk and coverage by another doubt than the answers' probabilities; None: the kind has no other."""
+        return None
 
     def more_figures(self, found: EvaluationView[E, A]) -> dict[str, Any]:
         """Return additional figures of this kind that need more than the predictions."""
+        return {}
 
+    @abstractmethod
     def mistakes(self, found: EvaluationView[E, A]) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         """Return the columns and rows of mistakes.csv: every wrong answer, the worst first.
 
         All kinds have the columns id, probability (of the answer) and margin (see `Scores.margin`).
         """
 
+    @abstractmethod
     def page(self, found: EvaluationView[E, A]) -> str:
         """Return the report as HTML."""
 
     def more_files(self, found: EvaluationView[E, A]) -> dict[str, str]:
         """Return file name -> text of additional files of the evaluation."""
+        return {}
 
 
 AnyReport = Report[Any, Any, Any]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from tasks.corpus import world
 from tasks.downstream.reading import WHOLE_BYTES, CheckedFiles, count_dev, source_splits
-from tasks.downstream.squad.params import SquadDataParams
+from tasks.downstream.squad.params import SquadDataParams, SquadParams
 from tasks.downstream.squad.questions import (
     MADE,
     ReferenceAnswer,
@@ -65,8 +65,7 @@ class SquadReader:
     @property
     def data(self) -> SquadDataParams:
         """Section `data` of the entry."""
-        assert isinstance(self.entry.params.data, SquadDataParams)
-        return self.entry.params.data
+        return self.entry.params_as(SquadParams).data
 
     def write_examples(self, folder: Path) -> str:
         return make_questions(self.data, folder)

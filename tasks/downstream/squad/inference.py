@@ -2,16 +2,15 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.job import COLUMN, ID, INPUT
-from tasks.downstream.squad.answers import Answer
+from tasks.downstream.inference.job import COLUMN, ID, INPUT, Inference
+from tasks.downstream.squad.answers import Answer, WindowFiles
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.params import SquadDataParams
+from tasks.downstream.squad.params import SquadDataParams, SquadParams
 from tasks.downstream.squad.questions import (
     SquadQuestion,
     question_spec,
@@ -20,7 +19,6 @@ from tasks.downstream.squad.questions import (
     require_room_for_text,
 )
 from tasks.downstream.squad.schemas import SCHEMA
-from tasks.downstream.squad.scores import SquadScores
 from tasks.records.interpretation import Interpretation
 from tasks.records.tables import Columns, name_record, open_file, table_form
 from tasks.stage.errors import ParamsError
@@ -37,21 +35,18 @@ N_BEST = "n_best"
 WITHOUT_ANSWER = "this model always returns an answer; pass --null-threshold 0 to allow none"
 
 
-@dataclass(frozen=True)
-class SquadInference:
+class SquadInference(Inference[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
     """Answers with score, probability among the n best, and character span."""
 
-    scores: SquadScores
-    answer_field: ClassVar[str] = "answer"
-    has_n_best: ClassVar[bool] = True
+    answer_field = "answer"
+    has_n_best = True
     text_fields: ClassVar[Mapping[str, str]] = {"question": "question"}
-    plain_hint: ClassVar[str] = ""
-    examples_schema: ClassVar[pa.Schema] = SCHEMA
+    examples_schema = SCHEMA
 
     @property
     def data(self) -> SquadDataParams:
         """Section `data` of the entry."""
-        return self.scores.params.data
+        return self.entry.params_as(SquadParams).data
 
     @property
     def layouts(self) -> Sequence[Columns]:
@@ -65,9 +60,6 @@ class SquadInference:
                 f"{' and '.join(names)}"
             )
         return dict(zip(names, texts, strict=True))
-
-    def require_columns(self, path: Path, *, labelled: bool) -> None:
-        """No other task has models of this class."""
 
     def detect_lines(self, lines: Sequence[str]) -> str:
         return "jsonl"

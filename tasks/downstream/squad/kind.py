@@ -56,8 +56,8 @@ class Squad:
     def example_data(self, entry: Entry, folder: Path) -> QuestionData:
         from tasks.downstream.squad.checks import QuestionData
 
-        assert isinstance(entry.params, SquadParams)
-        return QuestionData(folder, entry.params.data.min_examples, nullable=entry.params.nullable)
+        params = entry.params_as(SquadParams)
+        return QuestionData(folder, params.data.min_examples, nullable=params.nullable)
 
     def encoder(self, entry: Entry) -> SquadEncoder:
         from tasks.downstream.squad.rows import SquadEncoder

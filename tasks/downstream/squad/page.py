@@ -5,15 +5,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by
 from tasks.downstream.scoring.page_parts import count_confusions, plot_risk_coverage, sample_cells
-from tasks.downstream.scoring.report import EvaluationView, page_values
+from tasks.downstream.scoring.report import EvaluationView, Report, page_values
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, best_span, null_odds
 from tasks.downstream.squad.questions import SquadQuestion
@@ -46,19 +44,12 @@ SquadView = EvaluationView[list[SquadQuestion], list[list[Answer]]]
 
 
 @dataclass(frozen=True)
-class SquadReport:
+class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
     """Report with scores by kind of question, calibration, and the worst mistakes in context."""
 
     scores: SquadScores
     # A model trained on a context has an advantage on any question about it.
     compared_columns: ClassVar[tuple[str, ...]] = ("context",)
-
-    def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
-        texts: list[str] = batch.column("context").to_pylist()
-        return texts
-
-    def prepare(self, root: Path) -> Self:
-        return replace(self, scores=self.scores.prepare(root))
 
     def slices(
         self,

@@ -92,8 +92,7 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
 
     @property
     def params(self) -> SquadParams:
-        assert isinstance(self.entry.params, SquadParams)
-        return self.entry.params
+        return self.entry.params_as(SquadParams)
 
     @property
     def nullable(self) -> bool:

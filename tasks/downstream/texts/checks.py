@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.texts.schemas import join_texts, make_flags, make_schema, params_of
+from tasks.downstream.texts.params import TextsParams
+from tasks.downstream.texts.schemas import join_texts, make_flags, make_schema
 from tasks.params.entries import TRAIN, Entry
 from tasks.records.labels import read_parquet_labels, read_row_labels
 from tasks.records.parquet import has_first_value
@@ -38,7 +39,7 @@ class TextsData(ExampleFiles):
         Raises:
             InputError: a split is missing.
         """
-        spec = params_of(entry).text_task
+        spec = entry.params_as(TextsParams).text_task
         schema = make_schema(spec)
         super().__init__(folder, entry.splits, schema, f"first, second: string; label: {schema.field('label').type}")
         known: Sequence[str] = () if spec.is_regression else spec.labels

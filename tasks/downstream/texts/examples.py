@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from ipu_model.core.units import shorten
 from tasks.downstream.reading import CheckedFiles, count_dev, is_small, most_frequent, source_splits, split_params
 from tasks.downstream.texts.files import ValueForms, detect_labels, glue_files, read_split
-from tasks.downstream.texts.params import ClassificationColumnParams, GlueDataParams
-from tasks.downstream.texts.schemas import make_schema, params_of
+from tasks.downstream.texts.params import ClassificationColumnParams, GlueDataParams, TextsParams
+from tasks.downstream.texts.schemas import make_schema
 from tasks.downstream.texts.task_table import TextExample, TextTask
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import TRAIN, Entry
@@ -62,7 +62,7 @@ class TextsReader:
 
     @property
     def task(self) -> TextTask:
-        return params_of(self.entry).text_task
+        return self.entry.params_as(TextsParams).text_task
 
     def write_examples(self, folder: Path) -> str:
         inputs, counts, pairs, forms = dict[str, Interpretation](), dict[str, int](), set[bool](), ValueForms()

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.downstream.texts.labels import LabelReader
-from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
-from tasks.downstream.texts.schemas import params_of
+from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams, TextsParams
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TextExample, TextTask
 from tasks.params.entries import TRAIN, Entry
 from tasks.plan.named_files import list_files
@@ -124,7 +123,7 @@ def read_split(
         InputError: no file, or an unreadable one; at the end, all problems with texts and labels.
     """
     data: Any = entry.params.data
-    spec, section = params_of(entry).text_task, entry.key("data")
+    spec, section = entry.params_as(TextsParams).text_task, entry.key("data")
     if data.source == "files":
         key = f"{section}.path" if spec.name else f"{section}.{split}_path"
         paths = glue_files(spec, Path(data.path), split, key) if spec.name else list_tables(data.path_of(split), key)
@@ -168,7 +167,7 @@ def record_spec(entry: Entry, key: str, named_by: str = "", *, labelled: bool = 
     if isinstance(data, ClassificationDataParams):
         named_by = named_by or column_setting(entry.key("data"))
         return RecordSpec(what, text_layouts(data.columns, named_by, labelled=labelled), ENDINGS)
-    task = params_of(entry).text_task
+    task = entry.params_as(TextsParams).text_task
     headers = [(*task.columns, LABEL), *([COLA_FIELDS] if task.name == "cola" else [])]
     endings = [one for one in ENDINGS if labelled or one != ".tsv"]
     return RecordSpec(what, glue_layouts(task, key, labelled=labelled), endings, headers=headers, class_names=False)
@@ -186,7 +185,7 @@ def _check_records(
     forms: ValueForms | None = None,
 ) -> Iterator[TextExample]:
     """Yield the examples of a table; at the end, refuse all problems with texts and labels."""
-    spec, problems, count = params_of(entry).text_task, records.problems, 0
+    spec, problems, count = entry.params_as(TextsParams).text_task, records.problems, 0
     forms = forms or ValueForms()
     reading.grouping = "an example is a row"
     labels = LabelReader(spec, entry.params.data, flags, is_decimal=forms.has_decimals) if labelled else None

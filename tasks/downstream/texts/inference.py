@@ -1,20 +1,20 @@
 """Inference for texts: read them from a file, with or without labels, and write classes or values as records."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.job import COLUMN, INPUT, PLAIN, UNKNOWN_TO_MODEL
+from tasks.downstream.inference.job import COLUMN, INPUT, UNKNOWN_TO_MODEL, Inference
+from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.texts.answers import NO_ANSWER
 from tasks.downstream.texts.examples import count_labels, count_names, write_numbers, write_split
 from tasks.downstream.texts.files import PLAIN_HINT, TEXT_PARTS, read_file, record_spec
+from tasks.downstream.texts.params import TextsParams
 from tasks.downstream.texts.schemas import make_schema
-from tasks.downstream.texts.scores import TextsAnswers, TextsDevSet, TextsScores
+from tasks.downstream.texts.scores import TextsAnswers, TextsDevSet
 from tasks.downstream.texts.task_table import TextExample, TextTask
-from tasks.params.entries import Entry
 from tasks.records.interpretation import Interpretation, column_names
 from tasks.records.label_forms import match_known, require_same_spelling
 from tasks.records.labels import add_labels, read_example_labels
@@ -22,22 +22,14 @@ from tasks.records.tables import Columns, open_file, table_form
 from tasks.stage.errors import InputError, ParamsError
 
 
-@dataclass(frozen=True)
-class TextsInference:
+class TextsInference(Inference[TextsDevSet, Array, TextsAnswers]):
     """Class or labels with all probabilities, or the value."""
 
-    scores: TextsScores
-    answer_field: ClassVar[str] = ""
-    has_n_best: ClassVar[bool] = False
     text_fields: ClassVar[Mapping[str, str]] = {"first": "text", "second": "text_pair"}
 
     @property
-    def entry(self) -> Entry:
-        return self.scores.entry
-
-    @property
     def task(self) -> TextTask:
-        return self.scores.task
+        return self.entry.params_as(TextsParams).text_task
 
     @property
     def model_classes(self) -> tuple[str, ...]:
@@ -113,9 +105,6 @@ class TextsInference:
             )
         unknown = write_numbers([target], make_schema(self.task), self.model_classes, fold=folds)
         reading.counts[UNKNOWN_TO_MODEL] += unknown
-
-    def detect_lines(self, lines: Sequence[str]) -> str:
-        return PLAIN
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         if self.task.is_regression:

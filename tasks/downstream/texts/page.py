@@ -1,18 +1,16 @@
 """Evaluation report of texts: scores, classes or labels, confusion matrix, and the worst mistakes."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.scoring import page_parts
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
-from tasks.downstream.scoring.report import EvaluationView, page_values
-from tasks.downstream.scoring.thresholds import RiskCoverage
+from tasks.downstream.scoring.report import EvaluationView, Report, page_values
 from tasks.downstream.texts.metrics import LABEL, PREDICTION
 from tasks.downstream.texts.schemas import join_texts
 from tasks.downstream.texts.scores import (
@@ -41,7 +39,7 @@ TextsView = EvaluationView[TextsDevSet, TextsAnswers]
 
 
 @dataclass(frozen=True)
-class TextsReport:
+class TextsReport(Report[TextsDevSet, Array, TextsAnswers]):
     """Report with scores by class or label and by text length, confusion matrix, and the worst mistakes."""
 
     scores: TextsScores
@@ -53,9 +51,6 @@ class TextsReport:
 
     def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
         return join_texts(batch)
-
-    def prepare(self, root: Path) -> Self:
-        return replace(self, scores=self.scores.prepare(root))
 
     def slices(
         self, split: str, examples: TextsDevSet, logits: Array, answers: TextsAnswers, outcomes: Array
@@ -71,11 +66,6 @@ class TextsReport:
         is_known = [number < examples.learned for number in range(len(classes))]
         groups = slice_groups(f"{prefix}{what}", classes, is_known, gold, seen, correct, both=False)
         return found + [one for one in groups if what == "label" or one.examples or one.counts["found"]]
-
-    def own_curve(
-        self, examples: Mapping[str, TextsDevSet], answers: Mapping[str, TextsAnswers]
-    ) -> RiskCoverage | None:
-        return None
 
     def more_figures(self, found: TextsView) -> dict[str, Any]:
         figures, curve = self.scores.threshold_figures(), found.curve

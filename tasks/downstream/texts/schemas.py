@@ -1,18 +1,10 @@
-"""Parameters of an entry of texts, and the schema of its examples."""
+"""Schema of the examples of an entry of texts."""
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.texts.params import TextsParams
 from tasks.downstream.texts.task_table import TextTask
-from tasks.params.entries import Entry
-
-
-def params_of(entry: Entry) -> TextsParams:
-    """Return the parameters of an entry of texts."""
-    assert isinstance(entry.params, TextsParams)
-    return entry.params
 
 
 def label_type(task: TextTask) -> pa.DataType:

@@ -16,8 +16,8 @@ from tasks.downstream.scoring.metrics import Array, Metrics
 from tasks.downstream.scoring.scores import Baseline, ClassCounts, Limit, Scores, hash_texts
 from tasks.downstream.scoring.thresholds import ChosenThreshold
 from tasks.downstream.texts.answers import AnswerForm, make_form
-from tasks.downstream.texts.params import SELECTIVE_FLOORS, ClassificationEvaluateParams
-from tasks.downstream.texts.schemas import join_texts, make_schema, params_of
+from tasks.downstream.texts.params import SELECTIVE_FLOORS, ClassificationEvaluateParams, TextsParams
+from tasks.downstream.texts.schemas import join_texts, make_schema
 from tasks.downstream.texts.task_table import TextTask
 from tasks.params.entries import TRAIN
 from tasks.records.labels import read_parquet_labels
@@ -69,11 +69,11 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
 
     @property
     def task(self) -> TextTask:
-        return params_of(self.entry).text_task
+        return self.entry.params_as(TextsParams).text_task
 
     @property
     def decision(self) -> ClassificationEvaluateParams:
-        return params_of(self.entry).decision
+        return self.entry.params_as(TextsParams).decision
 
     @property
     def form(self) -> AnswerForm:
