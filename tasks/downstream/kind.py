@@ -1,110 +1,11 @@
-"""Kinds of downstream tasks: one object each, from which the stages take the parts that they need.
+"""The dictionary of kinds of downstream tasks, from which the stages take the parts that they need."""
 
-Parts are imported when they are used, so that parameters alone import none of them. No stage depends on this file.
-"""
-
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
+from tasks.downstream.kind_parts import Kind
 from tasks.downstream.ner.kind import Ner
 from tasks.downstream.pairs.kind import Pairs
 from tasks.downstream.squad.kind import Squad
 from tasks.downstream.texts.kind import Classification, Glue
-from tasks.params.downstream import EntryParams
 from tasks.params.entries import Entry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tasks.downstream.card import CardFacts
-    from tasks.downstream.inference.job import AnyInference
-    from tasks.downstream.packed_rows import Encoder
-    from tasks.downstream.reading import Reader
-    from tasks.downstream.scoring.report import AnyReport
-    from tasks.downstream.scoring.scores import AnyScores
-    from tasks.validation.checks import DataSet
-    from tasks.validation.row_checks import RowData, RowSource
-
-
-class Kind(Protocol):
-    """Kind of task: what it states, and its parts for an entry."""
-
-    @property
-    def params(self) -> type[EntryParams]:
-        """Class of the entries in params.yaml, with the defaults and what depends on parameters alone."""
-
-    @property
-    def suffix(self) -> str:
-        """End of the names of the transformers classes of its models."""
-
-    @property
-    def is_fallback(self) -> bool:
-        """True if any model of such a class fits; kinds that the names of its classes match take precedence."""
-
-    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
-        """Return the tasks that a model with these classes may have been fine-tuned for.
-
-        Args:
-            problem: problem_type of its config.json; None if it has none.
-
-        Returns:
-            Value of --task -> parameters of its entry: the kind and the options of that kind.
-        """
-
-    def limit_rows(self, longest: int) -> dict[str, Any]:
-        """Return the section `rows` of an entry for a model that supports only `longest` tokens."""
-
-    def read_params(self, folder: Path) -> dict[str, Any]:
-        """Return parameters by section from other files of a model folder than config.json and provenance.json.
-
-        Raises:
-            InputError: a file is malformed.
-        """
-
-    def read_start(self, folder: Path) -> dict[str, Any]:
-        """Return the settings of a new entry that starts from this model folder, from other files than config.json:
-        dotted name -> value.
-
-        Raises:
-            InputError: a file is malformed, or has parts of the model that would be lost.
-        """
-
-    def recipe_for(self, train: Path, options: "Mapping[str, Any]") -> dict[str, Any]:
-        """Return the settings for this training file that differ from the defaults: dotted name -> value.
-
-        Args:
-            train: a file or folder; a Hub data set does not exist here.
-            options: settings that only this kind has, and `columns`: part of an example -> name of its column.
-        """
-
-    def reader(self, entry: Entry) -> "Reader":
-        """Return the reading of examples."""
-
-    def example_data(self, entry: Entry, folder: Path) -> "DataSet":
-        """Return the checks of the examples in `folder`."""
-
-    def encoder(self, entry: Entry) -> "Encoder":
-        """Return the conversion of examples to rows."""
-
-    def row_data(self, source: "RowSource") -> "RowData":
-        """Return the checks of the rows in one folder."""
-
-    def scores(self, entry: Entry) -> "AnyScores":
-        """Return the decoding of logits, and scoring."""
-
-    def report(self, entry: Entry) -> "AnyReport":
-        """Return the report of an evaluation."""
-
-    def inference(self, entry: Entry) -> "AnyInference":
-        """Return the reading of files without labels, and the conversion of answers to records."""
-
-    def card(self, facts: "CardFacts") -> str:
-        """Return README.md of a release; see `tasks.downstream.card.write_card`.
-
-        Raises:
-            PublishError: a score is missing, or is not a finite number.
-        """
-
 
 KINDS: dict[str, Kind] = {
     "classification": Classification(),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.downstream.kind_parts import Kind
 from tasks.downstream.ner.params import NerParams
 from tasks.params.entries import Entry
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from tasks.validation.row_checks import RowSource
 
 
-class Ner:
-    """Kind `ner`; see `tasks.downstream.kind.Kind`."""
+class Ner(Kind):
+    """Kind `ner`; see `Kind`."""
 
-    params, suffix, is_fallback = NerParams, "ForTokenClassification", False
+    params, suffix = NerParams, "ForTokenClassification"
 
     def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
         from tasks.records.tags import find_problem
@@ -32,15 +32,6 @@ class Ner:
 
     def limit_rows(self, longest: int) -> dict[str, Any]:
         return {"row_length": longest, "overlap": longest // 4}
-
-    def read_params(self, folder: Path) -> dict[str, Any]:
-        return {}
-
-    def read_start(self, folder: Path) -> dict[str, Any]:
-        return {}
-
-    def recipe_for(self, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {}
 
     def reader(self, entry: Entry) -> NerReader:
         from tasks.downstream.ner.examples import NerReader

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.downstream.kind_parts import Kind
 from tasks.downstream.pairs.params import PairsParams
 from tasks.params.entries import Entry
 
@@ -20,27 +20,18 @@ if TYPE_CHECKING:
     from tasks.validation.row_checks import RowSource
 
 
-class Pairs:
-    """Kind `pairs`; see `tasks.downstream.kind.Kind`."""
+class Pairs(Kind):
+    """Kind `pairs`; see `Kind`."""
 
-    params, suffix, is_fallback = PairsParams, "Model", False
+    params, suffix = PairsParams, "Model"
 
     def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, object]]:
         return {"pairs": {"kind": "pairs"}}
-
-    def limit_rows(self, longest: int) -> dict[str, object]:
-        return {"row_length": longest}
-
-    def read_params(self, folder: Path) -> dict[str, object]:
-        return {}
 
     def read_start(self, folder: Path) -> dict[str, object]:
         from tasks.models.sentence_modules import read_modules
 
         return read_modules(folder)
-
-    def recipe_for(self, train: Path, options: Mapping[str, object]) -> dict[str, object]:
-        return {}
 
     def reader(self, entry: Entry) -> PairsReader:
         from tasks.downstream.pairs.examples import PairsReader

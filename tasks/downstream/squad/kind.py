@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.downstream.kind_parts import Kind
 from tasks.downstream.squad.params import SquadParams
 from tasks.params.entries import Entry
 
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from tasks.validation.row_checks import RowSource
 
 
-class Squad:
-    """Kind `squad`; see `tasks.downstream.kind.Kind`."""
+class Squad(Kind):
+    """Kind `squad`; see `Kind`."""
 
-    params, suffix, is_fallback = SquadParams, "ForQuestionAnswering", False
+    params, suffix = SquadParams, "ForQuestionAnswering"
 
     def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
         return {"squad": {"kind": "squad"}}
@@ -39,9 +40,6 @@ class Squad:
         if threshold is None:
             return {}
         return {"data": {"unanswerable": "use"}, "evaluate": {NULL_THRESHOLD: threshold}}
-
-    def read_start(self, folder: Path) -> dict[str, Any]:
-        return {}
 
     def recipe_for(self, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
         from tasks.downstream.squad.examples import recipe_for

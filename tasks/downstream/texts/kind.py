@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.downstream.kind_parts import Kind
 from tasks.downstream.texts.params import ClassificationParams, GlueParams
 from tasks.downstream.texts.task_table import TASKS
 from tasks.params.entries import Entry
@@ -24,13 +25,10 @@ SEVERAL = "multi_label_classification"
 """problem_type of a model for several labels."""
 
 
-class Texts:
-    """Parts of both kinds; see `tasks.downstream.kind.Kind`."""
+class Texts(Kind):
+    """Parts of both kinds; see `Kind`."""
 
     suffix = "ForSequenceClassification"
-
-    def limit_rows(self, longest: int) -> dict[str, Any]:
-        return {"row_length": longest}
 
     def read_params(self, folder: Path) -> dict[str, Any]:
         """Return the thresholds that were recorded with the model."""
@@ -39,9 +37,6 @@ class Texts:
 
         found = select_thresholds(read_recorded(folder))
         return {"evaluate": found} if found else {}
-
-    def read_start(self, folder: Path) -> dict[str, Any]:
-        return {}
 
     def recipe_for(self, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
         from tasks.downstream.texts.examples import recipe_for
@@ -102,7 +97,7 @@ class Classification(Texts):
 class Glue(Texts):
     """Kind `glue`: the tasks of GLUE."""
 
-    params, is_fallback = GlueParams, False
+    params = GlueParams
 
     def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
         """Match the names of the classes, or their number if they are unnamed."""
