@@ -214,6 +214,30 @@ def hub_metadata(
     return data.to_dict()
 
 
+def list_results(
+    metrics: Mapping[str, Any], titles: Mapping[str, str], kinds: Mapping[str, str], whole: int = 100
+) -> list[dict[str, Any]]:
+    """Return the scores of a release for `hub_metadata`.
+
+    Args:
+        metrics: content of the metrics file.
+        titles: name of each metric there -> its name on the Hub.
+        kinds: the same -> the Hub's kind of metric, where its name differs.
+        whole: what the Hub divides our percentages by: 100 for fractions.
+
+    Raises:
+        PublishError: a score is missing, or is not a finite number.
+    """
+    return [
+        {
+            "metric_type": kinds.get(name, name),
+            "metric_name": title,
+            "metric_value": round(score_of(metrics, name) / whole, 6),
+        }
+        for name, title in titles.items()
+    ]
+
+
 def _base_name(facts: CardFacts) -> str | None:
     return facts.base_model or (facts.provenance["base_model"] or {}).get("repository")
 

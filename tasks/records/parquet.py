@@ -26,6 +26,13 @@ MAX_NAME_BYTES = 1 << 20
 Record = TypeVar("Record")
 
 
+def define_schema(**columns: pa.DataType) -> pa.Schema:
+    """Return a schema of columns without nulls."""
+    import pyarrow as pa
+
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
 @contextlib.contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file to be read page by page: a row group need not fit into memory.
@@ -145,6 +152,15 @@ def read_group_batches(
     names = None if columns is None else list(columns)
     for group in range(parquet.num_row_groups) if groups is None else groups:
         yield from parquet.iter_batches(rows_at_once, [group], columns=names, use_threads=False)
+
+
+def read_columns(path: Path, columns: Sequence[str], rows_at_once: int, stage: str) -> list[list[Any]]:
+    """Return the values of each column of a file; for arguments and errors see `read_batches`."""
+    found: list[list[Any]] = [[] for _ in columns]
+    for batch in read_batches(path, columns, rows_at_once, stage):
+        for values, name in zip(found, columns, strict=True):
+            values += batch.column(name).to_pylist()
+    return found
 
 
 def has_first_value(path: Path, column: str, stage: str) -> bool:

@@ -30,6 +30,7 @@ from tasks.records.text_files import (
     ProblemList,
     file_suffix,
     find_control,
+    find_text_problem,
     refuse_empty,
 )
 from tasks.stage.errors import InputError
@@ -378,6 +379,21 @@ def name_record(row: TableRow, reading: Interpretation) -> str:
     """Return the name of a record: its id, or its position in its source."""
     own = convert_id(row.values.get("id"), reading)
     return row.where if own in (None, "") else str(own)
+
+
+def read_texts(
+    line: TableRow, parts: Iterable[str], problems: ProblemList, *, may_be_empty: bool = False
+) -> dict[str, str]:
+    """Return the texts of these parts of a record, with single spaces; add what is wrong with them to `problems`."""
+    texts = dict[str, str]()
+    for part in (part for part in parts if part in line.names):
+        value: Any = line.values.get(part)
+        wrong = find_text_problem(value)
+        texts[part] = "" if wrong else " ".join(value.split())
+        if wrong or not (texts[part] or may_be_empty):
+            kind = "no text" if value is None else f"a value that {wrong}" if wrong else "an empty text"
+            problems.add(f"{kind} in the column {line.names[part]!r}", line.where)
+    return texts
 
 
 def convert_id(value: Any, reading: Interpretation) -> Any:

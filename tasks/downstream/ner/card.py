@@ -1,6 +1,6 @@
 """Model card of a named entity recognition model."""
 
-from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, score_of, write_card
+from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, list_results, write_card
 from tasks.downstream.ner.scores import METRICS
 from tasks.records.tags import split_tag
 
@@ -16,14 +16,7 @@ def make_card(facts: CardFacts) -> str:
         PublishError: a score is missing or not finite.
     """
     dataset, metrics, titles = evaluated_on(facts, "sentences"), facts.metrics, METRICS.titles
-    results = [
-        {
-            "metric_type": HUB_METRICS.get(name, name),
-            "metric_name": title,
-            "metric_value": round(score_of(metrics, name) / 100, 6),
-        }
-        for name, title in titles.items()
-    ]
+    results = list_results(metrics, titles, HUB_METRICS)
     return write_card(
         __file__,
         "ner_card.md.j2",

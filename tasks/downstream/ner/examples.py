@@ -21,7 +21,7 @@ from tasks.params.entries import Entry
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.labels import write_labels
 from tasks.records.names import choose_spellings
-from tasks.records.parquet import read_batches, write_records
+from tasks.records.parquet import read_columns, write_records
 from tasks.records.splits import Groups, require_known_labels
 from tasks.records.tags import find_entities, make_labels
 from tasks.stage.errors import InputError
@@ -121,7 +121,5 @@ class NerReader:
 
 
 def _types(path: Path) -> Counter[str]:
-    tags = read_batches(path, ("tags",), ROW_GROUP, "examples")
-    return Counter(
-        one.type for batch in tags for sentence in batch["tags"].to_pylist() for one in find_entities(sentence)
-    )
+    [tags] = read_columns(path, ("tags",), ROW_GROUP, "examples")
+    return Counter(one.type for sentence in tags for one in find_entities(sentence))

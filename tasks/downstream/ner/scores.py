@@ -18,7 +18,7 @@ from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics, count_rates, ratio_metric
 from tasks.downstream.scoring.scores import Baseline, Limit, Scores, hash_texts
 from tasks.records.labels import read_parquet_labels
-from tasks.records.parquet import read_batches
+from tasks.records.parquet import read_columns
 from tasks.records.tags import OUTSIDE, Entity, find_entities, find_problem
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -106,16 +106,10 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers]):
 
     def read_examples(self, path: Path) -> NerDevSet:
         made_by = self.entry.stage("examples")
-        tokens: list[list[str]] = []
-        tags: list[list[str]] = []
-        names: list[str] = []
-        for batch in read_batches(path, ("tokens", "tags", "id"), READ_AT_ONCE, made_by):
-            tokens += batch.column("tokens").to_pylist()
-            tags += batch.column("tags").to_pylist()
-            names += batch.column("id").to_pylist()
-        if not tokens:
+        found = NerDevSet(*read_columns(path, ("tokens", "tags", "id"), READ_AT_ONCE, made_by))
+        if not found.tokens:
             raise InputError(f"{path} contains no sentences. Run the stage {made_by} again")
-        return NerDevSet(tokens, tags, names)
+        return found
 
     def names(self, examples: NerDevSet) -> Sequence[str]:
         return examples.names

@@ -1,6 +1,6 @@
 """Model card of sentence embeddings."""
 
-from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, score_of, write_card
+from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, list_results, score_of, write_card
 from tasks.downstream.pairs.scores import PairsScores
 
 TASK = "sentence-similarity"
@@ -13,17 +13,13 @@ def make_card(scores: PairsScores, facts: CardFacts) -> str:
         PublishError: a score is missing or not finite.
     """
     dataset, metrics, titles = evaluated_on(facts, "pairs"), facts.metrics, scores.metrics.titles
-    results = [
-        {"metric_type": name, "metric_name": title, "metric_value": round(score_of(metrics, name) / 100, 6)}
-        for name, title in titles.items()
-    ]
     tags = ["sentence-transformers", "feature-extraction"]
     return write_card(
         __file__,
         "pairs_card.md.j2",
         facts,
         "contrastive fine-tuning on pairs of texts",
-        hub_metadata(facts, TASK, tags, dataset, results, library="sentence-transformers"),
+        hub_metadata(facts, TASK, tags, dataset, list_results(metrics, titles, {}), library="sentence-transformers"),
         titles,
         dataset=dataset[0],
         total=metrics["examples"],

@@ -25,8 +25,8 @@ from tasks.records.tables import (
     make_column,
     name_record,
     open_split,
+    read_texts,
 )
-from tasks.records.text_files import find_text_problem
 from tasks.stage.errors import InputError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -83,14 +83,8 @@ def parse_pairs(
         if {*line.names} & {*TEXTS} != columns & {*TEXTS}:
             problems.add("other columns of texts than in the first pair", line.where, sorted(line.names))
             continue
-        before, texts = problems.count, dict[str, str | None]()
-        for part in (part for part in TEXTS if part in line.names):
-            value = line.values.get(part)
-            wrong = find_text_problem(value)
-            texts[part] = "" if wrong else " ".join(str(value).split())
-            if not texts[part]:
-                kind = "no text" if value is None else f"a value that {wrong}" if wrong else "an empty text"
-                problems.add(f"{kind} in the column {line.names[part]!r}", line.where)
+        before = problems.count
+        texts = read_texts(line, TEXTS, problems)
         score = None
         if params.is_scored:
             value = line.values[SCORE]
@@ -98,9 +92,8 @@ def parse_pairs(
             if score is None:
                 problems.add(f"no number in the column {line.names[SCORE]!r}", line.where, value)
         if problems.count == before:
-            anchor, positive = texts["anchor"] or "", texts["positive"]
-            reading.count("pairs of equal texts", line.where, anchor == positive)
-            yield Pair(anchor, positive, texts.get("negative"), score, name_record(line, reading))
+            reading.count("pairs of equal texts", line.where, texts["anchor"] == texts["positive"])
+            yield Pair(texts["anchor"], texts["positive"], texts.get("negative"), score, name_record(line, reading))
     problems.refuse()
     if not count:
         raise InputError(f"{problems.source} contains no pair{list_empty(reading)}. Rows with two texts are required")

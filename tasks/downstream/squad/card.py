@@ -2,7 +2,7 @@
 
 import shlex
 
-from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, score_of, write_card
+from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, list_results, score_of, write_card
 from tasks.downstream.squad.answers import NULL_THRESHOLD
 from tasks.downstream.squad.scores import SquadScores
 
@@ -26,14 +26,7 @@ def make_card(scores: SquadScores, facts: CardFacts) -> str:
     metrics, own, titles = facts.metrics, facts.entry_parameters, scores.metrics.titles
     generated = own["data"]["source"] == "demo"
     dataset = ("Podium demo questions (generated)", "podium-demo") if generated else evaluated_on(facts, "questions")
-    results = [
-        {
-            "metric_type": name,
-            "metric_name": HUB_TITLES.get(name, title),
-            "metric_value": score_of(metrics, name),
-        }
-        for name, title in titles.items()
-    ]
+    results = list_results(metrics, {name: HUB_TITLES.get(name, title) for name, title in titles.items()}, {}, 1)
     folder = "FOLDER" if facts.name == "." else shlex.quote(facts.name)
     return write_card(
         __file__,

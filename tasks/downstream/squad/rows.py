@@ -21,7 +21,7 @@ from tasks.downstream.packed_rows import READ_AT_ONCE, EncodedSequences, HeldOut
 from tasks.downstream.squad.params import SquadParams, SquadRowsParams
 from tasks.downstream.squad.schemas import FEATURES_SCHEMA
 from tasks.params.entries import Entry
-from tasks.records.parquet import read_batches
+from tasks.records.parquet import read_batches, read_columns
 from tasks.rows.held_out import choose_groups
 from tasks.rows.row_files import IGNORED, RowLayout, concatenate_ranges, from_arrow, to_arrow
 from tasks.stage.errors import InputError
@@ -245,10 +245,8 @@ def _require_both(path: Path, sides: HeldOutPartition, key: str, section: str) -
 
 
 def _questions_by(path: Path, column: str) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for batch in read_batches(path, [column], READ_AT_ONCE, "questions"):
-        counts.update(batch.column(column).to_pylist())
-    return counts
+    [values] = read_columns(path, [column], READ_AT_ONCE, "questions")
+    return Counter(values)
 
 
 def _first_answers(answers: pa.ListArray) -> tuple[np.ndarray, np.ndarray]:

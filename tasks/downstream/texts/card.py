@@ -1,6 +1,6 @@
 """Model card of a text classification or regression model."""
 
-from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, score_of, write_card
+from tasks.downstream.card import CardFacts, evaluated_on, hub_metadata, list_results, score_of, write_card
 from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, TextsScores, select_thresholds
 
 TASK = "text-classification"
@@ -17,15 +17,12 @@ def make_card(scores: TextsScores, facts: CardFacts) -> str:
     task, metrics = scores.task, facts.metrics
     dataset = (f"GLUE {task.title}", "glue") if task.name else evaluated_on(facts, "examples")
     parts = sorted(scores.metrics.parts, key=lambda one: one.name)
-    results = [
-        {
-            **({"dataset_config": task.name, "dataset_split": task.hub_split(one.split)} if task.name else {}),
-            "metric_type": HUB_METRICS.get(one.name, one.name.removesuffix("_matched").removesuffix("_mismatched")),
-            "metric_name": one.title.capitalize() if task.name else one.title,
-            "metric_value": round(score_of(metrics, one.name) / 100, 6),
-        }
-        for one in parts
-    ]
+    titles = {one.name: one.title.capitalize() if task.name else one.title for one in parts}
+    kinds = {one: one.removesuffix("_matched").removesuffix("_mismatched") for one in titles} | HUB_METRICS
+    results = list_results(metrics, titles, kinds)
+    if task.name:
+        for result, one in zip(results, parts, strict=True):
+            result |= {"dataset_config": task.name, "dataset_split": task.hub_split(one.split)}
     tags = ["glue", task.name] if task.name else ["text-regression" if task.is_regression else TASK]
     return write_card(
         __file__,

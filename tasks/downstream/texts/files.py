@@ -34,9 +34,10 @@ from tasks.records.tables import (
     open_file,
     open_hub_split,
     read_kept,
+    read_texts,
     table_form,
 )
-from tasks.records.text_files import ProblemList, file_suffix, find_text_problem
+from tasks.records.text_files import ProblemList, file_suffix
 from tasks.stage.errors import InputError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -234,8 +235,8 @@ def _make_example(
         labels: parses the label; None: there is none.
         may_be_empty: allow empty texts.
     """
-    where, values, columns = line
-    before, label, texts = problems.count, 0, dict[str, str]()
+    where, values, _ = line
+    before, label = problems.count, 0
     flags = {part.removeprefix(FLAG): value for part, value in values.items() if part.startswith(FLAG)}
     if labels is not None and not flags and labels.is_dropped(values.get(LABEL)):
         reading.count(DROPPED, where)
@@ -244,13 +245,7 @@ def _make_example(
         label = 0 if labels is None else labels.parse(flags or values.get(LABEL), where)
     except ValueError as error:
         problems.add(str(error), where, None if flags else values.get(LABEL))
-    for part in (part for part in TEXT_PARTS if part in columns):
-        value: Any = values.get(part)
-        wrong = find_text_problem(value)
-        texts[part] = "" if wrong else " ".join(value.split())
-        if wrong or not (texts[part] or may_be_empty):
-            kind = "no text" if value is None else f"a value that {wrong}" if wrong else "an empty text"
-            problems.add(f"{kind} in the column {columns[part]!r}", where)
+    texts = read_texts(line, TEXT_PARTS, problems, may_be_empty=may_be_empty)
     if problems.count > before:
         return None
     pair = texts.get("text", ""), texts.get("text_pair")
