@@ -59,8 +59,11 @@ class HeldOutPartition:
 
     column: str
     """Column that decides the side of an example; read in addition to the others."""
-    training: ExampleMask
     held_out: ExampleMask
+
+    def training(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the mask of the other side."""
+        return pc.invert(self.held_out(batch))
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ def hold_out_by_hash(
             f"{entry.key('rows', 'held_out_fraction')}={fraction:g} leaves no {entry.record} of {source} on one side. "
             f"Use more {entry.record}s or another fraction"
         )
-    return HeldOutPartition(columns[0], lambda batch: pc.invert(held_out(batch)), held_out)
+    return HeldOutPartition(columns[0], held_out)
 
 
 @dataclass(frozen=True)
@@ -170,18 +173,16 @@ class PackedSplit:
 
 
 def read_chunks(
-    encoder: Encoder, source: Path, side: ExampleMask | None = None, also: str = ""
+    encoder: Encoder, source: Path, sides: HeldOutPartition | None = None, *, held_out: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the examples in `source`, or those of one side, in chunks of at most `encoder.chunk`.
-
-    Args:
-        also: column that the side needs.
 
     Raises:
         InputError: the file is missing or lacks columns.
     """
     waiting: list[pa.RecordBatch] = []
-    columns = dict.fromkeys((*encoder.columns, *([also] if also else [])))
+    columns = dict.fromkeys((*encoder.columns, *([] if sides is None else [sides.column])))
+    side = None if sides is None else sides.held_out if held_out else sides.training
     # Batches end with their row group. Chunks are cut here, so that they depend only on the examples.
     for batch in read_batches(source, tuple(columns), READ_AT_ONCE, encoder.entry.stage("examples")):
         waiting.append(batch if side is None else batch.filter(side(batch)))
@@ -241,12 +242,7 @@ def write_rows(
     training = split == TRAIN
     sides = encoder.hold_out(source, shape.held_out_fraction) if training and shape.held_out_fraction > 0 else None
     with new_folder(folder or entry.rows_folder(split)) as partial:
-        read = (
-            read_chunks(encoder, source)
-            if sides is None
-            else read_chunks(encoder, source, sides.training, sides.column)
-        )
-        made = _write(encoder, partial, tokenizer, read, progress, labelled=training)
+        made = _write(encoder, partial, tokenizer, read_chunks(encoder, source, sides), progress, labelled=training)
         if not made.examples:
             raise InputError(
                 f"{source} contains no {entry.record}, at least one is required. Check {entry.key('data')}"
@@ -254,7 +250,7 @@ def write_rows(
         if sides is None:
             return made
         (partial / HELD_OUT).mkdir()
-        held_out = read_chunks(encoder, source, sides.held_out, sides.column)
+        held_out = read_chunks(encoder, source, sides, held_out=True)
         kept = _write(encoder, partial / HELD_OUT, tokenizer, held_out, progress, labelled=training)
     return replace(made, held_out=kept)
 

@@ -12,7 +12,6 @@ from typing import Any
 from ipu_model.core.files import find_object
 from tasks.downstream.gate.recipe import (
     GateCheck,
-    ReasonedCheck,
     ScoreEvidence,
     check_scores,
     format_points,
@@ -115,20 +114,19 @@ def decide_export(task: AnyScores, found: ExportEvidence) -> dict[str, Any]:
         shown = f"{found.parity:.2g}"
     required = f"{limit:g}" if math.isfinite(limit) else "finite"
     reason = f"The largest difference of a logit{title} from transformers is {shown}; required: {required}."
-    checks.append((GateCheck("logits", found.parity is not None and found.parity <= limit, shown, required), reason))
+    checks.append(GateCheck("logits", found.parity is not None and found.parity <= limit, shown, required, reason))
     lacking = f"{found.examples - found.answered} of {found.examples} {task.record}s have no prediction{title}."
-    checks.append(
-        (GateCheck("predictions_complete", found.answered == found.examples, found.answered, found.examples), lacking)
-    )
+    complete = found.answered == found.examples
+    checks.append(GateCheck("predictions_complete", complete, found.answered, found.examples, lacking))
     other = f"The scores{title} do not belong to this file. Run the stage {task.entry.stage('export')} again."
-    checks.append((GateCheck("scores_belong", found.belongs, "same" if found.belongs else "other", "same"), other))
-    reasons = [reason for check, reason in checks if not check.ok]
+    checks.append(GateCheck("scores_belong", found.belongs, "same" if found.belongs else "other", "same", other))
+    reasons = [check.reason for check in checks if not check.ok]
     return {
         "accepted": not reasons,
         NOT_WORSE: all(one.excludes_drop(most) or math.isnan(one.mean) for one in compared.values()),
         "bytes": found.size,
         "reasons": reasons,
-        "checks": [check.as_values() for check, _ in checks],
+        "checks": [check.as_values() for check in checks],
         "metrics": round_finite(found.scores),
         "differences": {
             name: round_finite({"mean": one.mean, "low": one.low, "high": one.high})
@@ -138,14 +136,14 @@ def decide_export(task: AnyScores, found: ExportEvidence) -> dict[str, Any]:
     }
 
 
-def _check_drop(task: AnyScores, metric: str, most: float, difference: PairedDifference, form: str) -> ReasonedCheck:
+def _check_drop(task: AnyScores, metric: str, most: float, difference: PairedDifference, form: str) -> GateCheck:
     key, shown = task.entry.key("gate", f"max_export_drop.{form}"), format_points(difference)
     reason = (
         f"{task.metrics.titles[metric].capitalize()} of {artifacts.EXPORT_FILES[form]} dropped significantly against "
         f"the model: {shown}; {most:g} points are tolerated ({key})."
     )
     kept = math.isnan(difference.mean) or not difference.shows_drop(most, task.confidence)
-    return GateCheck(f"drop_{metric}", kept, shown, f"{most:g} points"), reason
+    return GateCheck(f"drop_{metric}", kept, shown, f"{most:g} points", reason)
 
 
 def list_model_files(

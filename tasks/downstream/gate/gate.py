@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ipu_model.core.files import find_object, write_json
 from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_losses
 from tasks.downstream.gate.exports import ExportEvidence, decide_export, gather_exports
 from tasks.downstream.gate.recipe import (
     GateCheck,
-    ReasonedCheck,
     RecipeScores,
     ReleasedComparison,
     ScoreEvidence,
@@ -34,7 +31,7 @@ from tasks.downstream.gate.released_scores import SCORES, mark_unanswered, read_
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, make_subject
 from tasks.downstream.gate.verdict_text import ADVICE, COMPARED, EXPORTS, WITHOUT_FLOOR, held_out_score
 from tasks.downstream.kind import kind_of
-from tasks.downstream.scoring.metrics import Outcomes
+from tasks.downstream.scoring.metrics import Outcomes, keep_common
 from tasks.downstream.scoring.scores import AnyScores, Baseline
 from tasks.downstream.scoring.significance import ConfidenceInterval, PairedDifference
 from tasks.params.downstream import PUBLISHED, UNCOMPARED
@@ -192,7 +189,7 @@ def compare_teacher(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> Releas
     Resamples of few examples, or of few that differ, understate what other examples may show. So the lower bound adds
     one example that only the teacher has right, as the interval of a score adds one that is wrong.
     """
-    common, own, other = _common(ours, theirs)
+    common, (own, other) = keep_common(ours, theirs)
     found = task.metrics.differences(own, other, task.confidence) if common else {}
     bounded = task.metrics.widen(found, [own], other, task.confidence, math.inf)
     return ReleasedComparison(common, bounded)
@@ -201,15 +198,8 @@ def compare_teacher(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> Releas
 def paired_differences(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> tuple[int, dict[str, PairedDifference]]:
     """Return the number of examples that both models predicted, and on these every metric of the first minus that of
     the second; outcomes are NaN without a prediction."""
-    common, own, other = _common(ours, theirs)
+    common, (own, other) = keep_common(ours, theirs)
     return common, task.metrics.differences(own, other, task.confidence) if common else {}
-
-
-def _common(ours: Outcomes, theirs: Outcomes) -> tuple[int, Outcomes, Outcomes]:
-    both = {split: ~(np.isnan(rows) | np.isnan(theirs[split])).any(axis=1) for split, rows in ours.items()}
-    common = sum(int(keep.sum()) for keep in both.values()) if all(keep.any() for keep in both.values()) else 0
-    own, other = ({split: one[split][keep] for split, keep in both.items()} for one in (ours, theirs))
-    return common, own, other
 
 
 def verify_scores(path: Path, stated: Mapping[str, Any], counted: Mapping[str, float], stage: str) -> None:
@@ -302,13 +292,13 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
     if evidence.recipe is not None:
         found += check_recipe(task, evidence.recipe)
     found += _check_predictions(task, evidence)
-    reasons = [reason for check, reason in found if not check.ok]
+    reasons = [check.reason for check in found if not check.ok]
     note = None if reasons else _without_floor(task)
     exports = {name: decide_export(task, one) for name, one in evidence.exports.items()}
     return {
         "accepted": not reasons,
         "reasons": reasons,
-        "checks": [check.as_values() for check, _ in found],
+        "checks": [check.as_values() for check in found],
         COMPARED: evidence.compared,
         **({} if evidence.recipe is None else recipe_record(task, evidence.recipe)),
         **({} if note is None else {WITHOUT_FLOOR: note}),
@@ -325,44 +315,42 @@ def _without_floor(task: AnyScores) -> str | None:
     return f"published without a floor{also}: set {keys} to require a score"
 
 
-def _nothing_in_common(task: AnyScores) -> ReasonedCheck:
+def _nothing_in_common(task: AnyScores) -> GateCheck:
     reason = (
         f"The released model's scores in {task.entry.released} have no {task.record} in common with the dev set, so a "
         f"drop cannot be ruled out. Set {task.entry.key('gate', 'released')}={PUBLISHED} to predict these "
         f"{task.record}s with the published model, or empty that folder."
     )
-    return GateCheck(
-        "released_model", False, f"no common {task.record}", no_drop_requirement(task, task.limits[0])
-    ), reason
+    required = no_drop_requirement(task, task.limits[0])
+    return GateCheck("released_model", False, f"no common {task.record}", required, reason)
 
 
-def check_verdict(name: str, valid: bool | None) -> tuple[GateCheck, str]:
+def check_verdict(name: str, valid: bool | None) -> GateCheck:
     """Check the verdict on a data set; None: there is no readable verdict."""
     where = artifacts.validation_report(name)
     if valid is None:
-        return GateCheck(f"data_{name}", False, "no verdict", "valid"), (
-            f"Data set {name} has no readable verdict ({where}). Run its validation stage."
-        )
+        reason = f"Data set {name} has no readable verdict ({where}). Run its validation stage."
+        return GateCheck(f"data_{name}", False, "no verdict", "valid", reason)
     reason = f"Data set {name} is not valid. See {where.with_suffix('.html')}."
-    return GateCheck(f"data_{name}", valid, "valid" if valid else "not valid", "valid"), reason
+    return GateCheck(f"data_{name}", valid, "valid" if valid else "not valid", "valid", reason)
 
 
-def check_loss(name: str, figures: Mapping[str, Any] | None) -> tuple[GateCheck, str]:
+def check_loss(name: str, figures: Mapping[str, Any] | None) -> GateCheck:
     """Check the final loss of a training, from its metrics; None: they are not readable."""
     required, values = "finite, or no updates", figures or {}
     loss, steps = values.get("final_loss", ""), values.get("steps")
     if not isinstance(steps, int) or not (loss is None or _is_number(loss)):
         reason = f"Training {name} has no readable figures (metrics/{name}.json). Run its stage."
-        return GateCheck(f"loss_{name}", False, "no figures", required), reason
+        return GateCheck(f"loss_{name}", False, "no figures", required, reason)
     if loss is None:
         reason = f"Training {name} made {steps} updates but reports no loss. Run its stage again."
-        return GateCheck(f"loss_{name}", steps == 0, f"none after {steps} updates", required), reason
+        return GateCheck(f"loss_{name}", steps == 0, f"none after {steps} updates", required, reason)
     finite = math.isfinite(loss)
     reason = f"Training {name} ended with loss {loss}. Lower its learning rate and run it again."
-    return GateCheck(f"loss_{name}", finite, loss if finite else str(loss), required), reason
+    return GateCheck(f"loss_{name}", finite, loss if finite else str(loss), required, reason)
 
 
-def _check_predictions(task: AnyScores, evidence: Evidence) -> list[ReasonedCheck]:
+def _check_predictions(task: AnyScores, evidence: Evidence) -> list[GateCheck]:
     """Check that every example has a prediction, and that the scores were computed from these predictions."""
     name, evaluate = task.entry.name, task.entry.stage("evaluate")
     answered, examples, same = evidence.answered, evidence.examples, evidence.scores_belong
@@ -375,8 +363,8 @@ def _check_predictions(task: AnyScores, evidence: Evidence) -> list[ReasonedChec
         f"Run {evaluate} again."
     )
     return [
-        (GateCheck("predictions_complete", answered == examples, answered, examples), lacking),
-        (GateCheck("scores_belong_to_predictions", same, "same" if same else "other", "same"), other),
+        GateCheck("predictions_complete", answered == examples, answered, examples, lacking),
+        GateCheck("scores_belong_to_predictions", same, "same" if same else "other", "same", other),
     ]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from ipu_model.core.files import read_json
 from tasks.downstream.gate.released_scores import read_outcomes
 from tasks.downstream.gate.verdict_text import format_figure, held_out_score, signed_figure
-from tasks.downstream.scoring.metrics import Outcomes, make_interval
+from tasks.downstream.scoring.metrics import Outcomes, keep_common, make_interval
 from tasks.downstream.scoring.scores import AnyScores, Baseline, Limit
 from tasks.downstream.scoring.significance import (
     ConfidenceInterval,
@@ -46,16 +46,15 @@ class GateCheck:
     ok: bool
     found: float | str | None
     required: float | str | None
+    reason: str = ""
+    """Full sentence that is reported if it failed."""
     difference: Mapping[str, Any] | None = None
     """Figures of a comparison in points: metric, mean, low, high, and verdict (better, worse, no difference shown)."""
 
     def as_values(self) -> dict[str, Any]:
         """Return the check as plain values; only comparisons have a difference."""
-        return {name: value for name, value in vars(self).items() if name != "difference" or value is not None}
-
-
-ReasonedCheck = tuple[GateCheck, str]
-"""A check and the reason, a full sentence, that is reported if it failed."""
+        values = {name: value for name, value in vars(self).items() if name != "reason"}
+        return {name: value for name, value in values.items() if name != "difference" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class ScoreEvidence:
         return f" over {len(self.seeds)} seeds" if self.seeds else ""
 
 
-def check_scores(task: AnyScores, scored: ScoreEvidence) -> list[ReasonedCheck]:
+def check_scores(task: AnyScores, scored: ScoreEvidence) -> list[GateCheck]:
     """Check floors, baseline and released model; see `tasks.downstream.gate.gate.decide`."""
     checks = [_floor(task, limit, limit.floor, scored) for limit in task.limits if limit.floor is not None]
     if scored.over_baseline is not None:
@@ -104,23 +103,23 @@ def check_scores(task: AnyScores, scored: ScoreEvidence) -> list[ReasonedCheck]:
         compared = [(number, limit) for number, limit in enumerate(task.limits) if limit.tolerated is not None]
         checks += [_no_drop(task, number, limit, scored, scored.released) for number, limit in compared]
     if scored.seeds:
-        return [(replace(check, name=f"recipe_{check.name}"), reason) for check, reason in checks]
+        return [replace(check, name=f"recipe_{check.name}") for check in checks]
     return checks
 
 
-def _floor(task: AnyScores, limit: Limit, floor: float, scored: ScoreEvidence) -> ReasonedCheck:
+def _floor(task: AnyScores, limit: Limit, floor: float, scored: ScoreEvidence) -> GateCheck:
     name, title = limit.metric, _title(task, limit.metric)
     value = round(scored.values[name], 4)
     if not math.isfinite(value):
         reason = f"{title}{scored.owner} is {value}, not a score. Run evaluate again."
-        return GateCheck(name, False, str(value), floor), reason
+        return GateCheck(name, False, str(value), floor, reason)
     mean = ""
     if scored.seeds:
         each = ", ".join(f"{seed}: {scores[name]:.2f}" for seed, scores in scored.seeds.items())
         mean = f" (mean over {len(scored.seeds)} seeds: {each})"
     key = task.entry.key("gate", limit.floor_key)
     reason = f"{title}{scored.owner} is {_format_below(value, floor)}{mean}, below the floor of {floor:g} ({key})."
-    return GateCheck(name, value >= floor, value, floor), reason
+    return GateCheck(name, value >= floor, value, floor, reason)
 
 
 def _format_below(value: float, floor: float) -> str:
@@ -128,7 +127,7 @@ def _format_below(value: float, floor: float) -> str:
     return f"{value:.2f}" if round(value, 2) < floor else f"{value:.4f}"
 
 
-def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: ScoreEvidence) -> ReasonedCheck:
+def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: ScoreEvidence) -> GateCheck:
     metric, found = task.limits[0].metric, format_points(difference) + scored.over_seeds
     score = scored.values[metric] - difference.mean
     smallest = describe_power(scored.scored_on, "a gain", difference.mean - difference.low)
@@ -138,12 +137,12 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
     ).rstrip()
     numbers = _describe_difference(metric, difference, difference.direction)
     required = "significantly more than 0 points"
-    return GateCheck("beats_constant_answer", difference.low > 0, found, required, numbers), reason
+    return GateCheck("beats_constant_answer", difference.low > 0, found, required, reason, numbers)
 
 
 def _no_drop(
     task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence, released: ReleasedComparison
-) -> ReasonedCheck:
+) -> GateCheck:
     """Check for a significant drop of a metric against the released model; see PairedDifference.shows_drop."""
     name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
     difference = released.differences[limit.metric]
@@ -161,10 +160,10 @@ def _no_drop(
     fell = difference.shows_drop(most, task.confidence)
     verdict = difference.verdict(task.confidence) if isinstance(difference, PairedDifference) else difference.direction
     numbers = _describe_difference(limit.metric, difference, verdict)
-    return GateCheck(name, not fell, found, no_drop_requirement(task, limit), numbers), reason
+    return GateCheck(name, not fell, found, no_drop_requirement(task, limit), reason, numbers)
 
 
-def check_teacher(task: AnyScores, teacher: ReleasedComparison) -> ReasonedCheck:
+def check_teacher(task: AnyScores, teacher: ReleasedComparison) -> GateCheck:
     """Check that the leading metric is not below the teacher's by more than the tolerated drop (non-inferiority)."""
     metric, most = task.limits[0].metric, task.entry.params.gate.max_teacher_drop or 0.0
     difference = teacher.differences.get(metric, ConfidenceInterval(math.nan, math.nan, math.nan))
@@ -178,7 +177,7 @@ def check_teacher(task: AnyScores, teacher: ReleasedComparison) -> ReasonedCheck
         reason += f" With this difference, up to {needed:,} {task.record}s would be needed."
     required = f"{task.metrics.titles[metric]} at most {most:g} points below the teacher's"
     numbers = _describe_difference(metric, difference, difference.direction)
-    return GateCheck("teacher", difference.excludes_drop(most), found, required, numbers), reason
+    return GateCheck("teacher", difference.excludes_drop(most), found, required, reason, numbers)
 
 
 def _describe_difference(metric: str, difference: ConfidenceInterval, verdict: str) -> dict[str, Any]:
@@ -302,24 +301,17 @@ class RecipeScores:
 
     own: int
     """Seed of the candidate."""
-    seeds: tuple[int, ...]
-    scores: tuple[Mapping[str, float], ...]
-    """Every metric in percent, by seed."""
-    held_out: tuple[tuple[str, float] | None, ...]
+    held_out: Mapping[int, tuple[str, float] | None]
     """Held-out score by seed."""
     intervals: Mapping[str, ConfidenceInterval]
     """Metric -> mean over the seeds with its interval."""
-    over_baseline: ConfidenceInterval | None
-    """Gain of the leading metric over the baseline, in points; None without a baseline."""
-    released: ReleasedComparison | None
-    """None without common examples."""
-    baseline: str = ""
-    """Name of the baseline."""
+    evidence: ScoreEvidence
+    """Means over the seeds."""
 
     @property
     def judged_by(self) -> str | None:
         """Held-out figure that selects the model; None if it is not known for all seeds."""
-        names = {None if one is None else one[0] for one in self.held_out}
+        names = {None if one is None else one[0] for one in self.held_out.values()}
         return names.pop() if len(names) == 1 else None
 
 
@@ -336,26 +328,19 @@ def score_recipe(
     ours = [one.outcomes for one in trained]
     released = None
     if theirs is not None:
-        both = {split: ~np.isnan(one).any(axis=1) for split, one in theirs.items()}
-        if all(keep.any() for keep in both.values()):
-            kept = [{split: one[split][keep] for split, keep in both.items()} for one in (*ours, theirs)]
-            common = sum(int(keep.sum()) for keep in both.values())
-            released = ReleasedComparison(common, _intervals(task, kept[:-1], kept[-1]))
+        common, (*kept, other) = keep_common(*ours, theirs)
+        released = ReleasedComparison(common, _intervals(task, kept, other)) if common else None
     over_baseline = None
     if baseline is not None:
         without = baseline.outcomes
         found = task.metrics.widen(_intervals(task, ours, without), ours, without, task.confidence)
         over_baseline = found[task.limits[0].metric]
-    return RecipeScores(
-        own=own.seed,
-        seeds=tuple(one.seed for one in trained),
-        scores=tuple(task.metrics.compute(one) for one in ours),
-        held_out=tuple(one.held_out for one in trained),
-        intervals=_intervals(task, ours),
-        over_baseline=over_baseline,
-        released=released,
-        baseline=baseline.name if baseline else "",
-    )
+    intervals = _intervals(task, ours)
+    means = {name: one.mean for name, one in intervals.items()}
+    scores = {one.seed: task.metrics.compute(one.outcomes) for one in trained}
+    name, scored_on = baseline.name if baseline else "", f"these seeds and {task.record}s"
+    evidence = ScoreEvidence(means, over_baseline, released, scored_on, name, scores)
+    return RecipeScores(own.seed, {one.seed: one.held_out for one in trained}, intervals, evidence)
 
 
 def _intervals(
@@ -378,7 +363,7 @@ def _intervals(
     return found
 
 
-def check_recipe(task: AnyScores, recipe: RecipeScores) -> list[ReasonedCheck]:
+def check_recipe(task: AnyScores, recipe: RecipeScores) -> list[GateCheck]:
     """Check a recipe, in addition to the checks of the model itself.
 
     - The model has the best held-out score of all seeds, if these are known.
@@ -388,19 +373,15 @@ def check_recipe(task: AnyScores, recipe: RecipeScores) -> list[ReasonedCheck]:
     - The drop against the released model is not significant: the upper bound of that interval is not below the
       tolerated drop. McNemar's test is not used here, because it compares two single models.
     """
-    means = {name: one.mean for name, one in recipe.intervals.items()}
-    seeds = dict(zip(recipe.seeds, recipe.scores, strict=True))
-    scored_on = f"these seeds and {task.record}s"
-    scored = ScoreEvidence(means, recipe.over_baseline, recipe.released, scored_on, recipe.baseline, seeds)
-    models = GateCheck("recipe_seeds", True, ", ".join(map(str, recipe.seeds)), "two or more")
-    return [(models, ""), _check_selection(task, recipe), *check_scores(task, scored)]
+    models = GateCheck("recipe_seeds", True, ", ".join(map(str, recipe.held_out)), "two or more")
+    return [models, _check_selection(task, recipe), *check_scores(task, recipe.evidence)]
 
 
-def _check_selection(task: AnyScores, recipe: RecipeScores) -> ReasonedCheck:
+def _check_selection(task: AnyScores, recipe: RecipeScores) -> GateCheck:
     required = "the best held-out score of all seeds"
     if recipe.judged_by is None:
-        return GateCheck("recipe_model", True, f"seed {recipe.own}; not all held-out scores are known", required), ""
-    scores = {seed: one[1] for seed, one in zip(recipe.seeds, recipe.held_out, strict=True) if one is not None}
+        return GateCheck("recipe_model", True, f"seed {recipe.own}; not all held-out scores are known", required)
+    scores = {seed: one[1] for seed, one in recipe.held_out.items() if one is not None}
     best = max(scores, key=lambda seed: scores[seed])
     own = scores[recipe.own]
     shown_own, shown_best = (
@@ -411,7 +392,7 @@ def _check_selection(task: AnyScores, recipe: RecipeScores) -> ReasonedCheck:
         f"The candidate is {found} on held-out training examples, but seed {best} has {shown_best}. Run the gate for "
         f"that model, with the scores of the others in {task.entry.key('gate', 'seeds')}."
     )
-    return GateCheck("recipe_model", own >= scores[best], found, required), reason
+    return GateCheck("recipe_model", own >= scores[best], found, required, reason)
 
 
 def recipe_record(task: AnyScores, recipe: RecipeScores) -> dict[str, Any]:
@@ -419,17 +400,17 @@ def recipe_record(task: AnyScores, recipe: RecipeScores) -> dict[str, Any]:
 
     The values are lists because `dvc metrics show` makes a column of every number in an object.
     """
-    models = zip(recipe.seeds, recipe.scores, recipe.held_out, strict=True)
-    deviations = {name: float(np.std([one[name] for one in recipe.scores], ddof=1)) for name in recipe.intervals}
+    scores = recipe.evidence.seeds
+    deviations = {name: float(np.std([one[name] for one in scores.values()], ddof=1)) for name in recipe.intervals}
     return {
         "seeds": [
             {
                 "seed": seed,
                 "this_model": seed == recipe.own,
                 "held_out": None if one is None else {one[0]: signed_figure(*one)},
-                **round_finite(scores),
+                **round_finite(scores[seed]),
             }
-            for seed, scores, one in models
+            for seed, one in recipe.held_out.items()
         ],
         "recipe": [
             {"metric": name, "title": task.metrics.titles[name], "confidence": task.confidence}

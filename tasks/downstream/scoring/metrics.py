@@ -304,6 +304,16 @@ class Metrics:
         return found
 
 
+def keep_common(*models: Outcomes) -> tuple[int, list[Outcomes]]:
+    """Return the number of examples that all models answered, and their outcomes on these; NaN marks no answer.
+
+    The number is 0 if a development set has none.
+    """
+    kept = {split: ~np.isnan(np.hstack([one[split] for one in models])).any(axis=1) for split in models[0]}
+    common = sum(int(keep.sum()) for keep in kept.values()) if all(keep.any() for keep in kept.values()) else 0
+    return common, [{split: one[split][keep] for split, keep in kept.items()} for one in models]
+
+
 def changed_answers(
     names: Sequence[str],
     answers: tuple[Sequence[Any], Sequence[Any]],

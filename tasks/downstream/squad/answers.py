@@ -369,6 +369,11 @@ def null_odds(answers: Sequence[Answer]) -> float:
     return null.score - best_span(answers).score
 
 
+def odds_and_spans(answers: Sequence[Sequence[Answer]]) -> tuple[list[float], list[str]]:
+    """Return `null_odds` and the text of `best_span` of each question."""
+    return [null_odds(one) for one in answers], [best_span(one).text for one in answers]
+
+
 def choose_null_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Sequence[bool]) -> ChosenThreshold:
     """Return the threshold with the best F1 over all questions, and the interval of this choice.
 

@@ -13,7 +13,7 @@ from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_b
 from tasks.downstream.scoring.page_parts import count_confusions, plot_risk_coverage, sample_cells
 from tasks.downstream.scoring.report import EvaluationView, Report, page_values
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
-from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, best_span, null_odds
+from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, odds_and_spans
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.score_files import best_figures
 from tasks.downstream.squad.scores import EXACT, OVERALL, OVERLAP, TITLE, SquadScores, has_answers
@@ -68,17 +68,15 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
         if not self.scores.nullable:
             return None
         [(split, questions)] = examples.items()
-        spans = [best_span(one).text for one in answers[split]]
-        right = self.scores.outcomes(questions, spans)[:, EXACT].tolist()
-        return risk_coverage([null_odds(one) for one in answers[split]], right, "null odds")
+        odds, spans = odds_and_spans(answers[split])
+        return risk_coverage(odds, self.scores.outcomes(questions, spans)[:, EXACT].tolist(), "null odds")
 
     def more_figures(self, found: SquadView) -> dict[str, float]:
         """Return the threshold, the scores of the best threshold, and the area under the risk-coverage curve."""
         if found.own_curve is None:
             return {}
         [(split, questions)] = found.examples.items()
-        answers = found.answers[split]
-        odds, spans = [null_odds(one) for one in answers], [best_span(one).text for one in answers]
+        odds, spans = odds_and_spans(found.answers[split])
         exact, overlap = self.scores.outcomes(questions, spans)[:, [EXACT, OVERLAP]].T.tolist()
         return {
             **self.scores.threshold.record(NULL_THRESHOLD, self.scores.record),
@@ -130,8 +128,7 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
         files = {"nbest.json": nbest_json(questions, found.answers[split])}
         if found.own_curve is not None:
             names = [question.id for question in questions]
-            spans = [best_span(one).text for one in found.answers[split]]
-            odds = [null_odds(one) for one in found.answers[split]]
+            odds, spans = odds_and_spans(found.answers[split])
             files["risk-coverage.csv"] = csv_text(("coverage", "risk", "null_odds"), found.own_curve.points)
             files["null_odds.json"] = json.dumps(dict(zip(names, odds, strict=True)), indent=0) + "\n"
             files["spans.json"] = json.dumps(dict(zip(names, spans, strict=True)), indent=0, ensure_ascii=False) + "\n"

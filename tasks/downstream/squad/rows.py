@@ -179,7 +179,7 @@ class SquadEncoder:
         def held_out(batch: pa.RecordBatch) -> pa.Array:
             return pc.is_in(batch.column(column), value_set=chosen)
 
-        sides = HeldOutPartition(column, lambda batch: pc.invert(held_out(batch)), held_out)
+        sides = HeldOutPartition(column, held_out)
         params = self.entry.params_as(SquadParams)
         if params.nullable and params.evaluate.null_threshold == "auto":
             _require_both(source, sides, key, self.entry.key("evaluate"))

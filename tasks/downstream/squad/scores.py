@@ -21,10 +21,9 @@ from tasks.downstream.squad.answers import (
     SquadWindows,
     WindowFiles,
     best_answers,
-    best_span,
     choose_null_threshold,
-    null_odds,
     null_scores,
+    odds_and_spans,
     rank_with_null,
 )
 from tasks.downstream.squad.params import SquadParams
@@ -121,9 +120,9 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
         names = FeatureFiles(rows / artifacts.FEATURES, computed, self.entry.stage).read_numbers("example_id")
         questions = read_questions(self.entry.examples_file(TRAIN, root), names["example_id"].tolist())
         answers = self.answer(questions, self.read_logits(questions, rows, computed))
-        spans = self.outcomes(questions, [best_span(found).text for found in answers])
-        odds = [null_odds(found) for found in answers]
-        return replace(self, chosen=choose_null_threshold(odds, spans[:, OVERLAP].tolist(), has_answers(questions)))
+        odds, spans = odds_and_spans(answers)
+        overlap = self.outcomes(questions, spans)[:, OVERLAP].tolist()
+        return replace(self, chosen=choose_null_threshold(odds, overlap, has_answers(questions)))
 
     def read_examples(self, path: Path) -> list[SquadQuestion]:
         found = read_questions(path)

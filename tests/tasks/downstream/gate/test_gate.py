@@ -216,7 +216,7 @@ def test_the_gain_over_the_baseline_has_one_verdict() -> None:
     task = task_with("classification", "scores")
     gain = PairedDifference(12.5, 2.5, 22.5, p_value=0.0625, mcnemar=McNemar(5, 0, 0.0625))
     scored = ScoreEvidence({task.limits[0].metric: 62.5}, gain, None, "40 examples")
-    found = {check.name: check for check, _ in check_scores(task, scored)}["beats_constant_answer"]
+    found = {check.name: check for check in check_scores(task, scored)}["beats_constant_answer"]
     assert found.ok
     assert found.difference is not None
     assert found.difference["verdict"] == "better"

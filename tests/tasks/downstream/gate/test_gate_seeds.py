@@ -276,7 +276,7 @@ def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_tha
             SeedModel(seed, answered([1.0] * (100 - one) + [0.0] * one), None, None) for seed, one in enumerate(wrong)
         ]
         recipe = score_recipe(task, models, models[0], released, None)
-        failed = [reason for check, reason in check_recipe(task, recipe) if not check.ok]
+        failed = [check.reason for check in check_recipe(task, recipe) if not check.ok]
         assert (not failed) is accepted, failed
         if failed:
             assert failed[0].startswith("Exact match of the recipe drop") or failed[0].startswith("F1 of the recipe")
@@ -288,17 +288,17 @@ def test_the_released_model_is_compared_on_what_it_answered_and_without_that_not
     released = answered([1.0, 0.0, np.nan, np.nan])
     models = [SeedModel(seed, answered([1.0, 1.0, 0.0, 0.0]), None, None) for seed in (1, 2)]
     recipe = score_recipe(task, models, models[0], released, None)
-    assert recipe.released is not None
-    assert (recipe.released.common, recipe.released.differences["f1"].mean) == (2, 50.0)
+    assert recipe.evidence.released is not None
+    assert (recipe.evidence.released.common, recipe.evidence.released.differences["f1"].mean) == (2, 50.0)
     nothing = score_recipe(task, models, models[0], answered([np.nan] * 4), None)
-    assert nothing.released is None
-    assert [check.name for check, _ in check_recipe(task, nothing) if "released" in check.name] == []
+    assert nothing.evidence.released is None
+    assert [check.name for check in check_recipe(task, nothing) if "released" in check.name] == []
 
 
 def test_a_score_that_is_no_number_is_rejected_and_written_as_none() -> None:
     task = task_with("squad", "scores", gate=SquadGateParams(min_f1=0.0))
     models = [SeedModel(seed, answered([np.nan, 1.0]), None, None) for seed in (1, 2)]
     recipe = score_recipe(task, models, models[0], None, None)
-    checks = {check.name: check for check, _ in check_recipe(task, recipe)}
+    checks = {check.name: check for check in check_recipe(task, recipe)}
     assert (checks["recipe_f1"].ok, checks["recipe_f1"].found) == (False, "nan")
     json.dumps(recipe_record(task, recipe), allow_nan=False)
