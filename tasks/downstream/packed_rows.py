@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -88,29 +89,28 @@ class EncodedSequences:
     """int64[N] number of tokens before examples are cut; None: examples are windows, which are not cut."""
 
 
-class Encoder(Protocol):
+@dataclass(frozen=True)
+class Encoder(ABC):
     """Conversion of examples to sequences and rows."""
 
-    @property
-    def entry(self) -> Entry: ...
-
-    @property
-    def chunk(self) -> int:
-        """Number of examples packed together. Not a parameter, because another size gives other rows."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of the examples that are read."""
+    entry: Entry
+    chunk: ClassVar[int]
+    """Number of examples packed together. Not a parameter, because another size gives other rows."""
+    columns: ClassVar[tuple[str, ...]]
+    """Columns of the examples that are read."""
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Classes of the examples; existing rows may belong to other examples."""
+        return ()
 
     @property
     def features(self) -> pa.Schema | None:
         """Schema of features.parquet, including feature_id and example_index; None if sequence n is example n, so that
         no such file is needed."""
+        return None
 
+    @abstractmethod
     def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition the training examples in the file `source`, holding out about `fraction` of them.
 
@@ -118,6 +118,7 @@ class Encoder(Protocol):
             InputError: one side would be empty.
         """
 
+    @abstractmethod
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         """Return the sequences of a chunk; a pure function.
 
@@ -125,6 +126,7 @@ class Encoder(Protocol):
             labelled: include the labels for training.
         """
 
+    @abstractmethod
     def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         """Return the label columns of the rows."""
 

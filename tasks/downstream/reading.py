@@ -1,10 +1,11 @@
 """Reading of examples: what a kind does for stage examples, and for the check of the user's files before a run."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import TRAIN, Entry
@@ -35,16 +36,15 @@ class CheckedFiles:
     """Most frequent class of these and its share; None: an answer is not one class."""
 
 
-class Reader(Protocol):
+@dataclass(frozen=True)
+class Reader(ABC):
     """Reading of the examples of an entry."""
 
-    @property
-    def entry(self) -> Entry: ...
+    entry: Entry
+    groups: ClassVar[Groups]
+    """Columns by which examples are grouped before a development set is set aside."""
 
-    @property
-    def groups(self) -> Groups:
-        """Columns by which examples are grouped before a development set is set aside."""
-
+    @abstractmethod
     def write_examples(self, folder: Path) -> str:
         """Read, check and write the examples to `folder`: a Parquet file for each of `source_splits`, and reading.json.
 
@@ -64,7 +64,9 @@ class Reader(Protocol):
         Raises:
             InputError: a final split is unusable.
         """
+        return {}
 
+    @abstractmethod
     def check_files(self) -> CheckedFiles:
         """Check the user's files before a run.
 

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.core.units import shorten
-from tasks.downstream.ner.params import NerDataParams
+from tasks.downstream.ner.params import NerDataParams, NerParams
 from tasks.downstream.ner.schemas import FEATURES_SCHEMA, SCHEMA
 from tasks.downstream.ner.sentences import NUMBERS, OPTION, ROW
-from tasks.params.entries import TRAIN
+from tasks.params.entries import TRAIN, Entry
 from tasks.records.labels import read_row_labels
 from tasks.records.names import fold_labels
 from tasks.records.plausibility import MAX_SHARE, RUNNING_NUMBERS, SAME_TYPES, SINGLE_WORDS, share_of
@@ -44,28 +44,15 @@ class NerData(ExampleFiles):
 
     record, unit, measured = "sentence", "words", ("sentences", "entities")
 
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        splits: Sequence[str],
-        least: int,
-        section: str,
-        data: NerDataParams | None = None,
-    ) -> None:
+    def __init__(self, entry: Entry, folder: Path) -> None:
         """Open the splits in `folder`.
-
-        Args:
-            least: minimum number of sentences per split.
-            section: section of params.yaml with their source.
-            data: this section; None: the defaults.
 
         Raises:
             InputError: a split is missing.
         """
+        splits, data, section = entry.splits, entry.params_as(NerParams).data, entry.key("data")
         super().__init__(folder, splits, SCHEMA, "document: integer; tokens, tags: list of string")
-        data = data or NerDataParams()
-        self.name = name
+        self.name, least = entry.verdict(), data.min_examples
         look = f"check {section}.train_path, {section}.dev_path and {section}.dataset in params.yaml"
         self.record_checks = (
             DataCheck("words_present", "tokens", "at least one word in every sentence", look, minimum=1),

@@ -3,9 +3,7 @@ reading.json."""
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from tasks.downstream.ner.params import NerDataParams, NerParams
 from tasks.downstream.ner.schemas import SCHEMA
@@ -16,13 +14,12 @@ from tasks.downstream.ner.sentences import (
     read_sentences,
     refuse_similar,
 )
-from tasks.downstream.reading import CheckedFiles, count_dev, source_splits, split_params
-from tasks.params.entries import Entry
+from tasks.downstream.reading import CheckedFiles, Reader, count_dev, source_splits, split_params
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.labels import write_labels
 from tasks.records.names import choose_spellings
 from tasks.records.parquet import read_columns, write_records
-from tasks.records.splits import Groups, require_known_labels
+from tasks.records.splits import require_known_labels
 from tasks.records.tags import find_entities, make_labels
 from tasks.stage.errors import InputError
 
@@ -32,12 +29,10 @@ MAX_TYPES = 1000
 UNKNOWN = "dev entities with types not in train"
 
 
-@dataclass(frozen=True)
-class NerReader:
+class NerReader(Reader):
     """Sentences from files or the Hub."""
 
-    entry: Entry
-    groups: ClassVar[Groups] = (("document", ("document",)), ("sentence", ("tokens",)))
+    groups = (("document", ("document",)), ("sentence", ("tokens",)))
 
     @property
     def data(self) -> NerDataParams:

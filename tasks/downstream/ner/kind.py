@@ -41,8 +41,7 @@ class Ner(Kind):
     def example_data(self, entry: Entry, folder: Path) -> NerData:
         from tasks.downstream.ner.checks import NerData
 
-        data = entry.params_as(NerParams).data
-        return NerData(entry.verdict(), folder, entry.splits, data.min_examples, entry.key("data"), data)
+        return NerData(entry, folder)
 
     def encoder(self, entry: Entry) -> NerEncoder:
         from tasks.downstream.ner.rows import NerEncoder

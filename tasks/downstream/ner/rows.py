@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.ner.params import NerRowsParams
 from tasks.downstream.ner.schemas import FEATURES_SCHEMA
-from tasks.downstream.packed_rows import EncodedSequences, HeldOutPartition, hold_out_by_hash, make_lists
-from tasks.params.entries import TRAIN, Entry
+from tasks.downstream.packed_rows import EncodedSequences, Encoder, HeldOutPartition, hold_out_by_hash, make_lists
+from tasks.params.entries import TRAIN
 from tasks.records.labels import add_labels, read_example_labels
 from tasks.rows.row_files import IGNORED, RowLayout, concatenate_ranges
 from tasks.vocabulary.encoding import EncodedTexts, TokenizerInfo, encode, join_sequences, read_tokenizer_info
@@ -147,17 +147,14 @@ def _owners(
     return window[owner], left[owner] + 1
 
 
-@dataclass(frozen=True)
-class NerEncoder:
+class NerEncoder(Encoder):
     """Rows of sentences: one or more windows of words each."""
 
-    entry: Entry
-    chunk: ClassVar[int] = 16384
-    columns: ClassVar[tuple[str, ...]] = ("tokens", "tags")
+    chunk = 16384
+    columns = ("tokens", "tags")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the examples; existing rows may belong to other examples."""
         return read_example_labels(self.entry.examples_file(TRAIN).parent, self.entry.stage("examples"))
 
     @property

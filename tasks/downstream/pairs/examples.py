@@ -2,18 +2,15 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from tasks.downstream.pairs.params import PairColumnParams, PairsParams
 from tasks.downstream.pairs.schemas import SCHEMA, SCORE, TEXTS
-from tasks.downstream.reading import CheckedFiles, count_dev, is_small, source_splits
-from tasks.params.entries import Entry
+from tasks.downstream.reading import CheckedFiles, Reader, count_dev, is_small, source_splits
 from tasks.records.interpretation import BY_NAME, Interpretation, write_reading
 from tasks.records.label_forms import parse_number
 from tasks.records.parquet import write_records
-from tasks.records.splits import Groups
 from tasks.records.tables import (
     Columns,
     ColumnSpec,
@@ -115,12 +112,10 @@ def _require_one_reading(
             raise InputError(f"{source}: the {part} may be {both}. Set {key.format(part)}")
 
 
-@dataclass(frozen=True)
-class PairsReader:
+class PairsReader(Reader):
     """Pairs from files or the Hub."""
 
-    entry: Entry
-    groups: ClassVar[Groups] = (("positive", ("positive",)), ("anchor", ("anchor",)))
+    groups = (("positive", ("positive",)), ("anchor", ("anchor",)))
 
     def _read(self, split: str, reading: Interpretation, most: int | None = None) -> Iterator[Pair]:
         params, section = self.entry.params_as(PairsParams), self.entry.key("data")
@@ -138,9 +133,6 @@ class PairsReader:
         reading = write_reading(folder, self.entry.params_as(PairsParams).data.source, inputs)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         return "; ".join([f"{said} pairs", *reading.summary()])
-
-    def complete(self, folder: Path) -> dict[str, int]:
-        return {}
 
     def check_files(self) -> CheckedFiles:
         """Check the first pairs of each file, all of a small one."""

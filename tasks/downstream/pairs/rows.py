@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.packed_rows import EncodedSequences, HeldOutPartition, hold_out_by_hash
+from tasks.downstream.packed_rows import EncodedSequences, Encoder, HeldOutPartition, hold_out_by_hash
 from tasks.downstream.pairs.schemas import SCORE, TEXTS, present_texts
-from tasks.params.entries import Entry
 from tasks.rows.row_files import ABSENT, IGNORED, RowLayout
 from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
 
@@ -19,15 +17,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-@dataclass(frozen=True)
-class PairsEncoder:
+class PairsEncoder(Encoder):
     """Rows of pairs, each text cut to rows.row_length tokens; texts alone are packed."""
 
-    entry: Entry
-    chunk: ClassVar[int] = 8192
-    columns: ClassVar[tuple[str, ...]] = (*TEXTS, SCORE)
-    labels: ClassVar[tuple[str, ...]] = ()
-    features: ClassVar[pa.Schema | None] = None
+    chunk = 8192
+    columns = (*TEXTS, SCORE)
 
     def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition by hashes of the positives, so that a passage is on one side."""

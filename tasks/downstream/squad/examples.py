@@ -9,12 +9,11 @@ and oddities are counted in reading.json.
 import mmap
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tasks.corpus import world
-from tasks.downstream.reading import WHOLE_BYTES, CheckedFiles, count_dev, source_splits
+from tasks.downstream.reading import WHOLE_BYTES, CheckedFiles, Reader, count_dev, source_splits
 from tasks.downstream.squad.params import SquadDataParams, SquadParams
 from tasks.downstream.squad.questions import (
     MADE,
@@ -25,10 +24,8 @@ from tasks.downstream.squad.questions import (
     read_question_file,
 )
 from tasks.downstream.squad.schemas import SCHEMA
-from tasks.params.entries import Entry
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.parquet import write_records
-from tasks.records.splits import Groups
 from tasks.records.tables import open_split
 from tasks.stage.errors import InputError
 
@@ -55,12 +52,10 @@ def recipe_for(train: Path) -> dict[str, Any]:
     return {"data.unanswerable": "use", "rows.held_out_fraction": 0.1, **tuning}
 
 
-@dataclass(frozen=True)
-class SquadReader:
+class SquadReader(Reader):
     """Questions from files, the Hub or the generated world."""
 
-    entry: Entry
-    groups: ClassVar[Groups] = (("title", ("title",)), ("context", ("context",)))
+    groups = (("title", ("title",)), ("context", ("context",)))
 
     @property
     def data(self) -> SquadDataParams:
@@ -69,9 +64,6 @@ class SquadReader:
 
     def write_examples(self, folder: Path) -> str:
         return make_questions(self.data, folder)
-
-    def complete(self, folder: Path) -> dict[str, int]:
-        return {}
 
     def check_files(self) -> CheckedFiles:
         """Check both files of questions, completely if they are small."""

@@ -6,28 +6,35 @@ Class names found in the training examples are stored in the schema of the files
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.core.units import shorten
-from tasks.downstream.reading import CheckedFiles, count_dev, is_small, most_frequent, source_splits, split_params
+from tasks.downstream.reading import (
+    CheckedFiles,
+    Reader,
+    count_dev,
+    is_small,
+    most_frequent,
+    source_splits,
+    split_params,
+)
 from tasks.downstream.texts.files import ValueForms, detect_labels, glue_files, read_split
 from tasks.downstream.texts.params import ClassificationColumnParams, GlueDataParams, TextsParams
 from tasks.downstream.texts.schemas import make_schema
 from tasks.downstream.texts.task_table import TextExample, TextTask
 from tasks.params.downstream import OwnDataParams
-from tasks.params.entries import TRAIN, Entry
+from tasks.params.entries import TRAIN
 from tasks.plan.named_files import list_files
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.label_forms import SHOWN_LABELS, choose_classes, match_known, require_same_spelling, sort_classes
 from tasks.records.labels import add_labels
 from tasks.records.parquet import has_first_value, read_batches, write_records
-from tasks.records.splits import Groups, require_known_labels, require_several_labels
+from tasks.records.splits import require_known_labels, require_several_labels
 from tasks.stage import streams
 from tasks.stage.errors import InputError
 
@@ -53,12 +60,10 @@ def recipe_for(train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     return detected
 
 
-@dataclass(frozen=True)
-class TextsReader:
+class TextsReader(Reader):
     """Texts from files or the Hub."""
 
-    entry: Entry
-    groups: ClassVar[Groups] = (("text", ("first", "second")),)
+    groups = (("text", ("first", "second")),)
 
     @property
     def task(self) -> TextTask:

@@ -6,16 +6,15 @@ end of the longer text first, as by `longest_first` of Hugging Face's tokenizers
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.packed_rows import EncodedSequences, HeldOutPartition, hold_out_by_hash
+from tasks.downstream.packed_rows import EncodedSequences, Encoder, HeldOutPartition, hold_out_by_hash
 from tasks.downstream.texts.schemas import join_texts, make_flags
-from tasks.params.entries import Entry
 from tasks.records.labels import add_labels, read_parquet_labels
 from tasks.rows.row_files import IGNORED, RowLayout, from_arrow, get_columns
 from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
@@ -27,17 +26,14 @@ TEXTS = ("first", "second")
 FEATURES_SCHEMA = pa.schema([pa.field(name, pa.int32(), nullable=False) for name in ("feature_id", "example_index")])
 
 
-@dataclass(frozen=True)
-class TextsEncoder:
+class TextsEncoder(Encoder):
     """Rows of texts, one sequence per example, without the labels of dev examples that are not in train."""
 
-    entry: Entry
-    chunk: ClassVar[int] = 65536
-    columns: ClassVar[tuple[str, ...]] = (*TEXTS, "label")
+    chunk = 65536
+    columns = (*TEXTS, "label")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the examples; existing rows may belong to other examples."""
         return self.entry.params.labels or read_parquet_labels(self.entry.examples_file(self.entry.development[0]))[0]
 
     @property

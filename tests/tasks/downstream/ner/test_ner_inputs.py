@@ -460,8 +460,7 @@ def test_plausibility_is_checked_as_expectations(tmp_path: Path, judge: GxValida
     pq.write_table(pa.Table.from_arrays(values, schema=table.schema), path)
 
     def find_failed(**values: Any) -> set[str]:
-        data = NerDataParams(**values)
-        examples = NerData("ner", tmp_path / "examples", ("train", "dev"), 1, SECTION, data)
+        examples = NerData(task_of(NerDataParams(min_examples=1, **values)).entry, tmp_path / "examples")
         return {check["name"] for check in validate(examples, judge)["checks"] if not check["ok"]}
 
     assert find_failed() == {"train_single_words", "train_running_numbers", "types_differ"}
@@ -596,15 +595,17 @@ def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: GxVa
     """WNUT-17 as published: 3,394 sentences with 1,975 entities, 1,009 with 836 (Derczynski et al. 2017, table 3)."""
     if not REAL.is_dir():
         pytest.skip(f"needs the public development data in {REAL}")
-    params = NerDataParams(train_path=str(REAL / "wnut17-train.conll"), dev_path=str(REAL / "wnut17-dev.conll"))
+    files = {"train_path": str(REAL / "wnut17-train.conll"), "dev_path": str(REAL / "wnut17-dev.conll")}
+    params = NerDataParams(**files, min_examples=500)
     make_examples(task_of(params), tmp_path / "ner")
-    verdict = validate(NerData("ner", tmp_path / "ner", ("train", "dev"), 500, SECTION), judge)
+    verdict = validate(NerData(task_of(params).entry, tmp_path / "ner"), judge)
     assert verdict["valid"], format_failures(verdict, "page")
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert [numbers[f"train {what}"] for what in ("sentences", "words", "entities")] == [3394, 62730, 1975]
     assert [numbers[f"dev {what}"] for what in ("sentences", "words", "entities")] == [1009, 15733, 836]
     assert numbers["dev entities of type creative-work"] == 105
-    few = validate(NerData("ner", tmp_path / "ner", ("train", "dev"), 2000, SECTION), judge)
+    more = params.model_copy(update={"min_examples": 2000})
+    few = validate(NerData(task_of(more).entry, tmp_path / "ner"), judge)
     assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_sentences"]
 
 
@@ -614,7 +615,7 @@ def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, j
     table = pq.read_table(path)
     tags = pa.array([["X"], ["B-a", "I-b"], ["B-a"]], table.schema.field("tags").type)
     pq.write_table(table.set_column(2, table.schema.field("tags"), tags), path)
-    verdict = validate(NerData("ner", tmp_path / "examples", ("train", "dev"), 1, SECTION), judge)
+    verdict = validate(NerData(task_of(NerDataParams(min_examples=1)).entry, tmp_path / "examples"), judge)
     failed = Counter({check["name"]: check["failed"] for check in verdict["checks"] if not check["ok"]})
     assert failed == {"a_tag_each": 1, "tags_known": 1, "entities_begin_with_b": 1}
 
