@@ -121,10 +121,10 @@ def stages_behind(parameters: Mapping[str, Any], subject: ReleaseSubject, lock: 
     """
     if not lock.is_file():
         return {}
-    stated, left_out = read_locked_stages(lock), subject.stages["predict_released"]
+    stated, left_out = read_locked_stages(lock), subject.entry.stage("predict_released")
     behind = [
         name
-        for name in expand_plan(validate_params(dict(parameters))).with_upstream([subject.stages["gate"]])
+        for name in expand_plan(validate_params(dict(parameters))).with_upstream([subject.entry.stage("gate")])
         if name != left_out
     ]
     found = {name: stated.get(name) for name in behind}
@@ -220,7 +220,7 @@ def _figures(files: Mapping[str, Path], names: Sequence[str]) -> dict[str, dict[
 
 def prediction_figures(root: Path, subject: ReleaseSubject) -> dict[str, Any] | None:
     """Return PREDICTION_FIGURES of the stage predict, by split if there are several; None if it wrote none."""
-    figures = _small_json(root / subject.prediction)
+    figures = _small_json(root / artifacts.metrics_file(subject.name, "predict"))
     if figures is None:
         return None
     splits = {name: one for name, one in figures.items() if isinstance(one, dict)} or {"": figures}

@@ -118,8 +118,8 @@ class Publication:
     ) -> Release:
         """Return all files of the release, including card and provenance, from copies of the checkout's files."""
         subject, examples = self.subject, self.params.publish.examples
-        metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
-        config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
+        metrics = read_json(copies / subject.metrics, f"dvc repro {subject.entry.stage('evaluate')}")
+        config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.entry.stage('finetune')}")
         origin = provenance(self.parameters, copies, subject, self.root)
         if changes := describe_changes(origin, self.root):
             print(f"publish: {changes}", flush=True)
@@ -262,7 +262,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         raise PublishError("; ".join(problems))
     entry = find_entry(params, name)
     subject, signer = make_subject(entry, params), open_signer(params.publish.signing)
-    gate_stage = subject.stages["gate"]
+    gate_stage = subject.entry.stage("gate")
     gate = read_json(root / subject.gate, f"dvc repro {gate_stage}")
     if gate.get("accepted") is not True:  # there is nothing to copy
         raise _rejected("the gate rejected this model", gate)
@@ -270,7 +270,8 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     behind = expand_plan(params).with_upstream([gate_stage])
     made = map(artifacts.stage_run_file, behind)
     measured = [*map(artifacts.measurements_file, subject.trainings), artifacts.measurements_file(name, "export")]
-    records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK, *made, *measured)}
+    read = (subject.gate, artifacts.metrics_file(name, "predict"), LOCK, *made, *measured)
+    records = {str(path): root / path for path in read}
     with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
         verify_gate(gate_stage, root, copies)
         require_same_parameters(params, subject, copies / LOCK)
@@ -286,7 +287,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         if dry_run:
             return publication.receipt(release)
         receipt = publication.send(release, compared)
-    write_json(root / subject.receipt, receipt)
+    write_json(root / artifacts.receipt_file(subject.name), receipt)
     return receipt
 
 
@@ -296,7 +297,7 @@ def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path)
     Raises:
         PublishError: a stage ran with other parameters, or did not run.
     """
-    now, plan, gate = parameter_values(params), expand_plan(params), subject.stages["gate"]
+    now, plan, gate = parameter_values(params), expand_plan(params), subject.entry.stage("gate")
     stages, differing = read_locked_stages(lock), list[str]()
     for name in plan.with_upstream([gate]):
         if name not in stages:
@@ -331,7 +332,7 @@ def verify_verdict(
         PublishError: the recorded verdict covers other files, or differs from this one.
         InputError: the evidence is damaged.
     """
-    stage, judged = subject.stages["gate"], recorded.get(JUDGED)
+    stage, judged = subject.entry.stage("gate"), recorded.get(JUDGED)
     differing = ["it does not list the evaluated files"]
     if isinstance(judged, Mapping):
         differing = [

@@ -173,14 +173,14 @@ def build_release(
         PublishError: an out is missing; the message names its stage.
     """
     model, tokenizer = copies / subject.model, copies / artifacts.TOKENIZER
-    finetune, evaluate = (f"dvc repro {subject.stages[name]}" for name in ("finetune", "evaluate"))
+    finetune, evaluate = (f"dvc repro {subject.entry.stage(name)}" for name in ("finetune", "evaluate"))
     wanted = {name: (model / name, finetune) for name in MODEL_FILES}
     wanted |= {name: (tokenizer / name, "dvc repro tokenizer") for name in TOKENIZER_FILES}
     if examples:
         wanted[PREDICTIONS] = (copies / subject.predictions, evaluate)
-        wanted[PAGE] = (copies / subject.page, evaluate)
-        wanted[MISTAKES] = (copies / subject.mistakes, evaluate)
-    wanted |= {name: (copies / subject.exports[name], f"dvc repro {subject.stages['export']}") for name in exports}
+        wanted[PAGE] = (copies / artifacts.evaluation_page(subject.name), evaluate)
+        wanted[MISTAKES] = (copies / artifacts.mistakes_file(subject.name), evaluate)
+    wanted |= {name: (copies / subject.exports[name], f"dvc repro {subject.entry.stage('export')}") for name in exports}
     for folder, names in ((model, OPTIONAL_MODEL_FILES), (tokenizer, OPTIONAL_TOKENIZER_FILES)):
         wanted |= {name: (folder / name, "") for name in names if (folder / name).is_file()}
     for path, command in wanted.values():

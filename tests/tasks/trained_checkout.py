@@ -81,8 +81,8 @@ def write_entry(root: Path, name: str, seed: int) -> None:
     for split in ("train", "dev"):
         write_questions(root / artifacts.examples_file(name, split))
     _json(root / subject.predictions, {asked: answer for asked, (_, answer) in ASKED.items()})
-    write_text(root / subject.page, "<p>Where does the river rise?</p>")
-    write_text(root / subject.mistakes, "line,question\n")
+    write_text(root / artifacts.evaluation_page(subject.name), "<p>Where does the river rise?</p>")
+    write_text(root / artifacts.mistakes_file(subject.name), "line,question\n")
     for verdict in subject.verdicts:
         checks = [{"name": "no nulls", "ok": True}]
         _json(

@@ -117,13 +117,13 @@ def gather_evidence(
     outcomes = task.outcomes_of(examples, predictions)
     task.verify_decisions(metrics, predictions, root)
     if belong:  # otherwise the check of hashes reports it
-        verify_scores(root / subject.metrics, metrics, task.figures(outcomes, found), subject.stages["evaluate"])
+        verify_scores(root / subject.metrics, metrics, task.figures(outcomes, found), subject.entry.stage("evaluate"))
     baseline = found if task.entry.params.gate.above_baseline else None
     theirs = None
     if released is not None:
         if os.path.lexists(root / released):  # a lost link is not "none released"
             require_readable(root / released, task.entry.key("gate", "released"))
-        theirs = read_released_outcomes(task, examples, root / released / subject.released)
+        theirs = read_released_outcomes(task, examples, root / released / subject.entry.params.released_below)
     own = _read_judged_model(task, subject, outcomes, hashes, root)
     trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
     taught = None

@@ -31,18 +31,11 @@ Hashes = Mapping[str, str | None]
 class ReleaseSubject:
     """Paths of a release, relative to the checkout."""
 
-    name: str
-    """Name of the entry."""
+    entry: Entry
     model: Path
     predictions: Path
-    page: Path
-    """Evaluation page."""
-    mistakes: Path
     metrics: Path
-    prediction: Path
-    """Metrics of the stage predict, which no check of the gate uses."""
     gate: Path
-    receipt: Path
     references: tuple[Path, ...]
     """Reference answers that the predictions are compared with, and probabilities that they are decided from."""
     rows: tuple[Path, ...]
@@ -55,12 +48,13 @@ class ReleaseSubject:
     """Validated data sets of the release; their verdicts are reports/validation/<name>.json."""
     trainings: tuple[str, ...]
     """Trainings of the model; their metrics are metrics/<name>.json, and the last is the fine-tuning."""
-    stages: Mapping[str, str]
-    """finetune, evaluate, export, gate and predict_released (if present) -> the stage in dvc.yaml."""
     exports: Mapping[str, Path]
     """Path in the release -> exported file of the model."""
-    released: str
-    """Subfolder with a released model's scores or predictions in the folder of released models."""
+
+    @property
+    def name(self) -> str:
+        """Name of the entry."""
+        return self.entry.name
 
     def judged(self, released: Path | None, root: Path, seeds: Path | None = None) -> dict[str, Path]:
         """Return name -> file of everything that the gate evaluates; a name is the path in the checkout.
@@ -78,7 +72,7 @@ class ReleaseSubject:
         if self.teacher is not None:
             names += [self.teacher / artifacts.TEACHER_RECORD, self.teacher / "scores.json"]
         names += [*([self.base_model] if self.base_model else []), *self.references, self.predictions]
-        names += [self.page, self.mistakes, self.metrics]
+        names += [artifacts.evaluation_page(self.name), artifacts.mistakes_file(self.name), self.metrics]
         for name, path in self.exports.items():
             names += [path, artifacts.exported_predictions(self.name, name)]
         names += [self.export_metrics] if self.exports else []
@@ -86,7 +80,8 @@ class ReleaseSubject:
         names += [artifacts.validation_report(name) for name in self.verdicts]
         files = {name.as_posix(): root / name for name in names}
         if released is not None:
-            of_released = [Path(self.released, name) for name in ("scores.json", self.predictions.name)]
+            below = self.entry.params.released_below
+            of_released = [Path(below, name) for name in ("scores.json", self.predictions.name)]
             if released == artifacts.released_scores(self.name):
                 of_released.append(Path(artifacts.RELEASED_RECORD))
             files |= {(RELEASED / name).as_posix(): root / released / name for name in of_released}
@@ -109,27 +104,21 @@ def make_subject(entry: Entry, params: Params) -> ReleaseSubject:
     found, name = find_upstream(entry, params), entry.name
     of_phases = (*map(artifacts.rows_folder, found.phases), *(entry.rows_folder(split) for split in entry.splits))
     return ReleaseSubject(
-        name=name,
+        entry=entry,
         model=artifacts.model_folder(name),
         predictions=artifacts.predictions_file(name),
-        page=artifacts.evaluation_page(name),
-        mistakes=artifacts.mistakes_file(name),
         metrics=artifacts.metrics_file(name),
-        prediction=artifacts.metrics_file(name, "predict"),
         gate=artifacts.metrics_file(name, "gate"),
-        receipt=artifacts.receipt_file(name),
         references=(*(entry.examples_file(split) for split in entry.development), *entry.decision_files),
         rows=of_phases,
         base_model=artifacts.BASE_MODEL / "base_model.json" if found.base_model else None,
         teacher=artifacts.teacher_folder(name) if entry.params.distill.has_teacher else None,
         verdicts=(*(["corpus"] if found.corpus else []), *found.phases, entry.verdict(), entry.verdict("rows")),
         trainings=(*(f"pretrain-{phase}" for phase in found.phases), artifacts.job_name(name, "finetune")),
-        stages={what: entry.stage(what) for what in ("finetune", "evaluate", "export", "gate", "predict_released")},
         exports={
             artifacts.EXPORT_FILES[one]: artifacts.exports_folder(name) / artifacts.EXPORT_FILES[one]
             for one in entry.params.export.formats
         },
-        released=entry.params.released_below,
     )
 
 

@@ -15,6 +15,7 @@ from tasks.downstream.card_costs import remove_costs
 from tasks.params.schema import parameter_values
 from tasks.release.provenance import WITHHELD, git_state, provenance
 from tasks.release.publish import publish
+from tasks.stage import artifacts
 from tasks.stage.errors import PublishError
 from tests.tasks.release.card_facts import ORIGIN, facts, model_card
 from tests.tasks.trained_checkout import METRICS, make_checkout, params_with, subject_in, write_gate
@@ -285,7 +286,7 @@ def test_provenance_is_equal_wherever_the_release_goes_and_says_what_was_used(tm
     assert here["prediction"] is None, "nothing states it"
     figures = {"features": 3, "packing_factor": 1.5, "runtime": "cpu", "precision": "bf16"}
     for stated in (figures, {"dev": figures, "held-out": figures}):
-        (root / subject.prediction).write_text(json.dumps(stated))
+        (root / artifacts.metrics_file(subject.name, "predict")).write_text(json.dumps(stated))
         prediction = provenance(parameter_values(params_with()), root, subject)["prediction"]
         place = {"runtime": "cpu", "precision": "bf16"}
         assert prediction == (place if stated is figures else {"dev": place, "held-out": place})

@@ -75,7 +75,7 @@ def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str],
     subject = subject_in(root, entry)
     assert publish_here(root, entry)["files"], "as it was judged it is published"
     shutil.rmtree(root / "published")
-    (root / subject.receipt).unlink()
+    (root / artifacts.receipt_file(subject.name)).unlink()
     name = {
         "weights": subject.model / "model.safetensors",
         "config": subject.model / "config.json",
@@ -87,9 +87,9 @@ def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str],
         "metrics": subject.metrics,
         "training": artifacts.METRICS / f"{subject.trainings[-1]}.json",
         "references": subject.references[0],
-        "released": Path(artifacts.released_scores(entry), subject.released, "scores.json"),
-        "page": subject.page,
-        "mistakes": subject.mistakes,
+        "released": Path(artifacts.released_scores(entry), subject.entry.params.released_below, "scores.json"),
+        "page": artifacts.evaluation_page(subject.name),
+        "mistakes": artifacts.mistakes_file(subject.name),
     }[part]
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str],
         stream.write(b" " if before else b"{}")
     if before:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    evaluated = Path("released", subject.released, "scores.json") if part == "released" else name
+    evaluated = Path("released", subject.entry.params.released_below, "scores.json") if part == "released" else name
     require_refused(root, entry, re.escape(str(evaluated)))
 
 
