@@ -3,9 +3,6 @@
 Legend: N examples, R resamples.
 """
 
-import functools
-from collections.abc import Callable
-
 import numpy as np
 
 from tasks.downstream.scoring.metrics import Array, Metric
@@ -14,9 +11,19 @@ VALUE, PREDICTION = range(2)
 """Columns of the outcomes."""
 
 
-def correlation(name: str) -> Metric:
-    """Return one of CORRELATIONS as a metric; it is 0 if a constant prediction leaves it undefined."""
-    return Metric(name, name, PERCENT[name], extremes=find_value_extremes, correlate=CORRELATIONS[name])
+def correlation(name: str, title: str = "", called: str = "", split: str = "dev") -> Metric:
+    """Return one of CORRELATIONS as a metric; it is 0 if a constant prediction leaves it undefined.
+
+    Args:
+        title: name for users; empty: that of the metric.
+        called: key in the metrics file, if it differs.
+    """
+    correlate, called = CORRELATIONS[name], called or name
+
+    def weighted(outcomes: Array, weights: Array) -> Array:
+        return 100 * correlate(outcomes, weights)[0]
+
+    return Metric(called, title or called, weighted, split, find_value_extremes, correlate=correlate)
 
 
 def find_value_extremes(outcomes: Array) -> tuple[Array, Array]:
@@ -69,13 +76,3 @@ def divide(above: Array, below: Array) -> Array:
 
 CORRELATIONS = {"pearson": _pearson, "spearman": _spearman}
 """Correlation -> function of outcomes and weights, see `Metric.correlate`."""
-
-
-def _percent_of(correlate: Callable[[Array, Array], tuple[Array, Array]], outcomes: Array, weights: Array) -> Array:
-    return 100 * correlate(outcomes, weights)[0]
-
-
-PERCENT: dict[str, Callable[[Array, Array], Array]] = {
-    name: functools.partial(_percent_of, one) for name, one in CORRELATIONS.items()
-}
-"""Correlation -> function of outcomes and weights, in percent."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tasks.downstream.scoring.correlations import CORRELATIONS, PERCENT, PREDICTION, divide, find_value_extremes
+from tasks.downstream.scoring.correlations import CORRELATIONS, PREDICTION, correlation, divide
 from tasks.downstream.scoring.metrics import Array, Metric
 
 LABEL = 0
@@ -16,17 +16,19 @@ LABEL = 0
 
 
 def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") -> Metric:
-    """Return one of the metrics in `WEIGHTED`; it is 0 if a constant prediction leaves it undefined.
+    """Return one of the metrics in `WEIGHTED`, or a correlation; it is 0 if a constant prediction leaves it undefined.
 
     Args:
         title: name for users; empty: derived from the name.
         called: key in the metrics file, if it differs.
     """
     called = called or name
+    title = title or called.replace("_", " ")
+    if name in CORRELATIONS:
+        return correlation(name, title, called, split)
     extremes = functools.partial(find_extremes, name)
     right = is_right if name == "accuracy" else None
-    title = title or called.replace("_", " ")
-    return Metric(called, title, WEIGHTED[name], split, extremes, right, CORRELATIONS.get(name))
+    return Metric(called, title, WEIGHTED[name], split, extremes, right)
 
 
 def count_class(outcomes: Array, number: float) -> tuple[Array, Array, Array]:
@@ -41,10 +43,8 @@ def is_right(outcomes: Array) -> Array:
 
 
 def find_extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Array, Array]:
-    """Return the worst and the best example: for values, the largest one with the smallest and with the largest
-    prediction; for classes, one of the rarest class (`number` for F1) predicted as another class and as itself."""
-    if metric in CORRELATIONS:
-        return find_value_extremes(outcomes)
+    """Return the worst and the best example: of the rarest class (`number` for F1) predicted as another one and as
+    itself."""
     labels = outcomes[:, LABEL]
     values, counts = np.unique(labels, return_counts=True)
     if metric == "matthews_correlation":  # either class may be absent
@@ -91,6 +91,5 @@ WEIGHTED: dict[str, Callable[[Array, Array], Array]] = {
     "f1": _f1,
     "macro_f1": _macro_f1,
     "matthews_correlation": _matthews,
-    **PERCENT,
 }
 """Metric -> function of outcomes and weights."""

@@ -6,7 +6,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from tasks.downstream.scoring.metrics import make_interval
-from tasks.downstream.texts.metrics import WEIGHTED, metric
+from tasks.downstream.texts.metrics import metric
 from tasks.downstream.texts.task_table import TASKS
 from tests.tasks.downstream.entries import dev_set, task_with
 
@@ -52,7 +52,7 @@ def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
     weights = generator.integers(0, 4, size=(3, 60))
     for name in task.task.metrics:
         again = [100 * LIBRARY[name](truth.repeat(row), guesses.repeat(row)) for row in weights]
-        assert WEIGHTED[name](outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
+        assert metric(name).weighted(outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
     outcomes = dict.fromkeys(task.entry.development, outcomes_of(truth, guesses))
     exact = task.metrics.compute(outcomes)
     [found] = task.metrics.resample([outcomes])
