@@ -56,8 +56,8 @@ JUDGED, CODE = "judged", "code"
 class Evidence:
     """Evidence for a decision."""
 
-    scores: Mapping[str, float]
-    """Every metric, percent."""
+    own: ScoreEvidence
+    """Scores of the model, and their differences from baseline and released model."""
     examples: int
     answered: int
     """Number of examples with a prediction."""
@@ -67,12 +67,6 @@ class Evidence:
     """Data set -> valid; None: no readable verdict."""
     trainings: Mapping[str, Mapping[str, Any] | None]
     """Training -> its metrics; None: not readable."""
-    over_baseline: ConfidenceInterval | None = None
-    """Gain of the leading metric over the baseline, in points; None: not checked."""
-    baseline: str = ""
-    """Name of the baseline."""
-    released: ReleasedComparison | None = None
-    """None before the first release."""
     teacher: ReleasedComparison | None = None
     """None without gate.max_teacher_drop."""
     recipe: RecipeScores | None = None
@@ -129,17 +123,20 @@ def gather_evidence(
     taught = None
     if subject.teacher is not None and task.entry.params.gate.max_teacher_drop is not None:
         taught = read_outcomes(task, examples, root / subject.teacher / SCORES)
-    answers = mark_unanswered(outcomes, predictions)
+    answers, count = mark_unanswered(outcomes, predictions), sum(map(len, outcomes.values()))
     return Evidence(
-        scores={name: round(value, 4) for name, value in task.metrics.compute(outcomes).items()},
-        examples=sum(map(len, outcomes.values())),
+        own=ScoreEvidence(
+            {name: round(value, 4) for name, value in task.metrics.compute(outcomes).items()},
+            _over_baseline(task, outcomes, baseline),
+            None if theirs is None else ReleasedComparison(*paired_differences(task, answers, theirs)),
+            f"{count} {task.record}s",
+            baseline.name if baseline else "",
+        ),
+        examples=count,
         answered=sum(one is not None for split in predictions.values() for one in split),
         scores_belong=belong,
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
         trainings={name: find_object(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
-        over_baseline=_over_baseline(task, outcomes, baseline),
-        baseline=baseline.name if baseline else "",
-        released=None if theirs is None else ReleasedComparison(*paired_differences(task, answers, theirs)),
         teacher=None if taught is None else compare_teacher(task, answers, taught),
         recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
         exports=gather_exports(task, subject, examples, outcomes, hashes, root),
@@ -279,11 +276,8 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
     - With other seeds of the recipe, the recipe is also checked, see `check_recipe`. This can add reasons against a
       release but never remove one, because this one model is published.
     """
-    compared = evidence.released
-    scored_on = f"{evidence.examples} {task.record}s"
-    own = ScoreEvidence(evidence.scores, evidence.over_baseline, compared, scored_on, evidence.baseline)
-    found = check_scores(task, own)
-    if compared is not None and not compared.common:
+    found = check_scores(task, evidence.own)
+    if evidence.own.released is not None and not evidence.own.released.common:
         found.append(_nothing_in_common(task))
     if evidence.teacher is not None:
         found.append(check_teacher(task, evidence.teacher))
@@ -303,7 +297,7 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
         **({} if evidence.recipe is None else recipe_record(task, evidence.recipe)),
         **({} if note is None else {WITHOUT_FLOOR: note}),
         **({EXPORTS: exports} if exports else {}),
-        "metrics": {name: value if math.isfinite(value) else None for name, value in evidence.scores.items()},
+        "metrics": {name: value if math.isfinite(value) else None for name, value in evidence.own.values.items()},
     }
 
 
@@ -411,10 +405,10 @@ def find_advice(
         type(finetune).model_fields["learning_rate"].default,
         held_out,
         task.count_classes(examples, task.read_predictions(root / subject.predictions, examples), root),
-        evidence.scores[task.limits[0].metric],
+        evidence.own.values[task.limits[0].metric],
     )
     cut = [note for note in read_notes(root / artifacts.validation_report(task.entry.verdict("rows"))) if CUT in note]
-    found = advise(facts, failed, evidence.over_baseline, evidence.examples, task.record, cut)
+    found = advise(facts, failed, evidence.own.over_baseline, evidence.examples, task.record, cut)
     keys = ("finetune.learning_rate", "finetune.epochs", *(f"data.{name}" for name in params.data.model_dump()))
     names = {key: task.entry.key(*key.split(".")) for key in keys}
     return [one._replace(set={names[key]: value for key, value in one.set.items() if key in names}) for one in found]

@@ -29,13 +29,12 @@ LIMITS = SquadGateParams(
 VERDICTS = ("corpus", "phase1", "phase2", "squad", "squad-rows")
 TRAININGS = ("pretrain-phase1", "pretrain-phase2", "squad-finetune")
 GOOD = Evidence(
-    scores={"exact_match": 91.0, "f1": 93.5},
+    own=ScoreEvidence({"exact_match": 91.0, "f1": 93.5}, None, None, "3 questions"),
     examples=3,
     answered=3,
     scores_belong=True,
     verdicts=dict.fromkeys(VERDICTS, True),
     trainings=dict.fromkeys(TRAININGS, {"final_loss": 0.5, "steps": 100}),
-    released=None,
 )
 
 
@@ -48,9 +47,10 @@ def decide(found: Evidence, limits: SquadGateParams) -> dict[str, Any]:
 
 
 def evidence(**changes: Any) -> Evidence:
-    """What is in `scores` may be stated by itself."""
-    scores = {name: changes.pop(name, value) for name, value in GOOD.scores.items()}
-    return dataclasses.replace(GOOD, scores=scores, **changes)
+    """Scores, and what they are compared with, may be stated by themselves."""
+    values = {name: changes.pop(name, value) for name, value in GOOD.own.values.items()}
+    compared = {name: changes.pop(name) for name in ("over_baseline", "baseline", "released") if name in changes}
+    return dataclasses.replace(GOOD, own=dataclasses.replace(GOOD.own, values=values, **compared), **changes)
 
 
 def compared_with(
