@@ -189,9 +189,8 @@ def score_logits(
     outcomes: dict[str, Array] = {}
     slices: list[Slice] = []
     for split in entry.development if development is None else development:
-        examples[split] = here = task.read_examples(entry.examples_file(split, root))
-        logits_file, rows = root / artifacts.logits_file(entry.name, split), entry.rows_folder(split, root)
-        logits = task.read_logits(here, rows, logits_file)
+        here, logits = task.read_split(split, root)
+        examples[split] = here
         answers[split] = task.answer(here, logits)
         predictions[split] = task.predictions(answers[split])
         outcomes[split] = task.outcomes(here, predictions[split])

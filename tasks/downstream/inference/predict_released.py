@@ -111,9 +111,7 @@ def predict_with(
         for split, file in files.items():
             link_or_copy(file, own.examples_file(split))
             run_inference(kind_of(own).encoder(own), model, split, how)
-            examples = scores.read_examples(own.examples_file(split))
-            logits = scores.read_logits(examples, own.rows_folder(split), artifacts.logits_file(own.name, split))
-            found[split] = scores.predictions(scores.answer(examples, logits))
+            found[split] = scores.predictions(scores.answer(*scores.read_split(split)))
     return found
 
 

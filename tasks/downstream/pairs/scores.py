@@ -84,11 +84,9 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers]):
         """Read the answers of the model before training, if the stage predict wrote its embeddings."""
         found = dict[str, Sequence[Answer]]()
         for split in self.entry.development:
-            path = root / artifacts.logits_file(self.entry.name, f"before-{split}")
-            if path.is_file():
-                examples = self.read_examples(self.entry.examples_file(split, root))
-                logits = self.read_logits(examples, self.entry.rows_folder(split, root), path)
-                found[split] = self.predictions(self.answer(examples, logits))
+            before = f"before-{split}"
+            if (root / artifacts.logits_file(self.entry.name, before)).is_file():
+                found[split] = self.predictions(self.answer(*self.read_split(split, root, before)))
         return replace(self, before=found or None)
 
     def know_labels(self, root: Path) -> Self:

@@ -14,6 +14,7 @@ import numpy as np
 from ipu_model.core.files import read_json
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.params.entries import Entry
+from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
 E = TypeVar("E")
@@ -120,6 +121,13 @@ class Scores(ABC, Generic[E, L, A]):
         Raises:
             InputError: a file is missing, damaged, or of other examples.
         """
+
+    def read_split(self, split: str, root: Path = Path(), predicted: str = "") -> tuple[E, L]:
+        """Read a development set of the checkout `root` and its logits, or those that `predicted` names; raises the
+        errors of `read_examples` and `read_logits`."""
+        examples = self.read_examples(self.entry.examples_file(split, root))
+        logits = root / artifacts.logits_file(self.entry.name, predicted or split)
+        return examples, self.read_logits(examples, self.entry.rows_folder(split, root), logits)
 
     @abstractmethod
     def flat_logits(self, logits: L) -> tuple[Array, np.ndarray]:

@@ -33,7 +33,6 @@ from tasks.params.entries import Entry
 from tasks.params.schema import validate_section
 from tasks.params.sections import RuntimeSpec
 from tasks.rows.row_files import concatenate_ranges
-from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import find_word_numbers, load_tokenizer
 
@@ -153,9 +152,8 @@ def _predict(
     with scratch_checkout(entry, model):
         write_questions([SquadQuestion("question", "", context, question, ())], entry.examples_file(split))
         run_inference(kind.encoder(entry), model, split, InferenceOptions(place, ROWS_AT_ONCE, lambda _: None))
-        scores = kind.inference(entry).scores
-        asked, logits = scores.read_examples(entry.examples_file(split)), artifacts.logits_file(NAME, split)
-        return scores.read_logits(asked, entry.rows_folder(split), logits).read()
+        _, logits = kind.inference(entry).scores.read_split(split)
+        return logits.read()
 
 
 def answer_record(answers: list[Answer]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 Legend: N examples, C classes or labels that the model knows, L all of them, also those that only dev has.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,8 +26,8 @@ NO_ANSWER = -1
 
 
 @dataclass(frozen=True)
-class AnswerForm(ABC):
-    """Form of the answers of a task; predictions are plain values, as in predictions.json."""
+class AnswerForm:
+    """Form of the answers of a task, here values; predictions are plain values, as in predictions.json."""
 
     task: TextTask
     decision: ClassificationEvaluateParams
@@ -43,9 +42,9 @@ class AnswerForm(ABC):
         """Return probabilities [N, C], or the values [N, 1]."""
         return logits
 
-    @abstractmethod
     def decide(self, shares: Array) -> list[Any]:
-        """Return the predictions that probabilities or values decide."""
+        """Return the predictions that probabilities or values decide; values are clipped to the range of the task."""
+        return [round(x, 6) for x in np.clip(shares[:, 0], *self.task.answers).tolist()]
 
     def confidences(self, logits: Array, temperature: float = 1.0) -> Array:
         """Return the probability of each prediction, [N], if logits are divided by a temperature; the prediction stays
@@ -115,13 +114,6 @@ class AnswerForm(ABC):
     def choose_thresholds(self, logits: Array, labels: Array) -> Sequence[ChosenThreshold]:
         """Return the thresholds that held-out examples choose."""
         raise NotImplementedError("values have no thresholds")
-
-
-class ValueAnswers(AnswerForm):
-    """Values, clipped to the range of the task."""
-
-    def decide(self, shares: Array) -> list[Any]:
-        return [round(x, 6) for x in np.clip(shares[:, 0], *self.task.answers).tolist()]
 
 
 class ClassAnswers(AnswerForm):
@@ -301,5 +293,5 @@ class LabelAnswers(AnswerForm):
 def make_form(task: TextTask, decision: ClassificationEvaluateParams) -> AnswerForm:
     """Return the form of the answers of a task."""
     if task.is_regression:
-        return ValueAnswers(task, decision)
+        return AnswerForm(task, decision)
     return LabelAnswers(task, decision) if task.is_multilabel else ClassAnswers(task, decision)
