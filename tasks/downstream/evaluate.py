@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -95,7 +94,7 @@ def evaluate(
 
 def compare_with_entry(
     task: Scores[E, L, A], found: EvaluationView[E, A], other: str, root: Path
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Compare an evaluation with that of the entry `other`, which has the same examples.
 
     Returns:
@@ -185,7 +184,7 @@ def score_logits(
     task, entry = page.scores, page.scores.entry
     examples: dict[str, E] = {}
     answers: dict[str, A] = {}
-    predictions: dict[str, Sequence[Any]] = {}
+    predictions: dict[str, Sequence[object]] = {}
     outcomes: dict[str, Array] = {}
     slices: list[Slice] = []
     for split in entry.development if development is None else development:
@@ -238,7 +237,7 @@ def judge_confidences(
     return calibrate(confidences, right), risk_coverage(-confidences(1.0), right)
 
 
-def format_scores(task: AnyScores, found: Mapping[str, Any], baseline: str, split: str = "") -> list[str]:
+def format_scores(task: AnyScores, found: Mapping[str, object], baseline: str, split: str = "") -> list[str]:
     """Return a line for each official metric of all development sets, or of one, and for the baseline."""
     titles = (task.metrics.for_split(split) if split else task.metrics).titles
     width = max(map(len, titles.values()))

@@ -26,7 +26,7 @@ class EvaluatedRun:
     """Scores of an entry in one run."""
 
     task: AnyScores
-    examples: Mapping[str, Any]
+    examples: Mapping[str, object]
     outcomes: Outcomes
     """Outcomes of the examples, NaN without a prediction."""
     figures: Mapping[str, float]
@@ -90,7 +90,9 @@ def compare_scores(first: EvaluatedRun, folder: Path) -> dict[str, Any]:
     return _against(first, theirs, None)
 
 
-def _against(first: EvaluatedRun, theirs: Mapping[str, Array], examples: int | None, cause: str = "") -> dict[str, Any]:
+def _against(
+    first: EvaluatedRun, theirs: Mapping[str, Array], examples: int | None, cause: str = ""
+) -> dict[str, object]:
     """Compare other outcomes with those of a run on their common examples.
 
     Args:

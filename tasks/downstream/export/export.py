@@ -91,11 +91,11 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
 
 
 def answer_examples(
-    task: AnyScores, examples: Mapping[str, Any], path: Path, scratch: Path, root: Path
-) -> tuple[dict[str, Sequence[Any]], float]:
+    task: AnyScores, examples: Mapping[str, object], path: Path, scratch: Path, root: Path
+) -> tuple[dict[str, Sequence[object]], float]:
     """Return the predictions of an exported file by development set, and the largest difference of its logits from
     those of the stage predict: NaN, and no predictions, if a logit is not finite."""
-    predictions, largest = dict[str, Sequence[Any]](), 0.0
+    predictions, largest = dict[str, Sequence[object]](), 0.0
     for split, some in examples.items():
         rows, output = task.entry.rows_folder(split, root), scratch / f"{path.stem}-{split}.arrow"
         answer_rows(path, rows, output)
@@ -110,7 +110,7 @@ def answer_examples(
     return predictions, largest
 
 
-def export_scores(task: AnyScores, baseline: Baseline | None, found: Outcomes, own: Outcomes) -> dict[str, Any]:
+def export_scores(task: AnyScores, baseline: Baseline | None, found: Outcomes, own: Outcomes) -> dict[str, object]:
     """Return every metric of an exported file with its interval, and its differences from the model's."""
     apart = task.metrics.differences(found, own, task.confidence)
     names = ("mean", "low", "high", "p_value")

@@ -38,7 +38,7 @@ def draw_sequences(vocabulary: int, longest: int, count: int) -> list[EncodedSeq
     return [EncodedSequence(number, ids, np.zeros_like(ids)) for number, ids in enumerate(inputs)]
 
 
-def record_entry(folder: Path, model: InferenceModel, trained: Mapping[str, Any]) -> None:
+def record_entry(folder: Path, model: InferenceModel, trained: Mapping[str, object]) -> None:
     """Write what a release states about using its model: rows, evaluation, and what held-out examples decided."""
     entry, recorded = infer_entry(model, run=trained), read_recorded(model.folder)
     others = EntryParams.model_fields.keys() - {"kind", *TAKEN}

@@ -156,7 +156,7 @@ def quantize(source: Path, target: Path) -> None:
         quantize_dynamic(str(source), str(partial), weight_type=QuantType.QUInt8)
 
 
-def write_formats(model: Any, formats: Sequence[str], folder: Path) -> dict[str, Path]:
+def write_formats(model: object, formats: Sequence[str], folder: Path) -> dict[str, Path]:
     """Write the files of these formats into a folder; return the file of each."""
     plain = folder / EXPORT_FILES["onnx"]
     write_onnx(model, plain)

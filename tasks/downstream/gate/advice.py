@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tasks.downstream.scoring.scores import ClassCounts
 from tasks.downstream.scoring.significance import ConfidenceInterval
@@ -34,7 +34,7 @@ class Advice(NamedTuple):
     """Sentence on what was measured and what to do, and the parameters of a run that does it."""
 
     text: str
-    set: Mapping[str, Any] = {}
+    set: Mapping[str, object] = {}
     """Parameter of the entry -> value."""
 
 

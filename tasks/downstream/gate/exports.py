@@ -92,7 +92,7 @@ def gather_exports(
     return found
 
 
-def _is_equal(stated: Any, value: float) -> bool:
+def _is_equal(stated: object, value: float) -> bool:
     return isinstance(stated, float | int) and (abs(stated - value) <= 1e-3 or math.isnan(value))
 
 

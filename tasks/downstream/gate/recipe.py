@@ -180,7 +180,7 @@ def check_teacher(task: AnyScores, teacher: ReleasedComparison) -> GateCheck:
     return GateCheck("teacher", difference.excludes_drop(most), found, required, reason, numbers)
 
 
-def _describe_difference(metric: str, difference: ConfidenceInterval, verdict: str) -> dict[str, Any]:
+def _describe_difference(metric: str, difference: ConfidenceInterval, verdict: str) -> dict[str, object]:
     figures = round_finite({"mean": difference.mean, "low": difference.low, "high": difference.high})
     return {"metric": metric, **figures, "verdict": verdict}
 
@@ -253,7 +253,7 @@ def read_seeds(task: AnyScores, examples: Mapping[str, Any], folder: Path, own: 
     return every
 
 
-def _read(task: AnyScores, examples: Mapping[str, Any], path: Path, seed: int) -> SeedModel:
+def _read(task: AnyScores, examples: Mapping[str, object], path: Path, seed: int) -> SeedModel:
     outcomes, stated = read_outcomes(task, examples, path), read_json(path)
     missing = sum(int(np.isnan(one).any(axis=1).sum()) for one in outcomes.values())
     if missing:
@@ -278,13 +278,13 @@ def _held_out(path: Path, figures: Any) -> tuple[str, float] | None:
         raise InputError(f"{path} has invalid held-out figures ({error})") from None
 
 
-def recipe_params(task: AnyScores) -> dict[str, Any]:
+def recipe_params(task: AnyScores) -> dict[str, object]:
     """Return the training parameters of an entry without the seed."""
     values = task.entry.params.finetune.model_dump(mode="json")
     return {name: value for name, value in values.items() if name != SEED}
 
 
-def _require_recipe(task: AnyScores, path: Path, stated: Any) -> None:
+def _require_recipe(task: AnyScores, path: Path, stated: object) -> None:
     if stated is None:
         return
     own = recipe_params(task)
@@ -395,7 +395,7 @@ def _check_selection(task: AnyScores, recipe: RecipeScores) -> GateCheck:
     return GateCheck("recipe_model", own >= scores[best], found, required, reason)
 
 
-def recipe_record(task: AnyScores, recipe: RecipeScores) -> dict[str, Any]:
+def recipe_record(task: AnyScores, recipe: RecipeScores) -> dict[str, object]:
     """Return the recipe for the verdict: `seeds`, each with its scores, and `recipe`, each metric over all seeds.
 
     The values are lists because `dvc metrics show` makes a column of every number in an object.

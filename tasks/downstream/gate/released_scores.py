@@ -21,7 +21,7 @@ SCORES, PREDICTIONS = "scores.json", "predictions.json"
 KEY = re.compile(r"[0-9a-f]{64}")
 
 
-def scores_json(task: AnyScores, examples: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]]) -> str:
+def scores_json(task: AnyScores, examples: Mapping[str, object], predictions: Mapping[str, Sequence[object]]) -> str:
     """Return scores.json of a release by development set, sorted by key to hide the order of the examples.
 
     Quantities known from the examples themselves are omitted.
@@ -36,7 +36,7 @@ def scores_json(task: AnyScores, examples: Mapping[str, Any], predictions: Mappi
     return f'{{"about": {json.dumps(about)}, "scores": {{\n{found}\n}}}}\n'
 
 
-def _by_line(scores: Mapping[str, Any]) -> str:
+def _by_line(scores: Mapping[str, object]) -> str:
     return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(scores[key])}" for key in sorted(scores)) + "\n}"
 
 

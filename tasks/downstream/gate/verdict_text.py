@@ -55,7 +55,7 @@ def _score(one: Mapping[str, Any]) -> str:
     return f"{one['title']} {mean} ({low} to {high})"
 
 
-def held_out_score(figures: Mapping[str, Any]) -> tuple[str, float]:
+def held_out_score(figures: Mapping[str, object]) -> tuple[str, float]:
     """Return the name and value of the figure that selects models; larger is better.
 
     Args:

@@ -143,7 +143,7 @@ def _answer_exported(path: Path, rows: Path, output: Path) -> JobResult:
     )
 
 
-def load_ipu_config(model: InferenceModel) -> dict[str, Any] | None:
+def load_ipu_config(model: InferenceModel) -> dict[str, object] | None:
     """Return the ipu_config.json of a model folder (Optimum Graphcore's format), or None to derive everything."""
     path = model.folder / IPU_CONFIG
     if not path.is_file():
@@ -180,7 +180,7 @@ def read_precision(model: Path) -> str | None:
     """
     released = find_object(model / PROVENANCE)
     if released is not None:
-        figures: Any = released.get("prediction")
+        figures: object = released.get("prediction")
     else:
         folder = model.resolve()
         figures = find_object(folder.parent.parent / artifacts.metrics_file(folder.name, "predict"))
@@ -223,7 +223,7 @@ class Inference(ABC, Generic[E, L, A]):
         """Possible columns of tables without labels."""
 
     @abstractmethod
-    def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
+    def make_record(self, texts: Sequence[str]) -> dict[str, object]:
         """Return the record of a table, by column, for an example of plain texts.
 
         Raises:
@@ -252,7 +252,7 @@ class Inference(ABC, Generic[E, L, A]):
         """Parquet schema of the examples, labels included."""
 
     @abstractmethod
-    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, object]]:
         """Yield the examples of a file with the columns of `examples_schema`, placeholder labels, and "id" if there is
         one.
 

@@ -295,11 +295,11 @@ def _format_line(task: AnyInference, record: Record) -> str:
     return f"{replace_hidden('   '.join([task.describe(record), *cut]))}\n"
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     return _json(value) if isinstance(value, list | dict) else value
 
 

@@ -8,7 +8,6 @@ tokenizer, rows and settings. A model that is already published is compared with
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ipu_model.core.files import link_or_copy, new_folder, read_json, sha256_of, write_json, write_text
 from tasks.downstream.gate.released_scores import SCORES, read_scores, scores_json
@@ -69,7 +68,7 @@ def choose_release(
     return (others[0] if others else None), itself
 
 
-def read_recorded_scores(task: AnyScores, examples: Mapping[str, Any], path: Path) -> str | None:
+def read_recorded_scores(task: AnyScores, examples: Mapping[str, object], path: Path) -> str | None:
     """Return scores.json of a release if it covers all these examples, else None."""
     try:
         scores = read_scores(task, path)
@@ -79,7 +78,7 @@ def read_recorded_scores(task: AnyScores, examples: Mapping[str, Any], path: Pat
     return path.read_text(encoding="utf-8") if whole else None
 
 
-def predict_dev_sets(entry: Entry, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[Any]]:
+def predict_dev_sets(entry: Entry, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[object]]:
     """Return the predictions of a released model for the development sets of an entry.
 
     Raises:
@@ -95,7 +94,7 @@ def predict_dev_sets(entry: Entry, folder: Path, device: DeviceParams, root: Pat
 
 def predict_with(
     entry: Entry, model: InferenceModel, own: Entry, device: DeviceParams, root: Path
-) -> dict[str, Sequence[Any]]:
+) -> dict[str, Sequence[object]]:
     """Return the predictions of a model, fine-tuned for the entry `own`, for the development sets of another entry.
 
     Raises:
@@ -106,7 +105,7 @@ def predict_with(
     scores = applied.scores
     files = {split: entry.examples_file(split, root).resolve() for split in entry.development}
     how = InferenceOptions(RuntimeSpec(device.runtime, device.precision), device.micro_batch_size, print)
-    found: dict[str, Sequence[Any]] = {}
+    found: dict[str, Sequence[object]] = {}
     with scratch_checkout(own, model):
         for split, file in files.items():
             link_or_copy(file, own.examples_file(split))

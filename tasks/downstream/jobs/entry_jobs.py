@@ -8,7 +8,6 @@ rows; predict computes the logits of the development sets, and of held-out examp
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from ipu_model.core.files import write_json
 from tasks.downstream.jobs.labels import labels_of, weigh_classes
@@ -204,7 +203,7 @@ def predict(entry: Entry, params: Params) -> str:
     return "\n".join(lines)
 
 
-def prediction_figures(result: JobResult) -> dict[str, Any]:
+def prediction_figures(result: JobResult) -> dict[str, object]:
     """Return the reproducible figures of a prediction."""
     return {
         "features": result.sequences,
@@ -214,7 +213,7 @@ def prediction_figures(result: JobResult) -> dict[str, Any]:
     }
 
 
-def prediction_measurements(result: JobResult) -> dict[str, Any]:
+def prediction_measurements(result: JobResult) -> dict[str, object]:
     """Return the measurements of a prediction, which vary between runs."""
     return {
         "predict_seconds": round(result.train_seconds, 2),

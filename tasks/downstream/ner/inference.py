@@ -52,7 +52,7 @@ class NerInference(Inference[NerDevSet, WordLogits, NerAnswers]):
     def layouts(self) -> Sequence[Columns]:
         return sentence_spec(self.data.columns, COLUMN, tagged=False).layouts
 
-    def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
+    def make_record(self, texts: Sequence[str]) -> dict[str, object]:
         return {self.data.columns.tokens or "tokens": WORDS.findall(only_text(texts))}
 
     def detect_lines(self, lines: Sequence[str]) -> str:
@@ -63,7 +63,7 @@ class NerInference(Inference[NerDevSet, WordLogits, NerAnswers]):
         widths = {*map(len, filled)}
         return "conll" if len(widths) == 1 and (widths == {1} or is_tagged or [] in rows[:-1]) else PLAIN
 
-    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, object]]:
         records = self._open(path, reading, tagged=False)
         for sentence in parse_sentences(records, self.data.tag_scheme, TagStatistics(), reading):
             yield {**sentence._asdict(), "document": 0}

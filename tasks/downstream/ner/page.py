@@ -175,7 +175,7 @@ def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) ->
     ]
 
 
-def _mistake(number: int, examples: NerDevSet, tags: Sequence[str]) -> dict[str, Any]:
+def _mistake(number: int, examples: NerDevSet, tags: Sequence[str]) -> dict[str, object]:
     words = examples.tokens[number]
     gold, found = find_entities(examples.tags[number]), find_entities(tags)
     differing = sorted(set(gold) ^ set(found), key=lambda one: (one.first, one.last, one.type))

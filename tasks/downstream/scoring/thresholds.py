@@ -171,7 +171,7 @@ def risk_coverage(odds: Sequence[float] | Array, right: Sequence[float] | Array,
     return RiskCoverage(tuple(zip(*(column.tolist() for column in columns), strict=True)), doubt)
 
 
-def read_recorded(folder: Path) -> Mapping[str, Any]:
+def read_recorded(folder: Path) -> Mapping[str, object]:
     """Return the settings that were recorded with a model, none if there are none.
 
     A release records them in podium.json, a checkout in metrics/NAME.json for models/NAME if its weights are the same;

@@ -156,7 +156,7 @@ def _predict(
         return logits.read()
 
 
-def answer_record(answers: list[Answer]) -> dict[str, Any]:
+def answer_record(answers: list[Answer]) -> dict[str, object]:
     """Return the best answer with the pipeline's keys (answer, score, start, end), and all answers in `answers`."""
     records = [{"answer": a.text, "score": round(a.score, 6), "start": a.start, "end": a.end} for a in answers]
     return {**records[0], "answers": records}

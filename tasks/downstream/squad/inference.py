@@ -52,7 +52,7 @@ class SquadInference(Inference[list[SquadQuestion], WindowFiles, list[list[Answe
     def layouts(self) -> Sequence[Columns]:
         return question_spec(self.data.columns, COLUMN, (ID, "context", "question")).layouts
 
-    def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
+    def make_record(self, texts: Sequence[str]) -> dict[str, object]:
         names = [self.layouts[0][part].names[0] for part in ("question", "context")]
         if len(texts) != len(names):
             raise ParamsError(
@@ -64,7 +64,7 @@ class SquadInference(Inference[list[SquadQuestion], WindowFiles, list[list[Answe
     def detect_lines(self, lines: Sequence[str]) -> str:
         return "jsonl"
 
-    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, object]]:
         spec = question_spec(self.data.columns, COLUMN, (ID, "context", "question"))
         rows, problems, _ = open_file(path, INPUT, spec, reading, table_form(self.data))
         for row in rows:
@@ -95,7 +95,7 @@ class SquadInference(Inference[list[SquadQuestion], WindowFiles, list[list[Answe
         return f"{' '.join(record['answer'].split()) or '(no answer)'} ({record['probability']:.1%})"
 
 
-def _record(answer: Answer) -> dict[str, Any]:
+def _record(answer: Answer) -> dict[str, object]:
     return {
         "answer": answer.text,
         "score": round(answer.score, 4),

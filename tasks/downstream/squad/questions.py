@@ -16,7 +16,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipu_model.core.files import parse_json
 from tasks.records.answer_places import (
@@ -132,15 +132,15 @@ def read_json_questions(
     return itertools.chain.from_iterable(_read_article(where, one, problems) for where, one in objects)
 
 
-def _read_article(at: str, article: Mapping[str, Any], problems: ProblemList) -> Iterator[TableRow]:
+def _read_article(at: str, article: Mapping[str, object], problems: ProblemList) -> Iterator[TableRow]:
     for paragraph, where in list_objects(article, "paragraphs", at, problems):
         for qa, place in list_objects(paragraph, "qas", where, problems):
             yield TableRow(place, {"title": article.get("title"), **paragraph, **qa})
 
 
 def list_objects(
-    parent: Mapping[str, Any], key: str, at: str, problems: ProblemList
-) -> Iterator[tuple[dict[str, Any], str]]:
+    parent: Mapping[str, object], key: str, at: str, problems: ProblemList
+) -> Iterator[tuple[dict[str, object], str]]:
     """Yield (object, its path) of the list `parent[key]`; add what is wrong to `problems`."""
     items = parent.get(key)
     if not isinstance(items, list):
@@ -154,7 +154,7 @@ def list_objects(
 
 
 def read_text(
-    parent: Mapping[str, Any], key: str, at: str, problems: ProblemList, *, filled: bool = False
+    parent: Mapping[str, object], key: str, at: str, problems: ProblemList, *, filled: bool = False
 ) -> str | None:
     """Return the text `parent[key]`, or None after adding a problem.
 
@@ -172,7 +172,7 @@ def read_text(
 
 
 def read_id(
-    parent: Mapping[str, Any], at: str, problems: ProblemList, reading: Interpretation, *, filled: bool = False
+    parent: Mapping[str, object], at: str, problems: ProblemList, reading: Interpretation, *, filled: bool = False
 ) -> str | None:
     """Return the id `parent["id"]`, integers as text, or None after adding a problem."""
     if type(parent.get("id")) is int:
@@ -342,7 +342,7 @@ class _QuestionParser:
             f"{keys[2]}"
         )
 
-    def _answers(self, row: TableRow) -> Any:
+    def _answers(self, row: TableRow) -> object:
         """Return a list of {text, answer_start} from one cell; its items are checked later."""
         value, at, form = row.values.get(ANSWERS), row.where, ""
         if isinstance(value, str) and value.strip():
@@ -359,7 +359,7 @@ class _QuestionParser:
         self.form = f"answers in {row.names[ANSWERS]!r} are {shape}{form}"
         return self._pair(value.get("text"), value.get(START), at) if isinstance(value, Mapping) else value
 
-    def _flat_answers(self, values: Mapping[str, Any], at: str) -> Any:
+    def _flat_answers(self, values: Mapping[str, object], at: str) -> object:
         text, start = values.get(TEXT), values.get(START)
         if text is None or text == "":
             if _as_integer(start) not in (None, "", -1):
@@ -367,7 +367,7 @@ class _QuestionParser:
             return []
         return self._pair(text, start, at)
 
-    def _pair(self, text: Any, start: Any, at: str) -> Any:
+    def _pair(self, text: object, start: object, at: str) -> object:
         if not isinstance(text, list) and not isinstance(start, list):
             text, start = [text], [start]
         if not (isinstance(text, list) and isinstance(start, list) and len(text) == len(start)):
@@ -376,7 +376,7 @@ class _QuestionParser:
             return []
         return [{"text": one, START: place} for one, place in zip(text, start, strict=True)]
 
-    def _references(self, values: Mapping[str, Any], at: str, *, strict: bool) -> tuple[ReferenceAnswer, ...]:
+    def _references(self, values: Mapping[str, object], at: str, *, strict: bool) -> tuple[ReferenceAnswer, ...]:
         """Return the answers; add what is wrong with them to the problems."""
         stated = values.get(IMPOSSIBLE)
         word = str(stated).strip().lower()
@@ -400,7 +400,7 @@ class _QuestionParser:
         return tuple(answers)
 
 
-def _as_integer(value: Any) -> Any:
+def _as_integer(value: object) -> object:
     """Return a whole number in any notation, also as text, as an integer; another value as it is."""
     number = parse_number(value) if isinstance(value, str) else value
     return int(number) if isinstance(number, float) and number.is_integer() else value

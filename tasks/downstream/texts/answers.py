@@ -107,7 +107,7 @@ class AnswerForm:
         titles = {} if self.task.name else TITLES
         return tuple(metric(one, title=titles.get(one, ""), called=name, split=split) for one, name in names.items())
 
-    def constants(self, labels: Array, classes: int) -> list[Any]:
+    def constants(self, labels: Array, classes: int) -> list[object]:
         """Return the constant predictions of which the best is the baseline."""
         return [0.0]
 
@@ -170,7 +170,7 @@ class ClassAnswers(AnswerForm):
             ratio_metric("answered_accuracy", "accuracy of answers", is_right, answered, empty=0.0, extremes=extremes),
         )
 
-    def constants(self, labels: Array, classes: int) -> list[Any]:
+    def constants(self, labels: Array, classes: int) -> list[object]:
         return list(range(classes))
 
     def choose_thresholds(self, logits: Array, labels: Array) -> Sequence[ChosenThreshold]:
@@ -274,7 +274,7 @@ class LabelAnswers(AnswerForm):
         )
         return f1, macro_f1, *others, *macros, exact
 
-    def constants(self, labels: Array, classes: int) -> list[Any]:
+    def constants(self, labels: Array, classes: int) -> list[object]:
         """Return the most frequent labels, as many as give the best micro F1."""
         counts = labels[:, :classes].sum(axis=0)
         order, sizes = np.argsort(-counts, kind="stable"), np.arange(1, classes + 1)

@@ -45,7 +45,7 @@ class TextsInference(Inference[TextsDevSet, Array, TextsAnswers]):
     def plain_hint(self) -> str:
         return "" if len(self.task.columns) > 1 else PLAIN_HINT
 
-    def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
+    def make_record(self, texts: Sequence[str]) -> dict[str, object]:
         counts = []
         for columns in self.layouts:
             names = [columns[part].names[0] for part in TEXT_PARTS if part in columns]
@@ -63,7 +63,7 @@ class TextsInference(Inference[TextsDevSet, Array, TextsAnswers]):
     def examples_schema(self) -> pa.Schema:
         return make_schema(self.task) if self.task.labels else add_labels(make_schema(self.task), self.model_classes)
 
-    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, object]]:
         for one in self._read_file(path, reading, labelled=False):
             yield {**one._asdict(), **({"label": []} if self.task.is_multilabel else {})}
 
