@@ -21,20 +21,15 @@ from tasks.validation.checks import DataSet
 from tasks.validation.row_checks import ExampleFilter, RowData, RowSource, SourceExamples
 from tasks.validation.validate import validate_new_data
 
-MakeRowData = Callable[[RowSource], RowData]
-"""Returns the data set of the rows in one folder."""
-
-
-def validate_rows(encoder: Encoder, make: MakeRowData, folder: Path, params: Params) -> str:
-    """Validate new rows of all splits in `folder`; see `validate_new_data`."""
-    name = encoder.entry.verdict("rows")
-    return validate_new_data(name, lambda: row_data_sets(encoder, make, params, folder))
-
 
 def row_data_sets(
-    encoder: Encoder, make: MakeRowData, params: Params, folder: Path, root: Path = Path()
+    encoder: Encoder, make: Callable[[RowSource], RowData], params: Params, folder: Path, root: Path = Path()
 ) -> list[DataSet]:
-    """Return the data sets of the rows of all splits in `folder`, including held-out ones."""
+    """Return the data sets of the rows of all splits in `folder`, including held-out ones.
+
+    Args:
+        make: returns that of the rows in one folder.
+    """
     found: list[DataSet] = []
     for split in encoder.entry.splits:
         rows = folder / split
@@ -94,7 +89,8 @@ def main() -> None:
     with new_folder(artifacts.rows_folder(entry.name)) as folder:
         for split in entry.splits:
             print(format_summary(entry, split, write_rows(encoder, split, folder=folder / split)))
-        print(validate_rows(encoder, kind.row_data, folder, params))
+        said = validate_new_data(entry.verdict("rows"), lambda: row_data_sets(encoder, kind.row_data, params, folder))
+        print(said)
 
 
 if __name__ == "__main__":

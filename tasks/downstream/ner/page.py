@@ -21,14 +21,13 @@ from tasks.downstream.ner.scores import (
 )
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
 from tasks.downstream.scoring.page_parts import count_confusions, sample_cells
-from tasks.downstream.scoring.report import EvaluationView, Report, page_values
+from tasks.downstream.scoring.report import WORST, EvaluationView, Report, page_values
 from tasks.pages.render import render_html
 from tasks.params.entries import TRAIN
 from tasks.records.tags import OUTSIDE, Entity, find_entities, split_tag
 
 TYPE = "type"
 PROBABILITY = "The probability of a predicted entity is the mean of those of its words, as in podium predict."
-WORST = 25
 SHOWN_TYPES = 20
 """With more types, there is no confusion matrix."""
 AROUND = 25

@@ -11,10 +11,9 @@ from ipu_model.core.files import format_json
 from tasks.downstream.pairs.params import BEFORE
 from tasks.downstream.pairs.scores import PairsAnswers, PairsDevSet, PairsScores
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by
-from tasks.downstream.scoring.report import EvaluationView, Report, page_values
+from tasks.downstream.scoring.report import WORST, EvaluationView, Report, page_values
 from tasks.pages.render import render_html
 
-WORST = 25
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (100, "21-100 words"))
 PairsView = EvaluationView[PairsDevSet, PairsAnswers]
 

@@ -16,6 +16,9 @@ from tasks.downstream.scoring.scores import A, E, L, Scores
 from tasks.downstream.scoring.thresholds import RiskCoverage
 from tasks.stage import artifacts
 
+WORST = 25
+"""Mistakes on a page; mistakes.csv has all."""
+
 
 @dataclass(frozen=True)
 class EvaluationView(Generic[E, A]):

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by
 from tasks.downstream.scoring.page_parts import count_confusions, plot_risk_coverage, sample_cells
-from tasks.downstream.scoring.report import EvaluationView, Report, page_values
+from tasks.downstream.scoring.report import WORST, EvaluationView, Report, page_values
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, odds_and_spans
 from tasks.downstream.squad.questions import SquadQuestion
@@ -20,7 +20,6 @@ from tasks.downstream.squad.scores import EXACT, OVERALL, OVERLAP, TITLE, SquadS
 from tasks.pages.markup import csv_text
 from tasks.pages.render import render_html
 
-SHOWN_MISTAKES = 25
 SHOWN_CANDIDATES = 3
 AROUND = 110
 """Characters of context shown on either side of a marked answer."""
@@ -104,7 +103,7 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
             answered=count_confusions(_KINDS, *withheld),
             cells=sample_cells(withheld, lambda one: (questions[one].id, questions[one].question)),
             mistakes=worst_mistakes(questions, found.answers[split], exact, overlap),
-            shown=SHOWN_MISTAKES,
+            shown=WORST,
             shown_candidates=SHOWN_CANDIDATES,
             excerpt=lambda mistake: excerpt(mistake["question"], mistake["prediction"]),
         )

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.downstream.scoring import page_parts
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
-from tasks.downstream.scoring.report import EvaluationView, Report, page_values
+from tasks.downstream.scoring.report import WORST, EvaluationView, Report, page_values
 from tasks.downstream.texts.metrics import LABEL, PREDICTION
 from tasks.downstream.texts.schemas import join_texts
 from tasks.downstream.texts.scores import (
@@ -27,7 +27,6 @@ from tasks.pages.markup import csv_text
 from tasks.pages.plots import Plot
 from tasks.pages.render import render_html
 
-WORST = 25
 OPTIONAL = ("text_pair", "probability", "margin")
 """Columns of mistakes.csv that some tasks lack."""
 SHOWN_CLASSES = 20
