@@ -98,6 +98,8 @@ class Encoder(ABC):
     """Number of examples packed together. Not a parameter, because another size gives other rows."""
     columns: ClassVar[tuple[str, ...]]
     """Columns of the examples that are read."""
+    hashed: ClassVar[tuple[str, ...]] = ()
+    """Columns of the text that decides whether an example is held out."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -110,13 +112,32 @@ class Encoder(ABC):
         no such file is needed."""
         return None
 
-    @abstractmethod
+    def hashed_texts(self, examples: pa.RecordBatch) -> Iterable[str]:
+        """Return the text of each example whose hash decides its side, from the columns `hashed`."""
+        [column] = self.hashed
+        texts: list[str] = examples.column(column).to_pylist()
+        return texts
+
     def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition the training examples in the file `source`, holding out about `fraction` of them.
+
+        By default hashes of their texts decide, so that equal texts are on the same side.
 
         Raises:
             InputError: one side would be empty.
         """
+
+        def held_out(batch: pa.RecordBatch) -> pa.Array:
+            return pa.array([is_held_out(text, fraction, seed=0) for text in self.hashed_texts(batch)], pa.bool_())
+
+        entry = self.entry
+        batches = read_batches(source, self.hashed, READ_AT_ONCE, entry.stage("examples"))
+        if {one for batch in batches for one in held_out(batch).to_pylist()} != {True, False}:
+            raise InputError(
+                f"{entry.key('rows', 'held_out_fraction')}={fraction:g} leaves no {entry.record} of {source} on one "
+                f"side. Use more {entry.record}s or another fraction"
+            )
+        return HeldOutPartition(self.hashed[0], held_out)
 
     @abstractmethod
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
@@ -129,35 +150,6 @@ class Encoder(ABC):
     @abstractmethod
     def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         """Return the label columns of the rows."""
-
-
-def hold_out_by_hash(
-    entry: Entry,
-    source: Path,
-    fraction: float,
-    columns: tuple[str, ...],
-    read_texts: Callable[[pa.RecordBatch], Iterable[str]],
-) -> HeldOutPartition:
-    """Partition by hashes of texts, so that equal texts are on the same side; see `Encoder.hold_out`.
-
-    Args:
-        read_texts: returns the text of each example of a batch with these columns.
-    """
-
-    def held_out(batch: pa.RecordBatch) -> pa.Array:
-        return pa.array([is_held_out(text, fraction, seed=0) for text in read_texts(batch)], pa.bool_())
-
-    sides = {
-        one
-        for batch in read_batches(source, columns, READ_AT_ONCE, entry.stage("examples"))
-        for one in held_out(batch).to_pylist()
-    }
-    if sides != {True, False}:
-        raise InputError(
-            f"{entry.key('rows', 'held_out_fraction')}={fraction:g} leaves no {entry.record} of {source} on one side. "
-            f"Use more {entry.record}s or another fraction"
-        )
-    return HeldOutPartition(columns[0], held_out)
 
 
 @dataclass(frozen=True)

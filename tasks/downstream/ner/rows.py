@@ -9,9 +9,8 @@ Legend: W words of all sentences, F windows, T their tokens. A piece is a token 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +18,7 @@ import pyarrow as pa
 
 from tasks.downstream.ner.params import NerRowsParams
 from tasks.downstream.ner.schemas import FEATURES_SCHEMA
-from tasks.downstream.packed_rows import EncodedSequences, Encoder, HeldOutPartition, hold_out_by_hash, make_lists
+from tasks.downstream.packed_rows import EncodedSequences, Encoder, make_lists
 from tasks.params.entries import TRAIN
 from tasks.records.labels import add_labels, read_example_labels
 from tasks.rows.row_files import IGNORED, RowLayout, concatenate_ranges
@@ -152,6 +151,7 @@ class NerEncoder(Encoder):
 
     chunk = 16384
     columns = ("tokens", "tags")
+    hashed = ("tokens",)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -161,11 +161,8 @@ class NerEncoder(Encoder):
     def features(self) -> pa.Schema:
         return add_labels(FEATURES_SCHEMA, self.labels)
 
-    def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
-        """Partition by hashes of the words."""
-        return hold_out_by_hash(
-            self.entry, source, fraction, ("tokens",), lambda batch: map("\n".join, batch.column("tokens").to_pylist())
-        )
+    def hashed_texts(self, examples: pa.RecordBatch) -> Iterable[str]:
+        return map("\n".join, examples.column("tokens").to_pylist())
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         """Return the sequences; rows for prediction are also labelled, except for types not in train."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.packed_rows import EncodedSequences, Encoder, HeldOutPartition, hold_out_by_hash
+from tasks.downstream.packed_rows import EncodedSequences, Encoder
 from tasks.downstream.pairs.schemas import SCORE, TEXTS, present_texts
 from tasks.rows.row_files import ABSENT, IGNORED, RowLayout
 from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
@@ -22,12 +21,7 @@ class PairsEncoder(Encoder):
 
     chunk = 8192
     columns = (*TEXTS, SCORE)
-
-    def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
-        """Partition by hashes of the positives, so that a passage is on one side."""
-        return hold_out_by_hash(
-            self.entry, source, fraction, ("positive",), lambda batch: batch.column("positive").to_pylist()
-        )
+    hashed = ("positive",)  # a passage is on one side
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         columns = [examples.column(name).to_pylist() for name in present_texts(examples)]

@@ -7,13 +7,12 @@ end of the longer text first, as by `longest_first` of Hugging Face's tokenizers
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.packed_rows import EncodedSequences, Encoder, HeldOutPartition, hold_out_by_hash
+from tasks.downstream.packed_rows import EncodedSequences, Encoder
 from tasks.downstream.texts.schemas import join_texts, make_flags
 from tasks.records.labels import add_labels, read_parquet_labels
 from tasks.rows.row_files import IGNORED, RowLayout, from_arrow, get_columns
@@ -31,6 +30,7 @@ class TextsEncoder(Encoder):
 
     chunk = 65536
     columns = (*TEXTS, "label")
+    hashed = TEXTS
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -40,9 +40,8 @@ class TextsEncoder(Encoder):
     def features(self) -> pa.Schema | None:
         return None if self.entry.params.labels else add_labels(FEATURES_SCHEMA, self.labels)
 
-    def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
-        """Partition by hashes of the texts, of both texts for pairs."""
-        return hold_out_by_hash(self.entry, source, fraction, TEXTS, join_texts)
+    def hashed_texts(self, examples: pa.RecordBatch) -> list[str]:
+        return join_texts(examples)
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         second = examples.column("second")
