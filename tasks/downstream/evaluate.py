@@ -15,8 +15,8 @@ from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.calibration import Bin, Calibration, calibrate
 from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
-from tasks.downstream.scoring.report import AnyReport, EvaluationView, Report
-from tasks.downstream.scoring.scores import AGAINST, BASELINE, A, AnyScores, E, L, Scores
+from tasks.downstream.scoring.report import EvaluationView, Report
+from tasks.downstream.scoring.scores import AGAINST, BASELINE, A, E, L, Scores
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.pages.markup import csv_text
 from tasks.params.entries import ENTRY_SECTIONS, TRAIN, Entry, entry_argument, find_entry, learns_text
@@ -34,7 +34,7 @@ CONFIDENCE = 0.95
 NOT_SEARCHED = NearDuplicateReport(None, ())
 
 
-def search_near_duplicates(page: AnyReport, params: Params, root: Path = Path()) -> NearDuplicateReport:
+def search_near_duplicates(page: Report, params: Params, root: Path = Path()) -> NearDuplicateReport:
     """Find the development examples with a near-duplicate in the training data or pre-training corpus of an entry.
 
     Raises:
@@ -157,7 +157,7 @@ def write_evaluation(
         write_text(folder / file, text)
 
 
-def plot_tables(task: AnyScores, found: EvaluationView[E, A]) -> dict[str, str]:
+def plot_tables(task: Scores, found: EvaluationView[E, A]) -> dict[str, str]:
     """Return name -> CSV of the plots in dvc.yaml: the leading metric of every slice in percent with its interval, and
     predicted probabilities with observed accuracy."""
     slices = []
@@ -237,7 +237,7 @@ def judge_confidences(
     return calibrate(confidences, right), risk_coverage(-confidences(1.0), right)
 
 
-def format_scores(task: AnyScores, found: Mapping[str, object], baseline: str, split: str = "") -> list[str]:
+def format_scores(task: Scores, found: Mapping[str, object], baseline: str, split: str = "") -> list[str]:
     """Return a line for each official metric of all development sets, or of one, and for the baseline."""
     titles = (task.metrics.for_split(split) if split else task.metrics).titles
     width = max(map(len, titles.values()))

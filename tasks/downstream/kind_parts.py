@@ -14,11 +14,11 @@ from tasks.params.entries import Entry
 
 if TYPE_CHECKING:
     from tasks.downstream.card import CardFacts
-    from tasks.downstream.inference.job import AnyInference
+    from tasks.downstream.inference.job import Inference
     from tasks.downstream.packed_rows import Encoder
     from tasks.downstream.reading import Reader
-    from tasks.downstream.scoring.report import AnyReport
-    from tasks.downstream.scoring.scores import AnyScores
+    from tasks.downstream.scoring.report import Report
+    from tasks.downstream.scoring.scores import Scores
     from tasks.validation.checks import DataSet
     from tasks.validation.row_checks import RowData, RowSource
 
@@ -85,13 +85,13 @@ class Kind(Protocol):
     def row_data(self, source: RowSource) -> RowData:
         """Return the checks of the rows in one folder."""
 
-    def scores(self, entry: Entry) -> AnyScores:
+    def scores(self, entry: Entry) -> Scores:
         """Return the decoding of logits, and scoring."""
 
-    def report(self, entry: Entry) -> AnyReport:
+    def report(self, entry: Entry) -> Report:
         """Return the report of an evaluation."""
 
-    def inference(self, entry: Entry) -> AnyInference:
+    def inference(self, entry: Entry) -> Inference:
         """Return the reading of files without labels, and the conversion of answers to records."""
 
     def card(self, facts: CardFacts) -> str:

@@ -18,7 +18,7 @@ from ipu_model.core.files import read_json, write_json
 from tasks.downstream.jobs.entry_jobs import PREDICT, build_predict_job, require_valid_rows
 from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.metrics import Array, changed_answers
-from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.scoring.scores import Scores
 from tasks.jobs.device_job import run_device_job
 from tasks.params.entries import ENTRY_SECTIONS, Entry, find_entry
 from tasks.params.schema import Params, load_sections
@@ -32,7 +32,7 @@ Logits = Mapping[str, Path]
 """Development set -> logits file."""
 
 
-def compare_logits(task: AnyScores, first: Logits, second: Logits, root: Path = Path()) -> dict[str, Any]:
+def compare_logits(task: Scores, first: Logits, second: Logits, root: Path = Path()) -> dict[str, Any]:
     """Compare two predictions of the same rows, and the decoded answers.
 
     Returns:
@@ -97,7 +97,7 @@ def logit_differences(
 
 
 def predict_on(
-    place: RuntimeSpec, task: AnyScores, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
+    place: RuntimeSpec, task: Scores, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
 ) -> tuple[dict[str, str], Logits]:
     """Predict the rows of all development sets on one device; write logits and job files to `folder`.
 
@@ -131,7 +131,7 @@ def check_limit(found: Mapping[str, Any], entry: Entry) -> None:
 
 def compare_devices(
     place: RuntimeSpec,
-    task: AnyScores,
+    task: Scores,
     params: Params,
     output: Path | None,
     baseline: RuntimeSpec | None,

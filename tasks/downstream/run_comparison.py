@@ -15,7 +15,7 @@ from tasks.downstream.gate.gate import paired_differences
 from tasks.downstream.gate.released_scores import find_scores_file, mark_unanswered, read_released_outcomes
 from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.metrics import Array, Outcomes
-from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.scoring.scores import Scores
 from tasks.params.entries import Entry
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -25,7 +25,7 @@ from tasks.stage.errors import InputError
 class EvaluatedRun:
     """Scores of an entry in one run."""
 
-    task: AnyScores
+    task: Scores
     examples: Mapping[str, object]
     outcomes: Outcomes
     """Outcomes of the examples, NaN without a prediction."""
@@ -48,7 +48,7 @@ def read_run(entry: Entry, root: Path) -> EvaluatedRun | None:
     return EvaluatedRun(task, examples, outcomes, read_json(metrics))
 
 
-def select_figures(task: AnyScores, figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def select_figures(task: Scores, figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Return metric -> value and interval from the content of a metrics file; metrics without an interval are
     omitted."""
     return {

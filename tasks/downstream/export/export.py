@@ -30,14 +30,14 @@ from tasks.downstream.inference.onnx_answers import EXPORTING, answer_rows, read
 from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.logits import LogitsNotFinite
 from tasks.downstream.scoring.metrics import Outcomes
-from tasks.downstream.scoring.scores import AnyScores, Baseline
+from tasks.downstream.scoring.scores import Baseline, Scores
 from tasks.params.entries import entry_argument, load_entry
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.scratch import scratch_folder
 
 
-def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
+def export(task: Scores, root: Path = Path()) -> dict[str, Any]:
     """Write exports/<name> and metrics/<name>-export.json in the checkout `root`.
 
     Returns:
@@ -91,7 +91,7 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
 
 
 def answer_examples(
-    task: AnyScores, examples: Mapping[str, object], path: Path, scratch: Path, root: Path
+    task: Scores, examples: Mapping[str, object], path: Path, scratch: Path, root: Path
 ) -> tuple[dict[str, Sequence[object]], float]:
     """Return the predictions of an exported file by development set, and the largest difference of its logits from
     those of the stage predict: NaN, and no predictions, if a logit is not finite."""
@@ -110,7 +110,7 @@ def answer_examples(
     return predictions, largest
 
 
-def export_scores(task: AnyScores, baseline: Baseline | None, found: Outcomes, own: Outcomes) -> dict[str, object]:
+def export_scores(task: Scores, baseline: Baseline | None, found: Outcomes, own: Outcomes) -> dict[str, object]:
     """Return every metric of an exported file with its interval, and its differences from the model's."""
     apart = task.metrics.differences(found, own, task.confidence)
     names = ("mean", "low", "high", "p_value")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ipu_model.core.files import find_value
 from tasks.downstream.inference.onnx_answers import count_threads, open_session, run_session
-from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.scoring.scores import Scores
 from tasks.pages.plots import PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tasks.stage import artifacts
@@ -141,9 +141,7 @@ def list_variants(
     ]
 
 
-def write_page(
-    task: AnyScores, metrics: Mapping[str, Any], measured: Mapping[str, Any], scores: Mapping[str, Any]
-) -> str:
+def write_page(task: Scores, metrics: Mapping[str, Any], measured: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
     """Return the page of the exported files; see `list_variants` for the arguments."""
     limit = task.limits[0].metric
     title, variants = task.metrics.titles[limit], list_variants(metrics, measured, scores, limit)

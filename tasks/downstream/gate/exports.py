@@ -20,7 +20,7 @@ from tasks.downstream.gate.recipe import (
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject
 from tasks.downstream.gate.verdict_text import EXPORTS
 from tasks.downstream.scoring.metrics import Outcomes
-from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.scoring.scores import Scores
 from tasks.downstream.scoring.significance import PairedDifference
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -53,7 +53,7 @@ class ExportEvidence:
 
 
 def gather_exports(
-    task: AnyScores, subject: ReleaseSubject, examples: Mapping[str, Any], own: Outcomes, hashes: Hashes, root: Path
+    task: Scores, subject: ReleaseSubject, examples: Mapping[str, Any], own: Outcomes, hashes: Hashes, root: Path
 ) -> dict[str, ExportEvidence]:
     """Read the evidence of every exported file of the checkout `root`.
 
@@ -96,7 +96,7 @@ def _is_equal(stated: object, value: float) -> bool:
     return isinstance(stated, float | int) and (abs(stated - value) <= 1e-3 or math.isnan(value))
 
 
-def decide_export(task: AnyScores, found: ExportEvidence) -> dict[str, Any]:
+def decide_export(task: Scores, found: ExportEvidence) -> dict[str, Any]:
     """Accept an exported file if all checks pass; return the verdict as plain values.
 
     - Its scores meet the floors of the model.
@@ -136,7 +136,7 @@ def decide_export(task: AnyScores, found: ExportEvidence) -> dict[str, Any]:
     }
 
 
-def _check_drop(task: AnyScores, metric: str, most: float, difference: PairedDifference, form: str) -> GateCheck:
+def _check_drop(task: Scores, metric: str, most: float, difference: PairedDifference, form: str) -> GateCheck:
     key, shown = task.entry.key("gate", f"max_export_drop.{form}"), format_points(difference)
     reason = (
         f"{task.metrics.titles[metric].capitalize()} of {artifacts.EXPORT_FILES[form]} dropped significantly against "
@@ -147,7 +147,7 @@ def _check_drop(task: AnyScores, metric: str, most: float, difference: PairedDif
 
 
 def list_model_files(
-    task: AnyScores, gate: Mapping[str, Any], metrics: Mapping[str, Any], weights: Path, prefer: str
+    task: Scores, gate: Mapping[str, Any], metrics: Mapping[str, Any], weights: Path, prefer: str
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Return the weights and the exported files with their scores, and the name of the preferred file.
 

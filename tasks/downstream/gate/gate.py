@@ -32,7 +32,7 @@ from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, ma
 from tasks.downstream.gate.verdict_text import ADVICE, COMPARED, EXPORTS, WITHOUT_FLOOR, held_out_score
 from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.metrics import Outcomes, keep_common
-from tasks.downstream.scoring.scores import AnyScores, Baseline
+from tasks.downstream.scoring.scores import Baseline, Scores
 from tasks.downstream.scoring.significance import ConfidenceInterval, PairedDifference
 from tasks.params.downstream import PUBLISHED, UNCOMPARED
 from tasks.params.entries import entry_argument, find_entry
@@ -78,7 +78,7 @@ class Evidence:
 
 
 def gather_evidence(
-    task: AnyScores,
+    task: Scores,
     subject: ReleaseSubject,
     released: Path | None,
     hashes: Mapping[str, str | None],
@@ -144,7 +144,7 @@ def gather_evidence(
     )
 
 
-def _describe_comparison(task: AnyScores, released: Path | None, has_scores: bool) -> str:
+def _describe_comparison(task: Scores, released: Path | None, has_scores: bool) -> str:
     """Return which released model the gate compares with, or why with none, after "the model was"."""
     key, alone = task.entry.key("gate", "released"), "not compared with a released model"
     if released is None:
@@ -161,7 +161,7 @@ def _describe_comparison(task: AnyScores, released: Path | None, has_scores: boo
     return f"compared with {(record.get('release') or {}).get('tag')}, {how}"
 
 
-def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Baseline | None) -> ConfidenceInterval | None:
+def _over_baseline(task: Scores, outcomes: Outcomes, baseline: Baseline | None) -> ConfidenceInterval | None:
     if baseline is None:
         return None
     found = task.metrics.differences(outcomes, baseline.outcomes, task.confidence)
@@ -169,7 +169,7 @@ def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Baseline | Non
 
 
 def _read_judged_model(
-    task: AnyScores, subject: ReleaseSubject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
+    task: Scores, subject: ReleaseSubject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
 ) -> SeedModel:
     figures = find_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
     try:
@@ -180,7 +180,7 @@ def _read_judged_model(
     return SeedModel(task.entry.params.finetune.seed, outcomes, held_out, weights)
 
 
-def compare_teacher(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> ReleasedComparison:
+def compare_teacher(task: Scores, ours: Outcomes, theirs: Outcomes) -> ReleasedComparison:
     """Compare a student with its teacher as `paired_differences`, but with intervals for a test of non-inferiority.
 
     Resamples of few examples, or of few that differ, understate what other examples may show. So the lower bound adds
@@ -192,7 +192,7 @@ def compare_teacher(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> Releas
     return ReleasedComparison(common, bounded)
 
 
-def paired_differences(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> tuple[int, dict[str, PairedDifference]]:
+def paired_differences(task: Scores, ours: Outcomes, theirs: Outcomes) -> tuple[int, dict[str, PairedDifference]]:
     """Return the number of examples that both models predicted, and on these every metric of the first minus that of
     the second; outcomes are NaN without a prediction."""
     common, (own, other) = keep_common(ours, theirs)
@@ -222,7 +222,7 @@ def verify_scores(path: Path, stated: Mapping[str, Any], counted: Mapping[str, f
         )
 
 
-def _scores(task: AnyScores, path: Path, scored: Sequence[str]) -> dict[str, Any]:
+def _scores(task: Scores, path: Path, scored: Sequence[str]) -> dict[str, Any]:
     values, again = find_object(path), f"Run the stage {task.entry.stage('evaluate')}"
     if values is None:
         raise InputError(f"{path} is missing or not a JSON object. {again}")
@@ -257,7 +257,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
+def decide(task: Scores, evidence: Evidence) -> dict[str, Any]:
     """Accept if all checks pass; each failed check gives a reason. Return the verdict as plain values.
 
     - Every metric with a floor is at or above it; a value that is not finite fails.
@@ -301,7 +301,7 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _without_floor(task: AnyScores) -> str | None:
+def _without_floor(task: Scores) -> str | None:
     if any(limit.floor is not None for limit in task.limits):
         return None
     keys = " or ".join(task.entry.key("gate", limit.floor_key) for limit in task.limits)
@@ -309,7 +309,7 @@ def _without_floor(task: AnyScores) -> str | None:
     return f"published without a floor{also}: set {keys} to require a score"
 
 
-def _nothing_in_common(task: AnyScores) -> GateCheck:
+def _nothing_in_common(task: Scores) -> GateCheck:
     reason = (
         f"The released model's scores in {task.entry.released} have no {task.record} in common with the dev set, so a "
         f"drop cannot be ruled out. Set {task.entry.key('gate', 'released')}={PUBLISHED} to predict these "
@@ -344,7 +344,7 @@ def check_loss(name: str, figures: Mapping[str, Any] | None) -> GateCheck:
     return GateCheck(f"loss_{name}", finite, loss if finite else str(loss), required, reason)
 
 
-def _check_predictions(task: AnyScores, evidence: Evidence) -> list[GateCheck]:
+def _check_predictions(task: Scores, evidence: Evidence) -> list[GateCheck]:
     """Check that every example has a prediction, and that the scores were computed from these predictions."""
     name, evaluate = task.entry.name, task.entry.stage("evaluate")
     answered, examples, same = evidence.answered, evidence.examples, evidence.scores_belong
@@ -390,7 +390,7 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> dict[
 
 
 def find_advice(
-    task: AnyScores, subject: ReleaseSubject, evidence: Evidence, failed: Sequence[str], root: Path
+    task: Scores, subject: ReleaseSubject, evidence: Evidence, failed: Sequence[str], root: Path
 ) -> list[Advice]:
     """Return what to do after a rejection; see `tasks.downstream.gate.advice.advise`."""
     params, training = task.entry.params, subject.trainings[-1]
@@ -415,7 +415,7 @@ def find_advice(
 
 
 def decide_on_files(
-    task: AnyScores, subject: ReleaseSubject, hashes: Hashes, root: Path, released: Path | None, seeds: Path | None
+    task: Scores, subject: ReleaseSubject, hashes: Hashes, root: Path, released: Path | None, seeds: Path | None
 ) -> dict[str, Any]:
     """Return the verdict on the evidence in `root`, a checkout or copies of its files.
 

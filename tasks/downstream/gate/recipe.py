@@ -21,7 +21,7 @@ from ipu_model.core.files import read_json
 from tasks.downstream.gate.released_scores import read_outcomes
 from tasks.downstream.gate.verdict_text import format_figure, held_out_score, signed_figure
 from tasks.downstream.scoring.metrics import Outcomes, keep_common, make_interval
-from tasks.downstream.scoring.scores import AnyScores, Baseline, Limit
+from tasks.downstream.scoring.scores import Baseline, Limit, Scores
 from tasks.downstream.scoring.significance import (
     ConfidenceInterval,
     PairedDifference,
@@ -94,7 +94,7 @@ class ScoreEvidence:
         return f" over {len(self.seeds)} seeds" if self.seeds else ""
 
 
-def check_scores(task: AnyScores, scored: ScoreEvidence) -> list[GateCheck]:
+def check_scores(task: Scores, scored: ScoreEvidence) -> list[GateCheck]:
     """Check floors, baseline and released model; see `tasks.downstream.gate.gate.decide`."""
     checks = [_floor(task, limit, limit.floor, scored) for limit in task.limits if limit.floor is not None]
     if scored.over_baseline is not None:
@@ -107,7 +107,7 @@ def check_scores(task: AnyScores, scored: ScoreEvidence) -> list[GateCheck]:
     return checks
 
 
-def _floor(task: AnyScores, limit: Limit, floor: float, scored: ScoreEvidence) -> GateCheck:
+def _floor(task: Scores, limit: Limit, floor: float, scored: ScoreEvidence) -> GateCheck:
     name, title = limit.metric, _title(task, limit.metric)
     value = round(scored.values[name], 4)
     if not math.isfinite(value):
@@ -127,7 +127,7 @@ def _format_below(value: float, floor: float) -> str:
     return f"{value:.2f}" if round(value, 2) < floor else f"{value:.4f}"
 
 
-def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: ScoreEvidence) -> GateCheck:
+def _over_baseline(task: Scores, difference: ConfidenceInterval, scored: ScoreEvidence) -> GateCheck:
     metric, found = task.limits[0].metric, format_points(difference) + scored.over_seeds
     score = scored.values[metric] - difference.mean
     smallest = describe_power(scored.scored_on, "a gain", difference.mean - difference.low)
@@ -140,9 +140,7 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
     return GateCheck("beats_constant_answer", difference.low > 0, found, required, reason, numbers)
 
 
-def _no_drop(
-    task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence, released: ReleasedComparison
-) -> GateCheck:
+def _no_drop(task: Scores, number: int, limit: Limit, scored: ScoreEvidence, released: ReleasedComparison) -> GateCheck:
     """Check for a significant drop of a metric against the released model; see PairedDifference.shows_drop."""
     name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
     difference = released.differences[limit.metric]
@@ -163,7 +161,7 @@ def _no_drop(
     return GateCheck(name, not fell, found, no_drop_requirement(task, limit), reason, numbers)
 
 
-def check_teacher(task: AnyScores, teacher: ReleasedComparison) -> GateCheck:
+def check_teacher(task: Scores, teacher: ReleasedComparison) -> GateCheck:
     """Check that the leading metric is not below the teacher's by more than the tolerated drop (non-inferiority)."""
     metric, most = task.limits[0].metric, task.entry.params.gate.max_teacher_drop or 0.0
     difference = teacher.differences.get(metric, ConfidenceInterval(math.nan, math.nan, math.nan))
@@ -185,7 +183,7 @@ def _describe_difference(metric: str, difference: ConfidenceInterval, verdict: s
     return {"metric": metric, **figures, "verdict": verdict}
 
 
-def _title(task: AnyScores, metric: str) -> str:
+def _title(task: Scores, metric: str) -> str:
     title = task.metrics.titles[metric]
     return title[:1].upper() + title[1:]
 
@@ -196,7 +194,7 @@ def format_points(difference: ConfidenceInterval) -> str:
     return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"
 
 
-def no_drop_requirement(task: AnyScores, limit: Limit) -> str:
+def no_drop_requirement(task: Scores, limit: Limit) -> str:
     """Return the requirement of a metric against the released model, for users."""
     return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.tolerated or 0:g} points"
 
@@ -219,7 +217,7 @@ def seed_file_name(seed: int) -> str:
     return f"seed-{seed}.json"
 
 
-def read_seeds(task: AnyScores, examples: Mapping[str, Any], folder: Path, own: SeedModel) -> list[SeedModel]:
+def read_seeds(task: Scores, examples: Mapping[str, Any], folder: Path, own: SeedModel) -> list[SeedModel]:
     """Return the candidate and the other models of its recipe, sorted by seed.
 
     Args:
@@ -253,7 +251,7 @@ def read_seeds(task: AnyScores, examples: Mapping[str, Any], folder: Path, own: 
     return every
 
 
-def _read(task: AnyScores, examples: Mapping[str, object], path: Path, seed: int) -> SeedModel:
+def _read(task: Scores, examples: Mapping[str, object], path: Path, seed: int) -> SeedModel:
     outcomes, stated = read_outcomes(task, examples, path), read_json(path)
     missing = sum(int(np.isnan(one).any(axis=1).sum()) for one in outcomes.values())
     if missing:
@@ -278,13 +276,13 @@ def _held_out(path: Path, figures: Any) -> tuple[str, float] | None:
         raise InputError(f"{path} has invalid held-out figures ({error})") from None
 
 
-def recipe_params(task: AnyScores) -> dict[str, object]:
+def recipe_params(task: Scores) -> dict[str, object]:
     """Return the training parameters of an entry without the seed."""
     values = task.entry.params.finetune.model_dump(mode="json")
     return {name: value for name, value in values.items() if name != SEED}
 
 
-def _require_recipe(task: AnyScores, path: Path, stated: object) -> None:
+def _require_recipe(task: Scores, path: Path, stated: object) -> None:
     if stated is None:
         return
     own = recipe_params(task)
@@ -316,7 +314,7 @@ class RecipeScores:
 
 
 def score_recipe(
-    task: AnyScores, trained: Sequence[SeedModel], own: SeedModel, theirs: Outcomes | None, baseline: Baseline | None
+    task: Scores, trained: Sequence[SeedModel], own: SeedModel, theirs: Outcomes | None, baseline: Baseline | None
 ) -> RecipeScores:
     """Score all models of a recipe and compare them with baseline and released model.
 
@@ -343,9 +341,7 @@ def score_recipe(
     return RecipeScores(own.seed, {one.seed: one.held_out for one in trained}, intervals, evidence)
 
 
-def _intervals(
-    task: AnyScores, ours: Sequence[Outcomes], other: Outcomes | None = None
-) -> dict[str, ConfidenceInterval]:
+def _intervals(task: Scores, ours: Sequence[Outcomes], other: Outcomes | None = None) -> dict[str, ConfidenceInterval]:
     """Return every metric's mean over the models, or its gain over another model, with intervals."""
     models = [*ours, *([] if other is None else [other])]
     measured, drawn = [task.metrics.compute(one) for one in models], task.metrics.resample(models)
@@ -363,7 +359,7 @@ def _intervals(
     return found
 
 
-def check_recipe(task: AnyScores, recipe: RecipeScores) -> list[GateCheck]:
+def check_recipe(task: Scores, recipe: RecipeScores) -> list[GateCheck]:
     """Check a recipe, in addition to the checks of the model itself.
 
     - The model has the best held-out score of all seeds, if these are known.
@@ -377,7 +373,7 @@ def check_recipe(task: AnyScores, recipe: RecipeScores) -> list[GateCheck]:
     return [models, _check_selection(task, recipe), *check_scores(task, recipe.evidence)]
 
 
-def _check_selection(task: AnyScores, recipe: RecipeScores) -> GateCheck:
+def _check_selection(task: Scores, recipe: RecipeScores) -> GateCheck:
     required = "the best held-out score of all seeds"
     if recipe.judged_by is None:
         return GateCheck("recipe_model", True, f"seed {recipe.own}; not all held-out scores are known", required)
@@ -395,7 +391,7 @@ def _check_selection(task: AnyScores, recipe: RecipeScores) -> GateCheck:
     return GateCheck("recipe_model", own >= scores[best], found, required, reason)
 
 
-def recipe_record(task: AnyScores, recipe: RecipeScores) -> dict[str, object]:
+def recipe_record(task: Scores, recipe: RecipeScores) -> dict[str, object]:
     """Return the recipe for the verdict: `seeds`, each with its scores, and `recipe`, each metric over all seeds.
 
     The values are lists because `dvc metrics show` makes a column of every number in an object.

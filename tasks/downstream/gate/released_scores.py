@@ -14,14 +14,14 @@ import numpy as np
 
 from ipu_model.core.files import read_json
 from tasks.downstream.scoring.metrics import Array, Outcomes
-from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.scoring.scores import Scores
 from tasks.stage.errors import InputError
 
 SCORES, PREDICTIONS = "scores.json", "predictions.json"
 KEY = re.compile(r"[0-9a-f]{64}")
 
 
-def scores_json(task: AnyScores, examples: Mapping[str, object], predictions: Mapping[str, Sequence[object]]) -> str:
+def scores_json(task: Scores, examples: Mapping[str, object], predictions: Mapping[str, Sequence[object]]) -> str:
     """Return scores.json of a release by development set, sorted by key to hide the order of the examples.
 
     Quantities known from the examples themselves are omitted.
@@ -40,7 +40,7 @@ def _by_line(scores: Mapping[str, object]) -> str:
     return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(scores[key])}" for key in sorted(scores)) + "\n}"
 
 
-def read_released_outcomes(task: AnyScores, examples: Mapping[str, Any], folder: Path) -> dict[str, Array] | None:
+def read_released_outcomes(task: Scores, examples: Mapping[str, Any], folder: Path) -> dict[str, Array] | None:
     """Return outcomes of the released model on these examples, NaN without a prediction; None before the first release.
 
     Raises:
@@ -62,7 +62,7 @@ def mark_unanswered(outcomes: Outcomes, predictions: Mapping[str, Sequence[Any]]
     }
 
 
-def read_outcomes(task: AnyScores, examples: Mapping[str, Any], path: Path) -> dict[str, Array]:
+def read_outcomes(task: Scores, examples: Mapping[str, Any], path: Path) -> dict[str, Array]:
     """Read outcomes on these examples from a scores.json, NaN without a prediction; raises the errors of
     `read_scores`."""
     scores, nothing, outcomes = read_scores(task, path), [math.nan] * (len(task.quantities) - task.known_quantities), {}
@@ -73,7 +73,7 @@ def read_outcomes(task: AnyScores, examples: Mapping[str, Any], path: Path) -> d
     return outcomes
 
 
-def read_scores(task: AnyScores, path: Path) -> dict[str, dict[str, list[float]]]:
+def read_scores(task: Scores, path: Path) -> dict[str, dict[str, list[float]]]:
     """Return development set -> key -> quantities.
 
     Raises:
@@ -88,7 +88,7 @@ def read_scores(task: AnyScores, path: Path) -> dict[str, dict[str, list[float]]
     return {split: {key: _read_row(task, path, key, row) for key, row in one.items()} for split, one in sets.items()}
 
 
-def _read_row(task: AnyScores, path: Path, key: str, row: Any) -> list[float]:
+def _read_row(task: Scores, path: Path, key: str, row: Any) -> list[float]:
     names = task.quantities[task.known_quantities :]
     good = (
         KEY.fullmatch(key)

@@ -286,7 +286,3 @@ def only_text(texts: Sequence[str]) -> str:
     if len(texts) != 1:
         raise ParamsError("this model reads one text: omit --text-pair")
     return texts[0]
-
-
-AnyInference = Inference[Any, Any, Any]
-"""Inference for an entry of any kind."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tasks.downstream.inference.job import INPUT, PLAIN, AnyInference
+from tasks.downstream.inference.job import INPUT, PLAIN, Inference
 from tasks.downstream.kind import kind_of
 from tasks.params.entries import Entry
 from tasks.plan.named_files import require_readable
@@ -69,7 +69,7 @@ def open_input(entry: Entry, path: Path | None, texts: Sequence[str], *, plain: 
         yield source, told if path is None or form == PLAIN else ""
 
 
-def detect_format(task: AnyInference, path: Path) -> str:
+def detect_format(task: Inference, path: Path) -> str:
     """Return the suffix that fits the content of a file: parquet, json, jsonl, csv, or one that the kind detects."""
     try:
         head = peek(path, PEEKED_BYTES)

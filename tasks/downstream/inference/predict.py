@@ -26,7 +26,7 @@ from tasks.downstream.evaluate import format_scores, score_logits, write_evaluat
 from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.job import (
     ID,
-    AnyInference,
+    Inference,
     InferenceOptions,
     read_training_columns,
     run_inference,
@@ -126,7 +126,7 @@ def predict(
     return count, result
 
 
-def _list_texts(task: AnyInference, examples: Path) -> dict[str, str]:
+def _list_texts(task: Inference, examples: Path) -> dict[str, str]:
     """Return column -> field of the texts of a file, without a column that has no text, such as that of the second."""
     found = pq.read_metadata(examples)
     groups = [found.row_group(number) for number in range(found.num_row_groups)]
@@ -136,7 +136,7 @@ def _list_texts(task: AnyInference, examples: Path) -> dict[str, str]:
 
 
 def _keep(
-    task: AnyInference,
+    task: Inference,
     found: Iterable[dict[str, Any]],
     path: Path,
     target: Path,
@@ -289,7 +289,7 @@ def open_writer(
         stream.write(b"\n}\n")
 
 
-def _format_line(task: AnyInference, record: Record) -> str:
+def _format_line(task: Inference, record: Record) -> str:
     texts = [" ".join(record[name].split()) for name in task.text_fields.values() if name in record]
     cut = [text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…" for text in texts]
     return f"{replace_hidden('   '.join([task.describe(record), *cut]))}\n"

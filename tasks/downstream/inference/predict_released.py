@@ -16,7 +16,7 @@ from tasks.downstream.inference.fetched_releases import STATED_SCORES, FetchedRe
 from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import CONFIG, WEIGHTS, InferenceModel, find_model
 from tasks.downstream.kind import kind_of
-from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.scoring.scores import Scores
 from tasks.params.downstream import UNCOMPARED
 from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, find_entry
 from tasks.params.schema import DeviceParams, load_sections
@@ -68,7 +68,7 @@ def choose_release(
     return (others[0] if others else None), itself
 
 
-def read_recorded_scores(task: AnyScores, examples: Mapping[str, object], path: Path) -> str | None:
+def read_recorded_scores(task: Scores, examples: Mapping[str, object], path: Path) -> str | None:
     """Return scores.json of a release if it covers all these examples, else None."""
     try:
         scores = read_scores(task, path)

@@ -58,7 +58,7 @@ def split_windows(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[
         room: tokens in a window without special tokens.
         overlap: maximum tokens that neighbouring windows share.
 
-    spans([1] * 10, room=6, overlap=2) == [(0, 6), (4, 10)]
+    split_windows([1] * 10, room=6, overlap=2) == [(0, 6), (4, 10)]
     """
     found: list[tuple[int, int]] = []
     start = 0

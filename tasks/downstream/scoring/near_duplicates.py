@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.downstream.scoring.metrics import Outcomes
-from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.scoring.scores import Scores
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, SourceReport
 
 NEAR_DUPLICATES, FROM, WITHOUT = "near_duplicates", "near_duplicates_from", "without_near_duplicates"
@@ -60,7 +60,7 @@ class NearDuplicateScores:
         return {NEAR_DUPLICATES: self.sources[-1].examples, FROM: self.threshold, WITHOUT: parts}
 
 
-def score_without_duplicates(task: AnyScores, report: NearDuplicateReport, outcomes: Outcomes) -> NearDuplicateScores:
+def score_without_duplicates(task: Scores, report: NearDuplicateReport, outcomes: Outcomes) -> NearDuplicateScores:
     """Return the scores without near-duplicates, for each source and for all sources together."""
     groups: list[tuple[str, int | None, int, Sequence[SourceReport]]]
     groups = [(one.name, one.compared, one.passed_over, [one]) for one in report.sources]

@@ -93,10 +93,6 @@ class Report(ABC, Generic[E, L, A]):
         return {}
 
 
-AnyReport = Report[Any, Any, Any]
-"""Report of an entry of any kind."""
-
-
 def page_values(
     scores: Scores[E, L, A],
     found: EvaluationView[E, A],

@@ -278,7 +278,3 @@ class Scores(ABC, Generic[E, L, A]):
         if baseline is not None:
             found["constant_score"] = round(self.metrics.compute(baseline.outcomes)[self.limits[0].metric], 4)
         return {**found, self.counted: sum(map(len, outcomes.values()))}
-
-
-AnyScores = Scores[Any, Any, Any]
-"""Scores of an entry of any kind."""
