@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from tasks.downstream.ner.params import NerDataParams, NerParams
+from tasks.downstream.ner.params import NerParams
 from tasks.downstream.ner.schemas import SCHEMA
 from tasks.downstream.ner.sentences import (
     TagStatistics,
@@ -34,13 +34,8 @@ class NerReader(Reader):
 
     groups = (("document", ("document",)), ("sentence", ("tokens",)))
 
-    @property
-    def data(self) -> NerDataParams:
-        """Section `data` of the entry."""
-        return self.entry.params_as(NerParams).data
-
     def write_examples(self, folder: Path) -> str:
-        params, section = self.data, self.entry.key("data")
+        params, section = self.entry.params_as(NerParams).data, self.entry.key("data")
         said, inputs, statistics = list[str](), dict[str, Interpretation](), dict[str, TagStatistics]()
         spellings = self._choose_spellings(whole=True)
         for split in source_splits(self.entry):
@@ -59,7 +54,7 @@ class NerReader(Reader):
         Args:
             whole: read all sentences, not only the first.
         """
-        params = self.data.model_copy(update={"tag_scheme": "auto"})
+        params = self.entry.params_as(NerParams).data.model_copy(update={"tag_scheme": "auto"})
         if params.similar_labels != "fold":
             return {}
         found = [
@@ -95,7 +90,8 @@ class NerReader(Reader):
 
     def check_files(self) -> CheckedFiles:
         """Check the first sentences of each file, all of a small one, and the types of files read as a whole."""
-        params, inputs = self.data, {split: Interpretation() for split in source_splits(self.entry)}
+        params = self.entry.params_as(NerParams).data
+        inputs = {split: Interpretation() for split in source_splits(self.entry)}
         section, spellings = self.entry.key("data"), self._choose_spellings(whole=False)
         found = [check_sentences(params, section, split, one, spellings=spellings) for split, one in inputs.items()]
         refuse_similar(params, section, {split: one for split, (one, _) in zip(inputs, found, strict=True)})

@@ -57,17 +57,13 @@ class SquadReader(Reader):
 
     groups = (("title", ("title",)), ("context", ("context",)))
 
-    @property
-    def data(self) -> SquadDataParams:
-        """Section `data` of the entry."""
-        return self.entry.params_as(SquadParams).data
-
     def write_examples(self, folder: Path) -> str:
-        return make_questions(self.data, folder)
+        return make_questions(self.entry.params_as(SquadParams).data, folder)
 
     def check_files(self) -> CheckedFiles:
         """Check both files of questions, completely if they are small."""
-        params, inputs = self.data, {split: Interpretation() for split in source_splits(self.entry)}
+        params = self.entry.params_as(SquadParams).data
+        inputs = {split: Interpretation() for split in source_splits(self.entry)}
         for split, reading in inputs.items():
             path = params.path_of(split)
             count = check_question_file(path, self.entry.key("data", f"{split}_path"), params, reading)
