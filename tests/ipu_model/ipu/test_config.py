@@ -135,33 +135,29 @@ def test_an_empty_config_is_one_ipu_with_optimums_defaults() -> None:
     assert not any(getattr(config, name) for name in (*switches, "auto_loss_scaling", "explicit_ir_inference"))
 
 
-def test_ipus_per_replica_is_the_length_of_layers_per_ipu() -> None:
-    config = read_ipu_config({"layers_per_ipu": [2, 3, 3, 3, 3, 3, 3, 4]})
-    assert config.training.ipus_per_replica == config.inference.ipus_per_replica == 8
-
-
-def test_layers_are_spread_over_ipus_per_replica_when_only_that_is_stated() -> None:
-    config = read_ipu_config({"ipus_per_replica": 4})
-    assert config.training.layers_per_ipu == config.inference.layers_per_ipu == [-1, -1, -1, -1]
-
-
-def test_inference_may_have_its_own_pipeline() -> None:
-    config = read_ipu_config(
-        {"layers_per_ipu": [0, 4, 4, 4], "inference_layers_per_ipu": [6, 6], "matmul_proportion": [0.1, 0.2, 0.3, 0.4]}
-    )
-
-    assert config.training.matmul_proportion == [0.1, 0.2, 0.3, 0.4]
+READINGS = {
+    "ipus_per_replica is the length of layers_per_ipu": (
+        {"layers_per_ipu": [2, 3, 3, 3, 3, 3, 3, 4]},
+        ModeConfig(1, 1, [2, 3, 3, 3, 3, 3, 3, 4], 8, [0.2] * 8, 1, 1),
+        ModeConfig(1, 1, [2, 3, 3, 3, 3, 3, 3, 4], 8, [0.2] * 8, 1, 1),
+    ),
+    "layers are spread over ipus_per_replica": (
+        {"ipus_per_replica": 4, "matmul_proportion": 1},  # a whole number is fine where a fraction is wanted
+        ModeConfig(1, 1, [-1] * 4, 4, [1.0] * 4, 1, 1),
+        ModeConfig(1, 1, [-1] * 4, 4, [1.0] * 4, 1, 1),
+    ),
     # Four entries say nothing about two IPUs, so the default is taken, as Optimum does.
-    assert config.inference == ModeConfig(1, 1, [6, 6], 2, [0.2, 0.2], 1, 1)
-
-
-def test_inference_on_one_ipu_after_training_on_four() -> None:
-    config = read_ipu_config({"layers_per_ipu": [0, 4, 4, 4], "inference_layers_per_ipu": [-1]})
-    assert (config.inference.layers_per_ipu, config.inference.ipus_per_replica) == ([-1], 1)
-
-
-def test_what_inference_states_itself_is_taken() -> None:
-    config = read_ipu_config(
+    "inference has its own pipeline": (
+        {"layers_per_ipu": [0, 4, 4, 4], "inference_layers_per_ipu": [6, 6], "matmul_proportion": [0.1, 0.2, 0.3, 0.4]},
+        ModeConfig(1, 1, [0, 4, 4, 4], 4, [0.1, 0.2, 0.3, 0.4], 1, 1),
+        ModeConfig(1, 1, [6, 6], 2, [0.2, 0.2], 1, 1),
+    ),
+    "inference on one IPU": (
+        {"layers_per_ipu": [0, 4, 4, 4], "inference_layers_per_ipu": [-1]},
+        ModeConfig(1, 1, [0, 4, 4, 4], 4, [0.2] * 4, 1, 1),
+        ModeConfig(1, 1, [-1], 1, [0.2], 1, 1),
+    ),
+    "inference states its own values": (
         {
             "layers_per_ipu": [2, 2],
             "replication_factor": 4,
@@ -173,23 +169,27 @@ def test_what_inference_states_itself_is_taken() -> None:
             "embedding_serialization_factor": 2,
             "inference_embedding_serialization_factor": 6,
             "projection_serialization_factor": 3,
-        }
-    )
-    assert config.training == ModeConfig(4, 3, [2, 2], 2, [0.4, 0.4], 2, 3)
-    assert config.inference == ModeConfig(2, 7, [2, 2], 2, [0.1, 0.3], 6, 3)
-
-
-def test_splits_on_ipu_0_are_the_serialization_factor_they_add_up_to() -> None:
-    config = read_ipu_config(
+        },
+        ModeConfig(4, 3, [2, 2], 2, [0.4, 0.4], 2, 3),
+        ModeConfig(2, 7, [2, 2], 2, [0.1, 0.3], 6, 3),
+    ),
+    "splits on IPU 0 add up to the serialization factor": (
         {
             "layers_per_ipu": [0, 4, 4, 4],
             "serialized_embedding_splits_per_ipu": [3, 0, 0, 0],
             "inference_serialized_projection_splits_per_ipu": [2, 0, 0, 0],
-        }
-    )
-    assert config.training.embedding_serialization_factor == config.inference.embedding_serialization_factor == 3
-    assert config.training.projection_serialization_factor == 1
-    assert config.inference.projection_serialization_factor == 2
+        },
+        ModeConfig(1, 1, [0, 4, 4, 4], 4, [0.2] * 4, 3, 1),
+        ModeConfig(1, 1, [0, 4, 4, 4], 4, [0.2] * 4, 3, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_both_modes_are_what_the_keys_mean(name: str) -> None:
+    values, training, inference = READINGS[name]
+    config = read_ipu_config(values)
+    assert (config.training, config.inference) == (training, inference)
 
 
 def test_seed_zero_is_a_seed_and_no_seed_is_none() -> None:
@@ -279,17 +279,6 @@ def test_every_key_has_a_wrong_value_above() -> None:
     assert {name for name in keys if not name.startswith("inference_")} == base
 
 
-def test_a_whole_number_is_fine_where_a_fraction_is_wanted() -> None:
-    assert read_ipu_config({"matmul_proportion": 1}).training.matmul_proportion == [1.0]
-
-
-def test_an_unknown_key_is_refused_with_the_nearest_name() -> None:
-    assert refused({"matmul_proportions": 0.2}) == (
-        "ipu_config: matmul_proportions is not known; did you mean matmul_proportion?"
-    )
-    assert "valid keys: auto_loss_scaling, " in refused({"zzz": 1})
-
-
 def test_all_problems_are_named_at_once() -> None:
     message = refused(
         {
@@ -308,81 +297,75 @@ def test_all_problems_are_named_at_once() -> None:
     assert sum(line.startswith("- layers_per_ipu=[3, 7]") for line in lines) == 1
 
 
-def test_a_stale_ipus_per_replica_says_which_of_both_to_change() -> None:
-    message = refused({"layers_per_ipu": [6, 6], "ipus_per_replica": 4, "matmul_proportion": [0.1, 0.2, 0.2, 0.2]})
-    assert message == (
-        "ipu_config: layers_per_ipu=[6, 6] places the layers on 2 IPUs (one entry each) but ipus_per_replica=4. "
-        "If layers_per_ipu is what you want, for instance because you changed it in a stored config, set "
-        "ipus_per_replica to 2 or remove it (and use 2 entries in matmul_proportion); if 4 IPUs are what you want, "
-        "use 4 entries in layers_per_ipu, or [-1] for an even share"
-    )
+REFUSED = [
+    ({"matmul_proportions": 0.2}, ["matmul_proportions is not known", "did you mean matmul_proportion?"]),
+    ({"zzz": 1}, ["valid keys: auto_loss_scaling, "]),
+    ([1], ["must be a JSON object, found list"]),
+    (
+        {"layers_per_ipu": [6, 6], "ipus_per_replica": 4, "matmul_proportion": [0.1, 0.2, 0.2, 0.2]},
+        ["layers_per_ipu=[6, 6]", "ipus_per_replica=4", "ipus_per_replica to 2", "2 entries in matmul_proportion"],
+    ),
+    (
+        {"layers_per_ipu": [6, 6], "inference_layers_per_ipu": [12], "inference_ipus_per_replica": 2},
+        ["inference_layers_per_ipu=[12]", "set inference_ipus_per_replica to 1"],
+    ),
+    (
+        {"layers_per_ipu": [0, 4, 4, 4], "matmul_proportion": [0.2, 0.3]},
+        ["matmul_proportion=[0.2, 0.3] has 2 entries", "4 IPUs"],
+    ),
+    (
+        {"layers_per_ipu": [0, 4, 4, 4], "serialized_embedding_splits_per_ipu": [2, 1, 0, 0]},
+        ["use embedding_serialization_factor=3"],
+    ),
+    (
+        {
+            "layers_per_ipu": [2, 2],
+            "projection_serialization_factor": 2,
+            "serialized_projection_splits_per_ipu": [2, 0],
+        },
+        ["keep projection_serialization_factor"],
+    ),
+    ({"layers_per_ipu": [2, 2], "serialized_embedding_splits_per_ipu": [2]}, ["has 1 entries", "2 IPUs"]),
+    ({"device_mapping": [0]}, ["device_mapping is set without pipeline_stages"]),
+    ({"pipeline_stages": [["emb"]]}, ["pipeline_stages is set without device_mapping"]),
+    ({"device_mapping": [0, 1], "pipeline_stages": [["emb"]]}, ["2 stages but pipeline_stages has 1"]),
+    ({"device_mapping": [0, 2], "pipeline_stages": [["emb"], ["hid"]]}, ["leaves IPU 1 without a stage"]),
+    (
+        {"device_mapping": [0, 1], "pipeline_stages": [["emb"], ["hid"]], "layers_per_ipu": [0, 1]},
+        ["both place the layers"],
+    ),
+    (
+        {"device_mapping": [0, 1], "pipeline_stages": [["emb"], ["hid"]], "ipus_per_replica": 4},
+        ["uses 2 IPUs: leave ipus_per_replica out"],
+    ),
+]
 
 
-def test_following_either_advice_about_a_stale_ipus_per_replica_works() -> None:
-    stored = {"layers_per_ipu": [0, 4, 4, 4], "ipus_per_replica": 4, "matmul_proportion": 0.25}
-    assert read_ipu_config({**stored, "layers_per_ipu": [6, 6], "ipus_per_replica": 2}).training.ipus_per_replica == 2
-    assert (
-        read_ipu_config({**stored, "layers_per_ipu": [6, 6], "ipus_per_replica": None}).training.ipus_per_replica == 2
-    )
-    assert read_ipu_config({**stored, "layers_per_ipu": [-1]}).training.layers_per_ipu == [-1, -1, -1, -1]
-
-
-def test_the_pipeline_of_inference_is_checked_by_its_own_names() -> None:
-    message = refused({"layers_per_ipu": [6, 6], "inference_layers_per_ipu": [12], "inference_ipus_per_replica": 2})
-    assert message.startswith("ipu_config: inference_layers_per_ipu=[12] places the layers on 1 IPUs")
-    assert "set inference_ipus_per_replica to 1" in message
-
-
-def test_a_list_of_proportions_needs_one_entry_per_ipu() -> None:
-    message = refused({"layers_per_ipu": [0, 4, 4, 4], "matmul_proportion": [0.2, 0.3]})
-    assert message == (
-        "ipu_config: matmul_proportion=[0.2, 0.3] has 2 entries but a replica has 4 IPUs: use 4 entries, "
-        "or one number for all IPUs"
-    )
-
-
-def test_parts_of_the_word_table_on_other_ipus_are_refused_with_the_reason() -> None:
-    message = refused({"layers_per_ipu": [0, 4, 4, 4], "serialized_embedding_splits_per_ipu": [2, 1, 0, 0]})
-    assert "one tensor shared with the decoder of masked words" in message
-    assert message.endswith("use embedding_serialization_factor=3")
-
-
-def test_parts_are_stated_once_and_for_every_ipu() -> None:
-    both = refused(
-        {"layers_per_ipu": [2, 2], "projection_serialization_factor": 2, "serialized_projection_splits_per_ipu": [2, 0]}
-    )
-    assert "both set the number of parts: keep projection_serialization_factor" in both
-    short = refused({"layers_per_ipu": [2, 2], "serialized_embedding_splits_per_ipu": [2]})
-    assert "has 1 entries but a replica has 2 IPUs" in short
+@pytest.mark.parametrize(("values", "words"), REFUSED)
+def test_a_config_that_contradicts_itself_is_refused_with_what_to_change(values: Any, words: List[str]) -> None:
+    message = refused(values)
+    assert message.startswith("ipu_config")
+    assert [word for word in words if word not in message] == []
 
 
 @pytest.mark.parametrize(
-    ("values", "reason"),
+    ("change", "ipus", "layers"),
     [
-        ({"device_mapping": [0]}, "device_mapping is set without pipeline_stages"),
-        ({"pipeline_stages": [["emb"]]}, "pipeline_stages is set without device_mapping"),
-        ({"device_mapping": [0, 1], "pipeline_stages": [["emb"]]}, "2 stages but pipeline_stages has 1"),
-        ({"device_mapping": [0, 2], "pipeline_stages": [["emb"], ["hid"]]}, "leaves IPU 1 without a stage"),
-        (
-            {"device_mapping": [0, 1], "pipeline_stages": [["emb"], ["hid"]], "layers_per_ipu": [0, 1]},
-            "both place the layers",
-        ),
-        (
-            {"device_mapping": [0, 1], "pipeline_stages": [["emb"], ["hid"]], "ipus_per_replica": 4},
-            "uses 2 IPUs: leave ipus_per_replica out",
-        ),
+        ({"layers_per_ipu": [6, 6], "ipus_per_replica": 2}, 2, [6, 6]),
+        ({"layers_per_ipu": [6, 6], "ipus_per_replica": None}, 2, [6, 6]),
+        ({"layers_per_ipu": [-1]}, 4, [-1, -1, -1, -1]),
     ],
 )
-def test_an_explicit_placement_that_contradicts_itself_is_refused(values: Dict[str, Any], reason: str) -> None:
-    assert reason in refused(values)
+def test_following_the_advice_about_a_stale_ipus_per_replica_works(
+    change: Dict[str, Any], ipus: int, layers: List[int]
+) -> None:
+    stored = {"layers_per_ipu": [0, 4, 4, 4], "ipus_per_replica": 4, "matmul_proportion": 0.25}
+    found = read_ipu_config({**stored, **change}).training
+    assert (found.ipus_per_replica, found.layers_per_ipu) == (ipus, layers)
 
 
 def test_a_config_built_in_code_is_checked_like_one_read() -> None:
     with pytest.raises(ConfigError, match="ipus_per_replica=4"):
         IpuConfig(layers_per_ipu=[1, 1], ipus_per_replica=4)
-    with pytest.raises(ConfigError, match="device_iterations=0 must be a whole number of at least 1"):
+    with pytest.raises(ConfigError, match="device_iterations=0"):
         IpuConfig(device_iterations=0)
-
-
-def test_a_config_that_is_no_object_is_refused() -> None:
-    assert refused([1]) == "ipu_config must be a JSON object, found list"
