@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.ipu.program_folder import ProgramFolder
 from tests.faults import processes, small_run, table
-from tests.faults.damage import CUT, FLIPPED, FLIPPED_UNSEEN, KINDS, damage
+from tests.faults.damage import CUT, FLIPPED, FLIPPED_UNSEEN, damage
 from tests.faults.pictures import Pictures
 from tests.faults.small_run import PUBLISH, Case
 
@@ -129,27 +128,6 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
         assert bool(again) == (which == "newest"), again
         notes.extend(again)
         small_run.require_same(case.project, pictures.digests_after("pretrain@phase1"))
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_executable_is_discarded_and_built_anew(kind: str, tmp_path: Path) -> None:
-    """A program of the double: a file PopART would load as it is."""
-    with table.case("damaged file", f"executable, {kind}") as notes:
-        parts = {"mode": "training", "poptorch": "3.4.0"}
-        first = ProgramFolder(tmp_path / "cache", parts, notes.append)
-        program = first.path / "1234.popef"
-        program.write_bytes(b"program" * 100)
-        first.report_outcome()
-        first.close()
-        damage(program, kind)
-        opened = ProgramFolder(tmp_path / "cache", parts, notes.append)
-        why = opened.lookup
-        if opened.expected:
-            raise table.Lost(f"a damaged executable would be loaded: {why}")
-        assert "miss, damaged: 1234.popef is" in why, why
-        assert not program.exists()
-        notes.append(why)
 
 
 def killed_in_training(case: Case) -> list[Path]:

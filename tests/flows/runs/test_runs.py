@@ -231,20 +231,6 @@ def test_size_counts_each_file_once_and_what_has_a_name_elsewhere_apart(tmp_path
     assert listing.measure_disk([tmp_path / "nowhere"]) == listing.DiskUsage(0, 0)
 
 
-def test_two_hundred_runs_are_listed(toy_project):
-    values = resolved_params(toy_project, None, [])
-    made = prepare_own(toy_project, values, "run-0")
-    for number in range(1, 200):
-        folder = made.with_name(f"run-{number}")
-        folder.mkdir()
-        for name in range(50):
-            (folder / f"{name}.py").touch()
-        report.RunReport(f"runs/checkouts/run-{number}", began="2026-01-01T00:00:00+0000").save(toy_project)
-    found = listing.list_all(toy_project)
-    assert sum(run.size().own for run in found) > 0
-    assert len(found) == 200
-
-
 def test_what_one_process_holds_it_need_not_wait_for(toy_project):
     said = []
     with locks.hold_run(toy_project, "one", said.append), locks.hold_run(toy_project, "one", said.append):

@@ -20,6 +20,7 @@ from parts import deal, read_part
 
 HERE = Path(__file__).resolve().parent
 DOUBLE = HERE.parents[1] / "doubles" / "poptorch_double"
+POPDIST_DOUBLE = DOUBLE.with_name("popdist_double")
 SINCE_POPTORCH = (3, 9)
 """PopTorch is there for Python 3.8 alone: `make test-device-env` runs these tests; on later ones `make soak` does."""
 _MODULES: Dict[str, ModuleType] = {}
@@ -135,3 +136,23 @@ def record(poptorch: Any) -> Callable[[], List[Dict[str, Any]]]:
         pytest.skip("hardware keeps no recording")
     before = len(poptorch.poptorch_core.getRecord()["executables"])
     return lambda: poptorch.poptorch_core.getRecord()["executables"][before:]
+
+
+@pytest.fixture
+def poprun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes this process instance `index` of `count`, with 2 replicas of 4 IPUs each."""
+    monkeypatch.syspath_prepend(str(POPDIST_DOUBLE))
+    from ipu_model.__main__ import detect_instances
+
+    before = set(sys.modules)
+
+    def start(index: int, count: int) -> Any:
+        settings = {"NUM_TOTAL_REPLICAS": 2 * count, "NUM_LOCAL_REPLICAS": 2, "REPLICA_INDEX_OFFSET": 2 * index}
+        for name, value in {**settings, "NUM_IPUS_PER_REPLICA": 4}.items():
+            monkeypatch.setenv(f"POPDIST_{name}", str(value))
+        return detect_instances(os.environ)
+
+    yield start
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in ("popdist", "horovod"):
+            del sys.modules[name]

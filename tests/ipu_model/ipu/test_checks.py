@@ -58,20 +58,9 @@ def test_accumulation_below_2f_minus_1_is_refused_and_2f_minus_1_is_not() -> Non
         check_accumulation(6, ANSWERS, GEOMETRY, 4, 1.0)
     check_accumulation(7, ANSWERS, GEOMETRY, 4, 1.0)
     check_accumulation(1, place_by_layers("pretraining", 2, [2], 1), GEOMETRY, 4, 1.0)
-
-
-def test_the_refusal_names_a_global_batch_that_works() -> None:
-    with pytest.raises(ConfigError, match=r"global_batch_size 72 \(9 x micro_batch_size 2 x 4 replicas\)"):
-        check_accumulation(8, PRETRAINING, GEOMETRY, 4, 1.0)
-    check_accumulation(derive_accumulation(72, 2, 4, 1.0), PRETRAINING, GEOMETRY, 4, 1.0)
     with pytest.raises(ConfigError, match=r"global_batch_size 108 \(9 x .* x 1\.50 sequences in a row\)"):
         check_accumulation(8, PRETRAINING, GEOMETRY, 4, 1.5)
     check_accumulation(derive_accumulation(108, 2, 4, 1.5), PRETRAINING, GEOMETRY, 4, 1.5)
-
-
-@pytest.mark.parametrize("factor", [1, 2, 3, 6, 5087, 30522])
-def test_a_factor_that_divides_the_vocabulary_is_accepted(factor: int) -> None:
-    check_serialization(30522, factor, "embedding")
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 from ipu_jobs import ipu_job as whole_job
-from ipu_jobs import on_cpu, rows_of
-from test_poprun import poprun
-from test_poprun_jobs import start_one
-from test_recorded_numbers import SUPPORTED, operations
+from ipu_jobs import on_cpu, rows_of, start_one
+from recorded_presets import SUPPORTED, operations
 from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches, make_model
 from tiny_jobs import head_of, run_here
 
@@ -25,7 +23,6 @@ from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 
-__all__ = ["poprun"]
 ADAMW = optimizer_config(name="adamw", learning_rate=1e-3, loss_scaling=128.0)
 HEADS = [
     "pretraining",
@@ -137,21 +134,6 @@ def test_positions_of_rows_with_one_sequence_are_looked_up_once_in_a_micro_batch
         runtime.close()
         shapes[packed] = [x["shape"][0] for x in record()[-1]["inputs"]]
     assert shapes == {True: [2] * 7, False: [2, 2, 1, 2, 2, 2, 2]}
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_held_out_rows_are_evaluated_by_the_replicas_of_training_whatever_predict_jobs_have(
-    replicas: int, record: Any, tmp_path: Path
-) -> None:
-    config = {"inference_replication_factor": 2}
-    job = ipu_job("question_answering", ADAMW, tmp_path, replicas, 1, ipu_config=config)
-    runtime = ipu_runtime(job)
-    runtime.evaluate([make_batches("question_answering", 1, 4 * replicas)[0]])
-    runtime.close()
-    [evaluation] = record()
-    assert (evaluation["training"], evaluation["replication_factor"]) == (False, replicas)
-    assert evaluation["inputs"][0]["shape"][0] == 1, "micro-batch"
-    assert evaluation["executions"] == 1, "4 micro-batches for each replica"
 
 
 @pytest.mark.parametrize("head", HEADS)

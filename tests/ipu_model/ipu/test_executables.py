@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -147,13 +146,6 @@ def test_nothing_is_discarded_while_another_process_uses_the_folder(open_program
     assert (folder / "abc.lock").exists()
 
 
-def test_the_record_says_what_the_programs_were_built_for(open_program: Any) -> None:
-    record = json.loads((build(open_program) / "podium.json").read_text(encoding="utf-8"))
-    batch = {"geometry.micro_batch_size": 4, "geometry.accumulation": 16, "inputs": [[64, 128]]}
-    assert record["parts"] == {"mode": "training", "poptorch": "3.4.0", **batch}
-    assert record["executables"] == {"1234.popef": 7}
-
-
 def test_the_fingerprint_depends_on_values_and_not_on_order() -> None:
     assert fingerprint({"a": 1, "b": {"c": 2}}) == fingerprint({"b": {"c": 2}, "a": 1})
     assert fingerprint(PARTS) != fingerprint(changed(micro_batch_size=2))
@@ -258,13 +250,6 @@ def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path
     assert old.exists()
 
 
-def test_two_prunes_at_once_both_end_well(open_program: Any) -> None:
-    folder = build(open_program)
-    entry = executables.list_entries(folder.parent)[0]
-    assert executables.remove_entry(entry)
-    assert executables.remove_entry(entry)
-
-
 def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
     tmp_path: Path, said: List[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +292,7 @@ def test_a_folder_in_use_is_not_pruned(open_program: Any) -> None:
     assert not executables.remove_entry(entry)
     program.close()
     assert executables.remove_entry(entry)
+    assert executables.remove_entry(entry), "another prune was faster"
     assert not folder.exists()
 
 

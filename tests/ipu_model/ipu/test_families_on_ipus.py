@@ -8,9 +8,17 @@ from typing import Any, Sequence
 
 import pytest
 import torch
-from test_parity import largest_differences, optimizer_of
-from test_recorded_numbers import SUPPORTED, operations
-from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, make_model
+from recorded_presets import SUPPORTED, operations
+from tiny_ipu import (
+    FOUR_LAYERS,
+    RATES,
+    ipu_job,
+    ipu_runtime,
+    largest_differences,
+    make_batches,
+    make_model,
+    optimizer_of,
+)
 
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu

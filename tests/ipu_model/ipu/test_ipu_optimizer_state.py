@@ -9,11 +9,10 @@ import poptorch
 import pytest
 import torch
 from torch import Tensor
-from toy_training import RATES, UPDATES, Device, config_of, make_line, rows, toy
+from toy_training import RATES, UPDATES, Device, config_of, rows, toy
 
 from ipu_model.core.errors import CheckpointError
 from ipu_model.ipu.optimizers import load_optimizer_tensors, make_ipu_optimizer, optimizer_tensors, set_learning_rate
-from tests.optimizers import optimizer_config
 
 
 def checkpoint(device: Device) -> Tuple[Dict[str, Tensor], Dict[str, Tensor], List[int]]:
@@ -60,32 +59,6 @@ def test_a_run_cut_after_five_updates_ends_as_one_that_was_not(update: str, half
     for name in once:
         assert again[name].dtype == once[name].dtype, name
         assert torch.equal(again[name], once[name]), name
-
-
-def test_state_is_given_back_bit_for_bit_before_the_first_compile() -> None:
-    trained = Device(toy(), config_of("lamb"))
-    trained.update(0.1, rows(1)[0])
-    state = optimizer_tensors(trained.optimizer)
-    fresh = Device(toy(), config_of("lamb"))
-    assert optimizer_tensors(fresh.optimizer) == {}
-    load_optimizer_tensors(poptorch, fresh.optimizer, state)
-    found = optimizer_tensors(fresh.optimizer)
-    assert sorted(found) == sorted(state)
-    assert all(torch.equal(found[name], state[name]) for name in state)
-    assert any(name.startswith("ipu_state/") and value.abs().sum() > 0 for name, value in found.items())
-
-
-def test_loading_a_state_does_not_take_back_the_rate() -> None:
-    config = optimizer_config("sgd", learning_rate=0.5, weight_decay=0.0, momentum=0.0)
-    _, optimizer, executor = make_line(config)
-    executor(torch.tensor([2.0]))
-    state = optimizer_tensors(optimizer)
-    model, other, executor = make_line(config)
-    load_optimizer_tensors(poptorch, other, state)
-    set_learning_rate(other, 0.25)
-    executor.setOptimizer(other)
-    executor(torch.tensor([2.0]))
-    assert float(model.weight.detach()) == 7.5  # 8 - 2 * 0.25
 
 
 def test_a_state_of_another_runtime_is_refused() -> None:

@@ -8,13 +8,12 @@ import poptorch
 import pytest
 import torch
 from torch import Tensor
-from toy_training import MICRO_BATCHES, RATES, ROWS, UPDATES, Device, config_of, make_line, rows, toy
+from toy_training import MICRO_BATCHES, RATES, ROWS, UPDATES, Device, config_of, rows, toy
 
 from ipu_model.core.errors import ConfigError
-from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate
+from ipu_model.ipu.optimizers import make_ipu_optimizer
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.optim.optimizers import clip_gradients, make_optimizer
-from tests.optimizers import optimizer_config
 
 
 def train(config: OptimizerConfig, updates: int = 10, size: float = 1.0) -> Dict[str, Tensor]:
@@ -59,49 +58,9 @@ def test_ten_updates_equal_those_of_the_torch_runtime(update: str) -> None:
     assert_same(train(config), train_with_torch(config), 1e-5)
 
 
-def test_every_update_is_made_with_the_rate_of_its_step() -> None:
-    model, optimizer, executor = make_line(optimizer_config("sgd", learning_rate=9.0, weight_decay=0.0, momentum=0.0))
-    found = []
-    for rate in (0.5, 0.25, 0.125, 0.0):
-        set_learning_rate(optimizer, rate)
-        executor.setOptimizer(optimizer)
-        executor(torch.tensor([2.0]))
-        found.append(float(model.weight.detach()))
-    assert found == [7.0, 6.5, 6.25, 6.25]  # 8 - 2 * 0.5, - 2 * 0.25, - 2 * 0.125, - 0
-
-
-def test_momentum_and_decay_of_sgd_are_those_worked_out_by_hand() -> None:
-    model, optimizer, executor = make_line(optimizer_config("sgd", learning_rate=0.5, weight_decay=0.25, momentum=0.5))
-    found = []
-    for _ in range(2):
-        executor.setOptimizer(optimizer)
-        executor(torch.tensor([2.0]))
-        found.append(float(model.weight.detach()))
-    # v = 2 + 0.25 * 8 = 4, w = 8 - 0.5 * 4; then v = 0.5 * 4 + 2 + 0.25 * 6 = 5.5, w = 6 - 0.5 * 5.5
-    assert found == [6.0, 3.25]
-
-
 @pytest.mark.parametrize("update", UPDATES)
 def test_loss_scaling_does_not_change_the_weights_in_fp32(update: str) -> None:
     assert_same(train(config_of(update, loss_scaling=16384.0)), train(config_of(update)), 1e-6)
-
-
-def test_groups_are_compiled_with_only_the_rate_and_the_loss_scaling_variable() -> None:
-    device = Device(toy(), config_of("lamb", loss_scaling=128.0))
-    device.executor.compile(*rows(1)[0])
-    found = compiled_optimizer()
-    assert found["type"] == "LAMB"
-    assert found["defaults"]["lossScaling"] == [128.0, False]
-    shared = {"beta1": [0.9, True], "beta2": [0.99, True], "eps": [1e-6, True], "learningRate": [0.02, False]}
-    assert found["groups"] == [
-        {**shared, "weightDecay": [0.05, True], "maxWeightNorm": [65500.0, True]},
-        {**shared, "weightDecay": [0.0, True], "maxWeightNorm": [0.0, True]},
-    ]
-    names = [sorted(group) for group in found["parameter_groups"]]
-    assert names == [
-        ["bert_model.first.weight", "bert_model.second.weight"],
-        ["bert_model.LayerNorm.bias", "bert_model.LayerNorm.weight", "bert_model.first.bias"],
-    ]
 
 
 @pytest.mark.parametrize(

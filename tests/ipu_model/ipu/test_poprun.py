@@ -6,10 +6,9 @@ The double of popdist and horovod in tests/doubles/popdist_double is strict abou
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -19,28 +18,6 @@ from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import StopRequest
-
-DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "popdist_double"
-
-
-@pytest.fixture
-def poprun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes this process instance `index` of `count`, with 2 replicas of 4 IPUs each."""
-    monkeypatch.syspath_prepend(str(DOUBLE))
-    before = set(sys.modules)
-
-    def start(index: int, count: int) -> PopRunInstances:
-        settings = {"NUM_TOTAL_REPLICAS": 2 * count, "NUM_LOCAL_REPLICAS": 2, "REPLICA_INDEX_OFFSET": 2 * index}
-        for name, value in {**settings, "NUM_IPUS_PER_REPLICA": 4}.items():
-            monkeypatch.setenv(f"POPDIST_{name}", str(value))
-        found = detect_instances(os.environ)
-        assert isinstance(found, PopRunInstances)
-        return found
-
-    yield start
-    for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("popdist", "horovod"):
-            del sys.modules[name]
 
 
 def test_without_poprun_a_process_is_alone_and_everything_is_its_own() -> None:
@@ -74,11 +51,6 @@ def test_each_instance_has_a_contiguous_block_of_an_update(poprun: Any, index: i
     assert instance.share(48) == block
 
 
-def test_the_shares_of_all_instances_are_the_update() -> None:
-    rows = list(range(24))
-    assert [row for i in range(4) for row in rows[Instances(index=i, count=4).share(24)]] == rows
-
-
 def test_rows_that_cannot_be_shared_are_refused() -> None:
     with pytest.raises(ConfigError, match="10 rows of an update cannot be shared by 4 instances.*multiple of 4"):
         Instances(index=0, count=4).share(10)
@@ -102,13 +74,6 @@ def test_popdist_makes_the_options_and_owns_their_replication(poprun: Any) -> No
             refused()
     with pytest.raises(ConfigError, match=r"--ipus-per-replica 4 does not agree.* uses 8 IPUs"):
         instance.make_options(poptorch, 8)
-
-
-def test_without_popdist_the_options_are_poptorchs_own() -> None:
-    poptorch = importlib.import_module("poptorch")
-    options, owns_replication = PopRunInstances().make_options(poptorch, 4)
-    assert type(options) is poptorch.Options
-    assert not owns_replication
 
 
 def test_metrics_are_averaged_over_the_instances_by_name(poprun: Any) -> None:

@@ -12,9 +12,8 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 import pytest
 import torch
-from ipu_jobs import ipu_job, model_folder, rows_of, write_job
+from ipu_jobs import ipu_job, model_folder, rows_of, start_one, write_job
 from safetensors.torch import load_file
-from test_poprun import DOUBLE, poprun
 from tiny_ipu import FOUR_LAYERS, make_model
 from tiny_jobs import ROOT, Finished, finish, run_here, start, start_job
 
@@ -29,8 +28,8 @@ from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
 from ipu_model.train.job_runner import run_job
 
-__all__ = ["poprun"]
 Poprun = Callable[[int, int], PopRunInstances]
+DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "popdist_double"
 PROGRAM = Path(__file__).resolve().parent / "instance_program.py"
 REPLICAS = 4
 """Of all instances together; those that test_poprun.poprun makes have 2, of 4 IPUs."""
@@ -173,15 +172,6 @@ def test_random_numbers_of_another_number_of_instances_are_refused(job: Job, pop
     runtime = IpuRuntime(load_poptorch(), job, plan, make_model("pretraining"), FOUR_LAYERS, lambda event, **rest: None)
     with pytest.raises(CheckpointError, match="states for 1 instances, but this training has 2.*Remove the run folder"):
         runtime.load_rng_state({"ipu": torch.zeros(8, dtype=torch.uint8)})
-
-
-def start_one(poprun: Poprun, index: int) -> PopRunInstances:
-    """Instance `index` of 2; the modules of PopRun are those of a fresh process."""
-    for name in ("popdist", "horovod.torch"):
-        module: Any = sys.modules.get(name)
-        if module is not None:
-            module.forget()
-    return poprun(index, 2)
 
 
 def run_instance(job: Job, instance: PopRunInstances) -> None:

@@ -64,29 +64,17 @@ OF_TRAINING = [
     {"model": dataclasses.replace(TWO_LAYERS, hidden_dropout=0.1)},
     {"model": dataclasses.replace(TWO_LAYERS, attention_dropout=0.1)},
     {"geometry": BatchGeometry(ROWS // 2, 1)},
-    {"ipu_config": {"device_iterations": 2}, "geometry": BatchGeometry(ROWS // 2, 1)},
-    {"ipu_config": {"output_mode": "all"}},
 ]
 OF_INFERENCE = [
     {"ipu_config": {"inference_device_iterations": 4}},
     {"ipu_config": {"inference_device_iterations": 4}, "inference_execution": "sharded"},
-    {"ipu_config": {"inference_matmul_proportion": 0.3}},
-    {"ipu_config": {"inference_embedding_serialization_factor": 3}},
-    {"ipu_config": {"inference_layers_per_ipu": [2]}},
-    {"ipu_config": {"explicit_ir_inference": True}},
 ]
 OF_BOTH = [
     {"precision": "fp16"},
     {"geometry": BatchGeometry(ROWS, 2)},
     {"model": dataclasses.replace(TWO_LAYERS, layer_norm_eps=1e-6)},
-    {"ipu_config": {"matmul_proportion": 0.4}},
-    {"ipu_config": {"layers_per_ipu": [0, 2]}},
-    {"ipu_config": {"embedding_serialization_factor": 5}},
-    {"ipu_config": {"replicated_tensor_sharding": True}},
-    {"ipu_config": {"optimizer_state_offchip": True}},
 ]
-"""inference_... follows training where it is not stated; where the optimizer's state lies is a session option of
-inference as well."""
+"""Keys of the ipu_config are below, each by itself."""
 Names = Tuple[str, Set[str]]
 
 

@@ -20,6 +20,7 @@ from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
 from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
 
 FOUR_LAYERS = dataclasses.replace(TINY, num_layers=4, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2)
 ACCUMULATION = 16
@@ -149,3 +150,26 @@ def join(batches: List[Batch]) -> Batch:
     """Several batches one after the other."""
     columns = {name: np.concatenate([x.columns[name] for x in batches]) for name in batches[0].columns}
     return Batch(np.concatenate([x.rows for x in batches]), columns)
+
+
+def optimizer_of(name: str, **changes: Any) -> OptimizerConfig:
+    """Scaled, as every recipe in fp16 is; the CPU takes no notice of it."""
+    values = {"learning_rate": 1e-2, "weight_decay": 0.01, "loss_scaling": 128.0}
+    return optimizer_config(**{"name": name, **values, **changes})
+
+
+def largest_differences(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> Tuple[float, float]:
+    """Of weights that learn, and of those whose gradient is zero but for rounding, which Adam scales to a step.
+
+    The latter shift all scores of a query alike (key biases), or all logits of a question (the biases before them).
+    """
+    assert sorted(ours) == sorted(theirs)
+    last = max(int(name.split(".")[3]) for name in ours if name.startswith("bert.encoder.layer."))
+    idle = ("key.bias", "qa_outputs.bias")
+    if "qa_outputs.bias" in ours:
+        idle += (f"layer.{last}.output.LayerNorm.bias",)
+    found = {name: float((ours[name] - theirs[name]).abs().max()) for name in ours}
+    return tuple(  # type: ignore[return-value]
+        max((value for name, value in found.items() if name.endswith(idle) == chosen), default=0.0)
+        for chosen in (False, True)
+    )

@@ -85,22 +85,3 @@ class Device:
 
     def weights(self) -> Dict[str, Tensor]:
         return {name: p.detach().float().clone() for name, p in self.model.named_parameters()}
-
-
-class Line(nn.Module):
-    """The loss is weight * x, so the gradient is x."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor([[8.0]]))  # a matrix, which weight decay applies to
-
-    def forward(self, x: Tensor) -> Tensor:
-        return poptorch.identity_loss((self.weight * x).sum(), reduction="none")
-
-
-def make_line(config: OptimizerConfig) -> Tuple[Line, Any, Any]:
-    model = Line()
-    optimizer = make_ipu_optimizer(poptorch, config, model.named_parameters(), half=False)
-    options = poptorch.Options()
-    options.showCompilationProgressBar(False)
-    return model, optimizer, poptorch.trainingModel(model, options, optimizer=optimizer)

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict
 
 import pytest
 import torch
-from test_damaged_files import write_tiny
+from tiny_torch import write_tiny
 
 from ipu_model.core.errors import CheckpointError
 from ipu_model.core.files import open_regular, read_json

@@ -101,19 +101,6 @@ def test_ten_updates_with_an_l2_penalty_follow_the_plain_reference(name: str) ->
         torch.testing.assert_close(parameter.detach().double(), expected[n], rtol=1e-5, atol=1e-6)
 
 
-def test_two_updates_of_a_hand_worked_velocity() -> None:
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(model.weight, 8.0)
-    optimizer = make_optimizer(optimizer_config("sgd", learning_rate=0.5, weight_decay=0.25, momentum=0.5), model)
-    found = []
-    for _ in range(2):
-        model.weight.grad = torch.tensor([[2.0]])
-        optimizer.step()
-        found.append(float(model.weight.detach()))
-    # v = 2 + 0.25 * 8 = 4, w = 8 - 0.5 * 4; then v = 0.5 * 4 + 2 + 0.25 * 6 = 5.5, w = 6 - 0.5 * 5.5
-    assert found == [6.0, 3.25]
-
-
 def test_adam_without_bias_correction_is_refused() -> None:
     with pytest.raises(ConfigError, match="Adam always corrects.*adamw or lamb"):
         make_optimizer(optimizer_config("adam", bias_correction=False), Small())

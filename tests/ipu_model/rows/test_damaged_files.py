@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from test_checkpoint import FINGERPRINT, Told, state_at
-from tiny_jobs import TINY
+from tiny_torch import FINGERPRINT, Told, state_at, write_tiny
 
 from ipu_model.core.errors import DeviceJobError, RowsError
 from ipu_model.core.files import sha256_of
-from ipu_model.models.model_folder import ModelOrigin, read_model, write_model
-from ipu_model.models.modeling import build_model
+from ipu_model.models.model_folder import read_model
 from ipu_model.rows.format import MANIFEST, read_manifest
 from ipu_model.train.checkpoint import Checkpoints
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
@@ -43,16 +41,9 @@ def test_a_manifest_cannot_name_files_outside_its_folder(pretrain_rows: Path, na
         read_manifest(pretrain_rows)
 
 
-def write_tiny(folder: Path) -> None:
-    weights = build_model("pretraining", TINY).state_dict()
-    write_model(folder, "pretraining", TINY, weights, ModelOrigin("a", "b", "c", 1, 2))
-
-
 @pytest.mark.parametrize("name", ["config.json", "podium.json"])
 def test_the_json_of_a_model_folder(tmp_path: Path, name: str) -> None:
-    write_model(
-        tmp_path, "pretraining", TINY, build_model("pretraining", TINY).state_dict(), ModelOrigin("a", "b", "c", 1, 2)
-    )
+    write_tiny(tmp_path)
     path = tmp_path / name
     for what, content in damaged_json(json.loads(path.read_text()), COUNT):
         path.write_bytes(content)
@@ -60,9 +51,7 @@ def test_the_json_of_a_model_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_the_header_of_a_safetensors_file(tmp_path: Path) -> None:
-    write_model(
-        tmp_path, "pretraining", TINY, build_model("pretraining", TINY).state_dict(), ModelOrigin("a", "b", "c", 1, 2)
-    )
+    write_tiny(tmp_path)
     path = tmp_path / "model.safetensors"
     good = path.read_bytes()
     length = 8 + int.from_bytes(good[:8], "little")

@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import numpy as np
 import pytest
 import torch
-from test_cuda import STILL, WIDE, Elsewhere, make_batch, needs_gpu
 from tiny_jobs import TINY
+from tiny_torch import STILL, WIDE, Elsewhere, make_batch, needs_gpu
 from torch import Tensor
 
 from ipu_model import heads

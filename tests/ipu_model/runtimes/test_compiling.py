@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import pytest
 import torch
 from tiny_jobs import finish, make_columns, make_job, start_job, write_rows
+from tiny_torch import needs_compiler
 
 from ipu_model.core.errors import ConfigError
-from ipu_model.runtimes.compilation import OLDEST, check_compiler
+from ipu_model.runtimes.compilation import check_compiler
 from ipu_model.runtimes.selection import plan_device
 from tests.optimizers import optimizer_config
-
-VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
-needs_compiler = pytest.mark.skipif(
-    VERSION < OLDEST or shutil.which("g++") is None, reason="needs torch 2.4 and g++, as device.compile does"
-)
 
 
 def train(folder: Path, cache: Path, **changes: Any) -> Tuple[Dict[str, torch.Tensor], List[str], List[float]]:

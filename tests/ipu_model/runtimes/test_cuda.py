@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
+from tiny_jobs import make_job, run_here
+from tiny_torch import STILL, WIDE, Elsewhere, make_batch, needs_gpu
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
@@ -18,24 +19,11 @@ from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.jobs.job import JobResult, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.row_folder import Batch, RowFolder
-from ipu_model.runtimes import cuda
 from ipu_model.runtimes.cuda import CudaDevice, PaddedAttention, VarlenAttention, fastest_precision, move_batch
 from ipu_model.runtimes.selection import choose_precision, choose_runtime
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch.cuda.is_available() is False: no GPU here")
-STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
-WIDE = dataclasses.replace(TINY, hidden_size=128, intermediate_size=256)
-"""Heads of 64, as published BERTs have them."""
-
-
-def make_batch(folder: Path, head: str, rows: int = 12) -> Batch:
-    kind = "pretrain" if head == "pretraining" else head
-    manifest = write_rows(folder, kind, make_columns(kind, rows))
-    return RowFolder(folder, kind, TINY, manifest.num_labels).take(np.arange(rows))
 
 
 def test_without_a_gpu_the_job_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,20 +86,6 @@ def test_a_micro_batch_arrives_whole_in_one_copy(tmp_path: Path, head: str, rows
     assert seen["offsets"].dtype == torch.int32
     assert seen["offsets"].tolist() == np.cumsum([0, *flat.blocks]).tolist()
     assert seen["longest"] == max(flat.blocks)
-
-
-class Elsewhere(cuda.CudaDevice):
-    """The device of a GPU, its kernels and copies left out: everything else of it computes on the CPU."""
-
-    def __init__(self) -> None:
-        self.device = torch.device("cpu")
-        self._attention = PaddedAttention
-
-    def _move(self, packed: torch.Tensor) -> torch.Tensor:
-        return packed.clone()
-
-    def rng_state(self) -> Dict[str, torch.Tensor]:
-        return {"torch": torch.get_rng_state()}
 
 
 @pytest.mark.parametrize("max_norm", [None, 0.05, 100.0])

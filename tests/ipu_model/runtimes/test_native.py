@@ -10,7 +10,7 @@ from typing import List, Tuple
 
 import pytest
 import torch
-from test_compiling import needs_compiler
+from tiny_torch import needs_compiler
 from torch import Tensor
 
 from ipu_model.runtimes import compilation

@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from tiny_torch import FINGERPRINT, Told, state_at
 
 from ipu_model.core.errors import CheckpointError
-from ipu_model.train.checkpoint import Checkpoint, Checkpoints
-
-FINGERPRINT = {"seed": 7, "plan.rows_per_update": 6}
-
-
-class Told:
-    """Collects message events."""
-
-    def __init__(self) -> None:
-        self.texts: List[str] = []
-
-    def __call__(self, event: str, **fields: Any) -> None:
-        self.texts.append(fields["text"])
-
-
-def state_at(step: int) -> Checkpoint:
-    return Checkpoint(
-        step,
-        model={"w": torch.full((3,), float(step))},
-        optimizer={"w/exp_avg": torch.full((3,), -float(step)), "w/step": torch.tensor(float(step))},
-        device_rng={"torch": torch.arange(5, dtype=torch.uint8)},
-        history={"sums": {"loss": 0.1 + 0.2}, "updates": 1, "last": {}},
-    )
+from ipu_model.train.checkpoint import Checkpoints
 
 
 def test_what_was_saved_comes_back_exactly(tmp_path: Path) -> None:
