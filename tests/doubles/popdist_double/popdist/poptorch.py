@@ -40,6 +40,3 @@ class Options(_base.Options):  # type: ignore[misc,name-defined]
 
     def replicationFactor(self, replication_factor: int) -> Any:
         raise RuntimeError("Cannot call replicationFactor: PopRun has set it")
-
-    def useIpuId(self, ipu_id: int) -> Any:
-        raise RuntimeError("Cannot call useIpuId: PopDist chooses the device")

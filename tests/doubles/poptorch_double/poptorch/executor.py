@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import datetime
 import logging
 from typing import Any, Dict, List, Optional
 
@@ -100,14 +99,6 @@ class PoplarExecutor:
             except Exception:  # whatever kept it from attaching: what did not attach does not count as compiled
                 self._executable = None
                 raise
-
-    def compilationTime(self) -> Optional[datetime.timedelta]:
-        """Needs the progress bar, which takes the time."""
-        self._compiled()
-        if not self._options._show_compilation_progress_bar:
-            raise misuse("compilationTime() needs showCompilationProgressBar(True)")
-        time: Optional[datetime.timedelta] = self._options._progress_bar.compilation_time
-        return time
 
     # Running
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections import OrderedDict
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Dict, Optional
 
 import torch
 from torch import Tensor, nn
@@ -42,47 +40,6 @@ class Block(nn.Module):
         STATE.inside_block = False
         if STATE.program is not None:
             STATE.program.end_block()
-
-
-def BlockFunction(user_id: Optional[str] = None, ipu_id: Optional[int] = None) -> Callable[[Any], Any]:
-    """A decorator: the function's body is a block."""
-
-    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with Block(user_id, ipu_id):
-                return function(*args, **kwargs)
-
-        return inside
-
-    return decorator
-
-
-class _BeginHook:
-    def __init__(self, user_id: Optional[str], ipu_id: Optional[int]) -> None:
-        self._user_id, self._ipu_id = user_id, ipu_id
-
-    def __call__(self, module: nn.Module, inputs: Any) -> None:
-        if STATE.running:
-            _begin(self._user_id, self._ipu_id)
-
-
-def BeginBlock(layer_to_call: nn.Module, user_id: str = None, ipu_id: int = None) -> nn.Module:  # type: ignore[assignment]  # noqa: RUF013
-    """From this module's forward on, everything belongs to the block, until another begins."""
-    if not isinstance(layer_to_call, nn.Module):
-        raise misuse(f"a block begins at a module, found {type(layer_to_call).__name__}")
-    if any(isinstance(hook, _BeginHook) for hook in layer_to_call._forward_pre_hooks.values()):
-        raise misuse("this module already begins a block: call removeBlocks first")
-    layer_to_call.register_forward_pre_hook(_BeginHook(user_id, ipu_id))
-    return layer_to_call
-
-
-def removeBlocks(module: nn.Module) -> None:
-    """Undo BeginBlock in a module and everything below it."""
-    assert isinstance(module, nn.Module), f"no module: {module!r}"
-    for part in module.modules():
-        kept = [(key, hook) for key, hook in part._forward_pre_hooks.items() if not isinstance(hook, _BeginHook)]
-        part._forward_pre_hooks = OrderedDict(kept)
 
 
 class Attribute:
@@ -165,8 +122,3 @@ def identity_loss(x: Tensor, reduction: str) -> Tensor:
     if STATE.running:
         STATE.losses.append((loss, "identity_loss", reduction))
     return loss
-
-
-def isRunningOnIpu() -> bool:
-    """Inside `forward` of an executor."""
-    return STATE.running

@@ -45,11 +45,6 @@ class PrecisionOptions(Settings):
         self._popart.set("enableStochasticRounding", enabled)
         return self
 
-    def enableFloatingPointExceptions(self, enabled: bool) -> PrecisionOptions:
-        assert isinstance(enabled, bool), f"on or off, found {enabled!r}"
-        self._popart.set("enableFloatingPointChecks", enabled)
-        return self
-
     def setPartialsType(self, dtype: torch.dtype) -> PrecisionOptions:
         names = {torch.float32: "float", torch.float16: "half"}
         if dtype not in names:
@@ -100,9 +95,6 @@ class DistributedOptions(Settings):
         super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
         self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
-    def disable(self) -> DistributedOptions:
-        return self.configureProcessId(0, 1)
-
     def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> DistributedOptions:
         return self.configureProcessId(
             int(os.environ.get(var_process_id, "0")), int(os.environ.get(var_num_processes, "1"))
@@ -112,14 +104,6 @@ class DistributedOptions(Settings):
         self._set("distributed_process_id", process_id)
         self._set("num_distributed_processes", num_processes)
         return self
-
-    @property
-    def processId(self) -> int:
-        return int(self._values["distributed_process_id"])
-
-    @property
-    def numProcesses(self) -> int:
-        return int(self._values["num_distributed_processes"])
 
 
 class TensorLocationSettings(Settings):
@@ -133,11 +117,6 @@ class TensorLocationSettings(Settings):
         self._set(name, int(use), new=True)
         return self
 
-    def _number(self, name: str, count: int) -> TensorLocationSettings:
-        assert isinstance(count, int), f"{name} is an int, found {count!r}"
-        self._set(name, count, new=True)
-        return self
-
     def useOnChipStorage(self, use: Optional[bool] = True) -> TensorLocationSettings:
         if use is None:
             self._values.pop("onChip", None)
@@ -146,18 +125,6 @@ class TensorLocationSettings(Settings):
 
     def useReplicatedTensorSharding(self, use: bool = True) -> TensorLocationSettings:
         return self._flag("useReplicatedTensorSharding", use)
-
-    def useIOTilesToLoad(self, use: bool = True) -> TensorLocationSettings:
-        return self._flag("useIOTilesToLoad", use)
-
-    def useIOTilesToStore(self, use: bool = True) -> TensorLocationSettings:
-        return self._flag("useIOTilesToStore", use)
-
-    def minElementsForOffChip(self, min_elements: int) -> TensorLocationSettings:
-        return self._number("minElementsForOffChip", min_elements)
-
-    def minElementsForReplicatedTensorSharding(self, min_elements: int) -> TensorLocationSettings:
-        return self._number("minElementsForReplicatedTensorSharding", min_elements)
 
 
 class TensorLocationOptions(Settings):
@@ -168,21 +135,5 @@ class TensorLocationOptions(Settings):
         self._set(f"location_{kind}", location.toDict(), new=True)
         return self
 
-    def setActivationLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
-        return self._locate("activation", location)
-
-    def setWeightLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
-        return self._locate("weight", location)
-
     def setOptimizerLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
         return self._locate("optimizer", location)
-
-    def setAccumulatorLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
-        return self._locate("accumulator", location)
-
-    def numIOTiles(self, num_tiles: int) -> TensorLocationOptions:
-        assert isinstance(num_tiles, int), f"numIOTiles is an int, found {num_tiles!r}"
-        assert 32 <= num_tiles <= 192, f"numIOTiles is between 32 and 192, found {num_tiles}"
-        assert num_tiles % 2 == 0, f"numIOTiles is even, found {num_tiles}"
-        self._set("numIOTiles", num_tiles, new=True)
-        return self

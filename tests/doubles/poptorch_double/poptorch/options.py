@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 import torch
 
@@ -103,21 +103,6 @@ class Options(Settings):
         self._set("replication_factor", replication_factor)
         return self
 
-    def inputReplicaGrouping(self, input_group_size: int, input_group_type: CommGroupType) -> Options:
-        if input_group_type == CommGroupType.NoGrouping:
-            input_group_size, input_group_type = 1, CommGroupType.Consecutive
-        if input_group_type == CommGroupType.All:
-            raise ValueError("replicas are grouped by CommGroupType.Consecutive or .Orthogonal, found All")
-        if self.replication_factor % input_group_size:
-            raise ValueError(f"groups of {input_group_size} do not divide {self.replication_factor} replicas")
-        self._set("input_group_size", input_group_size)
-        self._set("input_cgt", input_group_type)
-        return self
-
-    def broadcastBuffers(self, broadcast_buffers: bool = True) -> Options:
-        self._set("broadcast_buffers", broadcast_buffers)
-        return self
-
     def setExecutionStrategy(self, strategy: PipelinedExecution) -> Options:
         assert isinstance(strategy, PipelinedExecution), f"no execution strategy: {strategy!r}"
         self._execution_strategy = strategy
@@ -147,23 +132,9 @@ class Options(Settings):
         self._set("connection_type", connection_type.value)
         return self
 
-    def syncPattern(self, sync_pattern: SyncPattern) -> Options:
-        assert isinstance(sync_pattern, SyncPattern), f"no SyncPattern: {sync_pattern!r}"
-        self._set("sync_pattern", sync_pattern.value)
-        return self
-
     def useOfflineIpuTarget(self, ipu_version: int = 2) -> Options:
         self.connectionType(ConnectionType.Never)
         self._set("ipu_version", ipu_version, new=True)
-        return self
-
-    def useIpuId(self, ipu_id: int) -> Options:
-        assert isinstance(ipu_id, int), f"the id of an IPU is an int, found {ipu_id!r}"
-        self._set("ipu_id", ipu_id, new=True)
-        return self
-
-    def useIpuModel(self, use_model: bool) -> Options:
-        self._set("use_model", use_model, new=True)
         return self
 
     def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Options:
@@ -182,40 +153,8 @@ class Options(Settings):
         self._popart.set("enableEngineCaching", path is not None)
         return self
 
-    def logDir(self, log_dir: str) -> Options:
-        self._set("log_dir", log_dir)
-        return self
-
-    def modelName(self, name: str) -> Options:
-        self._set("model_name", name, new=True)
-        return self
-
-    def logCycleCount(self, log_cycle_count: bool) -> Options:
-        self._popart.set("instrumentWithHardwareCycleCounter", log_cycle_count)
-        return self
-
-    def enableStableNorm(self, enabled: bool) -> Options:
-        self._popart.set("enableStableNorm", enabled)
-        return self
-
-    def enableSyntheticData(self, enabled: bool) -> Options:
-        self._popart.set("syntheticDataMode", 2 if enabled else 0)
-        return self
-
-    def updatableNamedBuffers(self, buffers: List[str]) -> Options:
-        self._popart.set("updatableNamedBuffers", buffers)
-        return self
-
     def showCompilationProgressBar(self, show: bool = True) -> Options:
         self._show_compilation_progress_bar = show
-        return self
-
-    def relaxOptimizerAttributesChecks(self, relax: bool = True) -> Options:
-        self._relax_optimizer_checks = relax
-        return self
-
-    def disableModuleNamescope(self) -> Options:
-        self._module_namescope_enabled = False
         return self
 
     def from_json(self, string: str) -> Options:

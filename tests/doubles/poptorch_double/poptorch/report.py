@@ -26,7 +26,6 @@ def describe(executable: Any, inputs: List[Tensor]) -> Dict[str, Any]:
         "option_calls": executable.calls,
         "popart_session_options": session.popart_options(options),
         "tensor_locations": session.tensor_locations(options),
-        "implied_options": session.implied(options, len(used) > 1),
         "device_iterations": executable.iterations,
         "gradient_accumulation": executable.accumulation,
         "replication_factor": executable.replicas,

@@ -119,16 +119,3 @@ def popart_options(options: Dict[str, Any]) -> Dict[str, Any]:
 def tensor_locations(options: Dict[str, Any]) -> Dict[str, Any]:
     """The part that says where tensors live."""
     return {k: v for k, v in options.items() if k.startswith("location_")}
-
-
-def implied(options: Dict[str, Any], several_ipus: bool) -> Dict[str, Any]:
-    """What follows for PopART where it was not set."""
-    pipelined = options["execution_mode"] == 0 and several_ipus
-    values: Dict[str, Any] = {"enablePipelining": pipelined}
-    if pipelined:
-        values["autoRecomputation"] = 3  # RecomputationType.Pipeline
-    values["virtualGraphMode"] = 1 if several_ipus else 2  # VirtualGraphMode.Manual, .Auto
-    values["enableGradientAccumulation"] = options["gradient_accumulation"] > 1
-    values["enableReplicatedGraphs"] = options["replication_factor"] > 1
-    values["enableLoadAndOffloadRNGState"] = True
-    return {name: value for name, value in values.items() if name not in options}
