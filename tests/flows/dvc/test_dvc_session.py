@@ -243,6 +243,17 @@ def test_dvcs_own_errors_are_said_with_their_causes(toy_project):
         session.request("pull", targets=["first"])
 
 
+def test_a_stage_whose_outs_are_lost_has_failed(toy_project, monkeypatch):
+    said = "reply(say='ERROR: failed to transfer 4b98'); reply(answer={'verdict': 'ran', 'lost': True})"
+    monkeypatch.setattr(sessions, "CHILD", answers(f"{said}; time.sleep(120)"))
+    with DvcSession(toy_project) as session:
+        with pytest.raises(
+            StageFailed, match="stage first failed .DVC could not store its outputs in the cache"
+        ) as failure:
+            session.update("first", Listener(print))
+        assert "failed to transfer 4b98" in str(failure.value)
+
+
 def test_a_process_that_dies_is_told_with_what_it_printed_and_another_takes_its_place(toy_project, monkeypatch):
     lines = "print('half of it', flush=True); report('paused', text='stopped on request (checkpoint saved)')"
     killed = answers(f"{lines}; os.kill(os.getpid(), 9)")  # when memory is short, the kernel does
