@@ -14,8 +14,8 @@ import pytest
 
 from tests.faults import small_run
 from tests.faults.pictures import Pictures
-from tests.faults.prefect_server import PrefectServer
 from tests.faults.small_run import Case
+from tests.flows.workers.worker_hosts import Server
 
 
 @pytest.fixture(scope="session")
@@ -30,9 +30,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The API address of a Prefect server of this worker, so that not every run has to start one."""
-    home = tmp_path_factory.mktemp("server")
-    with PrefectServer(home) as running:
-        yield running.api_url
+    running = Server(tmp_path_factory.mktemp("server"))
+    yield running.url
+    running.stop()
 
 
 @pytest.fixture(scope="session")

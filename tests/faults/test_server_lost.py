@@ -7,24 +7,34 @@ server that came back, ends with the bytes of the undisturbed run.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults import processes, small_run, table
 from tests.faults.pictures import Pictures
-from tests.faults.prefect_server import PrefectServer
 from tests.faults.small_run import Case
+from tests.flows.workers.worker_hosts import Server
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    running = Server(tmp_path / "server")
+    yield running
+    running.stop()
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seconds", [5, 60, None])
-def test_the_server_is_killed_while_a_stage_runs(seconds: int | None, tmp_path: Path, pictures: Pictures) -> None:
+def test_the_server_is_killed_while_a_stage_runs(
+    seconds: int | None, tmp_path: Path, pictures: Pictures, server: Server
+) -> None:
     name = "for good" if seconds is None else f"for {seconds} s"
     stage = "pretrain@phase1"
-    with PrefectServer(tmp_path) as server, table.case("server lost", f"local flow, {name}") as notes:
+    with table.case("server lost", f"local flow, {name}") as notes:
         project = pictures.project_before(stage, tmp_path / "project", later_from_cache=True)
-        case, log = Case(project, tmp_path, server.api_url), tmp_path / "flow.log"
+        case, log = Case(project, tmp_path, server.url), tmp_path / "flow.log"
         flow = case.start(*case.flow(stage, "gate@squad"), log=log)
         processes.wait_for(lambda: f"Running stage '{stage}'" in log.read_text(), 90.0, "the stage has not begun")
         server.stop()
