@@ -532,3 +532,11 @@ def test_a_stage_shows_the_time_of_its_maps_and_of_the_rest(tmp_path):
     later = report.StageRecord("tokenizer", "ran", 42.0, began=200.0)
     (row,) = RunView(report.RunReport(".", stages=[later]), tmp_path).stages
     assert row["maps"] is None, "the file is of an earlier run"
+
+
+def test_a_run_that_is_at_work_is_not_taken_for_a_killed_one():
+    record = report.RunReport(".", began="2026-11-23T10:00:00+0000")
+    assert listing.Run(".", None, record, at_work=False).was_killed
+    assert not listing.Run(".", None, record, at_work=True).was_killed
+    record.ended = record.began
+    assert not listing.Run(".", None, record, at_work=False).was_killed

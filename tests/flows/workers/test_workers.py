@@ -165,6 +165,16 @@ def test_a_run_with_a_name_works_under_it_on_the_workers_and_here(team):
         assert json.loads((folder / "reports/run.json").read_text())["command"] == "sent by another run"
 
 
+def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
+    module = team.hosts["training"].project / "tasks" / "toy.py"
+    text = module.read_text()
+    module.write_text(text + "# newer\n")
+    code = team.run("pretrain.seed=5")
+    module.write_text(text)
+    assert code == 1
+    assert re.search(r"tasks of the checkout \S+ differs from the code of the run", team.sender.said())
+
+
 def test_the_same_parameters_on_a_third_host_run_nothing(team):
     for name in ("preparing", "training"):
         team.hosts[name].lose()

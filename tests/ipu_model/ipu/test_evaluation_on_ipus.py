@@ -275,3 +275,18 @@ def test_two_instances_judge_a_part_each_in_as_many_calls(
     assert calls == [8, 0, 8, 5]
     cpu = TorchRuntime(make_model("question_answering"), "question_answering", ROWS, "fp32", None, seed=7)
     assert found == pytest.approx(cpu.evaluate([held_out]), rel=1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_held_out_rows_are_evaluated_by_the_replicas_of_training_whatever_predict_jobs_have(
+    replicas: int, record: Any, tmp_path: Path
+) -> None:
+    config = {"inference_replication_factor": 2}
+    job = ipu_job("question_answering", ADAMW, tmp_path, replicas, 1, ipu_config=config)
+    runtime = ipu_runtime(job)
+    runtime.evaluate([make_batches("question_answering", 1, 4 * replicas)[0]])
+    runtime.close()
+    [evaluation] = record()
+    assert (evaluation["training"], evaluation["replication_factor"]) == (False, replicas)
+    assert evaluation["inputs"][0]["shape"][0] == 1, "micro-batch"
+    assert evaluation["executions"] == 1, "4 micro-batches for each replica"

@@ -18,8 +18,10 @@ from expected_options import (
     GENERAL,
     HALF_PARTIALS,
     MEAN,
+    NEVER,
     PIPELINED,
     SHARDED,
+    SUM,
 )
 from published_configs import BERT_BASE_IPU, BERT_LARGE_IPU
 
@@ -145,7 +147,65 @@ def test_an_fp32_job_has_neither_stochastic_rounding_nor_fp16_partials() -> None
     assert inferred(IpuConfig(), half=False)["popart"] == {**BERT_SWITCHES, "enableStochasticRounding": False}
 
 
+def test_fp16_partials_can_be_switched_off() -> None:
+    off = trained(IpuConfig(enable_half_partials=False))["popart"]
+    assert off == {**BERT_SWITCHES, "enableStochasticRounding": True}
+
+
+@pytest.mark.parametrize(("name", "mode"), [("all", ALL), ("sum", SUM), ("final", FINAL), ("default", FINAL)])
+def test_output_mode_is_that_of_the_config_in_training_and_all_in_inference(name: str, mode: int) -> None:
+    assert trained(IpuConfig(output_mode=name))["general"]["output_mode"] == mode
+    assert inferred(IpuConfig(output_mode=name))["general"]["output_mode"] == ALL
+
+
+def test_optimizer_state_is_sharded_only_between_several_replicas_and_off_chip_when_asked() -> None:
+    config = IpuConfig(replicated_tensor_sharding=True, optimizer_state_offchip=True)
+    assert trained(config, replicas=1)["locations"]["location_optimizer"]["useReplicatedTensorSharding"] == 0
+    assert trained(config, replicas=2)["locations"]["location_optimizer"] == {
+        "onChip": 0,
+        "useReplicatedTensorSharding": 1,
+    }
+    unsharded = trained(IpuConfig(), replicas=2)["locations"]["location_optimizer"]
+    assert unsharded == {"onChip": 1, "useReplicatedTensorSharding": 0}
+
+
 def test_popdist_options_are_not_told_the_number_of_replicas() -> None:
     config = IpuConfig(replication_factor=4, inference_replication_factor=4)
     assert trained(config, set_replication=False)["general"]["replication_factor"] == 1
     assert inferred(config, set_replication=False)["general"]["replication_factor"] == 1
+
+
+def test_pipelined_inference_runs_all_stages_at_a_time() -> None:
+    found = inferred(IpuConfig(inference_device_iterations=2), pipelined=True)
+    assert (found["general"]["execution_mode"], found["general"]["gradient_accumulation"]) == (PIPELINED, 1)
+
+
+def test_compile_only_builds_for_an_mk2_that_is_not_there() -> None:
+    for found in (trained(IpuConfig(), compile_only=True), inferred(IpuConfig(), compile_only=True)):
+        assert (found["general"]["connection_type"], found["general"]["ipu_version"]) == (NEVER, 2)
+
+
+def test_explicit_ir_is_for_inference_only() -> None:
+    config = IpuConfig(explicit_ir_inference=True)
+    assert inferred(config)["popart"]["enableExplicitIR"] is True
+    assert "enableExplicitIR" not in trained(config)["popart"]
+
+
+def test_training_and_inference_have_their_own_iterations_and_memory_proportions() -> None:
+    config = IpuConfig(
+        layers_per_ipu=[1, 1],
+        device_iterations=2,
+        inference_device_iterations=3,
+        matmul_proportion=[0.1, 0.2],
+        inference_matmul_proportion=[0.3, 0.4],
+    )
+    training, inference = trained(config), inferred(config)
+    assert (training["general"]["device_iterations"], training["memory"]) == (2, {0: 0.1, 1: 0.2})
+    assert (inference["general"]["device_iterations"], inference["memory"]) == (3, {0: 0.3, 1: 0.4})
+
+
+def test_automatic_loss_scaling_is_for_training_only() -> None:
+    config = IpuConfig(auto_loss_scaling=True)
+    assert trained(config)["popart"]["automaticLossScalingSettings.enabled"] is True
+    assert "automaticLossScalingSettings.enabled" not in inferred(config)["popart"]
+    assert "automaticLossScalingSettings.enabled" not in trained(IpuConfig())["popart"]
