@@ -1,9 +1,18 @@
-"""`podium sweep --trials`: ranges, proposals and early stops; a search over real runs is in test_sweep.py."""
+"""`podium sweep --trials`: ranges, proposals, early stops, and a search that is killed and continued.
+
+The trainer of the killed search is a small program, so that twelve trials take seconds; Optuna, the processes, the
+signals and the record are real. A search over real runs is in test_sweep.py.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import signal
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +22,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from flows.cli import cli
 from flows.commands.sweep import _take_space, parse_range
-from flows.commands.sweep_runs import COMPLETE, Sweep, Training, Trial, ask_trial, enter_scores
+from flows.commands.sweep_runs import COMPLETE, PRUNED, Sweep, Training, Trial, ask_trial, enter_scores
 from flows.runs.checkout import checkout_folder
 from ipu_model.core.files import write_json, write_text
 from tasks.downstream.gate.verdict_text import held_out_score
@@ -174,3 +183,89 @@ def test_pre_training_is_judged_by_the_loss_of_masked_tokens_and_sets_both_phase
     write_text(root / "plots/pretrain-phase2-held-out.csv", "step,loss,mlm_loss\n1,4.0,3.5\n2,3.0,2.5\n")
     assert held_out_score(sweep.training.read_held_out(root) or {}) == ("mlm_loss", -2.5)
     assert sweep.training.read_scores(root, "mlm_loss") == [-3.5, -2.5]
+
+
+TRAINER = """
+import math, pathlib, sys, time
+root, rate, polls = pathlib.Path(sys.argv[1]), float(sys.argv[2]), pathlib.Path(sys.argv[3])
+folder = root / "runs/squad-finetune/1"
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "job.json").write_text("{}")
+count = lambda: int(polls.read_text() or 0)
+with (root / "started").open("a") as stream:
+    stream.write("x")
+for number in range(1, 6):
+    rows = [f"{n},{abs(math.log10(rate) + 3) / n ** 0.1}" for n in range(1, number + 1)]
+    (folder / "evaluations.csv").write_text("\\n".join(["step,loss", *rows]) + "\\n")
+    before, stop_at = count(), time.monotonic() + 30
+    while count() < before + 2 and time.monotonic() < stop_at:  # until the sweep has seen this evaluation
+        time.sleep(0.01)
+(root / "metrics").mkdir()
+loss = rows[-1].split(",")[1]
+(root / "metrics/squad-finetune.json").write_text('{"held_out": {"judged_by": "loss", "loss": %s}}' % loss)
+"""
+SEARCH = """
+import sys
+from pathlib import Path
+from optuna.distributions import FloatDistribution
+from flows.commands import sweep_runs
+from flows.runs import checkout, stopping
+
+project, trainer = Path(sys.argv[1]), sys.argv[2]
+polls = project / "polls"
+polls.write_text("0")
+stopping.SECONDS_BETWEEN_CHECKS = 0.02
+run_child = stopping.stop.run_child
+
+def watched(command, root, env, take, ends_early):
+    def poll():
+        hopeless = ends_early()
+        if not hopeless:
+            polls.write_text(str(int(polls.read_text()) + 1))
+        return hopeless
+    return run_child(command, root, env, take, poll)
+
+def command(self, trial, *last):
+    root = checkout.checkout_folder(project, trial.name)
+    return [sys.executable, trainer, str(root), str(trial.values["learning_rate"]), str(polls)]
+
+stopping.stop.run_child = watched
+sweep_runs.Sweep.command = command
+sweep_runs._final_command = lambda *args: [sys.executable, "-c", "pass"]
+space = {"learning_rate": FloatDistribution(1e-5, 1e-1, log=True)}
+sweep = sweep_runs.Sweep("s", sweep_runs.Training("finetune@squad"), "finetune", (), space, trials=12, seed=42)
+with stopping.stop.listen():
+    sweep_runs.run_sweep(sweep, project, lambda text: print(text, flush=True))
+"""
+
+
+@pytest.mark.soak
+def test_a_search_that_is_killed_continues_with_the_same_trials_and_stops_hopeless_ones(tmp_path: Path) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    records = []
+    for name in ("whole", "killed"):
+        project = tmp_path / name
+        project.mkdir()
+        words = [sys.executable, "-c", SEARCH, str(project), str(tmp_path / "trainer.py")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        if name == "killed":
+            first = subprocess.Popen(words, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+            assert first.stdout is not None
+            next(line for line in first.stdout if line.startswith("trial 6 of 12: s-06"))
+            first.send_signal(signal.SIGKILL)
+            assert first.wait() == -signal.SIGKILL
+            kept = json.loads((project / "runs/sweeps/s.json").read_text())["trials"]
+            assert [trial["state"] for trial in kept[5:]] == ["running"]
+        done = subprocess.run(words, env=environment, cwd=ROOT, text=True, capture_output=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        records.append(json.loads((project / "runs/sweeps/s.json").read_text()))
+    whole, killed = records
+    assert killed == whole
+    states = [trial["state"] for trial in whole["trials"]]
+    assert set(states) == {COMPLETE, PRUNED}
+    assert states[:4] == [COMPLETE] * 4
+    assert all(len(trial["scores"]) < 5 for trial in whole["trials"] if trial["state"] == PRUNED)
+    again = [len((project / f"runs/checkouts/s-{number:02d}/started").read_text()) for number in range(1, 13)]
+    assert [count for index, count in enumerate(again) if index != 5] == [1] * 11
+    rates = {f"s-{number:02d}": trial["values"]["learning_rate"] for number, trial in enumerate(whole["trials"], 1)}
+    assert whole["best"] == min(rates, key=lambda one: abs(math.log10(rates[one]) + 3))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import random
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -22,13 +26,13 @@ from tiny_jobs import (
     make_job,
     run_here,
     start,
+    start_job,
     stop_in_training,
     write_rows,
 )
-from tiny_torch import run_two, start_two
 
 from ipu_model.__main__ import detect_instances
-from ipu_model.core.errors import ConfigError
+from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.distributed.torchrun import TorchrunInstances, detect_torchrun, make_buckets
@@ -39,6 +43,29 @@ from ipu_model.train.job_runner import run_job
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
 LONG = ScheduleConfig(steps=200)
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+def free_port() -> int:
+    """A port below those of clients: one that waits for a server at its own port would connect to itself."""
+    for port in random.SystemRandom().sample(range(15000, 30000), 20):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("20 ports are taken")
+
+
+def start_two(job: Job, other: Job) -> List[subprocess.Popen]:
+    """Start both processes of a job, with the variables that torchrun sets."""
+    port = free_port()
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        start_job(each, {**shared, "RANK": str(index), "LOCAL_RANK": str(index)})
+        for index, each in enumerate((job, other))
+    ]
+
+
+def run_two(job: Job) -> List[Finished]:
+    return [finish(process) for process in start_two(job, job)]
 
 
 def weights(job: Job) -> Dict[str, torch.Tensor]:
@@ -126,6 +153,12 @@ def test_a_stopped_pair_continues_bit_for_bit_dropout_included(
     for name, expected in weights(straight).items():
         assert torch.equal(weights(resumed)[name], expected), name
     assert history(resumed) == history(straight)
+
+
+@pytest.mark.soak
+def test_one_process_does_not_continue_what_two_began(tmp_path: Path, stopped_pair: Tuple[Job, Finished]) -> None:
+    with pytest.raises(CheckpointError, match=r"plan\.replication_factor: 2 -> 1"):
+        run_here(continued(stopped_pair[0], tmp_path))
 
 
 @pytest.mark.soak

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_compiling import needs_compiler
+from test_torchrun import run_two
 from tiny_jobs import ROOT, TINY, make_columns, make_job, pausing, run_here, write_rows
-from tiny_torch import needs_compiler
 
 from ipu_model.core.errors import CheckpointError
 from ipu_model.distributed.instances import Instances
@@ -353,3 +355,22 @@ def test_nothing_is_measured_where_it_decides_nothing(
     assert planned(run_here(many))[0] == "bf16"
     assert rates.calls == 1
     assert not (Path(many.run_folder) / PRECISION.record).exists()
+
+
+@pytest.mark.soak
+def test_two_processes_take_what_the_first_one_recorded(tmp_path: Path, answer_rows: Path) -> None:
+    job = make_job(tmp_path / "two", "finetune", answer_rows, precision="auto")
+    path = Path(job.run_folder) / PRECISION.record
+    value = "bf16"
+    for number in range(2):
+        first, second = run_two(job)
+        assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+        value = planned(first)[0] if number == 0 else value
+        assert planned(first)[0] == value
+        folders = (Path(job.run_folder), Path(job.run_folder) / "instance-1")
+        results = [JobResult.from_json((folder / "result.json").read_text()) for folder in folders]
+        assert [result.precision for result in results] == [value, value]
+        record = json.loads(path.read_text())
+        value = {"fp32": "bf16", "bf16": "fp32"}[value]
+        path.write_text(json.dumps({**record, "precision": value}))
+        shutil.rmtree(job.output)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 import torch
-from tiny_jobs import ROOT, make_job
+from tiny_jobs import ROOT, Finished, finish, make_job, run_here, start_job
 from torch import Tensor
 
 from ipu_model.core.errors import ConfigError, NonFiniteWeights
 from ipu_model.core.files import HOST
 from ipu_model.core.memory import free_memory
 from ipu_model.distributed.process import StopRequest, Terminated
+from ipu_model.jobs.job import ScheduleConfig
 from ipu_model.models.tensors import DTYPES
 from ipu_model.train import training as loop
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
@@ -258,6 +261,52 @@ def test_minutes_that_cannot_be_are_refused(minutes: float, tmp_path: Path, pret
 def test_the_process_that_writes_starts_without_torch() -> None:
     code = "import sys, ipu_model.train.checkpoint_process; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=str(ROOT)).returncode == 0
+
+
+def children_of(parent: int) -> List[int]:
+    """Process numbers, by /proc."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(fields[1]) == parent and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.soak
+def test_killed_while_one_is_written_the_run_goes_on_from_the_one_before(tmp_path: Path, pretrain_rows: Path) -> None:
+    settings: Dict[str, Any] = {"schedule": ScheduleConfig(steps=60), "checkpoint_every_updates": 5}
+    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
+    run_here(straight)
+    job = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
+    process = start_job(job)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == "saved":
+            break
+    [writing] = children_of(process.pid)
+    os.kill(writing, signal.SIGSTOP)
+    while not list(Path(job.run_folder).glob("step-*.partial")) and process.poll() is None:
+        os.kill(writing, signal.SIGCONT)  # a little further, until it is caught with a checkpoint half written
+        time.sleep(0.0005)
+        os.kill(writing, signal.SIGSTOP)
+    process.kill()
+    process.communicate()
+    whole = sorted(path.name for path in Path(job.run_folder).glob("step-*[0-9]"))
+    assert whole
+    done: Finished = finish(start_job(job))
+    assert (done.code, done.stderr) == (0, "")
+    assert not Path(f"/proc/{writing}").exists()
+    texts = [event["text"] for event in done.of("message")]
+    assert f"continuing after update {int(whole[-1][-8:])} of 60" in texts
+    for name in ("model.safetensors", "config.json"):
+        assert (Path(job.output) / name).read_bytes() == (Path(straight.output) / name).read_bytes()
+    assert (Path(job.run_folder) / "history.csv").read_bytes() == (
+        Path(straight.run_folder) / "history.csv"
+    ).read_bytes()
 
 
 def kernel_files(root: Path, files: Dict[str, str]) -> Path:
