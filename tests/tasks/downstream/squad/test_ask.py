@@ -112,12 +112,6 @@ def test_with_questions_without_an_answer_they_are_the_pipelines_with_handle_imp
     assert 0 < without < len(ASKED), "both kinds of answers were compared"
 
 
-def test_the_long_case_needs_several_windows(model: Path) -> None:
-    from tasks.vocabulary.encoding import load_tokenizer
-
-    assert len(load_tokenizer(model).encode(LONG).ids) > 2 * 384
-
-
 @pytest.mark.soak
 def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path) -> None:
     text = tmp_path / "context.txt"

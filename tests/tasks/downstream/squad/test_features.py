@@ -35,14 +35,6 @@ def offsets_of(features: Features, feature: int) -> np.ndarray:
     return features.offsets[end - int(features.context_lengths[feature]) : end]
 
 
-def test_windows_share_the_stride_and_end_with_the_context() -> None:
-    assert windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]
-    assert windows(11, window=6, doc_stride=2) == [(0, 6), (4, 10), (8, 11)]
-    assert windows(6, window=6, doc_stride=2) == [(0, 6)]
-    assert windows(7, window=6, doc_stride=0) == [(0, 6), (6, 7)]
-    assert windows(0, window=6, doc_stride=2) == [(0, 0)]
-
-
 def test_one_question_and_one_context_by_hand(tokenizer: Tokenizer) -> None:
     features = make_features(tokenizer, ["Ba de?"], ["Go ka. Lu me ni."], 12, 2, 10)
     ids = {word: tokenizer.token_to_id(word) for word in ("ba", "de", "?", "go", "ka", ".", "lu", "me", "ni")}
@@ -87,17 +79,6 @@ def test_features_equal_the_tokenizers_own_pair_truncation(tmp_path: Path, row_l
     assert number == len(features)
 
 
-def test_a_long_question_is_cut_and_the_context_is_not(tokenizer: Tokenizer) -> None:
-    features = make_features(tokenizer, ["ba " * 30], ["go ka lu"], 24, 2, 5)
-    assert tokens_of(features, 0) == [
-        CLS,
-        *[tokenizer.token_to_id("ba")] * 5,
-        SEP,
-        *[tokenizer.token_to_id(word) for word in ("go", "ka", "lu")],
-        SEP,
-    ]
-
-
 def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer: Tokenizer) -> None:
     make_features(tokenizer, ["ba " * 10], ["go"], 16, 2, 10)  # windows of 3 move on by 1
     with pytest.raises(InputError, match="has 11 tokens and leaves 2 of 16.*max_question_length"):
@@ -129,22 +110,6 @@ def test_answers_are_labelled_in_the_windows_that_hold_them_whole(tokenizer: Tok
     assert answer(features, 7, 16) == [(0, 0), (0, 0)]  # "Lu me ni." is whole in neither
     assert answer(features, 13, 16) == [(0, 0), (6, 7)]  # "ni.": the first window ends before "."
     assert answer(features, -1, -1) == [(0, 0), (0, 0)]  # no answer
-
-
-def test_an_answer_inside_a_word_takes_the_whole_tokens(tokenizer: Tokenizer) -> None:
-    features = make_features(tokenizer, ["Ba?"], ["go banden ka"], 20, 2, 10)  # "banden" is split in pieces
-    start, end = answer(features, 4, 8)[0]
-    pieces = offsets_of(features, 0)[start - 4 : end - 3]
-    assert pieces[0, 0] <= 4
-    assert pieces[-1, 1] >= 8
-
-
-def test_accents_and_wide_characters_keep_character_offsets(tokenizer: Tokenizer) -> None:
-    context = "\U0001f600 Bá dé go."
-    features = make_features(tokenizer, ["Ba?"], [context], 20, 2, 10)
-    start = context.index("dé")
-    (first, last), offsets = answer(features, start, start + 2)[0], offsets_of(features, 0)
-    assert context[offsets[first - 4, 0] : offsets[last - 4, 1]] == "dé"
 
 
 def test_labelled_tokens_of_real_questions_give_the_answer_text(tmp_path: Path) -> None:
@@ -209,17 +174,3 @@ def test_contexts_may_be_given_once_and_named_by_number(tokenizer: Tokenizer) ->
     named = make_features(tokenizer, questions, contexts, 32, 4, 8, numbers)
     for name in ("token_ids", "lengths", "context_starts", "offsets", "example_index"):
         np.testing.assert_array_equal(getattr(named, name), getattr(spelled, name))
-
-
-def test_many_questions_on_one_context_equal_one_at_a_time(tokenizer: Tokenizer) -> None:
-    contexts = [text for text in random_texts(5) for _ in range(3)]
-    questions = [f"{text.split()[0]} ba?" for text in contexts]
-    together = make_features(tokenizer, questions, contexts, 32, 4, 8)
-    number = 0
-    for question, context in zip(questions, contexts, strict=True):
-        alone = make_features(tokenizer, [question], [context], 32, 4, 8)
-        for feature in range(len(alone)):
-            assert tokens_of(alone, feature) == tokens_of(together, number)
-            assert offsets_of(alone, feature).tolist() == offsets_of(together, number).tolist()
-            number += 1
-    assert number == len(together)
