@@ -394,7 +394,7 @@ PLACES = [
     ("bee", 9, None, None),
     ("bee", 17, None, None),
     ("ant", 0, 3, MOVED),
-    ("An", -1, None, None),
+    ("hums", -5, None, None),  # does not count from the end
     ("a", 10, None, None),  # twice within three characters
     ("n", 25, None, None),  # inside a word, as elsewhere
     ("wasp", 3, None, None),
