@@ -34,7 +34,7 @@ from tests.plans import plan_of, prepare_own
 from tests.tasks.corpus.test_corpus import documents
 from tests.tasks.corpus.test_corpus import params as corpus_params
 from tests.tasks.downstream.entries import values_with
-from tests.tasks.downstream.squad.test_questions import params as question_params
+from tests.tasks.downstream.squad.question_files import params as question_params
 from tests.tasks.downstream.texts.glue_checkout import make_glue_data, read_json
 from tests.tasks.tiny_model import write_tiny_model
 

@@ -18,14 +18,14 @@ from transformers import pipeline
 
 from flows.cli import cli
 from ipu_model.core.files import PARTIAL, write_json
-from tasks.downstream import evaluate, examples, parity, rows
+from tasks.downstream import evaluate, examples, rows
 from tasks.params.entries import only_entry
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.plan_file import make_plan
 from tasks.plan.stages import define
 from tasks.release import publish
-from tasks.stage.errors import DataInvalid, GateRejected
+from tasks.stage.errors import DataInvalid
 from tests.tasks.downstream.entries import write_parameters
 from tests.tasks.downstream.texts.class_runs import (
     _jobs_in_this_process,  # noqa: F401 (a fixture)
@@ -234,36 +234,3 @@ def test_a_class_that_only_dev_has_counts_as_missed_and_is_told_everywhere(
     verdict = (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
     assert "dev examples of class bored (not in train)" in verdict
     assert read_json(folder / f"data/rows/{NAME}/dev/manifest.json")["num_labels"] == 3
-
-
-def test_held_out_examples_choose_the_weights_and_two_places_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_texts(tmp_path / "train.csv", 200, seed=0)
-    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": None}
-    sections: dict[str, Any] = {
-        "rows": {"held_out_fraction": 0.2},
-        "finetune": {"evaluate_every_updates": 10, "keep": "best", "epochs": 3.0},
-        "parity": {"against": ["cpu:bf16"]},
-    }
-    folder = make_checkout(tmp_path / "checkout", data, **sections)
-    run(folder, monkeypatch)
-    assert 0 < read_json(folder / f"metrics/{NAME}-finetune.json")["held_out"]["label_accuracy"] <= 1
-    run_stage(parity, f"{NAME}-cpu:bf16")
-    found = read_json(folder / f"metrics/{NAME}-parity-cpu:bf16.json")
-    assert {"accuracy_first", "macro_f1_second"} <= set(found)
-
-
-def test_a_model_that_learnt_nothing_is_rejected_and_not_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_texts(tmp_path / "train.csv", 100, seed=0)
-    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": None}
-    tuning = {"learning_rate": 1e-9, "epochs": 0.2}
-    folder = make_checkout(tmp_path / "checkout", data, finetune=tuning, gate={"min_accuracy": 90.0})
-    run(folder, monkeypatch)
-    reasons = read_json(folder / f"metrics/{NAME}-gate.json")["reasons"]
-    assert any("below the floor of 90" in reason for reason in reasons)
-    with pytest.raises(GateRejected, match="nothing was published"):
-        run_stage(publish, NAME)
-    assert not (folder / "published").exists()
