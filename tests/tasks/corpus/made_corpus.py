@@ -50,6 +50,12 @@ def read(tmp_path: Path, path: Path, **values: Any) -> list[tuple[str, str, str]
     return documents(tmp_path / "out")
 
 
+def documents_of(path: Path) -> list[tuple[str, str, str]]:
+    """The documents of a file or folder, whose corpus goes beside it."""
+    make_corpus(params(path=str(path)), path.parent / "made")
+    return documents(path.parent / "made")
+
+
 def refusal(tmp_path: Path, path: Path, **values: Any) -> str:
     """The message of the refusal, after checking that nothing was left behind."""
     with pytest.raises(InputError) as caught:

@@ -31,9 +31,9 @@ from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
 from tests.places import ROOT as PROJECT
 from tests.plans import plan_of, prepare_own
-from tests.tasks.corpus.test_corpus import documents
-from tests.tasks.corpus.test_corpus import params as corpus_params
-from tests.tasks.downstream.entries import values_with
+from tests.tasks.corpus.made_corpus import documents_of
+from tests.tasks.corpus.made_corpus import params as corpus_params
+from tests.tasks.downstream.entries import changed_params, values_with
 from tests.tasks.downstream.squad.question_files import params as question_params
 from tests.tasks.downstream.texts.glue_checkout import make_glue_data, read_json
 from tests.tasks.tiny_model import write_tiny_model
@@ -42,15 +42,6 @@ NOBODY = 65534
 GLUE = {"sst2": {"kind": "glue", "task": "sst2", "data": {"path": "no/where"}}}
 DAMAGED = "\udcff.txt"
 """A name of one byte 0xff and an ending, as Python has it."""
-
-
-def params(**changed: Any) -> dict[str, Any]:
-    """The values of params.yaml, some of them changed by their dotted names."""
-    values: dict[str, Any] = yaml.safe_load((PROJECT / "params.yaml").read_text())
-    for name, value in changed.items():
-        *place, last = name.split("__")
-        value_at(values, ".".join(place))[last] = value
-    return values
 
 
 @pytest.fixture(name="shared")
@@ -126,7 +117,7 @@ TROUBLES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 Read = Callable[[Path], Any]
 LISTING: dict[str, tuple[str, Read]] = {
-    "corpus": ("corpus.path", lambda path: documents_of(path)),
+    "corpus": ("corpus.path", documents_of),
     "prepared": ("pretrain_rows.phase1.path", lambda path: list(prepared(path))),
     "glue": ("downstream.glue-sst2.data.path", lambda path: glue(path)),
     "dataset": ("corpus.dataset", lambda path: list(open_dataset("corpus", str(path), None, "train", None))),
@@ -134,15 +125,8 @@ LISTING: dict[str, tuple[str, Read]] = {
 """Everything that reads all of a folder."""
 
 
-def documents_of(path: Path) -> list[tuple[str, str, str]]:
-    from tasks.corpus.corpus import make_corpus
-
-    make_corpus(corpus_params(path=str(path)), path.parent / "made")
-    return documents(path.parent / "made")
-
-
 def prepared(path: Path) -> Iterator[Any]:
-    phase = validate_params(params(pretrain_rows__phase1__path=str(path))).pretrain_rows.phase1
+    phase = validate_params(changed_params(pretrain_rows__phase1__path=str(path))).pretrain_rows.phase1
     return read_prepared_batches(phase, "files", "pretrain_rows.phase1", Interpretation())
 
 
@@ -186,7 +170,7 @@ def test_a_file_that_this_user_cannot_read_ends_the_stage_in_one_line(shared: Pa
     (shared / "given/a.txt").write_text("A.\n")
     (shared / "given/b.txt").write_text("B.\n")
     (shared / "given/b.txt").chmod(0)
-    (shared / "params.yaml").write_text(yaml.safe_dump(params(corpus__source="files", corpus__path="given")))
+    (shared / "params.yaml").write_text(yaml.safe_dump(changed_params(corpus__source="files", corpus__path="given")))
     shared.chmod(0o777)
     code = "sys.argv = ['corpus']; tasks.corpus.corpus.run_main(tasks.corpus.corpus.main)"
     made = unprivileged(code, shared)
@@ -327,8 +311,8 @@ NAMED: dict[str, tuple[str, Read]] = {
     "model": (
         "base_model.path",
         lambda path: write_base_model(
-            validate_params(params(base_model__source="folder", base_model__path=str(path))).base_model,
-            validate_params(params()).model,
+            validate_params(changed_params(base_model__source="folder", base_model__path=str(path))).base_model,
+            validate_params(changed_params()).model,
             path.parent / "tokenizer",
             path.parent / "made",
         ),
@@ -352,7 +336,7 @@ def test_a_link_that_leads_nowhere_and_a_pipe_are_refused(tmp_path: Path, reader
 
 def project(folder: Path) -> Path:
     """A folder with the files and folders that params.yaml names."""
-    for path in find_parameters(params(), READ).values():
+    for path in find_parameters(changed_params(), READ).values():
         (folder / path).mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -381,16 +365,16 @@ def test_all_of_a_folder_of_glue_is_read_and_so_may_hold_no_link(tmp_path: Path)
 def test_links_in_a_folder_that_is_not_read_are_let_be_unless_dvc_trips_over_them(tmp_path: Path) -> None:
     root = project(tmp_path)
     linked_file(root / "inputs/corpus")
-    assert check_input_paths(params(corpus__source="demo"), root) == []
-    assert len(check_input_paths(params(corpus__source="files"), root)) == 1
+    assert check_input_paths(changed_params(corpus__source="demo"), root) == []
+    assert len(check_input_paths(changed_params(corpus__source="files"), root)) == 1
     dangling(root / "inputs/corpus")
-    assert len(check_input_paths(params(corpus__source="demo"), root)) == 1
+    assert len(check_input_paths(changed_params(corpus__source="demo"), root)) == 1
 
 
 @pytest.mark.parametrize("given", [".", "..", "inputs/..", "inputs/../", "/"])
 def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) -> None:
     root = project(tmp_path)
-    problems = check_input_paths(params(corpus__source="files", corpus__path=given), root)
+    problems = check_input_paths(changed_params(corpus__source="files", corpus__path=given), root)
     assert problems == [
         f"corpus.path='{given}' contains the project itself: set it to a file or folder with the data only"
     ]
@@ -411,7 +395,7 @@ def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) ->
 def test_a_path_that_means_nothing_is_refused_in_one_sentence(tmp_path: Path, given: str, words: str) -> None:
     root = project(tmp_path)
     (root / "params.yaml").write_text("")
-    problems = check_input_paths(params(corpus__path=given), root)
+    problems = check_input_paths(changed_params(corpus__path=given), root)
     assert len(problems) == 1
     assert words in problems[0]
 
@@ -454,7 +438,7 @@ def test_a_path_means_the_same_place_in_the_checkout_of_a_run(tmp_path: Path, na
     (root / "linked").symlink_to("../elsewhere/deep")
     for part in checkout.CODE:
         (root / part).touch()
-    folder = prepare_own(root, params(**{name: given}), "run")
+    folder = prepare_own(root, changed_params(**{name: given}), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())
     there = folder / value_at(written, name.replace("__", "."))
     assert there.samefile(root / given)
@@ -471,7 +455,7 @@ def test_a_checkout_works_where_runs_is_a_link_to_another_disk(tmp_path: Path) -
     (root / "own").mkdir()
     for part in checkout.CODE:
         (root / part).touch()
-    folder = prepare_own(root, params(corpus__path="own"), "run")
+    folder = prepare_own(root, changed_params(corpus__path="own"), "run")
     assert (folder / "inputs").samefile(root / "inputs")
     assert (folder / yaml.safe_load((folder / "params.yaml").read_text())["corpus"]["path"]).samefile(root / "own")
 
@@ -481,7 +465,7 @@ def test_a_local_folder_in_place_of_a_hub_name_is_found_from_the_checkout(tmp_pa
     (root / "mydata").mkdir()
     for part in checkout.CODE:
         (root / part).touch()
-    folder = prepare_own(root, params(corpus__dataset="mydata", tokenizer__repository="user/name"), "run")
+    folder = prepare_own(root, changed_params(corpus__dataset="mydata", tokenizer__repository="user/name"), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())
     assert (folder / written["corpus"]["dataset"]).samefile(root / "mydata")
     assert written["tokenizer"]["repository"] == "user/name"

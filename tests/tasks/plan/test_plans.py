@@ -20,7 +20,7 @@ from tasks.plan.stages import define
 from tasks.plan.writing import write_plan
 from tests.parts import in_part
 from tests.places import ROOT as PROJECT
-from tests.tasks.plan.test_given_paths import params
+from tests.tasks.downstream.entries import changed_params
 
 OWN = """
 stages:
@@ -223,7 +223,7 @@ def given(root: Path, **changed: Any) -> dict[str, Any]:
     """Values whose paths are there, and empty."""
     shutil.copytree(PROJECT / "inputs", root / "inputs")
     (root / "mine").mkdir()
-    return params(**changed)
+    return changed_params(**changed)
 
 
 def test_a_folder_above_the_given_one_hides_it_too(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_dvc_project_outside_may_be_named_as_dvc_takes_no_plan_from_there(proj
     path = str(outside / "text") if written == "absolute" else "../registry/text"
     (project / "dvc.yaml").write_text(OWN.replace("[inputs/corpus]", f"[inputs/corpus, {path}]"))
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
-    assert check_input_paths(params(corpus__path=path), project) == []
+    assert check_input_paths(changed_params(corpus__path=path), project) == []
     assert list_files(outside / "text", "corpus.path")
     for words in CALLS:
         dvc(project, *words)
@@ -297,7 +297,7 @@ def test_a_dvcignore_outside_is_refused_as_dvc_hashes_no_folder_with_one(project
     (project / "dvc.yaml").write_text(OWN.replace("[inputs/corpus]", "[../text]"))
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
     assert ".dvcignore file should not be in collected dir path" in dvc(project, "repro").stdout
-    (found,) = check_input_paths(params(corpus__path="../text"), project)
+    (found,) = check_input_paths(changed_params(corpus__path="../text"), project)
     assert found.startswith("corpus.path='../text' contains 1 .dvcignore file(s), sub/.dvcignore, and DVC does not")
 
 
@@ -305,11 +305,11 @@ def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
     outside = registry(project.parent / "registry")
     (project / "mine").symlink_to(outside)
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
-    found = check_input_paths(params(corpus__path="mine/text"), project)
+    found = check_input_paths(changed_params(corpus__path="mine/text"), project)
     assert any(
         text.startswith("DVC would treat mine/.dvc, mine/text/big.txt.dvc, mine/text/dvc.yaml as") for text in found
     )
-    assert check_input_paths(params(corpus__path=str(outside / "text")), project) == []
+    assert check_input_paths(changed_params(corpus__path=str(outside / "text")), project) == []
 
 
 # ---------------------------------------------------------------------------- what dvc.yaml has of parameters
@@ -323,7 +323,7 @@ def test_no_path_of_the_parameters_is_run_or_filled_in_by_plain_dvc(project: Pat
     ran = project / "ran"
     named = word.format(ran)
     (project / named).mkdir(parents=True)
-    values = params(corpus__source="files", corpus__path=named)
+    values = changed_params(corpus__source="files", corpus__path=named)
     (project / "params.yaml").write_text(yaml.safe_dump(values))
     for place in ("tasks/corpus", "tasks/records"):
         (project / place).mkdir(parents=True)

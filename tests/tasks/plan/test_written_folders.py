@@ -13,7 +13,7 @@ from tasks.plan.plan_file import make_plan
 from tasks.plan.stages import define
 from tasks.plan.writing import write_plan
 from tests.places import ROOT
-from tests.tasks.plan.test_given_paths import params
+from tests.tasks.downstream.entries import changed_params
 
 
 def written_problems(values: dict[str, Any], project: Path) -> list[str]:
@@ -24,7 +24,7 @@ def written_problems(values: dict[str, Any], project: Path) -> list[str]:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """The project, and the checkout of a run called mine that fine-tunes for the entry other."""
-    values = params()
+    values = changed_params()
     for folder, entry in ((tmp_path, "squad"), (tmp_path / "runs/checkouts/mine", "other")):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "dvc.yaml", folder)
@@ -51,14 +51,14 @@ def project(tmp_path: Path) -> Path:
 )
 def test_a_release_in_a_folder_that_would_vanish_is_refused(project: Path, path: str, reason: str):
     for given in (path, str(project / path)):
-        (problem,) = written_problems(params(downstream__squad__publish__folder=given), project)
+        (problem,) = written_problems(changed_params(downstream__squad__publish__folder=given), project)
         assert problem.startswith(f"downstream.squad.publish.folder='{given}' {reason}")
 
 
 def test_a_folder_that_a_link_leads_to_is_refused_too(project: Path):
     (project / "models").mkdir()
     (project / "link").symlink_to("models")
-    (problem,) = written_problems(params(downstream__squad__publish__folder="link/squad"), project)
+    (problem,) = written_problems(changed_params(downstream__squad__publish__folder="link/squad"), project)
     assert "is in models/squad" in problem
 
 
@@ -66,7 +66,7 @@ def test_a_folder_that_a_link_leads_to_is_refused_too(project: Path):
 def test_two_entries_do_not_share_a_target_however_it_is_written(project: Path, path: str):
     (project / "published/podium-demo").mkdir(parents=True)
     (project / "link").symlink_to("published/podium-demo")
-    values = params()
+    values = changed_params()
     values["downstream"]["other"] = copy.deepcopy(values["downstream"]["squad"])
     values["downstream"]["other"]["publish"]["folder"] = path
     (problem,) = written_problems(values, project)
@@ -77,14 +77,14 @@ def test_two_entries_do_not_share_a_target_however_it_is_written(project: Path, 
     "path", ["published/x", "out", "models/mine", "inputs/released/x", "runs/mine", "/elsewhere", ".."]
 )
 def test_other_folders_take_a_release(project: Path, path: str):
-    assert written_problems(params(downstream__squad__publish__folder=path), project) == []
+    assert written_problems(changed_params(downstream__squad__publish__folder=path), project) == []
 
 
 def test_checkpoints_and_curves_are_kept_out_of_outs_as_well(project: Path):
-    values = params(checkpoint__remote="models/phase1", tracking__folder="metrics/squad.json")
+    values = changed_params(checkpoint__remote="models/phase1", tracking__folder="metrics/squad.json")
     assert [text.split(" is in ")[0] for text in written_problems(values, project)] == [
         "checkpoint.remote='models/phase1'",
         "tracking.folder='metrics/squad.json'",
     ]
-    free = params(checkpoint__remote="s3://bucket/models/phase1", tracking__folder="runs")
+    free = changed_params(checkpoint__remote="s3://bucket/models/phase1", tracking__folder="runs")
     assert written_problems(free, project) == []

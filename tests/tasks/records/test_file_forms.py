@@ -18,9 +18,10 @@ from tasks.params.schema import load_params, validate_params
 from tasks.pretraining.base_model import write_base_model
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
+from tests.tasks.corpus.made_corpus import documents_of
+from tests.tasks.downstream.entries import changed_params
 from tests.tasks.downstream.squad.question_files import params as question_params
 from tests.tasks.downstream.texts.glue_checkout import make_glue_data
-from tests.tasks.plan.test_given_paths import documents_of, params
 from tests.tasks.tiny_model import write_tiny_model
 
 QUESTION = {
@@ -132,7 +133,7 @@ def test_an_empty_file_is_called_empty(tmp_path: Path, name: str) -> None:
 
 def empty_ipu_config(folder: Path) -> None:
     (folder / "ipu_config.json").touch()
-    values = validate_params(params(device__runtime="ipu", device__precision="auto", ipu__config=str(folder)))
+    values = validate_params(changed_params(device__runtime="ipu", device__precision="auto", ipu__config=str(folder)))
     ipu_config(values.ipu, values.ipu.phase1, values.device)
 
 
@@ -141,7 +142,7 @@ def empty_file_of_a_model(name: str) -> Callable[[Path], None]:
         for made in ("model", "tokenizer"):
             write_tiny_model(folder / made, ["a", "b"], 0)
         (folder / "model" / name).write_bytes(b"")
-        settings = params(base_model__source="folder", base_model__path=str(folder / "model"))
+        settings = changed_params(base_model__source="folder", base_model__path=str(folder / "model"))
         values = validate_params(settings | {"model": settings["model"] | {"hidden_size": 16, "intermediate_size": 32}})
         write_base_model(values.base_model, values.model, folder / "tokenizer", folder / "made")
 
