@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from ipu_model.core.files import sha256_of
 from tasks.corpus import world
@@ -24,8 +25,7 @@ from tasks.vocabulary.tokenizer import make_tokenizer
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS
 from tests.places import ROOT
 from tests.plans import values_with
-from tests.tasks.pretraining.row_inputs import read_rows
-from tests.tasks.vocabulary.test_tokenizer import load, write_corpus
+from tests.tasks.pretraining.row_inputs import read_rows, write_corpus
 
 TEXTS = [document.text for document in world.make_documents(8, "corpus", 150)]
 OTHERS = ["Naïve CAFÉ: 中文 한국어 🙂", "tab\tand  two blanks", " a blank first", "[SEP] is [MASK] text", "x" * 300]
@@ -73,7 +73,7 @@ def test_auto_tokenizer_gives_the_ids_of_rows_and_knows_every_text(
     corpus: Path, tmp_path: Path, lowercase: bool
 ) -> None:
     make_tokenizer(params(lowercase=lowercase), 512, corpus, tmp_path / "made")
-    theirs, ours = load(tmp_path / "made"), load_tokenizer(tmp_path / "made")
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path / "made"), load_tokenizer(tmp_path / "made")
     assert theirs.is_fast
     assert len(theirs) == 700
     assert theirs.model_max_length == 512
@@ -91,7 +91,7 @@ def test_rows_have_whole_documents_as_transformers_reads_them(corpus: Path, fold
     rows = PretrainRowsParams(next_sentence=False, short_sequence_probability=0.0, held_out_fraction=0.0)
     rows = rows.model_copy(update={"phase1": rows.phase1.model_copy(update={"row_length": 512, "duplicates": 1})})
     write_pretrain_rows(rows, "phase1", corpus, folder, tmp_path / "rows", 1)
-    theirs, columns = load(folder), read_rows(tmp_path / "rows")
+    theirs, columns = AutoTokenizer.from_pretrained(folder), read_rows(tmp_path / "rows")
     expected = sorted(theirs(" ".join(split_sentences(text))).input_ids for text in [*TEXTS, *OTHERS[:3]])
     found = []
     for ids, numbers, places, labels in zip(
