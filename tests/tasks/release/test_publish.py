@@ -95,6 +95,29 @@ def test_a_release_names_the_run_that_made_each_stage_and_is_the_same_whoever_di
     assert json.loads((checkout / FOLDER / "stage_runs.json").read_text()) == first["stages"]
 
 
+def test_other_weights_replace_the_release_and_have_another_tag(checkout: Path) -> None:
+    first = publish_here(checkout)
+    write_model(checkout, seed=7)
+    with compared_with_newest(checkout):
+        write_gate(checkout)
+        second = publish_here(checkout)
+    assert second["unchanged"] is False
+    assert second["tag"] != first["tag"]
+    published = content(checkout / FOLDER)
+    assert published["model.safetensors"] == (checkout / "models/squad/model.safetensors").read_bytes()
+    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo", "podium-demo.releases"]
+
+
+def test_a_file_of_the_old_release_that_the_new_one_lacks_goes_away(checkout: Path) -> None:
+    (checkout / "models/squad/ipu_config.json").write_text("{}", encoding="utf-8")
+    write_gate(checkout)
+    assert "ipu_config.json" in publish_here(checkout)["files"]
+    (checkout / "models/squad/ipu_config.json").unlink()
+    write_gate(checkout)
+    publish_here(checkout)
+    assert not (checkout / FOLDER / "ipu_config.json").exists()
+
+
 def test_a_training_that_took_longer_makes_no_new_release_but_another_title_does(checkout: Path) -> None:
     measurements = checkout / "measurements/squad-finetune.json"
     measurements.parent.mkdir(exist_ok=True)
@@ -134,6 +157,17 @@ def test_a_rejected_model_is_not_published_and_the_reasons_are_said(checkout: Pa
         publish_here(checkout)
     assert not (checkout / "published").exists()
     assert not (checkout / "reports/publish-squad.json").exists()
+
+
+def test_a_verdict_about_other_weights_is_refused_with_both_hashes(checkout: Path) -> None:
+    judged = sha256_of(checkout / "models/squad/model.safetensors")
+    write_model(checkout, seed=9)
+    with pytest.raises(PublishError) as refused:
+        publish_here(checkout)
+    present = sha256_of(checkout / "models/squad/model.safetensors")
+    assert f"models/squad/model.safetensors has SHA-256 {present}, evaluated was {judged}" in str(refused.value)
+    assert "dvc repro gate@squad" in str(refused.value)
+    assert not (checkout / "published").exists()
 
 
 def test_a_model_trained_with_another_tokenizer_is_refused(checkout: Path) -> None:
