@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.cases import Case
 from bench.protocol import Session
+from bench.setup import WARMUP_FRACTION
 from bench.variants import RECORDED
 from ipu_model import heads
 from ipu_model.jobs.job import Job, ScheduleConfig
@@ -73,7 +74,7 @@ def _read(spec: dict[str, Any]) -> Job:
         runtime="cpu",
         precision=spec["settings"]["precision"],
         geometry=geometry,
-        schedule=ScheduleConfig(steps=updates, warmup_fraction=job.schedule.warmup_fraction),
+        schedule=ScheduleConfig(steps=updates, warmup_fraction=WARMUP_FRACTION),
     )
 
 

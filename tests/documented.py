@@ -68,7 +68,7 @@ NOT_RUN = {
     "python -m bench.fine_tuning --model DIR --train train.json --dev dev.json --epochs 2 --padded-updates 40": (
         MEASURES
     ),
-    "python -m bench --job runs/checkouts/RUN/runs/JOB/ID/job.json": "tests/bench/test_bench.py (soak) measures such a job",
+    "python -m bench --job runs/checkouts/RUN/runs/JOB/ID/job.json": MEASURES,
     "python -m bench.ipu_rows": MEASURES,
     "python -m bench.ipu_rows --instances 1 2 4 8": MEASURES,
     "python -m bench.ipu_rows --memory --updates 60": MEASURES,

@@ -61,8 +61,8 @@ class FlatModel(nn.Module):
         dense = next((module for module in self.modules() if isinstance(module, Dense)), None)
         low = dense is not None and dense.copy is not None
         device = tokens.input_ids.device.type
-        words: Any = self.get_input_embeddings()
-        words.sparse = self.sparse_words and device == "cpu"
+        model: Any = self
+        model.get_input_embeddings().sparse = self.sparse_words and device == "cpu"
         with torch.autocast(device, torch.bfloat16, enabled=low):
             parts, start = [], 0
             for lengths in group_lengths(tokens.lengths, CALL_TOKENS.get(device, 0)):
