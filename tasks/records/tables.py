@@ -324,18 +324,18 @@ def match_columns(
 def find_layout(present: Sequence[str], layouts: Sequence[Columns]) -> dict[str, tuple[str, str]] | None:
     """Return part -> the name and the expected name of its column, in the first layout whose required columns exist.
 
-    Names that differ in case or white space match only if no layout matches exactly, and only if they are unambiguous.
+    A name that differs in case or white space is used for a part without an exact name, if it is unambiguous.
     """
-    found = ((_match(present, columns, alike), columns) for alike in (False, True) for columns in layouts)
+    found = ((_match(present, columns), columns) for columns in layouts)
     fitting = (names for names, columns in found if all(p in names for p, one in columns.items() if one.required))
     return next(fitting, None)
 
 
-def _match(present: Sequence[str], columns: Columns, alike: bool) -> dict[str, tuple[str, str]]:
+def _match(present: Sequence[str], columns: Columns) -> dict[str, tuple[str, str]]:
     """Return part -> name and expected name of its column. A name that params.yaml sets is not used for other parts."""
     own = {column.names[0] for column in columns.values() if len(column.names) == 1}
-    folded = Counter(map(fold_name, present)) if alike else {}
-    by_fold = {fold_name(name): name for name in present} if alike else {}
+    folded = Counter(map(fold_name, present))
+    by_fold = {fold_name(name): name for name in present}
     found: dict[str, tuple[str, str]] = {}
     for part, column in columns.items():
         names = [name for name in column.names if len(column.names) == 1 or name not in own]
@@ -352,7 +352,7 @@ def fold_name(name: str) -> str:
 
 
 def _describe_missing(present: Sequence[str], columns: Columns) -> str:
-    there = _match(present, columns, True)
+    there = _match(present, columns)
     missing = [column for part, column in columns.items() if column.required and part not in there]
     near = {one.names[0]: difflib.get_close_matches(one.names[0], present, 1) for one in missing}
     found = shorten([one[:SHOWN_CHARACTERS] for one in present], SHOWN_COLUMNS)

@@ -15,7 +15,7 @@ from tasks.params.entries import Entry
 from tasks.plan.named_files import require_readable
 from tasks.records.csv_files import SEPARATORS
 from tasks.records.tables import find_layout
-from tasks.records.text_files import file_suffix, peek, read_lines
+from tasks.records.text_files import file_suffix, peek, read_lines, refuse_empty
 from tasks.stage.errors import InputError
 from tasks.stage.scratch import scratch_folder
 
@@ -53,6 +53,8 @@ def open_input(entry: Entry, path: Path | None, texts: Sequence[str], *, plain: 
                 shutil.copyfileobj(sys.stdin.buffer, stream)
         else:
             require_readable(path, INPUT)
+            if path.is_file():
+                refuse_empty(path, INPUT)
         form = PLAIN if plain else detect_format(task, source) if path is None or file_suffix(path) == ".txt" else ""
         if path is not None and task.plain_hint and form not in ("", PLAIN):
             raise InputError(

@@ -1,29 +1,34 @@
 """Pairs of texts, checked and written as Parquet, one file per split, with reading.json."""
 
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tasks.downstream.pairs.params import PairColumnParams, PairsParams
 from tasks.downstream.pairs.schemas import SCHEMA, SCORE, TEXTS
 from tasks.downstream.reading import CheckedFiles, Reader, count_dev, is_small, source_splits
 from tasks.records.interpretation import BY_NAME, Interpretation, write_reading
-from tasks.records.label_forms import parse_number
+from tasks.records.label_forms import is_label_list, parse_number
 from tasks.records.parquet import write_records
 from tasks.records.tables import (
+    UNNAMED,
     Columns,
     ColumnSpec,
     Records,
     RecordSpec,
     TableRow,
     column_setting,
+    fold_name,
     list_empty,
     make_column,
     name_record,
     open_split,
     read_texts,
 )
+from tasks.records.text_files import ProblemList
 from tasks.stage.errors import InputError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -34,7 +39,13 @@ USUAL = {
     "score": ("score", "similarity", "similarity_score", "label", "labels", "gold_label", "is_duplicate", "relevance"),
 }
 """Part of an example -> usual names of its column."""
-ROW_GROUP, HEAD = 8192, 10_000
+NO_SCORES = ("id", "idx", "index")
+"""Ends of the names of columns that number something."""
+WRONG = "neg"
+"""Beginning of the names of columns that may hold texts which do not belong to their anchors."""
+OTHER = "other "
+"""Beginning of the parts of columns that are not used."""
+ROW_GROUP, HEAD, LOOK = 8192, 10_000, 1000
 
 
 class Pair(NamedTuple):
@@ -61,55 +72,121 @@ def make_layout(names: PairColumnParams, key: str, *, scored: bool) -> Columns:
     return columns
 
 
-def parse_pairs(
-    records: Records, params: PairsParams, reading: Interpretation, most: int | None, key: str, scores: str
-) -> Iterator[Pair]:
-    """Yield the pairs of a table; at the end, refuse all problems.
+@dataclass(frozen=True)
+class PairTable:
+    """A table of pairs.
 
     Args:
+        open_records: opens it with these columns; it is opened again to look at columns that are not used.
+        reading: receives columns and counts.
         key: as in `make_layout`.
         scores: setting that decides what a column of similarities means.
     """
-    count, problems, columns = 0, records.problems, set[str]()
-    reading.grouping = "an example is a row"
-    for line in itertools.islice(records.rows, most):
+
+    open_records: Callable[[Columns, Interpretation], Records]
+    params: PairsParams
+    reading: Interpretation
+    key: str
+    scores: str
+
+    @property
+    def layout(self) -> Columns:
+        """Columns of the parts of a pair."""
+        return make_layout(self.params.data.columns, self.key, scored=self.params.is_scored)
+
+    def parse(self, most: int | None = None) -> Iterator[Pair]:
+        """Yield the pairs, at most this many; at the end, refuse all problems."""
+        records, reading = self.open_records(self.layout, self.reading), self.reading
+        count, problems, first, numbers = 0, records.problems, set[str](), Counter[str]()
+        reading.grouping = "an example is a row"
+        for line in self._check_columns(itertools.islice(records.rows, most), problems.source):
+            first = first or {*line.names} & {*TEXTS}
+            count += 1
+            if {*line.names} & {*TEXTS} != first:
+                problems.add("other columns of texts than in the first pair", line.where, sorted(line.names))
+                continue
+            before = problems.count
+            texts = read_texts(line, TEXTS, problems)
+            numbers.update(part for part, text in texts.items() if parse_number(text) is not None)
+            for part in (part for part, text in texts.items() if is_label_list(text)):
+                problems.add(f"a list in the column {line.names[part]!r}", line.where, texts[part])
+            score = self._read_score(line, problems) if self.params.is_scored else None
+            if problems.count == before:
+                reading.count("pairs of equal texts", line.where, texts["anchor"] == texts["positive"])
+                yield Pair(texts["anchor"], texts["positive"], texts.get("negative"), score, name_record(line, reading))
+        problems.refuse()
         if not count:
-            _require_one_reading(line, params, reading, problems.source, key, scores)
-            columns = {*line.names}
-        count += 1
-        if {*line.names} & {*TEXTS} != columns & {*TEXTS}:
-            problems.add("other columns of texts than in the first pair", line.where, sorted(line.names))
-            continue
-        before = problems.count
-        texts = read_texts(line, TEXTS, problems)
-        score = None
-        if params.is_scored:
-            value = line.values[SCORE]
-            score = parse_number(str(value)) if isinstance(value, str | int | float) and value is not True else None
-            if score is None:
-                problems.add(f"no number in the column {line.names[SCORE]!r}", line.where, value)
-        if problems.count == before:
-            reading.count("pairs of equal texts", line.where, texts["anchor"] == texts["positive"])
-            yield Pair(texts["anchor"], texts["positive"], texts.get("negative"), score, name_record(line, reading))
-    problems.refuse()
-    if not count:
-        raise InputError(f"{problems.source} contains no pair{list_empty(reading)}. Rows with two texts are required")
+            empty = list_empty(reading)
+            raise InputError(f"{problems.source} contains no pair{empty}. Rows with two texts are required")
+        for part in (part for part, found in numbers.items() if found == count):
+            raise InputError(
+                f"{problems.source}: each {part} is a number, where a text is required. Set {self.key.format(part)} "
+                "to the column of texts"
+            )
+
+    def _read_score(self, line: TableRow, problems: ProblemList) -> float | None:
+        value = line.values[SCORE]
+        score = parse_number(str(value)) if isinstance(value, str | int | float) and value is not True else None
+        if score is None:
+            problems.add(f"no number in the column {line.names[SCORE]!r}", line.where, value)
+        return score
+
+    def _check_columns(self, rows: Iterable[TableRow], source: str) -> Iterator[TableRow]:
+        """Yield the rows; check the columns of the first one, and of each with others."""
+        names: Mapping[str, str] | None = None
+        checked: list[set[str]] = []
+        for line in rows:
+            if line.names is not names:
+                names, present = line.names, {*line.names.values(), *self.reading.unused_columns}
+                if present not in checked:
+                    self._require_one_reading(line, source)
+                    checked.append(present)
+            yield line
+
+    def _require_one_reading(self, line: TableRow, source: str) -> None:
+        """Refuse columns with another reading: two usual names of a part, similarities, texts that may be wrong."""
+        key, unused = self.key, sorted(self.reading.unused_columns - {UNNAMED})
+        if self.params.scores == "refuse":
+            told, use = "which may say how well both texts belong together", f"Set {self.scores} to "
+            if SCORE in line.names:
+                use += "use (the model learns it) or ignore (those of every row do)"
+                raise InputError(f"{source} has the column {line.names[SCORE]!r}, {told}. {use}")
+            if found := self._list_scores(unused):
+                use += f"ignore (those of every row do), or to use, and {key.format(SCORE)}"
+                raise InputError(f"{source} has the column {found[0]!r}, {told}. {use}")
+        for part, usual in USUAL.items():
+            others = [name for name in unused if name.strip().lower() in usual]
+            if part in line.names and self.reading.columns[part].endswith(f"({BY_NAME})") and others:
+                both = " or ".join(map(repr, (line.names[part], *others)))
+                raise InputError(f"{source}: the {part} may be {both}. Set {key.format(part)}")
+        if (wrong := [name for name in unused if fold_name(name).startswith(WRONG)]) and "negative" not in line.names:
+            raise InputError(
+                f"{source} has the column {wrong[0]!r}, which may hold texts that do not belong to their anchors. Set "
+                f"{key.format('negative')}, or remove it"
+            )
+
+    def _list_scores(self, names: Sequence[str]) -> list[str]:
+        """Return which columns may be similarities: only numbers or truth values, and no ids or counters."""
+        kept = [name for name in names if not fold_name(name).endswith(NO_SCORES)]
+        values: dict[str, list[Any]] = {name: [] for name in kept}
+        if kept:
+            others = {OTHER + name: ColumnSpec((name,), "", False) for name in kept}
+            for row in itertools.islice(self.open_records({**self.layout, **others}, Interpretation()).rows, LOOK):
+                for name in kept:
+                    values[name].append(row.values.get(OTHER + name))
+        return [name for name, found in values.items() if _are_scores([x for x in found if x is not None and x != ""])]
 
 
-def _require_one_reading(
-    line: TableRow, params: PairsParams, reading: Interpretation, source: str, key: str, scores: str
-) -> None:
-    """Refuse columns that have another reading: two usual names of one part, or similarities that may be ignored."""
-    if SCORE in line.names and params.scores == "refuse":
-        raise InputError(
-            f"{source} has the column {line.names[SCORE]!r}, which may say how well both texts belong together. "
-            f"Set {scores} to use (the model learns it) or ignore (those of every row do)"
-        )
-    for part, usual in USUAL.items():
-        others = [name for name in reading.unused_columns if name.strip().lower() in usual]
-        if part in line.names and reading.columns[part].endswith(f"({BY_NAME})") and others:
-            both = " or ".join(map(repr, (line.names[part], *sorted(others))))
-            raise InputError(f"{source}: the {part} may be {both}. Set {key.format(part)}")
+def _are_scores(values: Sequence[Any]) -> bool:
+    """Tell whether all values are numbers or truth values; different whole numbers are ids."""
+    numbers = [float(x) if isinstance(x, int | float) else _parse_truth(str(x)) for x in values]
+    stated = [x for x in numbers if x is not None]
+    is_id = len({*stated}) == len(stated) > 2 and all(x.is_integer() for x in stated)
+    return 0 < len(stated) == len(values) and not is_id
+
+
+def _parse_truth(text: str) -> float | None:
+    return float(text.lower() == "true") if text.lower() in ("true", "false") else parse_number(text)
 
 
 class PairsReader(Reader):
@@ -119,10 +196,12 @@ class PairsReader(Reader):
 
     def _read(self, split: str, reading: Interpretation, most: int | None = None) -> Iterator[Pair]:
         params, section = self.entry.params_as(PairsParams), self.entry.key("data")
-        key, scores = column_setting(section), f"downstream.{self.entry.name}.scores (podium finetune: --scores)"
-        layout = make_layout(params.data.columns, key, scored=params.is_scored)
-        records = open_split(params.data, section, split, RecordSpec("pairs", [layout], ENDINGS), reading)
-        return parse_pairs(records, params, reading, most, key, scores)
+
+        def open_records(layout: Columns, reading: Interpretation) -> Records:
+            return open_split(params.data, section, split, RecordSpec("pairs", [layout], ENDINGS), reading)
+
+        scores = f"downstream.{self.entry.name}.scores (podium finetune: --scores)"
+        return PairTable(open_records, params, reading, column_setting(section), scores).parse(most)
 
     def write_examples(self, folder: Path) -> str:
         inputs = {split: Interpretation() for split in source_splits(self.entry)}

@@ -9,13 +9,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.downstream.inference.job import COLUMN, INPUT, Inference, only_text
-from tasks.downstream.pairs.examples import ENDINGS, ROW_GROUP, make_layout, parse_pairs
+from tasks.downstream.pairs.examples import ENDINGS, ROW_GROUP, PairTable
 from tasks.downstream.pairs.params import PairsParams
 from tasks.downstream.pairs.schemas import SCHEMA
 from tasks.downstream.pairs.scores import PairsAnswers, PairsDevSet
 from tasks.records.interpretation import Interpretation
 from tasks.records.parquet import write_records
-from tasks.records.tables import Columns, RecordSpec, make_column, name_record, open_file, table_form
+from tasks.records.tables import Columns, Records, RecordSpec, make_column, name_record, open_file, table_form
 from tasks.records.text_files import find_text_problem
 from tasks.stage.errors import InputError
 
@@ -61,9 +61,11 @@ class PairsInference(Inference[PairsDevSet, NDArray[np.float32], PairsAnswers]):
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         params = self.entry.params_as(PairsParams)
-        layout = make_layout(params.data.columns, COLUMN, scored=params.is_scored)
-        records = open_file(path, INPUT, RecordSpec("pairs", [layout], ENDINGS), reading, table_form(params.data))
-        pairs = parse_pairs(records, params, reading, None, COLUMN, "--scores")
+
+        def open_records(layout: Columns, reading: Interpretation) -> Records:
+            return open_file(path, INPUT, RecordSpec("pairs", [layout], ENDINGS), reading, table_form(params.data))
+
+        pairs = PairTable(open_records, params, reading, COLUMN, "--scores").parse()
         if not write_records(pairs, target, SCHEMA, ROW_GROUP):
             raise InputError(f"{path} contains no pairs. Rows with two texts are required")
 

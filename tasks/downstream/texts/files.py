@@ -16,7 +16,7 @@ from tasks.downstream.texts.params import ClassificationColumnParams, Classifica
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TextExample, TextTask
 from tasks.params.entries import TRAIN, Entry
 from tasks.plan.named_files import list_files
-from tasks.records.interpretation import Interpretation
+from tasks.records.interpretation import BY_NAME, Interpretation
 from tasks.records.label_forms import FLAGS, is_label_list
 from tasks.records.tables import (
     KEPT,
@@ -27,6 +27,7 @@ from tasks.records.tables import (
     TableRow,
     column_setting,
     find_layout,
+    fold_name,
     list_empty,
     make_column,
     make_kept,
@@ -54,6 +55,8 @@ PAIRS = (
 )
 """Usual columns of a pair of texts."""
 TEXTS = ("text", "sentence", "review", "comment", "content", "question", "sentence1", "premise")
+SECOND = {"question": ("answer", "context", "passage", "document"), "premise": ("conclusion",)}
+"""Usual name of a text -> names of columns that may be a second text of the same example, as is its name with a 2."""
 LABELS = ("label", "labels", "class", "category", "target", "score", "value")
 IDS = ("id", "idx")
 COLA_FIELDS = ("source", LABEL, "mark", "sentence")
@@ -191,7 +194,8 @@ def _check_records(
     reading.grouping = "an example is a row"
     labels = LabelReader(spec, entry.params.data, flags, is_decimal=forms.has_decimals) if labelled else None
     quotes_are_open = records.is_text and entry.params.data.quoting is None
-    for line in itertools.islice(records.rows, most):
+    rows = records.rows if spec.name or not labelled else _require_all_texts(entry, records, reading)
+    for line in itertools.islice(rows, most):
         count += 1
         if line.values.get(ANSWER, "accept") != "accept":
             how = "an example that its annotator did not accept (Prodigy's column answer): leave such lines out, as "
@@ -224,6 +228,21 @@ def _check_records(
             f"{problems.source} contains no example{list_empty(reading)}. A header and rows with a text and its label "
             "are required"
         )
+
+
+def _require_all_texts(entry: Entry, records: Records, reading: Interpretation) -> Iterator[TableRow]:
+    """Yield the rows of a table; refuse one with a column that may be the second text, if you named neither."""
+    for number, line in enumerate(records.rows):
+        name = line.names.get("text", "")
+        if not number and "text_pair" not in line.names and reading.columns.get("text", "").endswith(f"({BY_NAME})"):
+            usual = {*SECOND.get(fold_name(name), ()), *(f"{fold_name(name)}{end}" for end in ("2", "_2"))}
+            for other in (one for one in sorted(reading.unused_columns) if fold_name(one) in usual):
+                key = column_setting(entry.key("data"))
+                raise InputError(
+                    f"{records.problems.source}: a label may be about {name!r} alone, or about both {name!r} and "
+                    f"{other!r}. Set {key.format('text')} to the first, or also {key.format('text_pair')} to the second"
+                )
+        yield line
 
 
 def _make_example(

@@ -248,11 +248,17 @@ def test_c1_control_characters_are_refused_or_kept_and_counted(tmp_path: Path, n
                 records.problems.refuse()
 
 
-def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_path: Path) -> None:
-    columns = {"text": ColumnSpec(("text",), "KEY"), "title": ColumnSpec(("title",), "KEY", False)}
-    for header, expected in (("text,Title", None), ("Text,Title", "t")):
-        [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), [columns], Interpretation())
-        assert line.values.get("title") == expected
+def test_names_may_differ_in_case_in_every_part_of_the_first_layout_that_fits(tmp_path: Path) -> None:
+    key = "KEY"
+    pair = {"a": ColumnSpec(("one",), key), "b": ColumnSpec(("two",), key), "title": ColumnSpec(("title",), key, False)}
+    layouts = [pair, {"a": pair["a"]}]
+    for header, cells, expected in (
+        ("one,Two,Title", "a,b,t", "abt"),
+        ("ONE,two", "a,b", "ab"),
+        ("one,Title", "a,t", "a"),
+    ):
+        [line] = read_table(put(tmp_path / "a.csv", f"{header}\n{cells}\n"), layouts, Interpretation())
+        assert "".join(line.values.values()) == expected
 
 
 @pytest.mark.parametrize("blank", [",", " ,", ",,,"])

@@ -39,6 +39,7 @@ def read(folder: Path, text: str, name: str = "train.csv", **stated: Any) -> lis
         (QUESTIONS, {}, ("who left?", "Ada left.", None)),
         ("anchor;positive;negative\na;b;c\nd;e;f\n", {}, ("a", "b", "c")),
         ("Query,Positive\na,b\nd,e\n", {}, ("a", "b", None)),
+        ("query,Passage,Negative,topic,doc_id\na,b,c,x7,1\nd,e,f,x8,1\n", {}, ("a", "b", "c")),
         ("q,p,n\na,b,c\nd,e,f\n", {"anchor": "q", "positive": "p", "negative": "n"}, ("a", "b", "c")),
         ('question,passage\n"a\n  b",c\nd,e\n', {}, ("a b", "c", None)),
         ("question,answer,context\na,b,c\nd,e,f\n", {"positive": "context"}, ("a", "c", None)),
@@ -73,6 +74,15 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
         "Set downstream.search.scores",
         {"scores": "ignore"},
     ),
+    ("question,passage,Label\na,b,0\nc,d,1\n", "has the column 'Label', which may say", {"scores": "ignore"}),
+    ("question,passage,is_match\na,b,0\nc,d,1\n", "has the column 'is_match', which may", {
+        "scores": "use", "data": {"columns": {"score": "is_match"}},
+    }),
+    ("question,passage,gold\na,b,0.25\nc,d,0.5\n", "has the column 'gold', which may", {"scores": "ignore"}),
+    ("question,passage,same\na,b,true\nc,d,False\n", "has the column 'same', which may", {"scores": "ignore"}),
+    ("question,passage,negative_1\na,b,c\nd,e,f\n", "'negative_1', which may hold texts that do not belong", {
+        "data": {"columns": {"negative": "negative_1"}},
+    }),
     ("q,passage\na,b\nc,d\n", "no column 'anchor'; .* Set downstream.search.data.columns.anchor", {
         "data": {"columns": {"anchor": "q"}},
     }),
@@ -98,6 +108,8 @@ def test_columns_with_two_readings_are_refused_and_the_option_decides(
             r"no number in the column 'score': line 2 \('high'\)",
         ),
         ("question,passage\n", {}, "contains no pair"),
+        ('question,passage\na,"[""b"", ""c""]"\nd,e\n', {}, "a list in the column 'passage': line 2"),
+        ("question,passage\na,1001\nb,1002\n", {}, "each positive is a number, .* Set .*positive"),
     ],
 )  # fmt: skip
 def test_unusable_pairs_are_refused_with_their_line(
@@ -111,6 +123,8 @@ def test_unusable_pairs_are_refused_with_their_line(
     ("lines", "message"),
     [
         ([{"anchor": "a", "positive": "b", "negative": "c"}, {"anchor": "d", "positive": "e"}], "other columns of"),
+        ([{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d", "label": 0}], "column 'label', which may"),
+        ([{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d", "same": True}], "column 'same', which"),
         ([{"anchor": "a", "positive": ["b", "c"]}, {"anchor": "d", "positive": ["e"]}], "a value that is not text"),
         ([{"anchor": "a", "positive": None}, {"anchor": "d", "positive": "e"}], "no text in the column 'positive'"),
         ([{"anchor": "a", "positive": 5}, {"anchor": "d", "positive": "e"}], "a value that is not text"),

@@ -82,6 +82,19 @@ def test_pairs_are_found_or_named(tmp_path: Path) -> None:
         made(tmp_path, path, single)
 
 
+@pytest.mark.parametrize(("first", "second"), [("question", "answer"), ("Question", "Context"), ("text", "Text2")])
+def test_a_column_that_may_be_a_second_text_is_refused_until_one_is_named(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    path = write_csv(tmp_path / "a.csv", [first, second, "label"], [("a", "b", "x"), ("c", "d", "y")])
+    with pytest.raises(
+        InputError, match=f"'{first}' alone, or about both '{first}' and '{second}'. Set .*--column"
+    ):
+        made(tmp_path, path)
+    assert rows_in(made(tmp_path, path, data={"columns": {"text": first}}))[0] == ("a", None, "x")
+    assert rows_in(made(tmp_path, path, data={"columns": {"text_pair": second}}))[0] == ("a", "b", "x")
+
+
 def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_path: Path) -> None:
     features = datasets.Features({"Text": datasets.Value("string"), "Label": datasets.ClassLabel(names=["no", "yes"])})
     data = datasets.Dataset.from_dict({"Text": ["a", "b"], "Label": [1, 0]}, features=features)
