@@ -87,9 +87,7 @@ def test_a_column_that_may_be_a_second_text_is_refused_until_one_is_named(
     tmp_path: Path, first: str, second: str
 ) -> None:
     path = write_csv(tmp_path / "a.csv", [first, second, "label"], [("a", "b", "x"), ("c", "d", "y")])
-    with pytest.raises(
-        InputError, match=f"'{first}' alone, or about both '{first}' and '{second}'. Set .*--column"
-    ):
+    with pytest.raises(InputError, match=f"'{first}' alone, or about both '{first}' and '{second}'. Set .*--column"):
         made(tmp_path, path)
     assert rows_in(made(tmp_path, path, data={"columns": {"text": first}}))[0] == ("a", None, "x")
     assert rows_in(made(tmp_path, path, data={"columns": {"text_pair": second}}))[0] == ("a", "b", "x")
