@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -298,7 +299,7 @@ def test_a_clock_that_is_set_back_during_a_run_does_not_change_its_duration(toy_
     monkeypatch.setattr(report, "_now", iter(["2026-11-28T10:00:00+0000", "2026-11-28T09:00:12+0000"]).__next__)
     ticks = iter([100.0, 112.0])
     with monkeypatch.context() as patch:
-        patch.setattr(report.time, "monotonic", ticks.__next__)
+        patch.setattr(report, "time", SimpleNamespace(monotonic=ticks.__next__))  # other threads have their own
         record.begin(toy_project)
         record.end()
     record.save(toy_project)
