@@ -185,7 +185,7 @@ def _choose_by_lines(path: Path) -> str:
     raise InputError(
         f"{path}: a line may be a sentence, or a part of a paragraph whose lines are to be joined; the content allows "
         f"both (lines {number} and {number + 1}: {line:.30} / {after:.30}). Set corpus.layout to sentences (a line is "
-        "a sentence, a blank line ends a document) or to paragraphs (lines are joined)"
+        "a sentence, a blank line ends a document) or to paragraphs (lines are joined). Give a table the suffix .csv"
     )
 
 

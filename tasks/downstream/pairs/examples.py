@@ -112,8 +112,10 @@ class PairTable:
                 problems.add(f"a list in the column {line.names[part]!r}", line.where, texts[part])
             score = self._read_score(line, problems) if self.params.is_scored else None
             if problems.count == before:
-                reading.count("pairs of equal texts", line.where, texts["anchor"] == texts["positive"])
-                yield Pair(texts["anchor"], texts["positive"], texts.get("negative"), score, name_record(line, reading))
+                anchor, positive, negative = texts["anchor"], texts["positive"], texts.get("negative")
+                reading.count("pairs of equal texts", line.where, anchor == positive)
+                reading.count("pairs whose negative is the positive", line.where, negative == positive)
+                yield Pair(anchor, positive, negative, score, name_record(line, reading))
         problems.refuse()
         if not count:
             empty = list_empty(reading)

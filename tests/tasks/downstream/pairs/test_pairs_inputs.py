@@ -141,6 +141,8 @@ def test_scores_are_numbers_and_equal_pairs_are_counted(tmp_path: Path) -> None:
     found = read(tmp_path, "sentence1\tsentence2\tscore\na\tb\t0.25\nc\tc\t5\n", "train.tsv", scores="use")
     assert found == [("a", "b", None, 0.25), ("c", "c", None, 5.0)]
     assert read_reading(tmp_path / "made")["inputs"]["train"]["counts"]["pairs of equal texts"] == 1
+    read(tmp_path, "anchor,positive,negative\na,b,b\nc,d,e\n")
+    assert read_reading(tmp_path / "made")["inputs"]["train"]["counts"]["pairs whose negative is the positive"] == 1
 
 
 def test_a_parquet_file_with_nulls_is_refused(tmp_path: Path) -> None:
