@@ -34,8 +34,19 @@ def train(spec: dict[str, Any], session: Session) -> None:
     """
     training = Training.from_spec(spec)
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
-    padded_to = rows.manifest.row_length if spec["settings"].get("padding", "max") == "max" else None
-    run_trainer(spec, session, rows, training.sequences, make_model(training), Collator(training.task, padded_to))
+    run_trainer(
+        spec,
+        session,
+        rows,
+        training.sequences,
+        make_model(training),
+        Collator(training.task, padded_length(spec, rows)),
+    )
+
+
+def padded_length(spec: dict[str, Any], rows: RowFolder) -> int | None:
+    """Return the length of every batch for the setting `padding`; None: that of its longest sequence."""
+    return rows.manifest.row_length if spec["settings"].get("padding", "max") == "max" else None
 
 
 def run_trainer(

@@ -51,15 +51,14 @@ def train_peer(spec: dict[str, Any], session: Session) -> None:
     """Measure updates of Trainer, on transformers' model of the same architecture; settings as in bench.peer."""
     import transformers
 
-    from bench.peer import run_trainer
+    from bench.peer import padded_length, run_trainer
     from bench.peer_data import Collator
 
     suffix = heads.get_head(_read(spec).head).suffix
     with _inputs(spec) as (job, _, rows):
         model = getattr(transformers, f"AutoModel{suffix}").from_pretrained(job.output)
-        padded_to = rows.manifest.row_length if spec["settings"].get("padding", "max") == "max" else None
         types = "token_type_ids" in inspect.signature(model.forward).parameters
-        collator = Collator(TASKS[suffix], padded_to, pad_id=rows.manifest.pad_id, types=types)
+        collator = Collator(TASKS[suffix], padded_length(spec, rows), pad_id=rows.manifest.pad_id, types=types)
         run_trainer(spec, session, rows, job.geometry.global_batch_size, model, collator)
 
 

@@ -60,6 +60,10 @@ class Interpretation:
         """Set the column of a role, and one of the reasons BY_USER, BY_NAME, ..."""
         self.columns[role] = f"{name!r} ({reason})"
 
+    def is_by_name(self, role: str) -> bool:
+        """Tell whether the column of a role was found by its usual name; False without a column."""
+        return self.columns.get(role, "").endswith(f"({BY_NAME})")
+
     def count(self, what: str, where: str, number: int = 1) -> None:
         """Count something left out or changed, and keep the position of the first one."""
         if number:

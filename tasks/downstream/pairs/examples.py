@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tasks.downstream.pairs.params import PairColumnParams, PairsParams
 from tasks.downstream.pairs.schemas import SCHEMA, SCORE, TEXTS
 from tasks.downstream.reading import CheckedFiles, Reader, count_dev, is_small, source_splits
-from tasks.records.interpretation import BY_NAME, Interpretation, write_reading
+from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.label_forms import is_label_list, parse_number
 from tasks.records.parquet import write_records
 from tasks.records.tables import (
@@ -158,7 +158,7 @@ class PairTable:
                 raise InputError(f"{source} has the column {found[0]!r}, {told}. {use}")
         for part, usual in USUAL.items():
             others = [name for name in unused if name.strip().lower() in usual]
-            if part in line.names and self.reading.columns[part].endswith(f"({BY_NAME})") and others:
+            if part in line.names and self.reading.is_by_name(part) and others:
                 both = " or ".join(map(repr, (line.names[part], *others)))
                 raise InputError(f"{source}: the {part} may be {both}. Set {key.format(part)}")
         if (wrong := [name for name in unused if fold_name(name).startswith(WRONG)]) and "negative" not in line.names:

@@ -16,7 +16,7 @@ from tasks.downstream.texts.params import ClassificationColumnParams, Classifica
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TextExample, TextTask
 from tasks.params.entries import TRAIN, Entry
 from tasks.plan.named_files import list_files
-from tasks.records.interpretation import BY_NAME, Interpretation
+from tasks.records.interpretation import Interpretation
 from tasks.records.label_forms import FLAGS, is_label_list
 from tasks.records.tables import (
     KEPT,
@@ -234,7 +234,7 @@ def _require_all_texts(entry: Entry, records: Records, reading: Interpretation) 
     """Yield the rows of a table; refuse one with a column that may be the second text, if you named neither."""
     for number, line in enumerate(records.rows):
         name = line.names.get("text", "")
-        if not number and "text_pair" not in line.names and reading.columns.get("text", "").endswith(f"({BY_NAME})"):
+        if not number and "text_pair" not in line.names and reading.is_by_name("text"):
             usual = {*SECOND.get(fold_name(name), ()), *(f"{fold_name(name)}{end}" for end in ("2", "_2"))}
             for other in (one for one in sorted(reading.unused_columns) if fold_name(one) in usual):
                 key = column_setting(entry.key("data"))

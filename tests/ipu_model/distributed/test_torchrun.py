@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import random
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -18,7 +14,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_jobs import (
-    TINY,
     TORCHRUN,
     Finished,
     finish,
@@ -26,10 +21,10 @@ from tiny_jobs import (
     make_job,
     run_here,
     start,
-    start_job,
     stop_in_training,
     write_rows,
 )
+from tiny_torch import STILL, run_two, start_two
 
 from ipu_model.__main__ import detect_instances
 from ipu_model.core.errors import CheckpointError, ConfigError
@@ -40,32 +35,8 @@ from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, 
 from ipu_model.runtimes.torch_device import _seed_of
 from ipu_model.train.job_runner import run_job
 
-STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
 LONG = ScheduleConfig(steps=200)
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-
-
-def free_port() -> int:
-    """A port below those of clients: one that waits for a server at its own port would connect to itself."""
-    for port in random.SystemRandom().sample(range(15000, 30000), 20):
-        with socket.socket() as free, contextlib.suppress(OSError):
-            free.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("20 ports are taken")
-
-
-def start_two(job: Job, other: Job) -> List[subprocess.Popen]:
-    """Start both processes of a job, with the variables that torchrun sets."""
-    port = free_port()
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
-        start_job(each, {**shared, "RANK": str(index), "LOCAL_RANK": str(index)})
-        for index, each in enumerate((job, other))
-    ]
-
-
-def run_two(job: Job) -> List[Finished]:
-    return [finish(process) for process in start_two(job, job)]
 
 
 def weights(job: Job) -> Dict[str, torch.Tensor]:

@@ -17,9 +17,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_compiling import needs_compiler
-from test_torchrun import run_two
 from tiny_jobs import ROOT, TINY, make_columns, make_job, pausing, run_here, write_rows
+from tiny_torch import needs_compiler, run_two
 
 from ipu_model.core.errors import CheckpointError
 from ipu_model.distributed.instances import Instances
