@@ -142,7 +142,7 @@ def preset_jobs(name: str) -> tuple[KnownJob, ...]:
     """Return the jobs of a preset, as `podium plan` builds them; an IPU preset has one downstream entry."""
     params = validate_params(resolve({}, name, [], PRESETS))
     [entry] = entries(params)
-    stages = [f"{PRETRAIN}@{phase}" for phase in params.pretrain.phases]
+    stages = [f"{PRETRAIN}@{phase}" for phase in params.pretrain.list_phases()]
     stages += [f"{group}@{entry.name}" for group in (FINETUNE, PREDICT)]
     found = []
     for planned in planned_jobs(params, ROOT, ROOT / "not there", stages):

@@ -217,7 +217,8 @@ def _format_phases(params: Params) -> str:
     if not params.pretrain.enabled:
         return f"none; starts from {params.base_model.repository or params.base_model.path}"
     phases = [
-        (getattr(params.pretrain_rows, phase), getattr(params.pretrain, phase)) for phase in params.pretrain.phases
+        (params.pretrain_rows.get_phase(phase), params.pretrain.get_phase(phase))
+        for phase in params.pretrain.list_phases()
     ]
     return "; ".join(f"{rows.row_length}, {batch.global_batch_size:,}, {batch.steps:,}" for rows, batch in phases)
 

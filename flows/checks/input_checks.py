@@ -33,7 +33,7 @@ from ipu_model.core.units import format_count
 from tasks.downstream.kind import kind_of
 from tasks.downstream.reading import CheckedFiles, assume_files
 from tasks.params.entries import BASE, Entry, entries
-from tasks.params.schema import PHASES, Params, parameter_values, validate_params
+from tasks.params.schema import Params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.main import run_main
 from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_input_paths, find_parameters
@@ -132,10 +132,10 @@ def check_prepared_rows(params: Params) -> str:
     """Check the first sequences of each phase."""
     from tasks.pretraining.rows.prepared_files import read_prepared_batches
 
-    for phase in params.pretrain.phases:
-        section = getattr(params.pretrain_rows, phase)
+    for phase in params.pretrain.list_phases():
+        section = params.pretrain_rows.get_phase(phase)
         next(read_prepared_batches(section, "files", f"pretrain_rows.{phase}", Interpretation()), None)
-    return " and ".join(getattr(params.pretrain_rows, phase).path for phase in params.pretrain.phases)
+    return " and ".join(params.pretrain_rows.get_phase(phase).path for phase in params.pretrain.list_phases())
 
 
 def make_entry_check(examples: EntryExamples) -> InputCheck:
@@ -299,7 +299,7 @@ def check_base_model(params: Params) -> str:
         with contextlib.suppress(PodiumError, OSError):  # reported by the check of the vocabulary
             tokens = load_local_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase).tokens
     check_model_folder(params.base_model, params.model, tokens)
-    if params.pretrain.phases and params.pretrain_rows.source == "corpus" and params.pretrain_rows.next_sentence:
+    if params.pretrain.list_phases() and params.pretrain_rows.source == "corpus" and params.pretrain_rows.next_sentence:
         _require_token_types("pre-training", Path(params.base_model.path))
     for entry in entries(params):
         if entry.start == BASE and not _reads_files(entry) and entry.params.reads_pairs:
@@ -313,7 +313,7 @@ def check_ipu_config(params: Params) -> str:
     from tasks.jobs.device_job import read_ipu_config
     from tasks.jobs.training import ipu_config as laid_over
 
-    overrides = {phase: getattr(params.ipu, phase) for phase in params.pretrain.phases}
+    overrides = {phase: params.ipu.get_phase(phase) for phase in params.pretrain.list_phases()}
     for entry in entries(params):
         overrides |= {f"{entry.name}-{job}": getattr(entry.params.ipu, job) for job in ("finetune", "predict")}
     for job, keys in overrides.items():
@@ -328,7 +328,6 @@ CHECKS = (
     InputCheck("vocabulary", ("tokenizer.path",), check_vocabulary),
     InputCheck("base model", ("base_model.path",), check_base_model),
     InputCheck("IPU config", ("ipu.config",), check_ipu_config),
-    InputCheck("prepared rows", tuple(f"pretrain_rows.{phase}.path" for phase in PHASES), check_prepared_rows),
 )
 
 
@@ -350,8 +349,10 @@ def select_checks(params: Params, read: Collection[str], compared: Collection[st
 
     examples = [EntryExamples(entry) for entry in entries(params)]
     teachers = [make_teacher_check(one) for one in examples if one.entry.params.distill.teacher]
+    paths = tuple(f"pretrain_rows.{phase}.path" for phase in params.pretrain.list_phases())
+    prepared = InputCheck("prepared rows", paths, check_prepared_rows)
     # Slowest checks last, because only results within the time limit count.
-    inputs = (*map(make_entry_check, examples), *teachers, *CHECKS, make_corpus_check())
+    inputs = (*map(make_entry_check, examples), *teachers, *CHECKS, prepared, make_corpus_check())
     releases = [make_released_check(one) for one in examples if one.entry.name in compared]
     return [*(one for one in inputs if any(map(is_read, one.keys))), *releases]
 

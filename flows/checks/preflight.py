@@ -112,7 +112,8 @@ def check_signing(request: RunRequest) -> Iterator[CheckResult]:
 def check_rotation(request: RunRequest) -> Iterator[CheckResult]:
     """Check that the model has the rotary positions whose base a phase sets."""
     training, family = request.params.pretrain, request.params.model.family
-    setter = training.find_theta(training.phases[-1]) if training.phases else None
+    phases = training.list_phases()
+    setter = training.find_theta(phases[-1]) if phases else None
     if setter is not None and not rotates_positions(family):
         text = (
             f"pretrain.{setter}.global_rope_theta needs a model with rotary positions, found model.family: {family} "

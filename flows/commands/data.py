@@ -18,7 +18,7 @@ from flows.runs.checkout import checkout_folder
 from tasks.downstream.jobs.labels import labels_of
 from tasks.pages.markup import replace_hidden
 from tasks.params.entries import find_entry
-from tasks.params.schema import PHASES, load_params
+from tasks.params.schema import load_params
 from tasks.rows.row_files import ABSENT, IGNORED
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -129,7 +129,7 @@ def command() -> None:
 @command.command(
     "show",
     help="Print the first sequences of NAME: text, token ids, labels, and the window if an example was split. NAME is "
-    f"an entry of downstream, or a phase ({', '.join(PHASES)}). The rows are those of the project folder, or of --run.",
+    "an entry of downstream, or a phase such as phase1. The rows are those of the project folder, or of --run.",
 )
 @click.argument("name")
 @click.option("-n", "count", type=click.IntRange(min=1), default=5, show_default=True, help="number of sequences")
@@ -143,8 +143,9 @@ def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: s
     if not (root / artifacts.PARAMS).is_file():
         raise ParamsError(f"run {run} not found in {root.parent}: podium runs lists the runs")
     labels, rows, stage = [], root / artifacts.rows_folder(name), f"pretrain_rows@{name}"
-    if name not in PHASES:
-        entry = find_entry(load_params(root / artifacts.PARAMS), name)
+    params = load_params(root / artifacts.PARAMS)
+    if name not in params.pretrain.phases:
+        entry = find_entry(params, name)
         if split not in entry.splits:
             raise ParamsError(f"--split {split} not found: {name} has {', '.join(entry.splits)}")
         rows, stage = entry.rows_folder(split, root), entry.stage("rows")

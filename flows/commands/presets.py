@@ -8,11 +8,10 @@ from flows.commands import options, params
 from flows.commands.project import enter_project
 from tasks.params import tables as parameters
 from tasks.params.overlays import Preset, list_preset_names, read_preset
-from tasks.params.sections import PHASES
 from tasks.stage import artifacts
 
-SCORES = ("f1", "accuracy", *(f"{phase}_mlm_accuracy" for phase in reversed(PHASES)))
-"""Published scores by priority. The list shows the first that a preset has."""
+SCORES = ("f1", "accuracy")
+"""Published scores of fine-tuning, which the list prefers to those of pre-training."""
 
 
 @click.group(help="List and show presets. podium run --preset NAME runs one.", invoke_without_command=True)
@@ -51,7 +50,8 @@ def _summarize(preset: Preset) -> str:
 def _score(preset: Preset) -> str:
     """Return the score that the preset's source published for its last training."""
     figures = preset.head.expected
-    return next((f"{name} {figures[name]:g}" for name in SCORES if name in figures), "-")
+    masked = sorted(name for name in figures if name.endswith("_mlm_accuracy"))
+    return next((f"{name} {figures[name]:g}" for name in (*SCORES, *reversed(masked)) if name in figures), "-")
 
 
 @command.command("show", help="Show a preset: its description, source and values.")

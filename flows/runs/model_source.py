@@ -19,7 +19,8 @@ from tasks.models.model_folders import (
     read_architecture,
     require_hub_name,
 )
-from tasks.params.schema import PHASES, ModelParams
+from tasks.params.schema import ModelParams
+from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -132,7 +133,11 @@ def project_path(path: Path, project: Path) -> str:
 
 def find_pretrained(run: Path) -> Path | None:
     """Return the folder of the model that a run pre-trained, of the last finished phase; None if there is none."""
-    folders = (run / artifacts.MODELS / phase for phase in reversed(PHASES))
+    if not (run / artifacts.PARAMS).is_file():
+        return None
+    training = read_yaml(run / artifacts.PARAMS).get("pretrain", {})
+    phases = training.get("phases") or [name for name, one in training.items() if isinstance(one, dict)]
+    folders = (run / artifacts.MODELS / phase for phase in reversed(phases))
     return next((folder for folder in folders if (folder / "config.json").is_file()), None)
 
 

@@ -214,7 +214,7 @@ def estimate_data_bytes(request: RunRequest) -> float:
     params, text = request.params, text_bytes(request)
     factor = CORPUS if request.makes("corpus") else 0.0
     if params.pretrain_rows.source == "corpus":
-        for phase in params.pretrain.phases:
+        for phase in params.pretrain.list_phases():
             if f"pretrain_rows@{phase}" in request.target:
                 factor += ROWS.get(phase, ROWS["phase2"]) * params.pretrain_rows.get_phase(phase).duplicates
     return text * factor

@@ -9,7 +9,7 @@ those that need fixed shapes. Only attention depends on the layout (flat.py).
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.families.modernbert import list_layers
 from ipu_model.models.layers import Attention, Dense, Tokens, add_dropped, draw_mask_for, drop, make_norm, normalise
 from ipu_model.models.rotary import RotaryAttention, RotaryLayer
 
@@ -52,6 +53,12 @@ def rotary_values(config: ModelConfig) -> Dict[str, Any]:
     """Return the content of config.json for a model with rotary positions, else {}."""
     family = families.get_family(config.family)
     return family.write_values(config) if family.rotary else {}
+
+
+def find_thetas(config: ModelConfig) -> List[float]:
+    """Return the base of the rotation of each layer, for a model with rotary positions, else []."""
+    values = rotary_values(config)
+    return [theta for theta, _ in list_layers(values, config.num_layers)] if values else []
 
 
 def shift_positions(positions: Tensor, offset: int) -> Tensor:

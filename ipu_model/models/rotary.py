@@ -6,7 +6,8 @@ heads, D = H / A.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Tuple
+import contextlib
+from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -114,6 +115,20 @@ def gate(mixed: Tensor) -> Tensor:
     """Compute [..., 2 I] -> [..., I]."""
     inner, factor = mixed.chunk(2, -1)
     return nn.functional.gelu(inner) * factor
+
+
+@contextlib.contextmanager
+def rotated_by(model: nn.Module, thetas: Sequence[float]) -> Iterator[None]:
+    """Compute with these bases of the rotation, one for each layer, while the body runs."""
+    layers = [module for module in model.modules() if isinstance(module, RotaryLayer)]
+    own = [layer.theta for layer in layers]
+    try:
+        for layer, theta in zip(layers, thetas):
+            layer.theta = theta
+        yield
+    finally:
+        for layer, theta in zip(layers, own):
+            layer.theta = theta
 
 
 class RotaryLayer(nn.Module):

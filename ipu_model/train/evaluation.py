@@ -7,11 +7,12 @@ do not depend on the batch size.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 from torch import Tensor
@@ -43,6 +44,8 @@ class Original:
     """True if it has no masked language modelling head, so that its loss is that of random weights."""
     state: Optional[Dict[str, Tensor]] = None
     """Its weights; None: the training starts from them."""
+    rotation: Callable[[], ContextManager[None]] = contextlib.nullcontext
+    """Context in which the model of the job rotates positions as the original."""
 
 
 class Evaluator(Hook):
@@ -101,7 +104,8 @@ class Evaluator(Hook):
         if original.state is not None:
             start = self._runtime.state_dict()
             self._runtime.load_state_dict(original.state)
-        groups, figures = self._evaluate_groups(0)
+        with original.rotation():
+            groups, figures = self._evaluate_groups(0)
         if start is not None:
             self._runtime.load_state_dict(start)
         self._before = {"figures": figures, "groups": groups, "new_head": original.new_head}

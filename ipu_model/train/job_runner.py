@@ -119,7 +119,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
             emit("message", text=text)
     record = begin_record(job, plan, config, rows.manifest, instances.count)
     model = make_model(job, config, base, emit)
-    original = None if held_out is None else read_original(job, config, emit)
+    original = None if held_out is None else read_original(job, config, model, plan.runtime, emit)
     del base  # its weights are in the model, so the pages of its file can be dropped
     runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.deadline_near)
     with closing(runtime):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 import os
@@ -20,8 +21,10 @@ from ipu_model.jobs.plan import JobPlan
 from ipu_model.models import families
 from ipu_model.models.architecture import CONFIG, adopt_weights, architecture_differences, read_config
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.encoder import find_thetas
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
+from ipu_model.models.rotary import rotated_by
 from ipu_model.models.tensors import UndrawnWeights
 from ipu_model.rows.format import MANIFEST, get_columns, read_manifest
 from ipu_model.rows.row_folder import RowFolder
@@ -187,8 +190,12 @@ def make_model(job: Job, config: ModelConfig, base: Optional[ModelFolder], emit:
     return model
 
 
-def read_original(job: Job, config: ModelConfig, emit: Emit) -> Optional[Original]:
+def read_original(job: Job, config: ModelConfig, model: nn.Module, runtime: str, emit: Emit) -> Optional[Original]:
     """Read the model to compare a pre-training with; None without one.
+
+    Args:
+        model: Model of the job, which rotates positions as the original while that is evaluated.
+        runtime: Resolved runtime. A program of IPUs has one rotation.
 
     Raises:
         CheckpointError: the folder is damaged, or of another architecture.
@@ -200,9 +207,12 @@ def read_original(job: Job, config: ModelConfig, emit: Emit) -> Optional[Origina
     with UndrawnWeights():
         expected = build_model(job.head, config).state_dict()
     is_new = head.is_new(missing_parameters(folder, expected))
-    if job.original == job.init_checkpoint:
-        return Original(is_new)
-    return Original(is_new, make_model(job, config, folder, emit).state_dict())
+    state = None if job.original == job.init_checkpoint else make_model(job, config, folder, emit).state_dict()
+    own, new = (find_thetas(one) for one in (folder.config, config))
+    if own != new and runtime == "ipu":
+        emit("note", text=f"not compared with {job.original}: programs of IPUs have one base of the rotation")
+        return None
+    return Original(is_new, state, functools.partial(rotated_by, model, own))
 
 
 def make_fingerprint(

@@ -16,14 +16,14 @@ from tasks.models.model_folders import name_family, read_fields
 from tasks.pages.render import render_markdown
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import Entry
-from tasks.params.schema import PHASES
 from tasks.stage.artifacts import job_name
 from tasks.stage.errors import PublishError
 
 WITHHELD = "(not published)"
 """Stands for a text of the parameters that is the user's own."""
-PRETRAINING = ("", "one phase", "two phases", "three phases", "four phases")
-"""Number of phases in words, by index."""
+NUMBERS = ("", "one", "two", "three", "four", "five", "six")
+PRETRAIN = "pretrain-"
+"""Start of the name of the training of a phase."""
 SCHEDULES = {
     "linear": "linear decay",
     "cosine": "cosine decay",
@@ -80,7 +80,7 @@ class CardFacts:
     def phases(self) -> list[str]:
         """Pre-training phases of the released model."""
         trained = self.provenance["training"]
-        return [phase for phase in PHASES if f"pretrain-{phase}" in trained]
+        return [name.removeprefix(PRETRAIN) for name in trained if name.startswith(PRETRAIN)]
 
 
 def write_card(
@@ -120,7 +120,7 @@ def write_card(
         sizes=read_fields(facts.config),
         family=name_family(facts.config),
         base={"source": "none", **(provenance["base_model"] or {}), "name": _base_name(facts) or facts.base_name},
-        pretraining=PRETRAINING[len(facts.phases)],
+        pretraining=_count_phases(len(facts.phases)),
         scores=[row for name, words in scores.items() for row in _rows(facts.metrics, name, words)],
         near=_near_duplicates(facts.metrics),
         trainings=_trainings(facts, tuning),
@@ -143,6 +143,11 @@ def write_card(
         row_notes=[note for one in provenance["data"]["verdicts"].values() for note in one.get("notes", ())],
         **values,
     )
+
+
+def _count_phases(count: int) -> str:
+    number = NUMBERS[count] if count < len(NUMBERS) else str(count)
+    return f"{number} phase{'s' * (count > 1)}" if count else ""
 
 
 def _rows(metrics: Mapping[str, Any], name: str, words: str) -> list[tuple[str, float, str]]:

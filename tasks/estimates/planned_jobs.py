@@ -76,7 +76,7 @@ class RowEstimator:
     def all(self) -> Folders:
         """Return every folder of rows that a device job reads."""
         found: Folders = {}
-        for phase in self._params.pretrain.phases:
+        for phase in self._params.pretrain.list_phases():
             found |= self._phase(phase)
         for entry in entries(self._params):
             found |= self._entry(entry)

@@ -131,7 +131,7 @@ def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> 
     """Return the folder of programs from stage compile@<job>, which may have run on another host; None without IPUs.
 
     Args:
-        job: phase1, phase2, or <entry>-finetune and -predict.
+        job: a phase, or <entry>-finetune and -predict.
     """
     return str(root / artifacts.EXECUTABLES / job) if device.runtime == "ipu" else None
 
@@ -287,7 +287,7 @@ def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()
     needs rows, but no weights and no IPUs.
 
     Args:
-        name: phase1, phase2, or <entry>-finetune and -predict.
+        name: a phase, or <entry>-finetune and -predict.
         job: the training or prediction job; it is only compiled here.
 
     Returns:

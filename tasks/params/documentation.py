@@ -18,7 +18,7 @@ from ipu_model.core.files import write_text
 from tasks.params.downstream import ENTRY_NAME, EntryParams, kind_names, kind_params
 from tasks.params.overlays import ENTRIES, PresetHeader
 from tasks.params.schema import Params, walk_parameters
-from tasks.params.sections import Section, is_left_out
+from tasks.params.sections import Section, SectionOfPhases, is_left_out
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS = Path("schemas")
@@ -92,7 +92,11 @@ def _section(section: type[Section], whole: bool) -> dict[str, Any]:
         properties[key] = {"description": read_field_meanings(section)[key], **schema}
     stated = [key for key, field in section.get_fields().items() if not is_left_out(field)]
     required = {"required": stated} if whole else {}
-    return {"type": "object", "properties": properties, "additionalProperties": False, **required}
+    others: Any = False
+    if issubclass(section, SectionOfPhases):
+        added = section.added
+        others = _section(added, whole) if isinstance(added, type) else {"type": ["object", "null"]}
+    return {"type": "object", "properties": properties, "additionalProperties": others, **required}
 
 
 def _entries() -> dict[str, Any]:

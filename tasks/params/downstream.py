@@ -11,18 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from ipu_model.core.strict import nearest
 from tasks.params.sections import (
-    PHASES,
+    DEFAULT_PHASES,
+    RESERVED,
     Distinct,
     FinetuneParams,
     HeldOut,
     HubName,
     Name,
+    PhaseName,
     Positive,
     RowLength,
     RuntimeSpec,
@@ -34,8 +36,6 @@ from tasks.params.sections import (
 )
 
 ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-RESERVED = ("base", "corpus", *PHASES, "publish", "tokenizer")
-"""Names of files next to those of entries."""
 ENDINGS = ("-rows", "-finetune", "-predict", "-export", "-gate", "-released")
 """Suffixes of the files that belong to an entry."""
 PUBLISHED: Literal["published"] = "published"
@@ -43,10 +43,6 @@ PUBLISHED: Literal["published"] = "published"
 UNCOMPARED = "none"
 """Value of `gate.released` that means: no released model, so that publishing replaces whatever is there."""
 Points = Annotated[float, Field(ge=0, le=100)]
-if TYPE_CHECKING:
-    Start = str
-else:
-    Start = Literal["auto", "base", *PHASES]
 
 
 @dataclass(frozen=True)
@@ -266,9 +262,9 @@ class EntryParams(Section):
 
     kind: str
     """Kind of task, which decides the entry's sections and defaults (docs/downstream.md)."""
-    start: Start = "auto"
-    """Weights to start from: base (base_model), phase1, phase2, or auto: the last phase if pre-training is enabled,
-    otherwise base_model, otherwise random weights."""
+    start: PhaseName = "auto"
+    """Weights to start from: base (base_model), a phase of pre-training such as phase1, or auto: the last phase if
+    pre-training is enabled, otherwise base_model, otherwise random weights."""
     against: Annotated[Name | None, Field(exclude_if=lambda value: value is None)] = None
     """Entry to compare with on the same examples, such as the same fine-tuning with another start. That entry has no
     gate and is never published. null: none."""
@@ -408,7 +404,8 @@ def _as_its_kind(value: object) -> object:
 def _entry_name(name: str) -> str:
     if not ENTRY_NAME.fullmatch(name):
         raise ValueError(f"name {name!r} must consist of lowercase letters, digits, '-' and '_', at most 64")
-    if name in RESERVED or name.startswith("pretrain-") or name.endswith(ENDINGS) or "-parity-" in name:
+    taken = name in (*RESERVED, *DEFAULT_PHASES)
+    if taken or name.startswith("pretrain-") or name.endswith(ENDINGS) or "-parity-" in name:
         raise ValueError(f"name {name!r} is reserved for other files of a run: choose another")
     return name
 

@@ -31,7 +31,7 @@ class Entry:
     rows: RowsParams
     """Row parameters with `packing` applied."""
     start: str
-    """Start of its training: base, phase1, phase2, or empty for random weights."""
+    """Start of its training: base, a phase of pre-training, or empty for random weights."""
 
     @property
     def kind(self) -> str:
@@ -118,7 +118,7 @@ class Entry:
 def entries(params: Params) -> list[Entry]:
     """Return all entries in the parameters, in order."""
     last = BASE if params.base_model.source != "none" else ""
-    last = params.pretrain.phases[-1] if params.pretrain.phases else last
+    last = params.pretrain.list_phases()[-1] if params.pretrain.list_phases() else last
     return [
         Entry(name, one, apply_packing(one.rows, params.packing), last if one.start == "auto" else one.start)
         for name, one in params.downstream.items()
@@ -192,7 +192,7 @@ class Upstream:
 
 def find_upstream(entry: Entry, params: Params) -> Upstream:
     """Return the upstream parts of an entry's release."""
-    known = params.pretrain.phases
+    known = params.pretrain.list_phases()
     phases = known[: known.index(entry.start) + 1] if entry.start in known else ()
     given = params.base_model.source != "none" and bool(entry.start)
     return Upstream(phases, given, needs_corpus(params, phases))

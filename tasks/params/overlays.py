@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Annotated, Any, NoReturn
 
+from pydantic import StringConstraints
 from pydantic.fields import FieldInfo
 
 from ipu_model.core.strict import nearest
@@ -22,18 +23,13 @@ from ipu_model.ipu.config import IpuConfig
 from ipu_model.ipu.migration import migrate
 from tasks.params.downstream import Points, defaults_of, kind_names
 from tasks.params.schema import default_values, types_at, validate_section
-from tasks.params.sections import PHASES, Section, Text, get_default, is_left_out
+from tasks.params.sections import PHASE, Section, SectionOfPhases, Text, get_default, is_left_out
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
-PHASE_SCORES = ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
-if TYPE_CHECKING:
-    ScoreName = str
-else:
-    of_phases = (f"{phase}_{name}" for phase in PHASES for name in PHASE_SCORES)
-    ScoreName = Literal["exact_match", "f1", "accuracy", *of_phases]
-    """Name of one of Podium's metrics."""
+ScoreName = Annotated[str, StringConstraints(pattern=rf"^(exact_match|f1|accuracy|{PHASE}_(mlm|nsp)_(loss|accuracy))$")]
+"""Name of one of Podium's metrics."""
 
 
 class PresetHeader(Section):
@@ -249,6 +245,13 @@ def _is_ipu_config(path: Sequence[str]) -> bool:
     return dict[str, Any] in types_at(path)
 
 
+def _find_added(path: Sequence[str]) -> Any:
+    """Return the type of an added phase in a section; None if no phase can be added to it."""
+    return next(
+        (one.added for one in types_at(path) if isinstance(one, type) and issubclass(one, SectionOfPhases)), None
+    )
+
+
 def _left_out(path: Sequence[str], key: str) -> FieldInfo | None:
     """Return a parameter that a file leaves out by default; None if the key is not one."""
     sections = [one for one in types_at(path) if isinstance(one, type) and issubclass(one, Section)]
@@ -256,31 +259,35 @@ def _left_out(path: Sequence[str], key: str) -> FieldInfo | None:
     return next((one for one in found if one is not None and is_left_out(one)), None)
 
 
+def _start_key(key: str, value: Any, values: dict[str, Any], where: str, path: tuple[str, ...]) -> Any:
+    """Return what `value` is laid over if the section at `path`, with these values, does not state this key."""
+    name = ".".join((*path, key))
+    if path == ENTRIES:
+        return _new_entry(value, name, where)
+    if _is_ipu_config(path):
+        known = {field.name: None for field in fields(IpuConfig)}
+        current, _ = migrate({key: value})  # accepts keys of older Optimum Graphcore releases
+        return value if set(current) <= set(known) else _unknown(name, known, where)
+    if isinstance(value, dict) and (added := _find_added(path)) is not None:
+        return added().model_dump(mode="json") if isinstance(added, type) else {}
+    if (left_out := _left_out(path, key)) is not None:
+        return get_default(left_out)
+    full = [known for known, _ in leaves(values)] if not path else []
+    short = next(leaves({key: value}))[0]
+    if near := [known for known in full if known.endswith(f".{short}")]:
+        raise ParamsError(f"{where}: {short} is not known; did you mean {' or '.join(near[:3])}?")
+    _unknown(name, values, where)
+
+
 def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str, ...]) -> None:
     if not isinstance(overlay, dict):
         raise ParamsError(f"{where}: {'.'.join(path) or 'the file'} is a section: set one of its keys")
     for key, value in overlay.items():
-        name = ".".join((*path, str(key)))
         if path == ENTRIES and value is None:
             values.pop(key, None)
             continue
         if key not in values:
-            if path == ENTRIES:
-                values[key] = _new_entry(value, name, where)
-            elif _is_ipu_config(path):
-                known = {field.name: None for field in fields(IpuConfig)}
-                current, _ = migrate({key: value})  # accepts keys of older Optimum Graphcore releases
-                if not set(current) <= set(known):
-                    _unknown(name, known, where)
-                values[key] = value
-            elif (left_out := _left_out(path, str(key))) is not None:
-                values[key] = get_default(left_out)
-            else:
-                full = [known for known, _ in leaves(values)] if not path else []
-                short = next(leaves({key: value}))[0]
-                if near := [known for known in full if known.endswith(f".{short}")]:
-                    raise ParamsError(f"{where}: {short} is not known; did you mean {' or '.join(near[:3])}?")
-                _unknown(name, values, where)
+            values[key] = _start_key(str(key), value, values, where, path)
         if values[key] is None and isinstance(value, dict) and _is_ipu_config((*path, str(key))):
             values[key] = {}
         if isinstance(values[key], dict):

@@ -17,7 +17,8 @@ from pydantic import Field, ValidationError, create_model, model_validator
 from ipu_model.core.strict import nearest
 from tasks.params.downstream import Entries, defaults_of, kind_names, kind_params
 from tasks.params.sections import (
-    PHASES,
+    DEFAULT_PHASES,
+    RESERVED,
     BaseModelParams,
     CheckpointParams,
     CorpusParams,
@@ -30,6 +31,7 @@ from tasks.params.sections import (
     PretrainRowsParams,
     PublishParams,
     Section,
+    SectionOfPhases,
     TokenizerParams,
     TrackingParams,
     Word,
@@ -113,7 +115,7 @@ class Params(Section):
     packing: bool = True
     """Pack several sequences into a row, up to max_sequences_per_row; false: one sequence per row in every stage."""
     pretrain_rows: PretrainRowsParams = PretrainRowsParams()
-    """Rows of both pre-training phases: sentence pairs with masked tokens."""
+    """Rows of the pre-training phases: sentence pairs with masked tokens."""
     model: ModelParams = ModelParams()
     """Model architecture; it must match base_model, if there is one."""
     base_model: BaseModelParams = BaseModelParams()
@@ -127,7 +129,7 @@ class Params(Section):
     tracking: TrackingParams = TrackingParams()
     """Experiment tracking. It does not change results."""
     pretrain: PretrainParams = PretrainParams()
-    """Pre-training in two phases."""
+    """Pre-training, in two phases by default."""
     downstream: Entries = Field(default_factory=dict)
     """Fine-tuning entries, each with a name of your choice and a kind (docs/downstream.md)."""
     publish: PublishParams = PublishParams()
@@ -200,7 +202,8 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _phases_and_entries_fit_the_model(self) -> Params:
-        sections = {f"downstream.{name}.rows": entry.rows for name, entry in self.downstream.items()}
+        lengths = {f"downstream.{name}.rows": entry.rows.row_length for name, entry in self.downstream.items()}
+        phases = self.pretrain.list_phases()
         for name, entry in self.downstream.items():
             if entry.start == "base" and self.base_model.source == "none":
                 raise ValueError(f"downstream.{name}.start: base needs a base model: set base_model.source")
@@ -208,7 +211,10 @@ class Params(Section):
                 raise ValueError(
                     f"downstream.{name}: kind {entry.kind} does not run on IPUs. Set device.runtime to cpu or cuda"
                 )
-            if entry.start in PHASES and entry.start not in self.pretrain.phases:
+            if entry.start not in ("auto", "base", *self.pretrain.phases):
+                known = ["auto", "base", *self.pretrain.phases]
+                raise ValueError(f"downstream.{name}.start: {entry.start} is not known{nearest(entry.start, known)}")
+            if entry.start in self.pretrain.phases and entry.start not in phases:
                 raise ValueError(
                     f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true, and "
                     f"pretrain.{entry.start}.steps above 0"
@@ -218,22 +224,20 @@ class Params(Section):
                     f"downstream.{name}.distill.layers={layers} exceeds model.num_layers={self.model.num_layers}"
                 )
         found = self.model.family
-        if self.pretrain.phases and self.pretrain_rows.next_sentence and found != NEXT_SENTENCE_FAMILY:
+        if phases and self.pretrain_rows.next_sentence and found != NEXT_SENTENCE_FAMILY:
             raise ValueError(
                 f"pretrain_rows.next_sentence: true needs model.family: {NEXT_SENTENCE_FAMILY}, found {found}: set "
                 "pretrain_rows.next_sentence to false"
             )
-        sections |= {f"pretrain_rows.{phase}": getattr(self.pretrain_rows, phase) for phase in self.pretrain.phases}
-        for name, rows in sections.items():
-            if rows.row_length > self.model.max_positions:
-                raise ValueError(
-                    f"{name}.row_length={rows.row_length} exceeds model.max_positions={self.model.max_positions}"
-                )
+        lengths |= {f"pretrain_rows.{phase}": self.pretrain_rows.get_phase(phase).row_length for phase in phases}
+        for name, length in lengths.items():
+            if length > self.model.max_positions:
+                raise ValueError(f"{name}.row_length={length} exceeds model.max_positions={self.model.max_positions}")
         return self
 
     @model_validator(mode="after")
     def _check_pairs_have_token_types(self) -> Params:
-        if self.pretrain.phases and self.pretrain_rows.next_sentence and self.tokenizer.kind == "bpe":
+        if self.pretrain.list_phases() and self.pretrain_rows.next_sentence and self.tokenizer.kind == "bpe":
             raise ValueError(
                 "tokenizer.kind: bpe gives both sentences of a pair the same token type, which next-sentence "
                 "prediction needs to differ. Set pretrain_rows.next_sentence to false, or tokenizer.kind to wordpiece"
@@ -242,10 +246,11 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _check_phases_follow_one_another(self) -> Params:
-        for phase in self.pretrain.list_phases() if self.pretrain.enabled else ():
+        known, active = self.pretrain.phases, self.pretrain.list_phases()
+        for phase in known if self.pretrain.enabled else ():
             steps = self.pretrain.get_phase(phase).steps
-            if steps and phase not in self.pretrain.phases:
-                off = PHASES[len(self.pretrain.phases)]
+            if steps and phase not in active:
+                off = known[len(active)]
                 raise ValueError(
                     f"pretrain.{phase}.steps={steps}, but pretrain.{off}.steps is 0 and each phase starts from the "
                     f"one before it: set updates of {off}, or none of {phase}"
@@ -255,8 +260,22 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_names_of_phases(self) -> Params:
+        sections = {"pretrain": self.pretrain, "pretrain_rows": self.pretrain_rows, "ipu": self.ipu}
+        for name, section in sections.items():
+            if unknown := [phase for phase in section.added_phases if phase not in self.pretrain.phases]:
+                raise ValueError(
+                    f"{name}.{unknown[0]} is not known{nearest(unknown[0], list(section.get_fields()))}; phases are "
+                    f"{', '.join(self.pretrain.phases)} (pretrain.phases)"
+                )
+        fields = {field for section in sections.values() for field in section.get_fields()} - {*DEFAULT_PHASES}
+        if taken := [one for one in self.pretrain.phases if one in {*RESERVED, "auto", *fields, *self.downstream}]:
+            raise ValueError(f"pretrain.phases: {taken[0]} is the name of something else: choose another")
+        return self
+
+    @model_validator(mode="after")
     def _check_thetas_have_longer_rows(self) -> Params:
-        phases = self.pretrain.phases
+        phases = self.pretrain.list_phases()
         for before, phase in itertools.pairwise(phases):
             theta, setter = self.pretrain.get_phase(phase).global_rope_theta, self.pretrain.find_theta(before)
             if theta is None or (setter and theta == self.pretrain.get_phase(setter).global_rope_theta):
@@ -358,6 +377,10 @@ def walk_parameters(
         value, inner = values.get(key), field.annotation
         if isinstance(inner, type) and issubclass(inner, Section) and isinstance(value, Mapping):
             yield from walk_parameters(value, inner, f"{before}{key}.")
+            for added in _sections([inner.added] if issubclass(inner, SectionOfPhases) else []):
+                for phase, part in value.items():
+                    if phase not in inner.get_fields() and isinstance(part, Mapping):
+                        yield from walk_parameters(part, added, f"{before}{key}.{phase}.")
         elif section is Params and key == "downstream" and isinstance(value, Mapping):
             for name, entry in value.items():
                 if isinstance(entry, Mapping) and entry.get("kind") in kind_names():
@@ -366,8 +389,11 @@ def walk_parameters(
 
 def _explain(problem: Any, kind: type[Section]) -> str:
     place = ".".join(str(part) for part in problem["loc"] if part not in TYPE_PARTS)
-    if problem["type"] == "extra_forbidden":
-        *section, key = problem["loc"]
+    *section, key = problem["loc"] or ("",)
+    is_phase = problem["type"] == "model_type" and any(
+        issubclass(one, SectionOfPhases) for one in _sections(types_at(section, kind))
+    )
+    if problem["type"] == "extra_forbidden" or is_phase:
         known = dict.fromkeys(name for one in _sections(types_at(section, kind)) for name in one.get_fields())
         known.pop(key, None)  # entries of another kind may have this key
         return f"{place} is not known{nearest(str(key), list(known))}"
@@ -387,7 +413,8 @@ def types_at(place: Sequence[Any], kind: type[Section] = Params) -> list[Any]:
             types = [kind_params(name) for name in kind_names()]
         else:
             fields = [field for one in _sections(types) if (field := one.get_fields().get(part)) is not None]
-            types = [one for field in fields for one in _members(field.annotation)]
+            added = [one.added for one in _sections(types) if issubclass(one, SectionOfPhases)]
+            types = [one for field in fields for one in _members(field.annotation)] or added
     return types
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from ipu_model.core.schedules import find_decay_problem
+from ipu_model.core.strict import nearest
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 HeldOut = Annotated[float, Field(ge=0, le=0.5)]
@@ -100,6 +101,28 @@ class Section(BaseModel):
     def get_fields(cls) -> dict[str, FieldInfo]:
         """Return the section's parameters by their keys in the file."""
         return {field.alias or name: field for name, field in cls.model_fields.items()}
+
+
+RESERVED = ("base", "corpus", "publish", "tokenizer")
+"""Names of files next to those of phases and entries."""
+PHASE = r"[a-z][a-z0-9_]{0,63}"
+PhaseName = Annotated[str, _named_text(PHASE, "lowercase letters, digits and '_', after a letter"), _written(PHASE)]
+
+
+class SectionOfPhases(Section):
+    """Section with a key for each pre-training phase: those of the class, and any that `pretrain.phases` adds.
+
+    Attributes:
+        added: type of the value of an added phase.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    added: ClassVar[Any]
+
+    @property
+    def added_phases(self) -> tuple[str, ...]:
+        """Phases that the file adds to those of the class."""
+        return tuple(self.__pydantic_extra__ or ())
 
 
 def is_left_out(field: FieldInfo) -> bool:
@@ -265,16 +288,18 @@ class Phase2RowsParams(PhaseRowsParams):
     row_length: RowLength = 512
 
 
-class FurtherRowsParams(PhaseRowsParams):
+class AddedRowsParams(PhaseRowsParams):
     row_length: RowLength = 0
-    """Tokens per row; 0: there is no such phase."""
+    """Tokens per row; set it, as there is no default."""
 
 
 PRETRAINING_HEADS = {"pretrain": "pretraining", "masked_lm": "masked_lm"}
 """Kind of pre-training rows (ipu_model/row_kinds) -> the head that is trained on them (ipu_model/heads)."""
 
 
-class PretrainRowsParams(Section):
+class PretrainRowsParams(SectionOfPhases):
+    added: ClassVar[Any] = AddedRowsParams
+    __pydantic_extra__: dict[str, AddedRowsParams] = Field(init=False)
     source: Literal["corpus", "files", "hub"] = "corpus"
     """corpus: build rows from the corpus; files, hub: read sequences that are already tokenized and masked
     (docs/inputs.md)."""
@@ -295,14 +320,10 @@ class PretrainRowsParams(Section):
     """Rows of the first phase, short by default."""
     phase2: Phase2RowsParams = Phase2RowsParams()
     """Rows of the second phase, long by default."""
-    phase3: Annotated[FurtherRowsParams, _left_out_as(FurtherRowsParams())] = FurtherRowsParams()
-    """Rows of a third phase."""
-    phase4: Annotated[FurtherRowsParams, _left_out_as(FurtherRowsParams())] = FurtherRowsParams()
-    """Rows of a fourth phase."""
 
     def get_phase(self, phase: str) -> PhaseRowsParams:
         """Return the rows of a phase."""
-        found: PhaseRowsParams = getattr(self, phase)
+        found: PhaseRowsParams = getattr(self, phase, self.added())
         return found
 
     @property
@@ -358,9 +379,13 @@ class Phase2Params(PhaseParams):
     """Number of optimizer updates; 0: there is no second phase."""
 
 
-class FurtherPhaseParams(Phase2Params):
+class AddedPhaseParams(Phase2Params):
     steps: Updates = 0
     """Number of optimizer updates; 0: there is no such phase."""
+
+
+DEFAULT_PHASES = ("phase1", "phase2")
+"""Phases of published BERT."""
 
 
 class OptimizerParams(Section):
@@ -384,7 +409,9 @@ class OptimizerParams(Section):
     """Maximum gradient norm; larger gradients are clipped. null: no clipping."""
 
 
-class PretrainParams(OptimizerParams):
+class PretrainParams(OptimizerParams, SectionOfPhases):
+    added: ClassVar[Any] = AddedPhaseParams
+    __pydantic_extra__: dict[str, AddedPhaseParams] = Field(init=False)
     enabled: bool = True
     """Run pre-training; false: fine-tune from base_model, or from random weights without one."""
     seed: Seed = 42
@@ -402,20 +429,28 @@ class PretrainParams(OptimizerParams):
     """static: masked tokens as in the rows; dynamic: others in every epoch, as RoBERTa (set duplicates to 1)."""
     evaluate_rows: Positive | None = 1024
     """Maximum number of held-out rows per evaluation; null: all."""
+    phases: Annotated[list[PhaseName], Distinct, _left_out_as([*DEFAULT_PHASES])] = [*DEFAULT_PHASES]
+    """Names of the phases, in order; each starts from the weights of the one before it. A name of your own needs the
+    sections pretrain.NAME and pretrain_rows.NAME."""
     phase1: PhaseParams = PhaseParams()
-    """Training of the first phase."""
+    """Training of the phase of this name."""
     phase2: Phase2Params = Phase2Params()
-    """Training of the second phase, which starts from the weights of the first."""
-    phase3: Annotated[FurtherPhaseParams, _left_out_as(FurtherPhaseParams())] = FurtherPhaseParams()
-    """Training of a third phase, which starts from the weights of the second."""
-    phase4: Annotated[FurtherPhaseParams, _left_out_as(FurtherPhaseParams())] = FurtherPhaseParams()
-    """Training of a fourth phase, which starts from the weights of the third."""
+    """Training of the phase of this name."""
 
-    @classmethod
-    def list_phases(cls) -> tuple[str, ...]:
-        """Return the names of all phases, in order."""
-        types = {name: field.annotation for name, field in cls.model_fields.items()}
-        return tuple(name for name, one in types.items() if isinstance(one, type) and issubclass(one, PhaseParams))
+    @model_validator(mode="after")
+    def _check_names_of_phases(self) -> Self:
+        known = [*DEFAULT_PHASES, *self.added_phases]
+        if missing := [name for name in self.phases if name not in known]:
+            raise ValueError(
+                f"phases names {missing[0]}, but there is no pretrain.{missing[0]}: add this section, with its steps"
+            )
+        unused = [name for name in self.added_phases if name not in self.phases]
+        if unused:
+            raise ValueError(
+                f"{unused[0]} is not known{nearest(unused[0], self.phases)}; add the name of a phase of your own to "
+                "pretrain.phases"
+            )
+        return self
 
     def get_phase(self, phase: str) -> PhaseParams:
         """Return the training of a phase."""
@@ -424,20 +459,13 @@ class PretrainParams(OptimizerParams):
 
     def find_theta(self, phase: str) -> str | None:
         """Return the phase that sets the global_rope_theta of a phase: itself, or one before it; None if none does."""
-        known = self.list_phases()
-        setting = [one for one in known[: known.index(phase) + 1] if self.get_phase(one).global_rope_theta is not None]
+        known = self.phases[: self.phases.index(phase) + 1]
+        setting = [one for one in known if self.get_phase(one).global_rope_theta is not None]
         return setting[-1] if setting else None
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """Phases of the run, in order, up to the first without updates; none without pre-training."""
-        return tuple(takewhile(lambda phase: self.get_phase(phase).steps, self.list_phases() if self.enabled else ()))
-
-
-PHASES = PretrainParams.list_phases()
-"""Names of pre-training phases; each but the first starts from the one before it."""
-DEFAULT_PHASES = PretrainParams().phases
-"""Phases that have updates by default."""
+    def list_phases(self) -> tuple[str, ...]:
+        """Return the phases of the run, in order, up to the first without updates; none without pre-training."""
+        return tuple(takewhile(lambda phase: self.get_phase(phase).steps, self.phases if self.enabled else ()))
 
 
 class FinetuneParams(OptimizerParams, BatchParams):
@@ -520,8 +548,11 @@ class DeviceParams(Section):
         return "poprun" if self.runtime == "ipu" else "torchrun"
 
 
-class IpuParams(Section):
+class IpuParams(SectionOfPhases):
     """Placement and memory on IPUs; ipu_model.ipu.config validates the keys."""
+
+    added: ClassVar[Any] = dict[str, Any]
+    __pydantic_extra__: dict[str, dict[str, Any] | None] = Field(init=False)
 
     config: Name = "inputs/ipu"
     """ipu_config.json as written by Optimum Graphcore, or its folder; a missing file means no config."""
@@ -529,12 +560,13 @@ class IpuParams(Section):
     """ipu_config.json keys for the first phase; they override `config`."""
     phase2: dict[str, Any] | None = None
     """ipu_config.json keys for the second phase; they override `config`."""
-    phase3: Annotated[dict[str, Any] | None, _left_out_as(None)] = None
-    """ipu_config.json keys for a third phase; they override `config`."""
-    phase4: Annotated[dict[str, Any] | None, _left_out_as(None)] = None
-    """ipu_config.json keys for a fourth phase; they override `config`."""
     inference_execution: Literal["auto", "sharded", "pipelined"] = "auto"
     """sharded: one IPU of a replica computes at a time; pipelined: all do; auto: pipelined if possible."""
+
+    def get_phase(self, phase: str) -> dict[str, Any] | None:
+        """Return the ipu_config.json keys of a phase, if it has some."""
+        found: dict[str, Any] | None = getattr(self, phase, None)
+        return found
 
 
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")

@@ -9,14 +9,14 @@ first input or parameter of a stage in place of one that it does not have.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from tasks.params.entries import BASE, Entry, entries, find_upstream, learns_text, needs_corpus, start_model
 from tasks.params.schema import Params
-from tasks.params.sections import DEFAULT_PHASES, PHASES, PRETRAINING_HEADS, RuntimeSpec
+from tasks.params.sections import DEFAULT_PHASES, PRETRAINING_HEADS, RuntimeSpec
 from tasks.plan.plan_file import COMPILER, DEVICE
 from tasks.stage import artifacts
 
@@ -42,8 +42,8 @@ class StageGroup:
     """Paths, separated by blanks, as in the next four."""
     params: str
     """Parameters of params.yaml."""
-    optional: str = ""
-    """Further inputs, which dvc.yaml has only if an item has them."""
+    listed: str = ""
+    """Field with a list of further inputs."""
     outs: str = ""
     metrics: str = ""
     """Scores that `dvc metrics` shows; other figures are outs."""
@@ -66,6 +66,12 @@ class StageGroup:
 
     def define(self, items: Items) -> dict[str, Any]:
         """Return the group with these items as in dvc.yaml."""
+        if self.listed:
+            names = [f"{self.listed}{n}" for n in range(max(len(fields[self.listed]) for fields in items.values()))]
+            group = replace(self, listed="", inputs=" ".join([self.inputs, *(f"{{{name}}}" for name in names)]))
+            return group.define(
+                {key: {**fields, **dict(zip_longest(names, fields[self.listed]))} for key, fields in items.items()}
+            )
         filled = {key: self._fill({"key": key, **fields}) for key, fields in items.items()}
         (first, *others) = filled.values()
         stated = self._state(items)
@@ -80,15 +86,12 @@ class StageGroup:
 
     def _state(self, items: Items) -> dict[str, Any]:
         """Return the group as in dvc.yaml, with its fields."""
-        optional, params = (
-            [text for text in texts.split() if any(_has(fields, text) for fields in items.values())]
-            for texts in (self.optional, self.params)
-        )
+        params = [text for text in self.params.split() if any(_has(fields, text) for fields in items.values())]
         stated = {
             "desc": self.desc,
             "cmd": f"python -m tasks.stage.start {self.module}" + (' "$DVC_STAGE"' if self.names_stage else ""),
             "meta": {name: value for name in META if (value := getattr(self, name))},
-            "deps": [*self.inputs.split(), *optional],
+            "deps": self.inputs.split(),
             "params": [*params, *({file: keys.split()} for file, keys in self.keys.items())],
             "outs": [*self.outs.split(), str(artifacts.stage_run_file("{stage}"))],
             "metrics": self.metrics.split(),
@@ -101,7 +104,7 @@ class StageGroup:
         # DVC would replace ${...} in a path.
         found = {name: str(value).replace("${", "\\${") for name, value in fields.items() if value is not None}
         found["stage"] = f"{self.name}@{fields['key']}" if fields["key"] else self.name
-        for texts in ([*self.inputs.split(), *self.optional.split()], self.params.split()):
+        for texts in (self.inputs.split(), self.params.split()):
             first = next(text for text in texts if _has(fields, text))
             absent = [name for text in texts if not _has(fields, text) for name in FIELD.findall(text)]
             found |= dict.fromkeys(absent, _replace(first, found))
@@ -133,7 +136,7 @@ def input_path(section: Any, key: str = "path") -> str | None:
 
 
 def _corpus(params: Params) -> Items:
-    return {"text": {"given": input_path(params.corpus)}} if needs_corpus(params, params.pretrain.phases) else {}
+    return {"text": {"given": input_path(params.corpus)}} if needs_corpus(params, params.pretrain.list_phases()) else {}
 
 
 def _tokenizer(params: Params) -> Items:
@@ -150,7 +153,7 @@ def _made_of(from_corpus: bool, path: str | None) -> Fields:
 def _validated(params: Params) -> Items:
     code = _job_code("", params.pretrain_rows.row_kind)
     corpus = {"corpus": {"data": artifacts.CORPUS, "tokenizer": None, **code}} if _corpus(params) else {}
-    rows = {phase: artifacts.rows_folder(phase) for phase in params.pretrain.phases}
+    rows = {phase: artifacts.rows_folder(phase) for phase in params.pretrain.list_phases()}
     return corpus | {phase: {"data": data, "tokenizer": artifacts.TOKENIZER, **code} for phase, data in rows.items()}
 
 
@@ -160,7 +163,7 @@ def _base_model(params: Params) -> Items:
 
 def _phases(params: Params) -> Items:
     """Return the phases; each starts from the one before it."""
-    rows, starts = params.pretrain_rows, [BASE if _base_model(params) else None, *params.pretrain.phases]
+    rows, starts = params.pretrain_rows, [BASE if _base_model(params) else None, *params.pretrain.list_phases()]
     return {
         phase: {
             **_made_of(rows.source == "corpus", rows.get_phase(phase).path if rows.source == "files" else None),
@@ -168,11 +171,11 @@ def _phases(params: Params) -> Items:
             "original": artifacts.BASE_MODEL if _base_model(params) else None,
             "program": _program(phase, params),
             "ipu_config": params.ipu.config,
-            "ipu": f"ipu.{phase}" if phase in DEFAULT_PHASES or getattr(params.ipu, phase) is not None else None,
+            "ipu": f"ipu.{phase}" if phase in DEFAULT_PHASES or params.ipu.get_phase(phase) is not None else None,
             "theta": (setter := params.pretrain.find_theta(phase)) and f"pretrain.{setter}.global_rope_theta",
             **_job_code(PRETRAINING_HEADS[rows.row_kind], rows.row_kind),
         }
-        for phase, start in zip(params.pretrain.phases, starts, strict=False)
+        for phase, start in zip(params.pretrain.list_phases(), starts, strict=False)
     }
 
 
@@ -235,19 +238,17 @@ def _entry(entry: Entry, params: Params) -> Fields:
         "corpus": artifacts.validation_report("corpus") if found.corpus else None,
         "base_model": base_model if found.base_model else None,
         "scores": artifacts.teacher_folder(name) if distill.has_teacher else None,
-        **{
-            name: path if phase in found.phases else None for phase in PHASES for name, path in _of_phase(phase).items()
-        },
+        "phases": [path for phase in found.phases for path in _list_phase_files(phase)],
     }
 
 
-def _of_phase(phase: str) -> dict[str, Path]:
+def _list_phase_files(phase: str) -> list[Path]:
     """Return the files of a phase that a gate reads."""
-    return {
-        f"{phase}_rows": artifacts.rows_folder(phase) / "manifest.json",
-        f"{phase}_verdict": artifacts.validation_report(phase),
-        f"{phase}_training": artifacts.METRICS / f"pretrain-{phase}.json",
-    }
+    return [
+        artifacts.rows_folder(phase) / "manifest.json",
+        artifacts.validation_report(phase),
+        artifacts.METRICS / f"pretrain-{phase}.json",
+    ]
 
 
 def _entries(wanted: Callable[[Entry, Params], object] = lambda entry, params: True) -> Callable[[Params], Items]:
@@ -473,11 +474,8 @@ STAGES = (
             metrics/{key}.json metrics/{key}-finetune.json plots/{key}-finetune.csv plots/{key}-finetune-held-out.csv
             reports/validation/{key}.json reports/validation/{key}-rows.json {exports} {exported} {corpus}
             {base_model} {scores} {code} ipu_model/rows tasks/downstream/gate tasks/downstream/scoring tasks/records
-            tasks/rows """
-        + " ".join(f"{{{name}}}" for phase in DEFAULT_PHASES for name in _of_phase(phase)),
-        optional=" ".join(
-            f"{{{name}}}" for phase in PHASES[len(DEFAULT_PHASES) :] for name in _of_phase(phase)
-        ),
+            tasks/rows""",
+        listed="phases",
         params="downstream.{key}.gate downstream.{key}.finetune" + OPTION_PARAMS, outs="metrics/{key}-gate.json",
         part="{kind}", publish="tasks.release.publish",
     ),

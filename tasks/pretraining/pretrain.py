@@ -1,6 +1,6 @@
 """Stages pretrain@PHASE: train a BERT with its pre-training head on rows.
 
-    python -m tasks.pretraining.pretrain phase1|phase2
+    python -m tasks.pretraining.pretrain PHASE
 
 Phase 1 starts from the base model or from random weights; phase 2 from the weights of phase 1, with a new optimizer and
 schedule.
@@ -26,7 +26,7 @@ from tasks.jobs.training import (
     summary,
     train,
 )
-from tasks.params.schema import PHASES, Params, load_sections
+from tasks.params.schema import Params, load_sections
 from tasks.params.sections import PRETRAINING_HEADS
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
@@ -48,7 +48,7 @@ def make_pretrain_job(
         untrained: only compile or estimate: every phase starts from random weights, and nothing is masked.
     """
     training, device = params.pretrain, params.device
-    settings, before = training.get_phase(phase), PHASES[: PHASES.index(phase)]
+    settings, before = training.get_phase(phase), training.phases[: training.phases.index(phase)]
     theta = training.find_theta(phase)
     rows = root / artifacts.rows_folder(phase)
     manifest = read_manifest(rows)
@@ -78,14 +78,14 @@ def make_pretrain_job(
         checkpoint_every_updates=training.checkpoint_every_updates,
         evaluation=held_out,
         original=str(root / artifacts.BASE_MODEL) if compared else None,
-        ipu_config=ipu_config(params.ipu, getattr(params.ipu, phase), device, root),
+        ipu_config=ipu_config(params.ipu, params.ipu.get_phase(phase), device, root),
         executables=carried_executables(phase, device, root),
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pre-train one phase.")
-    parser.add_argument("phase", type=parse_item, choices=PHASES)
+    parser.add_argument("phase", type=parse_item)
     phase = parser.parse_args().phase
     params = load_sections("pretrain", "model", "base_model", "device", "ipu", "checkpoint", "tracking")
     require_verdict(phase)

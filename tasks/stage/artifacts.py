@@ -44,7 +44,7 @@ MEASUREMENTS = Path("measurements")
 them."""
 PLOTS = Path("plots")
 EXECUTABLES = Path("executables")
-"""IPU programs in phase1, phase2, <name>-finetune and <name>-predict, which DVC transfers; `.live` stays on its host.
+"""IPU programs in PHASE, <name>-finetune and <name>-predict, which DVC transfers; `.live` stays on its host.
 """
 EXECUTABLES_RECORD = "podium.json"
 """File in each folder: the programs' inputs and SHA-256, or why there are no programs."""
@@ -77,7 +77,7 @@ MODULE_FILES = (
 
 
 def rows_folder(name: str, split: str = "") -> Path:
-    """Return the folder of the rows of `phase1` or `phase2`, of a split of an entry, or of all splits of an entry."""
+    """Return the folder of the rows of a phase, of a split of an entry, or of all splits of an entry."""
     return ROWS / name / split
 
 

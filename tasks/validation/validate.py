@@ -1,6 +1,6 @@
 """Stages validate_*: validate a data set, users' data with Great Expectations and rows by the limits of their columns.
 
-    python -m tasks.validation.validate corpus|phase1|phase2
+    python -m tasks.validation.validate corpus|PHASE
 
 Writes the verdict to reports/validation/<name>.json with a page next to it, and the suite of expectations for Great
 Expectations. If the data are not valid, the stage exits with code 1 after writing all files.
@@ -19,7 +19,7 @@ from typing import Any
 
 from ipu_model.core.files import write_json, write_text
 from tasks.pages.render import render_html
-from tasks.params.schema import PHASES, Params, load_sections
+from tasks.params.schema import Params, load_sections
 from tasks.plan.main import run_main
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DataInvalid
@@ -42,7 +42,6 @@ from tasks.validation.pretraining_checks import ROW_CHECKS, CorpusData
 from tasks.validation.row_checks import RowSource
 from tasks.validation.validators import GxValidator, LimitValidator, check_part, make_suite
 
-NAMES = ("corpus", *PHASES)
 LEAST_BYTES = 256 << 20
 """Bytes of rows or text that are worth the start of further processes: they take about 1 s on one core."""
 
@@ -243,7 +242,7 @@ def main() -> None:
         prog="python -m tasks.validation.validate",
         description="Validate a data set.",
     )
-    parser.add_argument("name", type=parse_item, choices=NAMES)
+    parser.add_argument("name", type=parse_item)
     name = parser.parse_args().name
     params = load_sections("validate_", "pretrain_rows", "model")
     print(validate_and_report(name, lambda: open_data_sets(name, params)))

@@ -246,7 +246,7 @@ class RowSettings:
     """Folder of tokenizer.json."""
     seed: int
     phase: int
-    """1 or 2; the phases draw different pairs and masks."""
+    """Number of the phase; phases draw different pairs and masks."""
     duplicates: int
     row_length: int
     max_sequences: int

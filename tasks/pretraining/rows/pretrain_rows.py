@@ -1,6 +1,6 @@
 """Stage pretrain_rows: make pre-training rows from the corpus (sentence pairs, masking, packing) or prepared data.
 
-    python -m tasks.pretraining.rows.pretrain_rows phase1|phase2
+    python -m tasks.pretraining.rows.pretrain_rows PHASE
 
 The corpus is processed by shards (row_builder.py), and a shard in chunks of a fixed size. A chunk is tokenized once and
 turned into rows `duplicates` times, each time with different pairs and masks, drawn from (seed, phase, duplicate,
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from ipu_model.core.files import new_folder, sha256_of
-from tasks.params.schema import PHASES, PretrainRowsParams, apply_packing, load_sections
+from tasks.params.schema import PretrainRowsParams, apply_packing, load_sections
 from tasks.params.sections import PhaseRowsParams
 from tasks.plan.main import run_main
 from tasks.pretraining.rows.chunks import TRAINING, Counts
@@ -278,7 +278,7 @@ def _describe_text(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the pre-training rows of a phase.")
-    parser.add_argument("phase", type=parse_item, choices=PHASES)
+    parser.add_argument("phase", type=parse_item)
     phase = parser.parse_args().phase
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("pretrain_rows", "packing")

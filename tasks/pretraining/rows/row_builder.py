@@ -14,7 +14,9 @@ import hashlib
 import itertools
 import json
 import logging
+import re
 import shutil
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.core.files import link_or_copy, new_folder, read_json, sha256_of, write_json
-from tasks.params.schema import PHASES, PretrainRowsParams
+from tasks.params.schema import PretrainRowsParams
 from tasks.pretraining.rows import chunks
 from tasks.pretraining.rows.chunks import PARTS, TRAINING, Counts, read_chunks
 from tasks.pretraining.rows.masking import default_max_predictions
@@ -50,6 +52,12 @@ RECORD = "shard.json"
 logger = logging.getLogger(__name__)
 
 
+def _number(phase: str) -> int:
+    """Return the number with which a phase draws pairs and masks: N for phaseN, a hash for a name of the user."""
+    found = re.fullmatch(r"phase([1-9]\d?)", phase)
+    return int(found[1]) if found else 2**32 + zlib.crc32(phase.encode())
+
+
 def resolve_row_settings(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowSettings:
     """Return the row settings of `phase`, with P resolved; refuse sizes that rows cannot have."""
     own = params.get_phase(phase)
@@ -60,7 +68,7 @@ def resolve_row_settings(params: PretrainRowsParams, phase: str, tokenizer: Path
     return RowSettings(
         tokenizer=Path(tokenizer).absolute(),  # the workers of a cluster have other working folders
         seed=params.seed,
-        phase=1 + PHASES.index(phase),
+        phase=_number(phase),
         duplicates=own.duplicates,
         row_length=own.row_length,
         max_sequences=params.max_sequences_per_row,

@@ -25,7 +25,8 @@ from flows.runs.report import RunReport, StageRecord
 from flows.runs.run_params import require_same_params
 from ipu_model.core.files import write_json
 from tasks.downstream.gate.gate import gate
-from tasks.params.schema import PHASES, load_params, parameter_values
+from tasks.params.schema import load_params, parameter_values
+from tasks.params.sections import DEFAULT_PHASES
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tests.flows.workers.worker_hosts import Server, descendants, kill_tree, start_process, wait_until
@@ -318,7 +319,7 @@ def test_a_real_sweep_of_pre_training_selects_the_recipe_with_the_lowest_loss(tm
     project, environment = real_project(tmp_path)
     (tmp_path / "my-text.txt").write_text("\n\n".join(random_texts(120, sentences=(2, 8))))
     sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "max_positions": 64}
-    rows = {f"{phase}.{key}": one for phase in PHASES for key, one in (("row_length", 64), ("duplicates", 1))}
+    rows = {f"{phase}.{key}": one for phase in DEFAULT_PHASES for key, one in (("row_length", 64), ("duplicates", 1))}
     small = {f"model.{key}": one for key, one in sizes.items()} | {f"pretrain_rows.{key}": v for key, v in rows.items()}
     small |= {"pretrain_rows.held_out_fraction": 0.1, "tokenizer.vocabulary_size": 300}
     settings = [word for key, one in small.items() for word in ("--set", f"{key}={one}")]

@@ -241,6 +241,32 @@ def test_the_original_is_evaluated_first_without_a_trace_in_the_weights(
     assert files_of(stopped) == files_of(compared)
 
 
+def test_the_original_is_evaluated_with_its_own_rotation(tmp_path: Path) -> None:
+    for name, count in (("rows", 30), ("rows/held-out", 9)):
+        write_rows(tmp_path / name, "masked_lm", make_columns("masked_lm", count, seed=8))
+    values: Dict[str, Any] = {"head": "masked_lm", "evaluation": EvaluationConfig(str(tmp_path / "rows/held-out"), 6)}
+    config, folder = dataclasses.replace(STILL, family="modernbert", type_vocab_size=0), str(tmp_path / "a" / "model")
+    of_both: List[Dict[str, Any]] = [
+        {"model": config, "global_rope_theta": 20.0},
+        {"model": None, "init_checkpoint": folder, "original": folder, "global_rope_theta": 2.0},
+    ]
+    jobs = [
+        make_job(tmp_path / name, "pretrain", tmp_path / "rows", **values, **own) for name, own in zip("ab", of_both)
+    ]
+    for job in jobs:
+        run_here(job)
+    first, second = (result_of(job).evaluation for job in jobs)
+    assert first is not None
+    assert second is not None
+    assert second["before"]["figures"]["mlm_loss"] == pytest.approx(first["mlm_loss"], rel=1e-6)
+    still = {**values, "optimizer": optimizer_config(learning_rate=1e-12), "model": None, "global_rope_theta": 2.0}
+    turned = make_job(tmp_path / "c", "pretrain", tmp_path / "rows", **still, init_checkpoint=jobs[0].output)
+    run_here(turned)
+    after = result_of(turned).evaluation
+    assert after is not None
+    assert abs(after["mlm_loss"] - first["mlm_loss"]) > 1e-3, "the base of the rotation matters"
+
+
 @pytest.mark.parametrize("stopped_after", [4, 5])
 def test_a_job_stopped_and_continued_ends_as_one_that_was_not(
     tmp_path: Path, pretrain_rows: Path, held_out: Path, stopped_after: int

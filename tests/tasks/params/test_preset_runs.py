@@ -118,7 +118,7 @@ def test_the_tiny_modernbert_trains_its_three_phases_on_real_text(tmp_path: Path
     tokenizer = tmp_path / artifacts.TOKENIZER
     make_tokenizer(params.tokenizer, params.model.max_positions, corpus, tokenizer)
     rows, losses = apply_packing(params.pretrain_rows, params.packing), []
-    for phase in params.pretrain.phases:
+    for phase in params.pretrain.list_phases():
         made = write_pretrain_rows(rows, phase, corpus, tokenizer, tmp_path / artifacts.rows_folder(phase), workers=1)
         assert made.manifest.packing_efficiency > 0.85
         result = run(make_pretrain_job(phase, params, tmp_path), tmp_path, phase)

@@ -101,7 +101,7 @@ def test_mosaic_says_what_its_source_says(tmp_path: Path):
     params = resolved("mosaic")
     rows, training = params.pretrain_rows, params.pretrain
     assert (rows.next_sentence, rows.masked_fraction, training.masking) == (False, 0.3, "dynamic")
-    assert params.pretrain.phases == ("phase1",)
+    assert params.pretrain.list_phases() == ("phase1",)
     assert (rows.phase1.row_length, rows.phase1.duplicates) == (128, 1)
     folder = tmp_path / artifacts.rows_folder("phase1")
     folder.mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_a_preset_of_modernbert_has_the_tokens_of_its_source(name: str):
     (phases, decay), params = TOKENS[name], resolved(name)
     rows, training = params.pretrain_rows, params.pretrain
     assert (rows.next_sentence, rows.masked_fraction, training.masking) == (False, 0.3, "dynamic")
-    assert training.phases == tuple(f"phase{number}" for number in range(1, 1 + len(phases)))
+    assert training.list_phases() == tuple(f"phase{number}" for number in range(1, 1 + len(phases)))
     for phase, source in zip(training.phases, phases, strict=True):
         found, length = training.get_phase(phase), rows.get_phase(phase).row_length
         tokens = length * found.global_batch_size / 1e9

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from tasks.params.schema import validate_params
-from tasks.params.sections import PHASES
 from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.plan.plan_file import PLAN_FILE, Plan, make_plan, read_plan
 from tasks.plan.stages import define
@@ -75,7 +74,7 @@ def test_without_updates_there_is_no_second_phase() -> None:
         validate_params(values_with(*one, "downstream.squad.start=phase2"))
 
 
-THIRD = ("pretrain.phase3.steps=10", "pretrain_rows.phase3.row_length=64")
+THIRD = ("pretrain.phases=[phase1, phase2, phase3]", "pretrain.phase3.steps=10", "pretrain_rows.phase3.row_length=64")
 
 
 def test_a_third_phase_starts_from_the_second() -> None:
@@ -94,10 +93,15 @@ def test_a_third_phase_starts_from_the_second() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (THIRD[:1], "pretrain.phase3.steps=10 needs pretrain_rows.phase3.row_length"),
+        (THIRD[:2], "pretrain.phase3.steps=10 needs pretrain_rows.phase3.row_length"),
         ((*THIRD, "pretrain.phase2.steps=0"), "pretrain.phase3.steps=10, but pretrain.phase2.steps is 0"),
         ((*THIRD, "pretrain_rows.phase3.row_length=0"), "row_length=0: input should be greater"),
         ((*ROTARY, "pretrain_rows.phase2.row_length=64"), "row_length=64 is not longer than the 64 tokens of phase1"),
+        (THIRD[1:2], "pretrain: phase3 is not known; did you mean phase"),
+        (THIRD[2:], "pretrain_rows.phase3 is not known; did you mean 'phase"),
+        (THIRD[:1], "phases names phase3, but there is no pretrain.phase3: add this section"),
+        (("pretrain.phases=[phase1, seed]",), "phases names seed, but there is no"),
+        (("pretrain.phases=[config]", "pretrain.config.steps=0"), "config is the name of something else"),
     ],
 )
 def test_phases_that_do_not_follow_one_another_are_refused(overrides: tuple[str, ...], said: str) -> None:
@@ -107,7 +111,7 @@ def test_phases_that_do_not_follow_one_another_are_refused(overrides: tuple[str,
 
 def test_later_phases_keep_the_base_of_rotation_that_one_before_them_set() -> None:
     params = validate_params(values_with(*ROTARY, *THIRD))
-    assert [params.pretrain.find_theta(phase) for phase in PHASES] == [None, *["phase2"] * (len(PHASES) - 1)]
+    assert [params.pretrain.find_theta(phase) for phase in params.pretrain.phases] == [None, "phase2", "phase2"]
     plan = plan_of(*ROTARY, *THIRD, "device.runtime=ipu")
     compiled = plan["compile_pretrain@phase3"].params["params.yaml"]
     assert "pretrain.phase2.global_rope_theta" in compiled

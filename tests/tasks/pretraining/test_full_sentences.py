@@ -137,8 +137,9 @@ THREE_PHASES = (
     *("pretrain.phase1.schedule=trapezoid", "pretrain.phase1.decay_fraction=0.5"),
     *("pretrain.phase1.global_rope_theta=1000", "pretrain.phase2.global_rope_theta=20000"),
     *("pretrain_rows.phase1.row_length=32", "pretrain_rows.phase2.row_length=64", "pretrain.phase2.schedule=constant"),
-    *("pretrain_rows.phase3.row_length=64", "pretrain.phase3={steps: 4, global_batch_size: 8, micro_batch_size: 4}"),
-    *("pretrain.phase3.schedule=1-sqrt", "pretrain.phase3.warmup_fraction=0", "pretrain.phase3.decay_fraction=1"),
+    "pretrain.phases=[phase1, phase2, longer]",
+    *("pretrain_rows.longer.row_length=64", "pretrain.longer={steps: 4, global_batch_size: 8, micro_batch_size: 4}"),
+    *("pretrain.longer.schedule=1-sqrt", "pretrain.longer.warmup_fraction=0", "pretrain.longer.decay_fraction=1"),
 )
 
 
@@ -149,7 +150,7 @@ def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(
     params = params_with(*SMALL, *THREE_PHASES)
     tokenizer = word_tokenizer(tmp_path / artifacts.TOKENIZER)
     corpus = write_corpus(tmp_path / "corpus", random_texts(120))
-    for phase, theta in (("phase1", 1000.0), ("phase2", 20000.0), ("phase3", 20000.0)):
+    for phase, theta in (("phase1", 1000.0), ("phase2", 20000.0), ("longer", 20000.0)):
         rows = tmp_path / artifacts.rows_folder(phase)
         write_pretrain_rows(params.pretrain_rows, phase, corpus, tokenizer, rows, 1)
         job = make_pretrain_job(phase, params, tmp_path)
@@ -158,9 +159,9 @@ def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(
         model = AutoModelForMaskedLM.from_pretrained(job.output)
         assert model.config.rope_parameters["full_attention"]["rope_theta"] == theta
         assert figures["mlm_loss"] == pytest.approx(held_out_loss(model, rows, figures["rows"]), rel=1e-5)
-    with (tmp_path / "plots" / "pretrain-phase3.csv").open() as stream:
+    with (tmp_path / "plots" / "pretrain-longer.csv").open() as stream:
         rates = [float(row["learning_rate"]) for row in csv.DictReader(stream)]
-    assert rates[-1] == pytest.approx(params.pretrain.phase3.learning_rate * (1 - 0.75**0.5))
+    assert rates[-1] == pytest.approx(params.pretrain.get_phase("longer").learning_rate * (1 - 0.75**0.5))
 
 
 def test_next_sentences_need_berts_head() -> None:
