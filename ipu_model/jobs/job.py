@@ -29,7 +29,10 @@ INFERENCE_MODES = ("auto", "sharded", "pipelined")
 COMPILE_MODES = ("auto", "none", "optimizer", "model")
 KEEP_CHOICES = ("last", "best")
 MASKINGS = ("static", "dynamic")
-LATER = ("layers", "distillation", "head_settings", "decay_fraction", "global_rope_theta", "original")
+LATER = (
+    *("layers", "distillation", "head_settings", "decay_fraction", "global_rope_theta", "original"),
+    *("first_batch_size", "batch_warmup_fraction"),
+)
 """Fields of a job and of its parts that earlier versions do not have."""
 
 
@@ -43,10 +46,12 @@ class BatchGeometry:
     """Rows per replica in one forward pass; affects speed and memory, not the result (up to rounding)."""
     replication_factor: int = 1
     """Data-parallel copies of the model."""
+    first_batch_size: Optional[int] = None
+    """Sequences of the first update, from which they grow (ScheduleConfig.batch_warmup_fraction); null: all alike."""
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            if size < 1:
+            if size is not None and size < 1:
                 raise ConfigError(f"geometry.{name}={size} must be at least 1")
 
 
@@ -106,6 +111,8 @@ class ScheduleConfig:
     """Shape of the decay after the warm-up (train/training.py)."""
     decay_fraction: Optional[float] = None
     """Share of the updates, at the end, during which a shape of schedules.LATE_DECAYS decays; null for the others."""
+    batch_warmup_fraction: Optional[float] = None
+    """Share of the updates, at the start, during which the batch grows to its full size."""
 
     def __post_init__(self) -> None:
         _require_one_of("schedule.shape", self.shape, SCHEDULES)

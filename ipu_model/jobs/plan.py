@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Protocol, Tuple
 
 from ipu_model.core.errors import ConfigError, RowsError
+from ipu_model.core.schedules import BatchSizes, find_growth_problem
 from ipu_model.jobs.job import BatchGeometry, Division, Job, ScheduleConfig
 from ipu_model.rows.format import Manifest
 
@@ -57,6 +58,8 @@ class JobPlan:
     compile: str = "none"
     """Part that inductor compiles: none, optimizer, or model; auto until it is measured."""
     compile_reason: str = ""
+    batch_sizes: Optional[BatchSizes] = None
+    """Rows of each update, if they grow."""
     decay_updates: Optional[int] = None
     """Updates of the decay at the end, for a shape of schedules.LATE_DECAYS."""
     device: Dict[str, Any] = field(default_factory=dict)
@@ -180,6 +183,8 @@ def make_plan(
     if job.schedule is not None and job.kind != "predict":
         per_call = 1 if device is None else device.updates_per_call
         updates, total_rows = count_updates(job.schedule, manifest.rows, division.rows_per_update, per_call)
+    sizes = _find_sizes(job, division.rows_per_update, factor, updates, on_ipus=device is not None)
+    total_rows = total_rows if sizes is None else sizes.count_before(updates)
     rows = manifest.rows
     if division.rows_per_update > rows and updates:
         remedy = _smaller_batch(job.geometry, rows, factor) if device is None else device.suggest_batch(rows, factor)
@@ -208,12 +213,26 @@ def make_plan(
         total_rows=total_rows,
         warmup_updates=0 if job.schedule is None else round(updates * job.schedule.warmup_fraction),
         schedule="linear" if job.schedule is None else job.schedule.shape,
+        batch_sizes=sizes,
         decay_updates=_count_decay(job.schedule, updates),
         epochs=round(total_rows / manifest.rows, 4),
         updates_per_call=1 if device is None else device.updates_per_call,
         rows_per_call=division.micro_batch_size * MICRO_BATCHES_PER_CALL if device is None else device.rows_per_call,
         device={} if device is None else device.as_dict(),
     )
+
+
+def _find_sizes(job: Job, rows: int, packing_factor: float, updates: int, on_ipus: bool) -> Optional[BatchSizes]:
+    """Return the rows of each update; None if all have as many."""
+    first = job.geometry.first_batch_size
+    fraction = None if job.schedule is None else job.schedule.batch_warmup_fraction
+    if (problem := find_growth_problem(first, job.geometry.global_batch_size, fraction)) is not None:
+        raise ConfigError(problem)
+    if job.schedule is None or first is None or fraction is None:
+        return None
+    if on_ipus or job.schedule.steps is None:
+        raise ConfigError(f"first_batch_size={first} needs schedule.steps, and cpu or cuda: set it to null")
+    return BatchSizes(rows, max(1, round(first / packing_factor)), round(updates * fraction))
 
 
 def _count_decay(schedule: Optional[ScheduleConfig], updates: int) -> Optional[int]:

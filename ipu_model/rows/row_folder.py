@@ -25,12 +25,14 @@ from typing import (
     Sequence,
     Tuple,
     TypeVar,
+    Union,
 )
 
 import numpy as np
 import pyarrow as pa
 
 from ipu_model.core.errors import ConfigError, RowsError
+from ipu_model.core.schedules import BatchSizes
 from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, from_arrow, read_manifest
 from ipu_model.rows.masking import DynamicMasking
 
@@ -78,7 +80,7 @@ class Batch:
         tokens or one row."""
         counts = (self.columns["sequence_ids"] != 0).sum(1)
         order = np.argsort(-counts, kind="stable")
-        batch = Batch(self.rows[order], {name: x[order] for name, x in self.columns.items()}, self.class_weights)
+        batch = self._take(order)
         start = total = 0
         for row, count in enumerate(counts[order].tolist()):
             if row > start and total + count > tokens:
@@ -89,9 +91,14 @@ class Batch:
 
     def part(self, start: int, stop: int) -> Batch:
         """Return rows start..stop-1 of this batch as a micro-batch."""
-        return Batch(
-            self.rows[start:stop], {name: x[start:stop] for name, x in self.columns.items()}, self.class_weights
-        )
+        return self._take(slice(start, stop))
+
+    def drop_empty(self) -> Batch:
+        """Return the batch without its empty rows."""
+        return self._take(self.rows != NO_ROW) if NO_ROW in self.rows else self
+
+    def _take(self, rows: Union[slice, np.ndarray]) -> Batch:
+        return Batch(self.rows[rows], {name: x[rows] for name, x in self.columns.items()}, self.class_weights)
 
 
 class ModelSizes(Protocol):
@@ -301,43 +308,56 @@ class UpdateRows:
         share: Block of the rows of an update to return; by default all.
         total: Rows of the whole training, counted once per visit; an update beyond it is filled with NO_ROW. None: no
             limit.
+        sizes: Rows of each update, if some have fewer; such an update is filled with NO_ROW, evenly spread, so that
+            processes that share it have as many rows.
     """
 
     def __init__(
-        self, rows: int, rows_per_update: int, seed: int, share: Optional[slice] = None, total: Optional[int] = None
+        self,
+        rows: int,
+        rows_per_update: int,
+        seed: int,
+        share: Optional[slice] = None,
+        total: Optional[int] = None,
+        sizes: Optional[BatchSizes] = None,
     ) -> None:
         self.rows_per_update, self.seed, self.share = rows_per_update, seed, share or slice(0, rows_per_update)
-        self.total = total
-        self._rows, (self._first, self._stop, _) = rows, self.share.indices(rows_per_update)
+        self.total, self.sizes = total, sizes or BatchSizes(rows_per_update, rows_per_update, 0)
+        self._rows = rows
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def __call__(self, step: int, updates: int = 1) -> np.ndarray:
         """Return the row numbers in the share of update `step`, counted from 0, and of the next `updates - 1`."""
-        return np.concatenate([part for number in range(step, step + updates) for part in self._of_update(number)])
+        return np.concatenate([self._of_update(number) for number in range(step, step + updates)])
 
     def all_rows(self, step: int, updates: int = 1) -> np.ndarray:
         """Return all row numbers [updates x rows_per_update], regardless of the share."""
-        return UpdateRows(self._rows, self.rows_per_update, self.seed, total=self.total)(step, updates)
+        return UpdateRows(self._rows, self.rows_per_update, self.seed, None, self.total, self.sizes)(step, updates)
 
     def epochs(self, step: int, updates: int = 1) -> np.ndarray:
         """Return the epoch of every row in the share of update `step` and of the next `updates - 1`."""
-        first = np.arange(step, step + updates)[:, None] * self.rows_per_update
-        return ((first + np.arange(self._first, self._stop)) // self._rows).reshape(-1)
+        found = np.zeros((updates, self.rows_per_update), dtype=np.int64)
+        for number, line in enumerate(found, step):
+            line[self._places(number)] = (self.sizes.count_before(number) + np.arange(self.sizes[number])) // self._rows
+        return found[:, self.share].reshape(-1)
 
-    def _of_update(self, step: int) -> List[np.ndarray]:
-        """Return the share of one update, in one part per epoch."""
-        parts: List[np.ndarray] = []
-        position, end = (step * self.rows_per_update + border for border in (self._first, self._stop))
-        stop = end if self.total is None else min(end, max(position, self.total))
-        while position < stop:
+    def _places(self, step: int) -> np.ndarray:
+        """Return the places of the rows of an update among its rows_per_update."""
+        return np.arange(self.sizes[step]) * self.rows_per_update // self.sizes[step]
+
+    def _of_update(self, step: int) -> np.ndarray:
+        """Return the share of one update."""
+        found, places = np.full(self.rows_per_update, NO_ROW, dtype=np.int64), self._places(step)
+        first, end = self.sizes.count_before(step), self.sizes.count_before(step + 1)
+        position, end = first, end if self.total is None else min(end, max(first, self.total))
+        while position < end:
             epoch, inside = divmod(position, self._rows)
             if epoch != self._epoch:
                 self._epoch, self._order = epoch, row_order(self._rows, self.seed, epoch)
-            parts.append(self._order[inside : inside + stop - position])
-            position += len(parts[-1])
-        if position < end:
-            parts.append(np.full(end - position, NO_ROW, dtype=np.int64))
-        return parts
+            part = self._order[inside : inside + end - position]
+            found[places[position - first :][: len(part)]] = part
+            position += len(part)
+        return found[self.share]
 
 
 def prefetch(make: Callable[[Item], Made], items: Iterable[Item], depth: int) -> Generator[Made, None, None]:

@@ -238,8 +238,8 @@ class TorchRuntime(Runtime):
             flats = [self._flatten(batch)]
         else:
             share = self._instances.share(len(batch.rows))
-            parts = self._split(batch.part(share.start, share.stop))
-            flats = [self._flatten(part) for part in parts if part.sequences]  # the last update may end with empty rows
+            parts = self._split(batch.part(share.start, share.stop).drop_empty())
+            flats = [self._flatten(part) for part in parts if part.sequences]
         return PreparedBatch(batch.rows, batch.columns, batch.class_weights, tuple(map(self._device.move_batch, flats)))
 
     def _split(self, batch: Batch) -> Iterator[Batch]:

@@ -140,7 +140,7 @@ def train(
 def make_update_rows(job: Job, plan: JobPlan, rows: RowFolder, runtime: Runtime) -> UpdateRows:
     """Return the rows of every update that this process reads."""
     share = runtime.share(plan.rows_per_update)
-    return UpdateRows(len(rows), plan.rows_per_update, job.seed, share, plan.total_rows)
+    return UpdateRows(len(rows), plan.rows_per_update, job.seed, share, plan.total_rows, plan.batch_sizes)
 
 
 def learning_rate(

@@ -77,10 +77,10 @@ def optimizer_config(params: OptimizerParams, batch: BatchParams) -> OptimizerCo
     )
 
 
-def schedule_config(batch: BatchParams, **length: Any) -> ScheduleConfig:
-    """Return the schedule of a training job; `length` is its steps or epochs."""
+def schedule_config(batch: BatchParams, **more: Any) -> ScheduleConfig:
+    """Return the schedule of a training job; `more` has its steps or epochs."""
     return ScheduleConfig(
-        warmup_fraction=batch.warmup_fraction, shape=batch.schedule, decay_fraction=batch.decay_fraction, **length
+        warmup_fraction=batch.warmup_fraction, shape=batch.schedule, decay_fraction=batch.decay_fraction, **more
     )
 
 

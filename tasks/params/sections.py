@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from ipu_model.core.schedules import find_decay_problem
+from ipu_model.core.schedules import find_decay_problem, find_growth_problem
 from ipu_model.core.strict import nearest
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -372,6 +372,19 @@ class PhaseParams(BatchParams):
     global_rope_theta: Annotated[float | None, Field(gt=1, lt=1e12, exclude_if=lambda value: value is None)] = None
     """Base of the rotation of positions in the layers with global attention, from this phase on; larger for longer
     rows (arXiv 2412.13663). Only for families with rotary positions (docs/models.md). null: that of the model."""
+
+    first_batch_size: Annotated[Positive | None, _left_out_as(None)] = None
+    """Sequences in the first update. The batch grows evenly from it to global_batch_size, as ModernBERT's does; not on
+    IPUs. null: every update has global_batch_size."""
+    batch_warmup_fraction: Annotated[float | None, Field(gt=0, le=1), _left_out_as(None)] = None
+    """Share of the updates during which the batch grows from first_batch_size."""
+
+    @model_validator(mode="after")
+    def _check_batch_grows(self) -> Self:
+        problem = find_growth_problem(self.first_batch_size, self.global_batch_size, self.batch_warmup_fraction)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
 
 class Phase2Params(PhaseParams):

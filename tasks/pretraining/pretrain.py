@@ -7,6 +7,7 @@ schedule.
 """
 
 import argparse
+import dataclasses
 import shutil
 import sys
 from pathlib import Path
@@ -62,7 +63,7 @@ def make_pretrain_job(
         rows=str(rows),
         output=str(root / artifacts.MODELS / phase),
         run_folder="",
-        geometry=geometry(settings, device),
+        geometry=dataclasses.replace(geometry(settings, device), first_batch_size=settings.first_batch_size),
         runtime=device.runtime,
         precision=device.precision,
         compile=device.compile,
@@ -73,7 +74,7 @@ def make_pretrain_job(
         model=None if before and not untrained else model_config(params.model, manifest),
         init_checkpoint=None if fresh else str(root / start),
         optimizer=optimizer_config(training, settings),
-        schedule=schedule_config(settings, steps=settings.steps),
+        schedule=schedule_config(settings, steps=settings.steps, batch_warmup_fraction=settings.batch_warmup_fraction),
         checkpoint_every_minutes=training.checkpoint_every_minutes,
         checkpoint_every_updates=training.checkpoint_every_updates,
         evaluation=held_out,

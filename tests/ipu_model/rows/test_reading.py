@@ -14,6 +14,7 @@ from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError, RowsError
+from ipu_model.core.schedules import BatchSizes
 from ipu_model.models.flat import TOKEN_TILE, flatten, pad_logits
 from ipu_model.rows.row_folder import NO_ROW, RowFolder, UpdateRows, row_order
 
@@ -80,6 +81,29 @@ def test_a_training_ends_with_its_last_row(share: slice) -> None:
     expected = [*UpdateRows(10, 4, seed=1)(6)[:1].tolist(), NO_ROW, NO_ROW, NO_ROW]
     assert ending(6).tolist() == expected[share]
     assert ending.all_rows(6).tolist() == expected
+
+
+@pytest.mark.parametrize(("first", "growing"), [(1, 4), (3, 7), (8, 5), (12, 0)])
+def test_a_batch_grows_evenly_over_the_same_rows(first: int, growing: int) -> None:
+    sizes, constant = BatchSizes(12, first, growing), UpdateRows(50, 12, seed=1)
+    growth = [sizes[step] for step in range(growing + 3)]
+    assert growth[growing:] == [12] * 3
+    assert growth == sorted(growth)
+    assert growth[0] - first <= (12 - first) / max(1, growing)
+    assert sum(growth[:growing]) == (12 + first) * growing // 2
+    whole = UpdateRows(50, 12, seed=1, sizes=sizes)
+    drawn = [whole(step) for step in range(len(growth))]
+    assert [(rows != NO_ROW).sum() for rows in drawn] == growth
+    every, count = np.concatenate(drawn), sum(growth)
+    assert every[every != NO_ROW].tolist() == constant(0, len(growth))[:count].tolist()
+    epochs = whole.epochs(0, len(growth))
+    assert epochs[every != NO_ROW].tolist() == constant.epochs(0, len(growth))[:count].tolist()
+    shares = [UpdateRows(50, 12, 1, slice(start, start + 4), sizes=sizes) for start in (0, 4, 8)]
+    for step, rows in enumerate(drawn):
+        parts = [one(step) for one in shares]
+        assert np.concatenate(parts).tolist() == rows.tolist()
+        real = [(part != NO_ROW).sum() for part in parts]
+        assert max(real) - min(real) <= 1
 
 
 def test_an_empty_row_has_no_tokens_and_no_labels(pretrain_rows: Path) -> None:

@@ -75,6 +75,7 @@ def trained(losses: List[float], hooks: List[Hook], first: int = 0, per_call: in
         decay_updates=None,
         rows_per_update=2,
         total_rows=12,
+        batch_sizes=None,
     )
     job: Any = SimpleNamespace(optimizer=SimpleNamespace(learning_rate=0.5), seed=1)
     rows: Any = range(12)

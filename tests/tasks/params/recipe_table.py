@@ -271,12 +271,15 @@ class TokenPhase:
     schedule: str
     theta: float | None
     """Base of the global rotation, where it changes."""
+    first_batch: int | None = None
+    growing_tokens: float = 0
+    """Billions, in which the batch grows from the first."""
 
 
 TOKENS: dict[str, tuple[tuple[TokenPhase, ...], float]] = {
     "modernbert-base": (
         (
-            TokenPhase(1024, 1719, 4608, 96, 8e-4, 3, "constant", 1e4),
+            TokenPhase(1024, 1719, 4608, 96, 8e-4, 3, "constant", 1e4, 768, 50),
             TokenPhase(8192, 250, 576, 12, 3e-4, 0, "constant", 16e4),
             TokenPhase(8192, 50, 576, 12, 3e-4, 0, "1-sqrt", None),
         ),
@@ -284,7 +287,7 @@ TOKENS: dict[str, tuple[tuple[TokenPhase, ...], float]] = {
     ),
     "modernbert-large": (
         (
-            TokenPhase(1024, 900, 4928, 56, 5e-4, 2, "constant", 1e4),
+            TokenPhase(1024, 900, 4928, 56, 5e-4, 2, "constant", 1e4, 448, 10),
             TokenPhase(1024, 800, 4928, 56, 5e-5, 0, "constant", None),
             TokenPhase(8192, 250, 616, 7, 5e-5, 0, "constant", 16e4),
             TokenPhase(8192, 50, 624, 6, 5e-5, 0, "1-sqrt", None),
