@@ -25,6 +25,7 @@ from flows.runs.report import RunReport, StageRecord, read_metrics
 from ipu_model.core.files import find_object, read_json
 from ipu_model.core.units import format_count, format_duration
 from tasks.downstream.gate.verdict_text import COMPARED, WITHOUT_FLOOR, format_advice, format_recipe
+from tasks.jobs.original import describe_change
 from tasks.pages.render import render_markdown, render_text
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.plan_file import Plan, Stage, read_plan
@@ -291,16 +292,7 @@ def format_change(result: Mapping[str, Any]) -> str:
     before, after = result.get("before"), result["scores"]
     if not before or "mlm_loss" not in after:
         return ""
-    loss, perplexity = (
-        f"{format_pretraining(name, before[name])} -> {format_pretraining(name, after[name])}"
-        for name in ("mlm_loss", "perplexity")
-    )
-    bounds = ""
-    if "change_low" in before:
-        by = "rows" if before["groups"] == result["rows"] else f"{before['groups']} groups of rows"
-        bounds = f" ({before['change_low']:+.4f} to {before['change_high']:+.4f}, by {by})"
-    new = ". The original has no masked LM head, so the loss before is that of random weights" * before["new_head"]
-    return f"held-out loss {loss} (perplexity {perplexity}), change {before['change']:+.4f}{bounds}{new}"
+    return describe_change(before, after, result["rows"])
 
 
 def format_pretraining(name: str, value: float) -> str:

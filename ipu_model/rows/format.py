@@ -31,6 +31,8 @@ from ipu_model.core.strict import read_strictly
 
 SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
+DOCUMENTS = "documents.npy"
+"""Optional file of a row folder: int32 [R, S], the number of the document of each sequence, -1 in an unused slot."""
 IGNORED = -100
 """Label of a slot that is not part of the loss."""
 DERIVED = ("packing_factor", "packing_efficiency")

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.core.schedules import BatchSizes
-from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, from_arrow, read_manifest
+from ipu_model.rows.format import ABSENT, DOCUMENTS, IGNORED, MANIFEST, from_arrow, read_manifest
 from ipu_model.rows.masking import DynamicMasking
 
 Item = TypeVar("Item")
@@ -92,6 +92,17 @@ class Batch:
     def part(self, start: int, stop: int) -> Batch:
         """Return rows start..stop-1 of this batch as a micro-batch."""
         return self._take(slice(start, stop))
+
+    def keep_sequences(self, kept: np.ndarray) -> Batch:
+        """Return the batch with some sequences only, [R, S] bool; rows of masked language modelling."""
+        columns = dict(self.columns)
+        sequence = np.take_along_axis(columns["sequence_ids"], columns["masked_positions"].astype(np.int64), 1)
+        masked = np.take_along_axis(kept, np.maximum(sequence.astype(np.int64), 1) - 1, 1)
+        columns["masked_labels"] = np.where(masked, columns["masked_labels"], IGNORED)
+        columns["cls_positions"] = np.where(kept, columns["cls_positions"], ABSENT)
+        if "next_sentence_labels" in columns:
+            columns["next_sentence_labels"] = np.where(kept, columns["next_sentence_labels"], IGNORED)
+        return Batch(self.rows, columns, self.class_weights)
 
     def drop_empty(self) -> Batch:
         """Return the batch without its empty rows."""
@@ -172,6 +183,20 @@ class RowFolder:
                 f"{self.folder} has {first} rows and {sequences} sequences, but its manifest says {manifest.rows} and "
                 f"{manifest.sequences}; make the rows again"
             )
+
+    def read_documents(self) -> Optional[np.ndarray]:
+        """Return the number of the document of each sequence, [R, S]; None if the folder does not state it.
+
+        Raises:
+            RowsError: the file does not belong to these rows.
+        """
+        path = self.folder / DOCUMENTS
+        if not path.is_file():
+            return None
+        found: np.ndarray = np.load(path)
+        if found.shape != (self.manifest.rows, self.manifest.max_sequences):
+            raise RowsError(f"{path} is of other rows: make the rows again")
+        return found
 
     def _check_against_job(self, kind: str, labels: int) -> None:
         manifest, model = self.manifest, self.model

@@ -31,7 +31,8 @@ from ipu_model.train.training import Hook, TrainingState
 
 EVALUATIONS = "evaluations.csv"
 GROUPS = 256
-"""Largest number of groups of held-out rows whose losses before and after a training are compared in pairs."""
+"""Largest number of groups of documents, or of held-out rows, whose losses before and after a training are compared in
+pairs."""
 COMPARED, LABELS = "mlm_loss", "mlm_labels"
 """Sums (Head.sums) of the loss that is compared, and of its labels."""
 
@@ -57,8 +58,9 @@ class Evaluator(Hook):
         plan: One forward pass takes a micro-batch of rows.
         rows: Held out from training.
         saved: Checkpoint of an earlier run, with its `state()` and `best`.
-        original: Model to compare with, evaluated before the first update and in groups of rows; so are the weights of
-            the last update.
+        original: Model to compare with, evaluated before the first update and in groups of documents; so are the
+            weights of the last update. Groups are of rows if their documents are unknown, and on IPUs, which would
+            compute a row again for each of its documents. A pair of sentences counts for the document of its first.
 
     Attributes:
         best: Weights of the best evaluation so far, if they may become the result.
@@ -89,6 +91,8 @@ class Evaluator(Hook):
         self._original = original if saved is None else None
         self._before: Dict[str, Any] = dict(state.get("before", {}))
         self._after: List[Tuple[float, float]] = []
+        by_document = "documents" in self._before if self._before else original is not None and plan.runtime != "ipu"
+        self._documents = rows.read_documents() if by_document else None
         self._write()
 
     def start(self, training: TrainingState) -> None:
@@ -109,6 +113,8 @@ class Evaluator(Hook):
         if start is not None:
             self._runtime.load_state_dict(start)
         self._before = {"figures": figures, "groups": groups, "new_head": original.new_head}
+        if self._documents is not None:
+            self._before["documents"] = len(self._list_documents())
         self._lines.append({"step": 0, **figures})
         self._write()
         self._emit("evaluated", after=0, updates=self._updates, best_after=0, **figures)
@@ -117,9 +123,10 @@ class Evaluator(Hook):
         return seconds
 
     def _evaluate_groups(self, done: int) -> Tuple[List[Tuple[float, float]], Dict[str, float]]:
-        """Return the loss and the number of labels of each group of rows, and the figures of all rows."""
-        numbers = self._row_numbers
-        sums = [self._sum_rows(part) for part in np.array_split(numbers, min(GROUPS, len(numbers)))]
+        """Return the loss and the number of labels of each group of documents or rows, and the figures of all rows."""
+        numbers = self._row_numbers if self._documents is None else self._list_documents()
+        total = self._sum_rows if self._documents is None else self._sum_documents
+        sums = [total(part) for part in np.array_split(numbers, min(GROUPS, len(numbers)))]
         figures = self._to_figures({name: math.fsum(one[name] for one in sums) for name in self._head.sums}, done)
         return [(one[COMPARED], one[LABELS]) for one in sums], figures
 
@@ -128,6 +135,24 @@ class Evaluator(Hook):
         size = self._batch_rows
         return self._runtime.evaluate(
             self._rows.take(numbers[first : first + size]) for first in range(0, len(numbers), size)
+        )
+
+    def _list_documents(self) -> np.ndarray:
+        """Return the numbers of the documents of the evaluated rows, in ascending order."""
+        assert self._documents is not None
+        found = np.unique(self._documents[self._row_numbers])
+        return found[found >= 0]
+
+    def _sum_documents(self, numbers: np.ndarray) -> Dict[str, float]:
+        """Return Head.sums over the sequences of the documents with these numbers, which follow each other."""
+        assert self._documents is not None
+        own = self._documents[self._row_numbers]
+        kept = (own >= numbers[0]) & (own <= numbers[-1])
+        places = np.flatnonzero(kept.any(1))
+        size = self._batch_rows
+        return self._runtime.evaluate(
+            self._rows.take(self._row_numbers[part]).keep_sequences(kept[part])
+            for part in (places[first : first + size] for first in range(0, len(places), size))
         )
 
     def _to_figures(self, sums: Mapping[str, float], done: int) -> Dict[str, float]:

@@ -12,6 +12,7 @@ from ipu_model.core.units import format_duration
 from tasks.downstream.card_costs import name_hardware
 from tasks.downstream.gate.verdict_text import COMPARED, RECIPE, WITHOUT_FLOOR, format_figure, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
+from tasks.jobs.original import describe_change
 from tasks.models.model_folders import name_family, read_fields
 from tasks.pages.render import render_markdown
 from tasks.params.downstream import OwnDataParams
@@ -298,6 +299,8 @@ def _training(
         data += f"; final loss {done['final_loss']:.4f}"
     if "runtime" in done and "precision" in done:
         data += f" ({done['runtime']}, {done['precision']})"
+    if held_out := done.get("held_out"):
+        data += f"; {describe_change(held_out['before'], held_out, held_out['rows'])}"
     batch, rate = str(values["global_batch_size"]), f"{values['learning_rate']:g}"
     return {"stage": stage, "updates": updates, "batch": batch, "rate": rate, "data": data}
 

@@ -105,7 +105,7 @@ def provenance(
         },
         "base_model": base and base_model(root / base, published["base_model"]["path"]),
         **({"teacher": _small_json(root / teacher / artifacts.TEACHER_RECORD)} if teacher else {}),
-        "training": _figures({name: root / one for name, one in trained.items()}, TRAINING_FIGURES),
+        "training": _training_figures({name: root / one for name, one in trained.items()}),
         "prediction": prediction_figures(root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }
@@ -216,6 +216,16 @@ def _figures(files: Mapping[str, Path], names: Sequence[str]) -> dict[str, dict[
     """Return these values of every existing file."""
     found = {name: _small_json(path) for name, path in files.items()}
     return {name: {key: one[key] for key in names if key in one} for name, one in found.items() if one is not None}
+
+
+def _training_figures(files: Mapping[str, Path]) -> dict[str, Any]:
+    """Return TRAINING_FIGURES of every training, and of one that continued a model, its held-out loss next to it."""
+    found = _figures(files, (*TRAINING_FIGURES, "held_out"))
+    for one in found.values():
+        held_out = one.pop("held_out", {})
+        if "before" in held_out:
+            one["held_out"] = {name: held_out[name] for name in ("rows", "mlm_loss", "perplexity", "before")}
+    return found
 
 
 def prediction_figures(root: Path, subject: ReleaseSubject) -> dict[str, Any] | None:

@@ -263,6 +263,8 @@ class PairRows(NamedTuple):
     part: str
     columns: list[dict[str, np.ndarray]]
     """One set of columns per duplicate; empty if no document of the chunk has tokens."""
+    documents: np.ndarray
+    """int32[R, S]: document of each sequence of the last duplicate, its number among those with tokens; -1 = none."""
     counts: Counts
 
 
@@ -276,7 +278,8 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRo
     documents = tokenize_documents(tokenizer, chunk.texts, room, own.segments, vocabulary.dtype)
     replacements = np.delete(np.arange(vocabulary.size), vocabulary.special)
     make_sequences = make_pairs if own.segments == 2 else fill_sequences
-    columns = []
+    columns, numbered = [], np.empty((0, own.max_sequences), np.int32)
+    first_tokens = np.array(documents.sentence_starts)[documents.document_starts[:-1]]
     for duplicate in range(own.duplicates if len(documents) else 0):
         rng = np.random.default_rng([own.seed, own.phase, duplicate, chunk.number])
         sequences = make_sequences(documents, room, own.short_sequence_probability, rng)
@@ -284,6 +287,8 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRo
         token_ids, lengths = joined.token_ids, joined.lengths
         packs = pack_sequences(lengths, own.row_length, own.max_sequences)
         layout = RowLayout.from_packs(packs, lengths, own.row_length)
+        document_of = np.searchsorted(first_tokens, sequences.segments[0][0], "right") - 1
+        numbered = layout.per_sequence(document_of.astype(np.int32), -1)
         maskable = count_maskable(token_ids, lengths, vocabulary.special)
         counts = count_predictions(lengths, maskable, packs, own.masked_fraction, own.max_predictions)
         draws = GeneratorDraws(rng)
@@ -292,7 +297,7 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRo
     skipped = len(chunk.texts) - len(documents)
     numbers = Counts(documents=len(chunk.texts), skipped=skipped, tokens=len(documents.token_ids))
     words = count_words(chunk.texts) if vocabulary.bert else Counts()
-    return PairRows(chunk.part, columns, numbers + documents.counts + words)
+    return PairRows(chunk.part, columns, numbered, numbers + documents.counts + words)
 
 
 def count_words(texts: Sequence[str]) -> Counts:

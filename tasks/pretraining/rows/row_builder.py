@@ -23,7 +23,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ipu_model.core.files import link_or_copy, new_folder, read_json, sha256_of, write_json
+from ipu_model.rows.format import DOCUMENTS
 from tasks.params.schema import PretrainRowsParams
 from tasks.pretraining.rows import chunks
 from tasks.pretraining.rows.chunks import PARTS, TRAINING, Counts, read_chunks
@@ -113,17 +116,30 @@ class ShardMaker:
             for part in PARTS:
                 (folder / part).mkdir()
             writers = {part: stack.enter_context(make(folder / part, self.kind, *sizes)) for part in PARTS}
+            documents = []
             for chunk in read_chunks(shard, held_out):
                 rows = make_chunk_rows(settings, chunk)
                 counts[rows.part].update(rows.counts)
+                if rows.part == HELD_OUT:
+                    documents.append(rows.documents)
                 for columns in rows.columns:
                     writers[rows.part].write(columns)
+            _write_documents(folder / HELD_OUT, documents)
             for part, writer in writers.items():
                 if writer.rows:
                     writer.finish(self.tokenizer_sha256, own.seed, **self.vocabulary.masking)
                 else:
-                    (folder / part).rmdir()
+                    shutil.rmtree(folder / part)
         return counts
+
+
+def _write_documents(folder: Path, parts: Sequence[np.ndarray]) -> None:
+    """Write the document of each sequence, numbered through all parts, for figures by document."""
+    counts = [int(part.max(initial=-1)) + 1 for part in parts]
+    firsts = [sum(counts[:number]) for number in range(len(parts))]
+    numbered = [np.where(part < 0, part, part + first) for part, first in zip(parts, firsts, strict=True)]
+    if numbered:
+        np.save(folder / DOCUMENTS, np.concatenate(numbered).astype(np.int32))
 
 
 def shard_folder(folder: Path, number: int) -> Path:
@@ -189,6 +205,8 @@ class ShardBuilder:
                 new = row_file_name(len(files))
                 link_or_copy(folder / name, target / new)
                 files[new] = rows
+        if part == HELD_OUT:
+            _write_documents(target, [np.load(one / DOCUMENTS) for one in manifests])
         first, numbers = next(iter(manifests.values())), ("rows", "sequences", "real_tokens")
         sums = {name: sum(getattr(one, name) for one in manifests.values()) for name in numbers}
         whole = dataclasses.replace(first, **sums, files=files)

@@ -107,6 +107,8 @@ CHANGE = "phase2: held-out loss 2.5000 -> 2.0000 (perplexity 12.18 -> 7.39), cha
     [
         (BOUNDS, f"{CHANGE} (-0.6250 to -0.3750, by rows)"),
         (BOUNDS | {"groups": 8}, f"{CHANGE} (-0.6250 to -0.3750, by 8 groups of rows)"),
+        (BOUNDS | {"documents": 40}, f"{CHANGE} (-0.6250 to -0.3750, by documents)"),
+        (BOUNDS | {"documents": 90}, f"{CHANGE} (-0.6250 to -0.3750, by 40 groups of documents)"),
         ({"groups": 1}, CHANGE),
         ({"new_head": True}, f"{CHANGE}. The original has no masked LM head, so the loss before is that of random"),
     ],

@@ -1,10 +1,12 @@
 """Pre-training without next-sentence prediction: rows of full sentences, and a model trained on them."""
 
 import csv
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +24,11 @@ from tasks.plan.writing import write_plan
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pair_rows import fill_sequences
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 from tasks.stage.row_folders import HELD_OUT, read_manifest
+from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT, copy_project
 from tests.tasks.pretraining.row_inputs import (
     CLS,
@@ -117,19 +121,60 @@ def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transforme
     assert figures["mlm_loss"] == pytest.approx(held_out_loss(model, rows, figures["rows"]), rel=1e-5)
 
 
+def test_a_continued_model_is_compared_with_its_original_by_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "run_device_job", in_this_process)
+    packed = (
+        "pretrain.evaluate_rows=null",
+        "pretrain_rows.held_out_fraction=0.3",
+        "pretrain_rows.max_sequences_per_row=4",
+    )
+    params = params_with(*SMALL, *packed, "pretrain_rows.next_sentence=false")
+    tokenizer, texts = word_tokenizer(tmp_path / artifacts.TOKENIZER), random_texts(60)
+    folder = tmp_path / artifacts.rows_folder("phase1")
+    write_pretrain_rows(params.pretrain_rows, "phase1", write_corpus(tmp_path / "corpus", texts), tokenizer, folder, 1)
+    held_out, numbers = read_rows(folder / HELD_OUT), np.load(folder / HELD_OUT / "documents.npy")
+    chosen = [text for text in texts if is_held_out(text, 0.3, params.pretrain_rows.seed)]
+    tokens: list[Counter[int]] = [Counter() for _ in chosen]
+    for number, sequence in zip(numbers[numbers >= 0], unmasked_sequences(held_out), strict=True):
+        tokens[number].update(sequence)
+    loaded = load_tokenizer(tokenizer)
+    assert tokens == [Counter(loaded.encode(text, add_special_tokens=False).ids) for text in chosen]
+
+    job = make_pretrain_job("phase1", params, tmp_path)
+    train(job, "pretrain-phase1", tmp_path)
+    model = AutoModelForMaskedLM.from_pretrained(job.output)
+    again = {"model": None, "init_checkpoint": job.output, "original": job.output, "output": str(tmp_path / "more")}
+    result = train(dataclasses.replace(job, **again), "pretrain-phase1", tmp_path)
+    assert result.evaluation is not None
+    before = result.evaluation["before"]
+    sums = [list_losses(model, held_out, numbers == number) for number in range(len(chosen))]
+    assert [one[0] for one in before["groups"]] == pytest.approx([one.sum() for one in sums], rel=1e-4)
+    assert [one[2] for one in before["groups"]] == [len(one) for one in sums]
+    figures = json.loads((tmp_path / "metrics/pretrain-phase1.json").read_text())["held_out"]["before"]
+    assert figures["documents"] == figures["groups"] == len(chosen)
+
+
 def held_out_loss(model: torch.nn.Module, folder: Path, count: int) -> float:
-    """The loss of a model of transformers on the masked tokens of the first rows, one sequence at a time."""
-    losses, held_out = [], read_rows(folder / HELD_OUT)
-    for row in range(count):
-        for slot in range(int(held_out["sequence_ids"][row].max())):
-            here = np.flatnonzero(held_out["sequence_ids"][row] == slot + 1)
-            ids = torch.tensor(held_out["input_ids"][row][here].astype(int))[None]
-            with torch.no_grad():
-                logits = model.eval()(input_ids=ids).logits[0]
-            for position, label in zip(held_out["masked_positions"][row], held_out["masked_labels"][row], strict=True):
-                if label != -100 and here[0] <= position <= here[-1]:
-                    losses.append(-logits[position - here[0]].log_softmax(0)[label].item())
-    return float(np.mean(losses))
+    """The mean loss of a model of transformers on the masked tokens of the first rows."""
+    held_out = read_rows(folder / HELD_OUT)
+    return float(list_losses(model, held_out, np.arange(len(held_out["input_ids"]))[:, None] < count).mean())
+
+
+def list_losses(model: torch.nn.Module, rows: dict[str, np.ndarray], kept: np.ndarray) -> np.ndarray:
+    """The loss of a model of transformers on each masked token, one sequence at a time; `kept` is [R, S] or [R, 1]."""
+    losses = []
+    kept = np.broadcast_to(kept, rows["cls_positions"].shape)
+    for row, slot in zip(*np.nonzero(kept & (rows["cls_positions"] >= 0)), strict=True):
+        here = np.flatnonzero(rows["sequence_ids"][row] == slot + 1)
+        ids = torch.tensor(rows["input_ids"][row][here].astype(int))[None]
+        with torch.no_grad():
+            logits = model.eval()(input_ids=ids).logits[0]
+        for position, label in zip(rows["masked_positions"][row], rows["masked_labels"][row], strict=True):
+            if label != -100 and here[0] <= position <= here[-1]:
+                losses.append(-logits[position - here[0]].log_softmax(0)[label].item())
+    return np.array(losses)
 
 
 THREE_PHASES = (

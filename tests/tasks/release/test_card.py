@@ -339,6 +339,14 @@ def test_a_given_model_is_named_as_what_training_started_from() -> None:
     card = model_card(facts(provenance={**ORIGIN, "base_model": base}))
     assert front_matter(card)["base_model"] == "google/bert-tiny"
     assert f"started from `google/bert-tiny` (commit {'c' * 40}), pre-trained further in two phases and fine" in card
+    before = {"mlm_loss": 2.5, "perplexity": 12.18, "change": -0.5, "groups": 9, "documents": 9, "new_head": False}
+    first = {**ORIGIN["training"]["pretrain-phase1"], "held_out": {"rows": 40, "mlm_loss": 2.0, "perplexity": 7.39}}
+    first["held_out"]["before"] = before | {"change_low": -0.6, "change_high": -0.4}
+    card = model_card(facts(provenance={**ORIGIN, "base_model": base, "training": {"pretrain-phase1": first}}))
+    change = (
+        "held-out loss 2.5000 -> 2.0000 (perplexity 12.18 -> 7.39), change -0.5000 (-0.6000 to -0.4000, by documents)"
+    )
+    assert f"(cpu, fp32); {change} |" in card.replace("&gt;", ">")
     folder = {**ORIGIN, "base_model": {"source": "folder", "folder": "md5:b0b0"}, "training": {}}
     parameters = parameter_values(params_with())
     parameters["downstream"]["squad"]["finetune"]["schedule"] = "cosine"
