@@ -20,7 +20,7 @@ from tasks.downstream.card import WITHHELD
 from tasks.downstream.gate.subject import ReleaseSubject, expand_plan
 from tasks.params.downstream import kind_params
 from tasks.params.schema import Params, validate_params
-from tasks.params.sections import HUB_NAME, WORD, RuntimeSpec
+from tasks.params.sections import HUB_NAME, PHASE, WORD, RuntimeSpec
 from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state, project_of
 from tasks.plan.named_files import READ, find_parameters
 from tasks.plan.plan_file import read_locked_stages
@@ -282,7 +282,8 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
 
     def state_text(value: str, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> str:
         name, is_family = place[-1], place == ("model", "family") and re.fullmatch(WORD, value) is not None
-        if is_family:
+        names_phase = (*place[:1], *place[2:]) == ("downstream", "start") or place == ("pretrain", "phases")
+        if is_family or (names_phase and re.fullmatch(PHASE, value)):  # names of phases are those of sections
             return value
         if place[-2:] == ("parity", "against"):
             with contextlib.suppress(ValueError):
@@ -306,9 +307,12 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
         is_entry = place[:-1] == ("downstream",)
         section = kind_params(value["kind"]) if is_entry else kind
         fields = {field.alias or name: field.annotation for name, field in getattr(section, "model_fields", {}).items()}
+        added = getattr(section, "added", None)
         hidden = NOT_PUBLISHED if fields and len(place) in (0, 2) else ()
         stated = {
-            str(name): state(fields.get(name), one, (*place, str(name)), value, on_hub or value.get("source") == "hub")
+            str(name): state(
+                fields.get(name, added), one, (*place, str(name)), value, on_hub or value.get("source") == "hub"
+            )
             for name, one in value.items()
             if name not in hidden
         }

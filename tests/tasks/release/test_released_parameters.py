@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tasks.params.schema import parameter_values, validate_params
+from tasks.params.sections import PretrainParams, PretrainRowsParams
 from tasks.params.strict_yaml import read_yaml
 from tasks.release.provenance import NOT_PUBLISHED, WITHHELD, released_parameters
 from tests.places import ROOT as PROJECT
@@ -59,8 +60,14 @@ def test_no_text_of_the_user_is_stated_wherever_it_stands(tmp_path: Path) -> Non
 
 
 def test_numbers_and_the_words_to_choose_from_are_stated() -> None:
+    longer = {**PretrainParams.added().model_dump(), "schedule": "constant"}
+    rows = {"longer": {**PretrainRowsParams.added().model_dump(), "row_length": 64}}
     own = {"squad": {"parity": {"against": ["cpu:bf16"]}}, "rte": {"kind": "glue", "task": "rte"}}
-    values = parameter_values(validate_params(values_with(own)))
+    values = parameter_values(
+        validate_params(
+            values_with(own, pretrain={"phases": ["phase1", "longer"], "longer": longer}, pretrain_rows=rows)
+        )
+    )
     found = released_parameters(values, Path("nowhere"))
     assert (found["downstream"]["rte"]["kind"], found["downstream"]["rte"]["task"]) == ("glue", "rte")
     assert found["downstream"]["squad"]["parity"]["against"] == ["cpu:bf16"]
@@ -78,6 +85,7 @@ def test_numbers_and_the_words_to_choose_from_are_stated() -> None:
         "tokenizer.path",
         "pretrain_rows.phase1.path",
         "pretrain_rows.phase2.path",
+        "pretrain_rows.longer.path",
         "base_model.path",
         "ipu.config",
         "downstream.squad.data.train_path",
