@@ -125,6 +125,12 @@ def call_layer(layer: nn.Module, hidden: Tensor, attention: Attention) -> Tensor
     return result
 
 
+def make_layer(config: ModelConfig, number: int) -> nn.Module:
+    """Return a layer of the family of the model, with random weights."""
+    values = rotary_values(config)
+    return RotaryLayer(config, values, number) if values else Layer(config)
+
+
 class Bert(nn.Module):
     """Embeddings and encoder, with the pooler only if a head reads it: all heads of a model with rotary positions."""
 
@@ -142,8 +148,8 @@ class Bert(nn.Module):
         else:
             self.embeddings_project = nn.Identity()
         family, values = families.get_family(config.family), rotary_values(config)
-        count, norm = range(config.num_layers), (config.layer_norm_eps, values.get("norm_bias", True))
-        layers = [RotaryLayer(config, values, number) if values else Layer(config) for number in count]
+        norm = config.layer_norm_eps, values.get("norm_bias", True)
+        layers = [make_layer(config, number) for number in range(config.num_layers)]
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
         if values:
             self.encoder["LayerNorm"] = make_norm(config.hidden_size, *norm)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 import torch
 
 from ipu_model.estimates.shapes import dense_flops
 from ipu_model.jobs.plan import Choice, JobPlan
-from ipu_model.models.encoder import Layer
+from ipu_model.models.encoder import make_layer
 from ipu_model.models.flat import SequenceAttention, flatten
 from ipu_model.models.layers import LowPrecisionCopies
+from ipu_model.models.rotary import RotaryAttention, RotaryLayer
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.train.measured_choices import MeasuredSetting
 
@@ -57,7 +58,8 @@ def measure_rates(plan: JobPlan, rows: RowFolder) -> Tuple[float, float]:
     lengths = flatten(rows.take(np.arange(min(len(rows), plan.micro_batch_size)))).lengths
     tokens, training = FIRST_TOKENS, plan.kind != "predict"
     with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(training):
-        layers = [(Layer(rows.model).train(training), dtype) for dtype in (None, torch.bfloat16)]
+        number = min(1, rows.model.num_layers - 1)  # the first of ModernBERT has a norm less, and no window
+        layers = [(make_layer(rows.model, number).train(training), dtype) for dtype in (None, torch.bfloat16)]
         for count in (3, ROUNDS):
             chosen = np.minimum(lengths[:: -(-int(lengths.sum()) // tokens)], tokens).tolist()
             rounds = [[time_pass(layer, dtype, chosen) for layer, dtype in layers] for _ in range(count)]
@@ -68,13 +70,16 @@ def measure_rates(plan: JobPlan, rows: RowFolder) -> Tuple[float, float]:
     return sum(chosen) / fp32, sum(chosen) / bf16
 
 
-def time_pass(layer: Layer, dtype: Optional[torch.dtype], lengths: List[int]) -> float:
+def time_pass(layer: Any, dtype: Optional[torch.dtype], lengths: List[int]) -> float:
     """Return the CPU seconds of a forward pass over random tokens, in training with the backward pass."""
     LowPrecisionCopies(layer, dtype)  # new copies without gradients, as in an update
     layer.zero_grad(set_to_none=True)
     hidden = torch.randn(sum(lengths), layer.output.dense.out_features, dtype=dtype, requires_grad=layer.training)
+    attention: Any = SequenceAttention(lengths)
+    if isinstance(layer, RotaryLayer):
+        attention = RotaryAttention(attention, torch.cat([torch.arange(length) for length in lengths]))
     began = time.process_time()
-    total = (layer(hidden, SequenceAttention(lengths)) * hidden).sum()
+    total = (layer(hidden, attention) * hidden).sum()
     if layer.training:
         total.backward()
     return time.process_time() - began

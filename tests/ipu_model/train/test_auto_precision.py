@@ -28,6 +28,7 @@ from ipu_model.jobs.plan import Choice, JobPlan, make_plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Layer
 from ipu_model.models.flat import flatten
+from ipu_model.models.rotary import RotaryLayer
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.train import auto_precision
 from ipu_model.train.auto_precision import (
@@ -90,6 +91,7 @@ def make_inputs(folder: Path, kind: str, config: ModelConfig = TINY) -> Tuple[Jo
     return dataclasses.replace(plan, micro_batch_size=100), RowFolder(folder / "rows", row_kind, config)
 
 
+ROTARY = dataclasses.replace(TINY, family="modernbert")
 FASTER = [(100.0, 200.0, "bf16"), (100.0, 100 * MIN_SPEEDUP + 1, "bf16")]
 NEAR = [(11825.0, 8184.0, "fp32"), (100.0, 100 * MIN_SPEEDUP, "fp32"), (100.0, 100.0, "fp32")]
 
@@ -185,7 +187,7 @@ def test_where_bf16_is_emulated_a_few_tokens_are_enough(
     assert sum(timings.tokens) < 100
 
 
-@pytest.mark.parametrize("config", [TINY, SMALL, BASE], ids=["tiny", "small", "base"])
+@pytest.mark.parametrize("config", [TINY, SMALL, BASE, ROTARY], ids=["tiny", "small", "base", "rotary"])
 @pytest.mark.parametrize("kind", ["pretrain", "predict"])
 def test_the_real_passes_are_those_of_the_job_and_draw_no_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, config: ModelConfig
@@ -195,6 +197,7 @@ def test_the_real_passes_are_those_of_the_job_and_draw_no_numbers(
     def run(layer: Any, dtype: Optional[torch.dtype], lengths: List[int]) -> float:
         assert time_pass(layer, dtype, lengths) >= 0
         dense = layer.output.dense
+        assert isinstance(layer, RotaryLayer) == (config is ROTARY)
         layers.append((layer.training, dense.factor.dtype, dense.factor.grad))
         return 1e-2 * sum(lengths)
 
