@@ -245,6 +245,11 @@ def _is_ipu_config(path: Sequence[str]) -> bool:
     return dict[str, Any] in types_at(path)
 
 
+def _is_field(path: Sequence[str], key: str) -> bool:
+    """Return True for a key that sections at `path` always have, or may leave out."""
+    return any(isinstance(one, type) and issubclass(one, Section) and key in one.get_fields() for one in types_at(path))
+
+
 def _find_added(path: Sequence[str]) -> Any:
     """Return the type of an added phase in a section; None if no phase can be added to it."""
     return next(
@@ -283,7 +288,8 @@ def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str,
     if not isinstance(overlay, dict):
         raise ParamsError(f"{where}: {'.'.join(path) or 'the file'} is a section: set one of its keys")
     for key, value in overlay.items():
-        if path == ENTRIES and value is None:
+        is_added = key in values and _find_added(path) is not None and not _is_field(path, str(key))
+        if value is None and (path == ENTRIES or is_added):
             values.pop(key, None)
             continue
         if key not in values:

@@ -263,10 +263,11 @@ class Params(Section):
     def _check_names_of_phases(self) -> Params:
         sections = {"pretrain": self.pretrain, "pretrain_rows": self.pretrain_rows, "ipu": self.ipu}
         for name, section in sections.items():
-            if unknown := [phase for phase in section.added_phases if phase not in self.pretrain.phases]:
+            if unknown := [f"{name}.{phase}" for phase in section.added_phases if phase not in self.pretrain.phases]:
+                near = nearest(unknown[0], [f"{name}.{key}" for key in section.get_fields()])
                 raise ValueError(
-                    f"{name}.{unknown[0]} is not known{nearest(unknown[0], list(section.get_fields()))}; phases are "
-                    f"{', '.join(self.pretrain.phases)} (pretrain.phases)"
+                    f"{unknown[0]} is not known{near}; for a phase, add it to pretrain.phases "
+                    f"[{', '.join(self.pretrain.phases)}], or remove it: --set {unknown[0]}=null"
                 )
         fields = {field for section in sections.values() for field in section.get_fields()} - {*DEFAULT_PHASES}
         if taken := [one for one in self.pretrain.phases if one in {*RESERVED, "auto", *fields, *self.downstream}]:

@@ -25,7 +25,6 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from ipu_model.core.schedules import find_decay_problem, find_growth_problem
-from ipu_model.core.strict import nearest
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 HeldOut = Annotated[float, Field(ge=0, le=0.5)]
@@ -456,12 +455,6 @@ class PretrainParams(OptimizerParams, SectionOfPhases):
         if missing := [name for name in self.phases if name not in known]:
             raise ValueError(
                 f"phases names {missing[0]}, but there is no pretrain.{missing[0]}: add this section, with its steps"
-            )
-        unused = [name for name in self.added_phases if name not in self.phases]
-        if unused:
-            raise ValueError(
-                f"{unused[0]} is not known{nearest(unused[0], self.phases)}; add the name of a phase of your own to "
-                "pretrain.phases"
             )
         return self
 

@@ -97,7 +97,7 @@ def test_a_third_phase_starts_from_the_second() -> None:
         ((*THIRD, "pretrain.phase2.steps=0"), "pretrain.phase3.steps=10, but pretrain.phase2.steps is 0"),
         ((*THIRD, "pretrain_rows.phase3.row_length=0"), "row_length=0: input should be greater"),
         ((*ROTARY, "pretrain_rows.phase2.row_length=64"), "row_length=64 is not longer than the 64 tokens of phase1"),
-        (THIRD[1:2], "pretrain: phase3 is not known; did you mean phase"),
+        (THIRD[1:2], r"pretrain.phase3 is not known; did you mean .* pretrain.phases \[phase1, phase2\], or remove it"),
         (THIRD[2:], "pretrain_rows.phase3 is not known"),
         (THIRD[:1], "phases names phase3, but there is no pretrain.phase3: add this section"),
         (("pretrain.phases=[phase1, seed]",), "phases names seed, but there is no"),
