@@ -427,6 +427,8 @@ def read_report(project: Path, root: Path) -> RunReport | None:
     if values is None:
         return None
     values["stages"] = [StageRecord(**_known_values(StageRecord, stage)) for stage in values.get("stages", ())]
+    trained = values.get("pretraining", {})  # the file has its keys in alphabetical order
+    values["pretraining"] = {one.name: trained[one.name] for one in values["stages"] if one.name in trained}
     known = _known_values(RunReport, values)
     return RunReport(**known, of_other_version=len(known) < len(values))
 

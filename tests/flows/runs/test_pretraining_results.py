@@ -65,6 +65,10 @@ def test_the_record_has_the_scores_of_each_phase_and_no_gate(project):
     assert run.results == {}, "nothing that a gate decides"
     assert report.run_outcome(run) == "finished"
     assert listing.find_runs(project, ["small"])[0].scores["phase2"]["mlm_loss"] == 2.0
+    run.stages.reverse()
+    run.save(project)
+    again = report.read_report(project, folder)
+    assert list(again.pretraining) == ["pretrain@phase2", "pretrain@phase1"], "as they ran, not by name"
 
 
 def test_the_end_says_loss_perplexity_accuracy_and_the_folder_of_the_model(project):
