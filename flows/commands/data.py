@@ -129,7 +129,7 @@ def command() -> None:
 @command.command(
     "show",
     help="Print the first sequences of NAME: text, token ids, labels, and the window if an example was split. NAME is "
-    "an entry of downstream, or a phase such as phase1. The rows are those of the project folder, or of --run.",
+    "an entry of downstream, or a phase (pretrain.phases). The rows are those of the project folder, or of --run.",
 )
 @click.argument("name")
 @click.option("-n", "count", type=click.IntRange(min=1), default=5, show_default=True, help="number of sequences")
