@@ -208,7 +208,6 @@ def test_no_family_of_encoders_is_named_outside_its_own_file():
 NAME_A_PHASE = {
     "flows/runs/run_estimate.py": "times that were measured with two phases",
     "tasks/params/sections.py": "the default of pretrain.phases",
-    "tasks/pretraining/rows/row_builder.py": "numbered phases keep the masks that they had before phases had names",
 }
 
 
