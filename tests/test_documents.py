@@ -186,6 +186,10 @@ def test_the_words_of_a_command_are_read_and_its_parameters_can_be_used(here, co
 @pytest.fixture
 def trained(here, monkeypatch):
     """The files that the commands of training read, and the requests that were carried out up to their first stage."""
+
+    def make_other(text):
+        return text.replace("town", "city").replace("river", "lake").replace("Anna", "Ada")
+
     pair = json.dumps({"data": [_article(TOWNS[0], RULERS[0], 0)]})
     tables = {
         "train.csv": "review,sentiment,text,label\n" + "a town,good,a town,good\na river,bad,a river,bad\n" * 9,
@@ -193,7 +197,8 @@ def trained(here, monkeypatch):
         "my-glue/SST-2/train.tsv": "sentence\tlabel\n" + "a town\t1\na river\t0\n" * 9,
         "train.json": pair,
         "dev.json": pair,
-        **dict.fromkeys(("pairs.csv", "pairs-dev.csv"), "question,passage\n" + "who,a town\nwhere,a river\n" * 9),
+        "pairs.csv": "question,passage\n" + "who,a town\nwhere,a river\n" * 9,
+        "pairs-dev.csv": "question,passage\n" + "who,a city\nwhere,a lake\n" * 9,
         "my-text/a.txt": "A town. It has a river.\n\n" * 20,
     }
     for name, text in tables.items():
@@ -201,7 +206,7 @@ def trained(here, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         if path.stem == "train":
-            path.with_stem("dev").write_text(text)
+            path.with_stem("dev").write_text(text if path.suffix == ".json" else make_other(text))
     (here / ".dvc").mkdir()
     write_head_model(here / "teacher", "sequence_classification", ("bad", "good"), WORDS)
     requests = []

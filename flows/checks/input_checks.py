@@ -38,6 +38,7 @@ from tasks.params.strict_yaml import value_at
 from tasks.plan.main import run_main
 from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_input_paths, find_parameters
 from tasks.records.interpretation import Interpretation, describe_inputs
+from tasks.records.splits import SEEN, describe_seen
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.process import parse_no_arguments
 
@@ -156,6 +157,7 @@ def make_entry_check(examples: EntryExamples) -> InputCheck:
                 f"{params.model.family} (docs/models.md). Set it to null; a teacher is possible"
             )
         checked = examples.checked
+        _require_unseen(entry, *(checked.seen or (0, 1)))
         if checked.has_pairs and (folder := _base_folder(entry, params)) is not None:
             _require_token_types(entry.name, folder)
         return checked.summary
@@ -167,6 +169,13 @@ def make_entry_check(examples: EntryExamples) -> InputCheck:
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
     return InputCheck(entry.name, keys, check_entry, warn, lambda: _describe_inputs(entry, examples.checked))
+
+
+def _require_unseen(entry: Entry, seen: int, total: int) -> None:
+    """Refuse development examples of which too many are also training examples."""
+    if seen > entry.params.data.max_seen_share * total:
+        what = describe_seen(seen, total, entry.record)
+        raise InputError(f"{what}: {SEEN.format(entry.key('data', 'max_seen_share'))}")
 
 
 def _describe_inputs(entry: Entry, checked: CheckedFiles) -> Iterator[str]:

@@ -31,6 +31,7 @@ READING = (
     "label_form",
     "label_separator",
     "missing_labels",
+    "missing_texts",
     "similar_labels",
     "misplaced_answers",
 )

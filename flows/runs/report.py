@@ -17,6 +17,7 @@ from ipu_model.core.files import read_json, write_json
 from tasks.downstream.gate.verdict_text import ADVICE, COMPARED, RECIPE, WITHOUT_FLOOR
 from tasks.plan.code_state import read_head, run_git
 from tasks.plan.plan_file import Plan, Stage, read_plan
+from tasks.records.duplicate_report import describe_near_duplicates
 from tasks.stage import artifacts
 
 OWN_RECORD = artifacts.RUNS / "run.json"
@@ -341,6 +342,7 @@ def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
         "decision": {name: decided[name] for name in DECIDED if name in decided} or None,
         "published": None,
         **({"against": figures["against"]} if "against" in figures else {}),
+        **({"near": near} if (near := describe_near_duplicates(figures)) else {}),
     }
 
 

@@ -91,7 +91,7 @@ class RunView:
 
     def list_lines(self, intervals: bool = False) -> list[str]:
         """Return lines with programs, scores, verdicts and published models."""
-        found = ([one.score_line(intervals), *one.comparison, *one.verdict_lines] for one in self.results)
+        found = ([one.score_line(intervals), *one.comparison, *one.near, *one.verdict_lines] for one in self.results)
         programs = (f"program of {stage}: {how}" for stage, how in self.record.programs.items())  # IPU executables
         trained = [line for one in self.pretraining for line in one.lines]
         trained += [f"model: {one.model}" for one in self.pretraining[-1:]]
@@ -268,7 +268,7 @@ class PretrainingView:
         """Number of updates, training loss, and number of held-out rows that it was evaluated on."""
         loss, rows = self.result["training_loss"], self.result["rows"]
         trained = f"{self.result['steps']:,} updates" + ("" if loss is None else f" to training loss {loss:.4f}")
-        return f"{trained}; {f'evaluated on {rows:,}' if rows else 'no'} held-out rows"
+        return f"{trained}; {'evaluated on ' + format_count(rows, 'held-out rows') if rows else 'no held-out rows'}"
 
     @property
     def score_line(self) -> str:
@@ -399,6 +399,11 @@ class ResultView:
             f"({one['low']:+.2f} to {one['high']:+.2f}), {one['verdict']}"
             for one in self.result.get("against", ())
         ]
+
+    @property
+    def near(self) -> list[str]:
+        """Line of text: development examples that have a near-duplicate in what the model learned from."""
+        return [f"{self.name}: {text}" for text in (self.result.get("near"),) if text]
 
     def score_line(self, intervals: bool) -> str:
         """Return the name of the entry and its scores as one line of text."""

@@ -11,12 +11,13 @@ from typing import Any
 from ipu_model.core.units import format_duration
 from tasks.downstream.card_costs import name_hardware
 from tasks.downstream.gate.verdict_text import COMPARED, RECIPE, WITHOUT_FLOOR, format_figure, format_recipe
-from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
+from tasks.downstream.scoring.near_duplicates import FROM
 from tasks.jobs.original import describe_change
 from tasks.models.model_folders import name_family, read_fields
 from tasks.pages.render import render_markdown
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import Entry
+from tasks.records.duplicate_report import WITHOUT
 from tasks.stage.artifacts import job_name
 from tasks.stage.errors import PublishError
 

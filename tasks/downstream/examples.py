@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ipu_model.core.files import new_folder
+from ipu_model.core.units import format_count
 from tasks.downstream.kind import kind_of
 from tasks.downstream.reading import Reader, split_params
 from tasks.params.entries import ENTRY_SECTIONS, TRAIN, Entry, entry_argument, find_entry
@@ -41,7 +42,7 @@ def make_examples(reader: Reader, folder: Path, validate: Callable[[Path], None]
         notes = [*_set_apart(reader.entry, reader.groups, partial), *_sampled(reader.entry, partial)]
         numbers = reader.complete(partial)
         add_to_reading(partial, {**dict(notes), **numbers}, [note for note, _ in notes])
-        known = [f"{count:,} {what}" for what, count in numbers.items() if count]
+        known = [format_count(count, what) for what, count in numbers.items() if count]
         for text in (*read_reading(partial)["remarks"], *known):
             streams.note(text)
         validate(partial)

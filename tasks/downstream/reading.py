@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -34,6 +34,8 @@ class CheckedFiles:
     """Number of development examples, if all were read."""
     constant: tuple[str, float] | None = None
     """Most frequent class of these and its share; None: an answer is not one class."""
+    seen: tuple[int, int] | None = None
+    """Number of development examples that are also training examples, and of all; None: not all were read."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,16 @@ def count_dev(entry: Entry, total: int) -> int:
     apart, limit = split_params(entry), entry.params.data.limit_dev
     count = total if apart is None else round(total * apart.dev_fraction)
     return count if limit is None else min(count, limit)
+
+
+def count_seen(keys: Mapping[str, Sequence[str]]) -> tuple[int, int] | None:
+    """Return the number of development examples that are also training examples, and of all; None if not known.
+
+    Args:
+        keys: split -> `fold_texts` of each example; only splits that were read as a whole.
+    """
+    train, dev = set(keys.get(TRAIN, ())), [key for split, some in keys.items() if split != TRAIN for key in some]
+    return (sum(key in train for key in dev), len(dev)) if train and dev else None
 
 
 def most_frequent(classes: Counter[str]) -> tuple[str, float] | None:

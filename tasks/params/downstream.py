@@ -43,6 +43,7 @@ PUBLISHED: Literal["published"] = "published"
 UNCOMPARED = "none"
 """Value of `gate.released` that means: no released model, so that publishing replaces whatever is there."""
 Points = Annotated[float, Field(ge=0, le=100)]
+MissingTexts = Annotated[Literal["refuse", "drop", "keep"], Field(exclude_if=lambda value: value == "refuse")]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class DataParams(Section):
     """Use a random sample of N training examples; null: all."""
     limit_dev: Positive | None = None
     """Use a random sample of N development examples; null: all."""
+    max_seen_share: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: value == 0.5)] = 0.5
+    """Maximum share of development examples that are also training examples, without case, blanks and punctuation; more
+    of them say nothing about new examples. Not for questions, of which none may be."""
     separator: Separator | None = None
     """Field separator of .csv and .tsv files: comma, semicolon, tab, pipe or a character; null: detect it."""
     quoting: Annotated[Literal["enclosing", "literal"] | None, Field(exclude_if=lambda value: value is None)] = None
@@ -126,7 +130,8 @@ class LabelledDataParams(OwnDataParams):
     similar_labels: Annotated[Literal["refuse", "fold", "keep"], Field(exclude_if=lambda value: value == "refuse")] = (
         "refuse"
     )
-    """Labels that differ only in case, blanks or normal form: refuse, fold into the most frequent, or keep."""
+    """Labels that are spellings of one name, by case, blanks, normal form, a stop at the end or yes for true: refuse,
+    fold into the most frequent, or keep."""
 
 
 class RowsParams(Section):

@@ -1,6 +1,13 @@
 """Report of near-duplicates: development examples that also occur in training data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+WITHOUT = "without_near_duplicates"
+"""Key of the metrics file: for each source and for all of them, the near-duplicates and the scores without them."""
+FEW = 0.01
+"""Share of near-duplicates below which the terminal does not report them."""
 
 
 @dataclass(frozen=True)
@@ -52,3 +59,19 @@ class NearDuplicateReport:
     threshold: float | None
     """Similarity from which two texts are near-duplicates; None: there was no search."""
     sources: tuple[SourceReport, ...]
+
+
+def describe_near_duplicates(metrics: Mapping[str, Any]) -> str:
+    """Return how many development examples have a near-duplicate, and the leading score without them; empty for few.
+
+    Args:
+        metrics: content of the metrics file.
+    """
+    parts = metrics.get(WITHOUT) or [{"examples": 0, "of": 0}]
+    every, count = parts[-1], parts[-1]["examples"]  # the last one covers all sources
+    if count <= FEW * every["of"]:
+        return ""
+    found = ", ".join(f"{one['examples']:,} in {one['in']}" for one in parts[:-1] or parts)
+    lead = next((name for name in metrics.get("leading", ()) if name in every), None)
+    left = "there is no score without them" if lead is None else f"{lead} {every[lead]:.2f} without them"
+    return f"{count:,} of {every['of']:,} development examples have near-duplicates ({found}): {left}"

@@ -24,7 +24,7 @@ BY_USER, BY_NAME, BY_CONTENT, BY_MODEL = "named by you", "by name", "by content"
 SHOWN_NAMES = 20
 """File and column names listed in reading.json."""
 SHOWN_CHANGES, SHOWN_COLUMNS = 3, 5
-MAX_LINES = 6
+MAX_LINES = 8
 """Lines that describe the inputs of a run before its first stage."""
 
 
@@ -162,9 +162,10 @@ def describe_inputs(inputs: Mapping[str, Interpretation]) -> list[str]:
         changes = "; ".join(one.changes(SHOWN_CHANGES))
         if same != name:
             lines.append(f"{name}: read like {same}" + (f"; {changes}" if changes else ""))
-            continue
-        lines.append(f"{name}: {'; '.join(filter(None, (formats, columns)))}")
-        lines += [f"  {text}" for text in (meaning, changes) if text]
+        else:
+            lines.append(f"{name}: {'; '.join(filter(None, (formats, columns)))}")
+            lines += [f"  {text}" for text in (meaning, changes) if text]
+        lines += [f"  {text}" for text in one.remarks]
     return lines[:MAX_LINES]
 
 

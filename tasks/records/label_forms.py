@@ -7,14 +7,14 @@ from typing import Any
 
 from ipu_model.core.files import parse_json
 from ipu_model.core.units import shorten
-from tasks.records.names import fold_label
+from tasks.records.names import SPELLINGS, fold_label
 from tasks.stage.errors import InputError
 
 FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 """Cells of a column that tells whether a text has one label."""
 SHOWN_LABELS = 5
 SIMILAR = (
-    "labels that differ only in case, blanks or Unicode's normal form: --similar-labels fold (data.similar_labels) "
+    f"labels that differ {SPELLINGS}: --similar-labels fold (data.similar_labels) "
     "makes them one; --similar-labels keep leaves them apart"
 )
 WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")

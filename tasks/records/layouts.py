@@ -6,7 +6,9 @@ lower case in a text that has capitals, and whether a line ends only where its n
 makes no difference to the sentences, lines are joined.
 """
 
+import collections
 import contextlib
+import csv
 import itertools
 import json
 import re
@@ -14,6 +16,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from tasks.records.label_forms import parse_number
 from tasks.records.text_files import BLOCK_BYTES, ZERO_WIDTH, peek, read_lines
 from tasks.stage.errors import InputError
 
@@ -49,8 +52,13 @@ LONGEST_SENTENCE = 300
 """Characters of usual lines from which they are not taken for sentences without stops."""
 WRAPPED_WIDTHS = range(30, 200)
 HEAD_ROWS = 500
-FEWEST_ROWS = 3
-"""Lines of equally many fields that may be rows; fewer are often alike by chance."""
+FEWEST_ROWS, MANY_ROWS, MOST_OTHERS = 3, 20, 0.05
+"""Lines of equally many tabs that may be rows, fewer are often alike by chance; lines from which on other separators
+count as well, and the share of lines that may differ then, such as a broken row."""
+SIGNS = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}
+"""Possible separators of rows and their names."""
+_MARKUP = re.compile(r"<[a-zA-Z/!?][^>]*>|\{\s*\"")
+"""Begin of a line of HTML, XML or JSON."""
 
 
 class LineEnds:
@@ -151,15 +159,51 @@ def _refuse_other_format(path: Path, head: bytes, layout: str) -> None:
 
 
 def _refuse_rows(path: Path) -> None:
-    """Refuse lines that may be rows of a table: all have fields between equally many tabs."""
+    """Refuse lines that may be rows of a table, or that are markup or JSON."""
     lines = (line.strip() for line in read_lines(path, KEY))
     head = list(itertools.islice(filter(None, lines), MOST_LINES))
-    if len(head) >= FEWEST_ROWS and "\t" in head[0] and len({line.count("\t") for line in head}) == 1:
+    if sign := _find_separator(head):
         raise InputError(
-            f"{path}: a line may be a row of a table, such as a number and a text, or text with tabs (first: "
-            f"{head[0][:30]!r}). Add a header and give it the suffix .csv (corpus.text_column names the text), or set "
-            "corpus.layout to paragraphs or sentences"
+            f"{path}: a line may be a row of a table, such as a number and a text, or text with {SIGNS[sign]} (first: "
+            f"{head[0][:30]!r}). Add a header and give it the suffix .csv (corpus.text_column names the text, "
+            "corpus.separator another separator than comma, semicolon or tab), or set corpus.layout to paragraphs or "
+            "sentences"
         )
+    marked = [line for line in head if _MARKUP.match(line)]
+    if len(marked) >= FEWEST_ROWS and len(marked) > len(head) / 2:
+        raise InputError(
+            f"{path}: {len(marked):,} of {len(head):,} lines begin with a tag of HTML or XML, or an object of JSON "
+            f"(first: {marked[0][:30]!r}), which the model would learn as text. Convert the file to text, give JSON "
+            "lines the suffix .jsonl, or set corpus.layout to paragraphs or sentences"
+        )
+
+
+def _find_separator(lines: Sequence[str]) -> str:
+    """Return the separator that divides lines into equally many fields; empty if there is none.
+
+    Sentences may all have one comma: commas separate fields only if one of them is a number, or a word that repeats.
+    """
+    if len(lines) >= FEWEST_ROWS and "\t" in lines[0] and len({line.count("\t") for line in lines}) == 1:
+        return "\t"
+    for sign in SIGNS if len(lines) >= MANY_ROWS else ():
+        try:
+            rows = list(csv.reader(lines, delimiter=sign))
+        except csv.Error:
+            continue
+        width, count = collections.Counter(map(len, rows)).most_common(1)[0]
+        if width < 2 or count < max(MANY_ROWS, (1 - MOST_OTHERS) * len(rows)):
+            continue
+        fields = list(zip(*(row for row in rows[1:] if len(row) == width), strict=True))
+        if sign != "," or any(map(_is_code, fields)):
+            return sign
+    return ""
+
+
+def _is_code(values: Sequence[str]) -> bool:
+    """Tell whether the fields of a column are numbers, or a few names."""
+    different = set(values)
+    few = len(different) <= len(values) / 5 and all(0 < len(one.split()) <= 3 for one in different)
+    return few or all(parse_number(one) is not None for one in different)
 
 
 def _has_objects(path: Path) -> bool:

@@ -9,6 +9,11 @@ WITHOUT_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff"))
 INVISIBLE = {**dict.fromkeys(map(ord, "\u200c\u200d\u00a0\u202f")), **WITHOUT_WIDTH}
 """Also zero-width joiners, which some scripts write inside words, and blanks that do not break a line."""
 
+STOPS = ".,;:!"
+TRUTHS = {"true": "1", "yes": "1", "y": "1", "false": "0", "no": "0", "n": "0"}
+SPELLINGS = "only in case, blanks, a stop at the end or Unicode's normal form, or are yes, true and 1"
+"""Differences between spellings of one name, after "differ"."""
+
 
 def find_name_problem(name: str) -> str:
     """Return what is wrong with a name of a class or type; empty if nothing is."""
@@ -23,10 +28,14 @@ def find_name_problem(name: str) -> str:
 
 
 def fold_label(name: str) -> str:
-    """Return a name in lower case, in the normal form NFKC and without blanks; digits and minus signs are ASCII."""
+    """Return a name in lower case, in the normal form NFKC, without blanks and without stops at its end.
+
+    Digits and minus signs are ASCII; the truths true, yes and y are 1, their opposites 0.
+    """
     lower = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(WITHOUT_WIDTH)
     folded = "".join(lower.split()).replace("\u2212", "-")  # the minus sign
-    return "".join(str(unicodedata.decimal(one, one)) for one in folded)
+    folded = folded.rstrip(STOPS) or folded
+    return TRUTHS.get(folded) or "".join(str(unicodedata.decimal(one, one)) for one in folded)
 
 
 def fold_labels(names: Iterable[str]) -> dict[str, list[str]]:

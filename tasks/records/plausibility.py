@@ -5,19 +5,24 @@ Expectations. A rule names both readings and the option for each.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tasks.records.csv_files import SEPARATORS
+from tasks.records.interpretation import Interpretation
 from tasks.records.label_forms import SHOWN_LABELS, SIMILAR, parse_number
-from tasks.records.names import fold_labels
+from tasks.records.names import SPELLINGS, fold_labels
 from tasks.records.tables import TableRow
 from tasks.records.text_files import ProblemList
+from tasks.stage.errors import InputError
 
 MISSING_NAMES = frozenset(("", "-", "nan", "NaN", "NAN", "None", "null", "NULL", "NA", "N/A", "n/a", "#N/A", "<NA>"))
 """Texts that programs write for a missing value: Python, pandas, SQL, R, Excel, and SNLI."""
 DROP = "--missing-labels drop (data.missing_labels) leaves such examples out"
 AS_NAMES = "--label-form names (data.label_form) makes each a class"
+MISSING_TEXTS = "examples with a text that may stand for a missing one, such as nan or None"
+MOST_MISSING = 0.01
+"""Share of such examples that is taken for texts that mean what they say."""
 MANY_CLASSES, FEWEST_EXAMPLES = 10, 2
 """Number of classes from which on each must have this many examples on average."""
 MAX_SHARE, FEWEST_SENTENCES = 50, 10
@@ -25,7 +30,7 @@ MAX_SHARE, FEWEST_SENTENCES = 50, 10
 from which on it counts."""
 SINGLE_WORDS = f"at most {MAX_SHARE}% of the sentences with one word, so that their median is above 1"
 RUNNING_NUMBERS = f"at most {MAX_SHARE}% of the words being their own number in the sentence"
-SAME_TYPES = "no types that differ only in case, blanks or Unicode's normal form"
+SAME_TYPES = f"no types that differ {SPELLINGS}"
 MAX_DIFFERENT = 100_000
 """Highest number of different labels of a source."""
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
@@ -124,7 +129,7 @@ RULES = (
     ),
     Rule(
         "labels_differ",
-        "no two labels that differ only in case, blanks or Unicode's normal form",
+        f"no two labels that differ {SPELLINGS}",
         SIMILAR,
         find_similar,
         lambda data: data.similar_labels == "refuse",
@@ -142,6 +147,27 @@ def find_implausible(labels: Labels, data: Any, *, is_train: bool) -> dict[Rule,
     applied = [rule for rule in RULES if rule.applies(data) and (is_train or not rule.is_of_train)]
     found = {rule: rule.find(labels) for rule in applied}
     return {rule: names for rule, names in found.items() if names}
+
+
+def is_missing_text(texts: Iterable[str | None], where: str, reading: Interpretation) -> bool:
+    """Tell whether one of the texts of an example may stand for a missing one, and count it."""
+    is_missing = any(text in MISSING_NAMES - {"", "-"} for text in texts)
+    reading.count(MISSING_TEXTS, where, is_missing)
+    return is_missing
+
+
+def refuse_missing_texts(data: Any, examples: int, source: str, reading: Interpretation) -> None:
+    """Refuse a source with too many examples that `is_missing_text` counted, unless section `data` drops or keeps them.
+
+    Raises:
+        InputError: they are more than MOST_MISSING of its examples.
+    """
+    found = reading.counts[MISSING_TEXTS]
+    if data.missing_texts == "refuse" and found > MOST_MISSING * examples:
+        raise InputError(
+            f"{source}: {found:,} of {examples:,} {MISSING_TEXTS} (first: {reading.places[MISSING_TEXTS]}). "
+            "--missing-texts drop (data.missing_texts) leaves them out; keep learns them as texts"
+        )
 
 
 class CellLines:

@@ -6,6 +6,7 @@ model from a bad one are refused.
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,12 @@ from tasks.records.parquet import read_batches
 from tasks.rows.held_out import choose_groups
 from tasks.stage.errors import InputError
 
+_SIGNS = re.compile(r"[\W_]+")
+SEEN = (
+    "a score on them says nothing about new ones. Name another development file, or none, so that some examples are "
+    "set aside; {}=1 permits it"
+)
+"""Consequence of development examples that are training examples, and the options; {} is the key of the limit."""
 READ_AT_ONCE, STAGE = 4096, "examples"
 Groups = Sequence[tuple[str, tuple[str, ...]]]
 """Possible groupings of examples: the name, and the columns in which the examples of a group are equal."""
@@ -88,6 +95,17 @@ def _write(source: Path, target: Path, wanted: Callable[[pa.RecordBatch, int], n
             writer.write_batch(batch.filter(pa.array(wanted(batch, first), pa.bool_())))
             first += len(batch)
     partial.rename(target)
+
+
+def fold_texts(*texts: str | None) -> str:
+    """Return the letters and digits of an example's texts in lower case, or the texts if they have none."""
+    joined = "\n".join(text or "" for text in texts)
+    return _SIGNS.sub("", joined.casefold()) or joined
+
+
+def describe_seen(seen: int, total: int, what: str) -> str:
+    """Return how many development examples are also training examples; `what` names one."""
+    return f"{seen:,} of {total:,} development {what}s are also training {what}s"
 
 
 def require_several_labels(labels: Collection[str | float], split: str, look: str) -> None:

@@ -54,6 +54,13 @@ HUB_SPLITS = {"train": "train", "dev": "validation"}
 TABLES_WITH_HEADER = (".csv", ".tsv", ".parquet")
 """Tables that name their columns even without rows."""
 DELIMITED = (".csv", ".tsv")
+SPLIT = "split"
+"""Part of a record that names its split, see SPLIT_COLUMN."""
+TRAIN_NAMES = frozenset(("train", "training"))
+OTHER_NAMES = frozenset(
+    ("dev", "development", "val", "valid", "validation", "eval", "evaluation", "test", "testing", "heldout", "held-out")
+)
+"""Names of splits in a column."""
 KEPT = "label (kept)"
 """Start of the parts of a record that are labels in a file to predict."""
 ENDINGS = (".jsonl", ".csv", ".parquet")
@@ -72,6 +79,8 @@ class ColumnSpec(NamedTuple):
     """The user named it."""
 
 
+SPLIT_COLUMN = ColumnSpec(("split", "set", "fold", "subset", "partition"), "", False)
+"""Column that says which records are for training; layouts of labelled records have it as the part SPLIT."""
 HubSplit = tuple[str | None, str | None, str, str | None]
 """Name, configuration, split and revision of a Hub data set."""
 Columns = Mapping[str, ColumnSpec]
@@ -162,7 +171,7 @@ def open_hub_split(
     rows = open_dataset(section, *address, class_names=spec.class_names)
     reading.formats["data set in Hub layout"] += 1
     records = Records(select_columns(rows, spec.layouts, source, reading), ProblemList(source, spec.what))
-    return _check_controls(records, section, reading, form)
+    return _refuse_splits(_check_controls(records, section, reading, form))
 
 
 def open_file(
@@ -200,7 +209,7 @@ def open_file(
         records = Records(spec.parsers[ending](path, key, reading, problems), problems)
     else:
         records = Records(_read_rows(path, key, spec, reading, form, part), problems, ending in DELIMITED)
-    return _check_controls(records, key.rpartition(".")[0], reading, form)
+    return _refuse_splits(_check_controls(records, key.rpartition(".")[0], reading, form))
 
 
 def _check_controls(records: Records, section: str, reading: Interpretation, form: TableForm) -> Records:
@@ -221,6 +230,26 @@ def _check_controls(records: Records, section: str, reading: Interpretation, for
                         reading.count("texts with C1 control characters", where)
                     else:
                         records.problems.add(problem, where, found)
+            yield row
+
+    return records._replace(rows=check())
+
+
+def _refuse_splits(records: Records) -> Records:
+    """Return records of which, according to a column, all are training examples or none is."""
+
+    def check() -> Iterator[TableRow]:
+        first: dict[bool, str] = {}
+        for row in records.rows:
+            name = str(row.values.get(SPLIT, "")).strip().lower()
+            if name in TRAIN_NAMES or name in OTHER_NAMES:
+                first.setdefault(name in TRAIN_NAMES, f"{row.values[SPLIT]!r:.40} in {row.where}")
+            if len(first) > 1:
+                raise InputError(
+                    f"{records.problems.source}: the column {row.names.get(SPLIT, SPLIT)!r} says which records are for "
+                    f"training ({first[True]}) and which are not ({first[False]}), and all of them would be read. "
+                    "Write those of each split to a file of its own, or remove the column to use all"
+                )
             yield row
 
     return records._replace(rows=check())
@@ -315,9 +344,10 @@ def match_columns(
             found[part], reasons[part] = own, BY_MODEL
     if repeated := [name for name in found.values() if counts[name] > 1]:
         raise InputError(f"{place} has the column {repeated[0]!r} more than once. Rename one of them")
-    for part, name in found.items():
+    used = {part: name for part, name in found.items() if part != SPLIT}
+    for part, name in used.items():
         reading.use_column(part, name, reasons[part])
-    reading.unused_columns |= {name or UNNAMED for name in counts.keys() - found.values()}
+    reading.unused_columns |= {name or UNNAMED for name in counts.keys() - used.values()}
     return found
 
 

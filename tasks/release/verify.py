@@ -24,10 +24,10 @@ from tasks.downstream.gate.released_scores import read_scores
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.kind import kind_of
-from tasks.downstream.scoring.near_duplicates import WITHOUT
 from tasks.models.model_card import FRONT_MATTER
 from tasks.params.strict_yaml import parse_yaml
 from tasks.plan.named_files import leads_outside
+from tasks.records.duplicate_report import WITHOUT
 from tasks.release.provenance import hash_of
 from tasks.release.release import (
     CARD,

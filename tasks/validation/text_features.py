@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ipu_model.core.files import complete_path
+from tasks.params.entries import Entry
 from tasks.records.interpretation import read_reading
 from tasks.records.parquet import MAX_LISTED, open_stage_file, read_batches, split_into_groups
+from tasks.records.splits import SEEN, describe_seen, fold_texts
 from tasks.stage.errors import InputError
 from tasks.validation.checks import DataCheck, DataSet, Frame, Label, Tally, TotalFeature, Totals
 
@@ -321,15 +323,38 @@ class ExampleFiles(ParquetFiles):
             for split in self.files
         ]
 
+    def seen_checks(self, entry: Entry) -> list[DataCheck]:
+        """Return the check of each development set that few of its examples are training examples."""
+        most, advice = 100 * entry.params.data.max_seen_share, SEEN.format(entry.key("data", "max_seen_share"))
+        return [
+            DataCheck(
+                f"{split}_unseen", f"{split}.parquet", f"at most {most:g}% in train.parquet", advice, maximum=most
+            )
+            for split in entry.development
+        ]
+
     def totals(self) -> Totals:
-        return {f"{split}_{self.record}s": TotalFeature(self.records[split]) for split in self.files}
+        counts = {f"{split}_{self.record}s": TotalFeature(self.records[split]) for split in self.files}
+        (_, train), *others = ((split, sort_hashes(self.tally.lists[f"folded {split}"])) for split in self.files)
+        for split, own in others:
+            seen = int(np.isin(own, train).sum())
+            shown = describe_seen(seen, len(own), self.record)
+            counts[f"{split}_unseen"] = TotalFeature(100 * seen / max(1, len(own)), shown)
+        return counts
 
     def numbers(self) -> dict[str, Any]:
         return {f"{split} {self.record}s": self.records[split] for split in self.files}
 
-    def add_keys(self, split: str, keys: Sequence[str] | np.ndarray) -> None:
-        """Add the keys of a batch, which equal examples share."""
+    def add_keys(self, split: str, keys: Sequence[str] | np.ndarray, *, folded: bool = True) -> None:
+        """Add the keys of a batch, which equal examples share.
+
+        Args:
+            folded: count the keys for `seen_checks`.
+        """
         self.tally.lists[f"keys {split}"].append(hash_strings(np.asarray(keys, dtype=object)))
+        if folded:
+            texts = np.array([fold_texts(key) for key in keys], dtype=object)
+            self.tally.lists[f"folded {split}"].append(hash_strings(texts))
 
     def hashes(self, split: str) -> np.ndarray:
         """Return the sorted hashes of the keys of a split."""

@@ -64,6 +64,7 @@ class NerData(ExampleFiles):
         self.total_checks = (
             *self.count_checks(least, f"provide more sentences, or lower {section}.min_examples; {look}"),
             *(DataCheck(f"{split}_entities", "tags", "at least one entity", nothing, minimum=1) for split in splits),
+            *self.seen_checks(entry),
             *_plausibility_checks(splits, section, data),
         )
 

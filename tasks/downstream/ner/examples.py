@@ -14,7 +14,7 @@ from tasks.downstream.ner.sentences import (
     read_sentences,
     refuse_similar,
 )
-from tasks.downstream.reading import CheckedFiles, Reader, count_dev, source_splits, split_params
+from tasks.downstream.reading import CheckedFiles, Reader, count_dev, count_seen, source_splits, split_params
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.labels import write_labels
 from tasks.records.names import choose_spellings
@@ -100,6 +100,7 @@ class NerReader(Reader):
             # If a part of the file is set aside, the training sentences may have fewer types than the file.
             self._require_types(train.entities, MAX_TYPES if split_params(self.entry) is None else math.inf)
         whole = [one.entities for one, is_whole in found if is_whole]
+        keys = {split: one.keys for split, (one, is_whole) in zip(inputs, found, strict=True) if is_whole}
         if len(whole) == len(self.entry.splits):
             self._check_dev(*whole)
         return CheckedFiles(
@@ -108,6 +109,7 @@ class NerReader(Reader):
             make_labels(train.entities),
             is_whole_train,
             dev_count=count_dev(self.entry, dev.sentences) if is_whole_dev else None,
+            seen=count_seen(keys),
         )
 
 

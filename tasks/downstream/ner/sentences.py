@@ -20,7 +20,10 @@ from tasks.downstream.ner.word_rows import ROW, describe_single, group_words
 from tasks.records.interpretation import Interpretation
 from tasks.records.names import fold_labels
 from tasks.records.plausibility import MAX_SHARE, share_of
+from tasks.records.splits import fold_texts
 from tasks.records.tables import (
+    SPLIT,
+    SPLIT_COLUMN,
     Columns,
     ColumnSpec,
     Records,
@@ -67,6 +70,8 @@ FIRST_SENTENCES = 1000
 CHECK_SECONDS = 1.5
 HEADER_BYTES = 10_000
 SHOWN_TYPES = 8
+LONGEST = 200
+"""Words of a plausible sentence; a document may have more."""
 NUMBERS = tuple(map(str, range(1, MAX_WORDS + 1)))
 OPTION = "data.columns.{0} (--column {0}=NAME)"
 EMPTY = "empty sentences, skipped"
@@ -103,6 +108,8 @@ class TagStatistics:
     words: int = 0
     numbers: int = 0
     """Words that are their own number in the sentence."""
+    keys: list[str] = field(default_factory=list)
+    """`fold_texts` of the sentences that were checked before a run."""
     spellings: Mapping[str, str] = field(default_factory=dict)
     """Type to be renamed -> its name; set before reading."""
     other: str = ""
@@ -150,7 +157,7 @@ def sentence_spec(
     others: Columns = {"id": ColumnSpec(("id",), named_by.format("id"), False)}
     tokens = columns["tokens"]
     of_words = tokens._replace(key=f"{tokens.key} to a column of words; spans of characters in a text are not read")
-    layouts: list[Columns] = [{**columns, "tokens": of_words, **others}]
+    layouts: list[Columns] = [{**columns, "tokens": of_words, SPLIT: SPLIT_COLUMN, **others}]
     if not tagged:
         hint = f"{tokens.key}, or use text in a column {TEXT!r}"
         others = {**others, **make_kept(columns["tags"].names, hint)}
@@ -223,8 +230,8 @@ def check_sentences(
             if number >= FIRST_SENTENCES and time.monotonic() > until:
                 return
 
-    for _ in read_sentences(records._replace(rows=first_rows()), params, found, reading):
-        pass
+    for one in read_sentences(records._replace(rows=first_rows()), params, found, reading):
+        found.keys.append(fold_texts(*one.tokens))
     return found, next(records.rows, None) is None
 
 
@@ -248,6 +255,15 @@ def read_sentences(
         raise InputError(
             f"{problems.source} contains no sentence{list_empty(reading)}. Required is a word with its tag on each "
             "line, or a table of words and tags"
+        )
+    if found.sentences == 1 and found.words > LONGEST:
+        raise InputError(
+            f"{problems.source} is a single sentence of {found.words:,} words. End each sentence with a blank line, or "
+            "name the column that the rows of a sentence share"
+        )
+    if found.words > LONGEST * found.sentences:
+        reading.remark(
+            f"sentences have {found.words / found.sentences:,.0f} words on average: does a blank line end each?"
         )
     if params.columns.sentence != ROW and share_of(found.single, found.sentences) > MAX_SHARE:
         raise InputError(f"{problems.source} {describe_single(OPTION, reading)}")

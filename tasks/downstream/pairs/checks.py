@@ -37,7 +37,8 @@ class PairsData(ExampleFiles):
             DataCheck("texts_present", ", ".join(ROLES), "no text is null or empty", look),
             DataCheck("scores_finite", SCORE, "a finite number if scores are used, else none", look),
         )
-        self.total_checks = (*self.count_checks(entry.params.data.min_examples, f"provide more pairs; {look}"),)
+        least, more = entry.params.data.min_examples, f"provide more pairs; {look}"
+        self.total_checks = (*self.count_checks(least, more), *self.seen_checks(entry))
 
     def _features(self, split: str, batch: pa.RecordBatch, label_of: Label) -> Frame:
         present = present_texts(batch)

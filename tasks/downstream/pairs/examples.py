@@ -1,6 +1,7 @@
 """Pairs of texts, checked and written as Parquet, one file per split, with reading.json."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,15 @@ from typing import Any, NamedTuple
 
 from tasks.downstream.pairs.params import PairColumnParams, PairsParams
 from tasks.downstream.pairs.schemas import SCHEMA, SCORE, TEXTS
-from tasks.downstream.reading import CheckedFiles, Reader, count_dev, is_small, source_splits
+from tasks.downstream.reading import CheckedFiles, Reader, count_dev, count_seen, is_small, source_splits
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.label_forms import is_label_list, parse_number
 from tasks.records.parquet import write_records
+from tasks.records.plausibility import is_missing_text, refuse_missing_texts
+from tasks.records.splits import fold_texts
 from tasks.records.tables import (
+    SPLIT,
+    SPLIT_COLUMN,
     UNNAMED,
     Columns,
     ColumnSpec,
@@ -45,6 +50,8 @@ WRONG = "neg"
 """Beginning of the names of columns that may hold texts which do not belong to their anchors."""
 OTHER = "other "
 """Beginning of the parts of columns that are not used."""
+FALLING = -0.2
+"""Lowest plausible rank correlation of many scores with the share of words that both texts have."""
 ROW_GROUP, HEAD, LOOK = 8192, 10_000, 1000
 
 
@@ -66,6 +73,7 @@ def make_layout(names: PairColumnParams, key: str, *, scored: bool) -> Columns:
     """
     parts = [*TEXTS[: 2 if scored else 3], SCORE]
     columns: dict[str, ColumnSpec] = {"id": make_column(names.id, ("id",), key.format("id"), required=False)}
+    columns[SPLIT] = SPLIT_COLUMN
     for part in parts:
         needed = part in TEXTS[:2] or (part == SCORE and scored)
         columns[part] = make_column(getattr(names, part), USUAL[part], key.format(part), required=needed)
@@ -98,6 +106,7 @@ class PairTable:
         """Yield the pairs, at most this many; at the end, refuse all problems."""
         records, reading = self.open_records(self.layout, self.reading), self.reading
         count, problems, first, numbers = 0, records.problems, set[str](), Counter[str]()
+        values, different, overlaps = dict[str, Any](), set[str](), list[tuple[float, float]]()
         reading.grouping = "an example is a row"
         for line in self._check_columns(itertools.islice(records.rows, most), problems.source):
             first = first or {*line.names} & {*TEXTS}
@@ -111,12 +120,19 @@ class PairTable:
             for part in (part for part, text in texts.items() if is_label_list(text)):
                 problems.add(f"a list in the column {line.names[part]!r}", line.where, texts[part])
             score = self._read_score(line, problems) if self.params.is_scored else None
-            if problems.count == before:
+            dropped = is_missing_text(texts.values(), line.where, reading) and self.params.data.missing_texts == "drop"
+            if problems.count == before and not dropped:
                 anchor, positive, negative = texts["anchor"], texts["positive"], texts.get("negative")
                 reading.count("pairs of equal texts", line.where, anchor == positive)
+                own = {SCORE: score} if self.params.is_scored else {"anchor": anchor, "positive": positive}
+                values = values or own
+                different |= {part for part, value in own.items() if value != values[part]}
+                if score is not None and count <= HEAD:
+                    overlaps.append((score, _overlap(anchor, positive)))
                 reading.count("pairs whose negative is the positive", line.where, negative == positive)
                 yield Pair(anchor, positive, negative, score, name_record(line, reading))
         problems.refuse()
+        refuse_missing_texts(self.params.data, count, problems.source, reading)
         if not count:
             empty = list_empty(reading)
             raise InputError(f"{problems.source} contains no pair{empty}. Rows with two texts are required")
@@ -124,6 +140,17 @@ class PairTable:
             raise InputError(
                 f"{problems.source}: each {part} is a number, where a text is required. Set {self.key.format(part)} "
                 "to the column of texts"
+            )
+        for part in sorted(values.keys() - different) if 1 < count != most else ():
+            raise InputError(
+                f"{problems.source}: the {part} of every pair is {values[part]!r:.40}, so that nothing can be learned "
+                f"or measured. Set {self.key.format(part)} to another column, or add pairs with another {part}"
+            )
+        lowest = min(FALLING, -3 / math.sqrt(max(1, len(overlaps))))  # three standard errors of one without meaning
+        if overlaps and (found := _correlate_ranks(overlaps)) < lowest:
+            reading.remark(
+                f"larger scores go with fewer words in common (correlation {found:.2f}): a score must be larger the "
+                "more similar the texts are. Replace distances by similarities, such as 1 - score"
             )
 
     def _read_score(self, line: TableRow, problems: ProblemList) -> float | None:
@@ -157,7 +184,7 @@ class PairTable:
                 use += f"ignore (those of every row do), or to use, and {key.format(SCORE)}"
                 raise InputError(f"{source} has the column {found[0]!r}, {told}. {use}")
         for part, usual in USUAL.items():
-            others = [name for name in unused if name.strip().lower() in usual]
+            others = [name for name in unused if fold_name(name) in usual]
             if part in line.names and self.reading.is_by_name(part) and others:
                 both = " or ".join(map(repr, (line.names[part], *others)))
                 raise InputError(f"{source}: the {part} may be {both}. Set {key.format(part)}")
@@ -177,6 +204,19 @@ class PairTable:
                 for name in kept:
                     values[name].append(row.values.get(OTHER + name))
         return [name for name, found in values.items() if _are_scores([x for x in found if x is not None and x != ""])]
+
+
+def _overlap(first: str, second: str) -> float:
+    """Return the share of words that two texts have in common."""
+    words, others = (set(text.casefold().split()) for text in (first, second))
+    return len(words & others) / len(words | others)
+
+
+def _correlate_ranks(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return Spearman's correlation of pairs of numbers, NaN if either is constant."""
+    from pandas import DataFrame
+
+    return float(DataFrame(pairs).corr("spearman").to_numpy()[0, 1])
 
 
 def _are_scores(values: Sequence[Any]) -> bool:
@@ -217,9 +257,11 @@ class PairsReader(Reader):
 
     def check_files(self) -> CheckedFiles:
         """Check the first pairs of each file, all of a small one."""
-        data, inputs, count = self.entry.params_as(PairsParams).data, dict[str, Interpretation](), 0
+        data, inputs, keys = self.entry.params_as(PairsParams).data, dict[str, Interpretation](), dict[str, list[str]]()
         for split in source_splits(self.entry):
             inputs[split], small = Interpretation(), is_small(self.entry, split)
-            count = sum(1 for _ in self._read(split, inputs[split], None if small else HEAD)) if small else 0
-        dev = count_dev(self.entry, count) if count else None
-        return CheckedFiles(f"{data.train_path} and {data.dev_path or 'a part of it'}", inputs, dev_count=dev)
+            found = [fold_texts(*one[:3]) for one in self._read(split, inputs[split], None if small else HEAD)]
+            keys |= {split: found} if small else {}
+        dev = count_dev(self.entry, len(keys[split])) if split in keys else None
+        summary = f"{data.train_path} and {data.dev_path or 'a part of it'}"
+        return CheckedFiles(summary, inputs, dev_count=dev, seen=count_seen(keys))

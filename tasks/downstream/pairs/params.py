@@ -6,7 +6,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.params.downstream import EntryParams, ExpectedExamples, OwnDataParams, Points, ReleaseParams, RowsParams
+from tasks.params.downstream import (
+    EntryParams,
+    ExpectedExamples,
+    MissingTexts,
+    OwnDataParams,
+    Points,
+    ReleaseParams,
+    RowsParams,
+)
 from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
 
 BEFORE = "before.json"
@@ -34,6 +42,9 @@ class PairsDataParams(OwnDataParams):
     dev_path: Name | None = "inputs/pairs"
     columns: PairColumnParams = PairColumnParams()
     """Column names of tables and Hub data sets."""
+    missing_texts: MissingTexts = "refuse"
+    """Examples with a text such as nan or None, which may stand for a missing one: refuse if they are more than 1 %,
+    drop, or keep such texts."""
 
 
 class PairsRowsParams(RowsParams):

@@ -12,10 +12,10 @@ import numpy as np
 
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import Scores
-from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, SourceReport
+from tasks.records.duplicate_report import WITHOUT, Duplicate, NearDuplicateReport, SourceReport
 
-NEAR_DUPLICATES, FROM, WITHOUT = "near_duplicates", "near_duplicates_from", "without_near_duplicates"
-"""Keys of the metrics file: number of near-duplicates, similarity threshold, and scores without them."""
+NEAR_DUPLICATES, FROM = "near_duplicates", "near_duplicates_from"
+"""Keys of the metrics file: number of near-duplicates, and similarity threshold."""
 ANY = "either of them"
 AROUND = 15
 """Words shown before and after a difference if two texts share more."""

@@ -110,7 +110,7 @@ class QuestionData(ExampleFiles):
     def _features(self, split: str, batch: pa.RecordBatch, label: Label) -> Frame:
         answers = batch.column("answers").to_pylist()
         contexts, keys = text_features.to_strings(batch.column("context")), _question_keys(batch)
-        self.add_keys(split, keys)
+        self.add_keys(split, keys, folded=False)
         texts = [(one or {}).get("text") or "" for given in answers for one in given or []]
         columns = batch.column("context"), batch.column("question"), pa.array(texts, pa.string())
         for name, column in zip(self.measured, columns, strict=True):

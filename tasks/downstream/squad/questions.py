@@ -34,6 +34,8 @@ from tasks.records.parquet import read_batches
 from tasks.records.tables import ENDINGS as TABLES
 from tasks.records.tables import (
     JSON_FORMATS,
+    SPLIT,
+    SPLIT_COLUMN,
     Columns,
     ColumnSpec,
     Records,
@@ -111,7 +113,7 @@ def question_spec(names: SquadColumnParams, named_by: str = NAMED_BY, parts: Seq
         for part in parts
     }
     if ANSWERS in parts:
-        columns[IMPOSSIBLE] = ColumnSpec((IMPOSSIBLE,), _DATA, False)
+        columns |= {IMPOSSIBLE: ColumnSpec((IMPOSSIBLE,), _DATA, False), SPLIT: SPLIT_COLUMN}
     return RecordSpec(
         "questions", [columns], ENDINGS, {".json": functools.partial(read_json_questions, columns=columns)}
     )

@@ -65,6 +65,7 @@ class TextsData(ExampleFiles):
         )
         self.total_checks = (
             *self.count_checks(entry.params.data.min_examples, f"provide more examples, or lower min_examples; {look}"),
+            *self.seen_checks(entry),
             DataCheck("labels_in_train", "label", every, f"missing labels cannot be learned; {look}"),
             *(DataCheck(rule.name, "label", rule.required, rule.problem) for rule in rules),
         )
@@ -82,7 +83,7 @@ class TextsData(ExampleFiles):
         self.add_keys(split, texts)
         if split == TRAIN:
             pairs = zip(texts, column.to_pylist(), strict=True)
-            self.add_keys(LABELLED, [f"{text}\t{value}" for text, value in pairs])
+            self.add_keys(LABELLED, [f"{text}\t{value}" for text, value in pairs], folded=False)
         columns = [batch.column(name) for name in self._columns]
         for name, column in zip(self.measured, columns, strict=True):
             self.tally.histograms[name].add(text_features.count_characters(column))

@@ -4,7 +4,7 @@ Class names found in the training examples are stored in the schema of the files
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tasks.downstream.reading import (
     CheckedFiles,
     Reader,
     count_dev,
+    count_seen,
     is_small,
     most_frequent,
     source_splits,
@@ -34,7 +35,7 @@ from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.label_forms import SHOWN_LABELS, choose_classes, match_known, require_same_spelling, sort_classes
 from tasks.records.labels import add_labels
 from tasks.records.parquet import has_first_value, read_batches, write_records
-from tasks.records.splits import require_known_labels, require_several_labels
+from tasks.records.splits import fold_texts, require_known_labels, require_several_labels
 from tasks.stage import streams
 from tasks.stage.errors import InputError
 
@@ -149,6 +150,7 @@ class TextsReader(Reader):
     def check_files(self) -> CheckedFiles:
         """Check the first examples of each file, and the classes of files that are read completely."""
         labels, inputs, forms = dict[str, Counter[Label]](), dict[str, Interpretation](), ValueForms()
+        keys = defaultdict[str, list[str]](list)
         task, data, has_pairs = self.task, self.entry.params.data, self.entry.params.reads_pairs
         for split in source_splits(self.entry):
             labels[split], inputs[split] = Counter(), Interpretation()
@@ -156,6 +158,7 @@ class TextsReader(Reader):
             for one in read_split(self.entry, split, inputs[split], forms, most):
                 labels[split][tuple(one.label) if isinstance(one.label, list) else (one.label,)] += 1
                 has_pairs = one.second is not None
+                keys[split].append(fold_texts(one.first, one.second))
         whole = {split for split, found in labels.items() if found.total() < HEAD or is_small(self.entry, split)}
         learned = task.labels or self._classes(labels[TRAIN])
         if not task.labels and TRAIN in whole:
@@ -172,7 +175,8 @@ class TextsReader(Reader):
         summary = f"{task.name} in {data.path}" if isinstance(data, GlueDataParams) else ""
         if isinstance(data, OwnDataParams):
             summary = f"{data.train_path} and {data.dev_path or 'a part of it'}: {_columns(inputs)}"
-        return CheckedFiles(summary, inputs, learned, bool(task.name) or TRAIN in whole, has_pairs, dev, constant)
+        seen = count_seen({split: some for split, some in keys.items() if split in whole})
+        return CheckedFiles(summary, inputs, learned, bool(task.name) or TRAIN in whole, has_pairs, dev, constant, seen)
 
 
 def _columns(inputs: Mapping[str, Interpretation]) -> str:

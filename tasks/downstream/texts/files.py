@@ -18,8 +18,11 @@ from tasks.params.entries import TRAIN, Entry
 from tasks.plan.named_files import list_files
 from tasks.records.interpretation import Interpretation
 from tasks.records.label_forms import FLAGS, is_label_list
+from tasks.records.plausibility import is_missing_text, refuse_missing_texts
 from tasks.records.tables import (
     KEPT,
+    SPLIT,
+    SPLIT_COLUMN,
     Columns,
     ColumnSpec,
     Records,
@@ -92,6 +95,8 @@ def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool 
         others |= {FLAG + name: ColumnSpec((name,), key.format(LABEL)) for name in own}
     else:
         others[LABEL] = make_column(names.label, LABELS, key.format(LABEL))
+    if labelled:
+        others[SPLIT] = SPLIT_COLUMN
     text = {"text": make_column(names.text, TEXTS, key.format("text") + ("" if labelled else PLAIN_HINT))}
     if names.text_pair is not None:
         text["text_pair"] = make_column(names.text_pair, (), key.format("text_pair"))
@@ -193,6 +198,7 @@ def _check_records(
     forms = forms or ValueForms()
     reading.grouping = "an example is a row"
     labels = LabelReader(spec, entry.params.data, flags, is_decimal=forms.has_decimals) if labelled else None
+    own = entry.params.data if labelled and isinstance(entry.params.data, ClassificationDataParams) else None
     quotes_are_open = records.is_text and entry.params.data.quoting is None
     rows = records.rows if spec.name or not labelled else _require_all_texts(entry, records, reading)
     for line in itertools.islice(rows, most):
@@ -206,6 +212,8 @@ def _check_records(
             continue
         if labels is not None and quotes_are_open:
             labels.lines.add(line)
+        if own is not None and is_missing_text(one[:2], line.where, reading) and own.missing_texts == "drop":
+            continue
         if spec.name:
             what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
             is_whole = all(one[: len(spec.columns)])
@@ -223,6 +231,8 @@ def _check_records(
         forms.has_decimals |= labels.numbers.is_decimal
         reading.labels = labels.describe()
     problems.refuse()
+    if own is not None:
+        refuse_missing_texts(own, count, problems.source, reading)
     if not count:
         raise InputError(
             f"{problems.source} contains no example{list_empty(reading)}. A header and rows with a text and its label "

@@ -13,6 +13,7 @@ from tasks.params.downstream import (
     EvaluateParams,
     ExpectedExamples,
     LabelledDataParams,
+    MissingTexts,
     Points,
     ReleaseParams,
     RowsParams,
@@ -57,6 +58,9 @@ class ClassificationDataParams(LabelledDataParams):
         "refuse"
     )
     """Examples whose label is missing, or a text such as nan or None: refuse, drop, or keep such texts as classes."""
+    missing_texts: MissingTexts = "refuse"
+    """Examples with a text such as nan or None, which may stand for a missing one: refuse if they are more than 1 %,
+    drop, or keep such texts."""
 
 
 class GlueDataParams(DataParams):

@@ -324,14 +324,26 @@ def test_columns_endings_and_broken_files_are_found_before_the_first_stage(proje
     [
         ("classification", ["text,label", *(f"text {n},good" for n in range(40))], "have 1 class(es) (good)"),
         ("ner", [f"word{n} O\nsleeps O\n" for n in range(40)], "have 0 entity types"),
+        (
+            "ner",
+            [f"Rome{n} B-LOC\nsleeps O\n" for n in range(40)],
+            "own: 40 of 40 development sentences are also training sentences: a score on them says nothing",
+        ),
+        (
+            "classification",
+            ["text,label", *(f"text {n},{n % 2}" for n in range(40))],
+            "40 of 40 development examples are also training examples",
+        ),
+        ("pairs", ["anchor,positive", *(f"q {n},text {n}" for n in range(40))], "downstream.own.data.max_seen_share=1"),
     ],
 )
-def test_labels_of_which_nothing_can_be_learned_are_refused_before_an_estimate(
+def test_files_of_which_nothing_can_be_learned_or_measured_are_refused_before_an_estimate(
     project, tmp_path, capsys, kind, lines, reason
 ):
-    train = tmp_path / f"train.{'csv' if kind == 'classification' else 'conll'}"
+    train = tmp_path / f"train.{'conll' if kind == 'ner' else 'csv'}"
     train.write_text("\n".join(lines))
-    data = f"data: {{source: files, train_path: {train}, dev_path: null, dev_fraction: 0.5}}"
+    dev = f"dev_path: {train}" if "also" in reason or "seen" in reason else "dev_path: null, dev_fraction: 0.5"
+    data = f"data: {{source: files, train_path: {train}, {dev}}}"
     overrides = (f"downstream.own={{kind: {kind}, {data}}}", "downstream.squad=null")
     with pytest.raises((InputError, ParamsError)) as refused:
         preflight.require_runnable(resolve_request(project, None, overrides))
@@ -363,7 +375,7 @@ def test_the_power_of_the_development_set_is_said_before_the_first_stage(project
     (tmp_path / "words.conll").write_text("".join(f"Rome{n} B-LOC\nis O\n\n" for n in range(40)))
     (tmp_path / "questions.json").write_text(json.dumps(squad()))
     texts, words, questions = (tmp_path / name for name in ("texts.csv", "words.conll", "questions.json"))
-    both = "train_path: {0}, dev_path: {0}"
+    both = "train_path: {0}, dev_path: {0}, max_seen_share: 1"
     data = {
         "own": f"{{kind: classification, data: {{{both.format(texts)}}}}}",
         "part": f"{{kind: classification, data: {{train_path: {texts}, dev_path: null, dev_fraction: 0.2}}}}",

@@ -20,7 +20,7 @@ from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import FilePiece, divide_file, read_piece
 from tasks.pretraining.rows.pair_rows import split_sentences, tokenize_documents
 from tasks.records.interpretation import Interpretation
-from tasks.records.layouts import PARAGRAPHS, SENTENCES, LineEnds
+from tasks.records.layouts import PARAGRAPHS, SENTENCES, LineEnds, choose_layout
 from tasks.records.shards import SentenceLines, plan_shards, read_texts
 from tasks.records.tables import open_file
 from tasks.vocabulary.encoding import load_tokenizer
@@ -194,6 +194,33 @@ def test_what_content_does_not_tell_apart_is_refused_with_both_options(tmp_path:
     assert "Set corpus.layout to sentences" in message
     assert len(split(make(tmp_path, path, layout="sentences")[0])) == len(lines[:70])
     assert len(split(make(tmp_path, path, layout="paragraphs")[0])) == 1
+
+
+ROWS = "id{0}text{0}label\n" + "".join(f'{n}{{0}}"A text, with number {n}."{{0}}{n % 2}\n' for n in range(30))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            ROWS.format(";"),
+            "or text with semicolons (first: 'id;text;label'). Add a header and give it the suffix .csv",
+        ),
+        (ROWS.format("|"), "or text with bars"),
+        (ROWS.format("\t") + "a broken row\n", "or text with tabs"),
+        (ROWS.format(","), "or text with commas"),
+        ("".join(f"<p>Text {n}.</p>\n\n" for n in range(30)), "30 of 30 lines begin with a tag of HTML or XML"),
+        ("# made today\n" + "".join(f'{{"text": "Text {n}."}}\n' for n in range(30)), "30 of 31 lines begin with"),
+        ("".join(f"Word{n}, here it is {n}.\n" for n in range(30)), ""),
+        ("Rough winds do shake the buds of May,\n" * 30, ""),
+    ],
+)
+def test_tables_and_markup_named_txt_are_told_their_suffix(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path / "a.txt", text)
+    if message:
+        assert message in refusal(tmp_path, path)
+    else:
+        assert choose_layout(path, "auto") == PARAGRAPHS
 
 
 def test_lines_that_may_be_rows_are_refused_and_each_option_reads_them(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tasks.downstream.examples import make_examples
 from tasks.models.sentence_modules import read_modules
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
-from tasks.records.interpretation import read_reading
+from tasks.records.interpretation import describe_inputs, read_reading
 from tasks.stage.errors import InputError, ParamsError
 from tests.tasks.downstream.entries import part_of, values_with
 
@@ -83,6 +83,12 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("question,passage,negative_1\na,b,c\nd,e,f\n", "'negative_1', which may hold texts that do not belong", {
         "data": {"columns": {"negative": "negative_1"}},
     }),
+    ("question,passage, Answer\na,b,c\nd,e,f\n", "the positive may be 'passage' or ' Answer'", {
+        "data": {"columns": {"positive": "passage"}},
+    }),
+    ("question,passage\na,nan\nc,d\n", r"1 of 2 examples .*stand for a missing one.*line 2.*--missing-texts drop", {
+        "data": {"missing_texts": "keep"},
+    }),
     ("q,passage\na,b\nc,d\n", "no column 'anchor'; .* Set downstream.search.data.columns.anchor", {
         "data": {"columns": {"anchor": "q"}},
     }),
@@ -109,6 +115,10 @@ def test_columns_with_two_readings_are_refused_and_the_option_decides(
         ),
         ("question,passage\n", {}, "contains no pair"),
         ('question,passage\na,"[""b"", ""c""]"\nd,e\n', {}, "a list in the column 'passage': line 2"),
+        ("question,passage\na,b\nc,b\n", {}, "the positive of every pair is 'b', so .* Set .*columns.positive"),
+        ("question,passage\na,b\na,c\n", {}, "the anchor of every pair is 'a'"),
+        ("anchor,positive,score\na,b,1\nc,d,1.0\n", {"scores": "use"}, "the score of every pair is 1.0"),
+        ("question,passage,Split\na,b,train\nc,d,Test\n", {}, "column 'Split' says .*'train' in line 2.*'Test' in"),
         ("question,passage\na,1001\nb,1002\n", {}, "each positive is a number, .* Set .*positive"),
     ],
 )  # fmt: skip
@@ -143,6 +153,17 @@ def test_scores_are_numbers_and_equal_pairs_are_counted(tmp_path: Path) -> None:
     assert read_reading(tmp_path / "made")["inputs"]["train"]["counts"]["pairs of equal texts"] == 1
     read(tmp_path, "anchor,positive,negative\na,b,b\nc,d,e\n")
     assert read_reading(tmp_path / "made")["inputs"]["train"]["counts"]["pairs whose negative is the positive"] == 1
+
+
+@pytest.mark.parametrize(("sign", "remarks"), [("", 0), ("-", 1)])
+def test_scores_that_fall_with_common_words_are_remarked(tmp_path: Path, sign: str, remarks: int) -> None:
+    rows = [f"{' '.join('abcde'[: n % 5 + 1])} x{n},a b c d e,{sign}{n % 5}\n" for n in range(100)]
+    path = tmp_path / "a.csv"
+    path.write_text("anchor,positive,score\n" + "".join(rows))
+    data = {"train_path": str(path), "dev_path": None}
+    values = values_with({"search": {"kind": "pairs", "data": data, "scores": "use"}})
+    inputs = part_of(find_entry(validate_params(values), "search"), "reader").check_files().inputs
+    assert sum("fewer words in common (correlation -" in one for one in describe_inputs(inputs)) == remarks
 
 
 def test_a_parquet_file_with_nulls_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,13 @@ from tasks.downstream.scoring.near_duplicates import diff_words
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.params.entries import find_entry, learns_text
 from tasks.params.schema import validate_params
-from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
+from tasks.records.duplicate_report import (
+    Duplicate,
+    NearDuplicateReport,
+    PairExcerpt,
+    SourceReport,
+    describe_near_duplicates,
+)
 from tasks.stage import artifacts
 from tests.tasks.downstream.entries import part_of, task_with, values_with
 from tests.tasks.release.evaluated_checkout import write_checkout
@@ -49,6 +55,10 @@ def test_scores_without_them_are_those_of_the_other_examples(tmp_path: Path) -> 
     assert "1 of 3" in page
     assert "66.7%" in page
     assert "Examples too short to compare with the pre-training text: 1." in page
+    assert describe_near_duplicates(metrics) == (
+        "2 of 3 development examples have near-duplicates (1 in training examples, 2 in pre-training text): "
+        "f1 66.67 without them"
+    )
 
 
 def test_where_none_are_there_the_scores_are_the_same(tmp_path: Path) -> None:
@@ -56,6 +66,7 @@ def test_where_none_are_there_the_scores_are_the_same(tmp_path: Path) -> None:
     [one] = metrics["without_near_duplicates"]
     assert [one[name] for name in ("exact_match", "f1_low")] == [metrics[name] for name in ("exact_match", "f1_low")]
     assert metrics["near_duplicates"] == 0
+    assert describe_near_duplicates(metrics) == ""
     assert "0 of 3" in page
 
 
@@ -63,12 +74,14 @@ def test_where_all_are_near_duplicates_there_is_no_score_without_them_and_it_is_
     metrics, page = evaluated(tmp_path, source(TRAINING, [0, 1, 2]))
     assert metrics["without_near_duplicates"] == [{"in": TRAINING, "examples": 3, "of": 3}]
     assert page.count("no examples left") == 2
+    assert describe_near_duplicates(metrics).endswith("(3 in training examples): there is no score without them")
     json.dumps(metrics, allow_nan=False)
 
 
 def test_where_none_were_looked_for_it_is_said_and_nothing_is_counted(tmp_path: Path) -> None:
     metrics, page = evaluated(tmp_path, threshold=None)
     assert not [name for name in metrics if "near" in name]
+    assert describe_near_duplicates(metrics) == ""
     assert "Not checked" in page
 
 

@@ -46,10 +46,10 @@ def write_texts(path: Path, count: int, seed: int, *, pairs: bool = False, regre
 def values_of(
     data: Mapping[str, Any], *, regression: bool = False, multilabel: bool = False, **sections: Any
 ) -> dict[str, Any]:
-    """Parameters with an entry alone that reads `data`."""
+    """Parameters with an entry alone that reads `data`, whose development file may be the training file."""
     parts = {section: {**ENTRY.get(section, {}), **sections.get(section, {})} for section in {**ENTRY, **sections}}
     form = {"regression": regression, "multilabel": multilabel}
-    entry = {"kind": "classification", **form, "data": dict(data), **parts}
+    entry = {"kind": "classification", **form, "data": {"max_seen_share": 1.0, **data}, **parts}
     return values_with({"squad": None, NAME: entry}, pretrain={"enabled": False}, model=SIZE)
 
 

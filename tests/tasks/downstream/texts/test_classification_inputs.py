@@ -217,7 +217,7 @@ def test_what_dev_alone_has_is_counted_and_kept(tmp_path: Path, capsys: pytest.C
     assert rows_in(folder, "dev")[-1] == ("odd", None, "strange")
     numbers = read_reading(folder)["numbers"]
     assert numbers["dev examples with labels not in train"] == 1
-    assert "note: 1 dev examples with labels not in train" in capsys.readouterr().err, "on the terminal as well"
+    assert "note: 1 dev example with labels not in train" in capsys.readouterr().err, "on the terminal as well"
 
 
 BAD = {
@@ -252,6 +252,16 @@ BAD = {
         "a.csv",
         "txt,lable\nx,y\n",
         r"'text' and no column 'label'; its columns are txt, lable; did you mean txt for text, lable for label",
+    ),
+    "splits": (
+        "a.jsonl",
+        '{"text": "x", "label": "y", "set": "validation"}\n{"text": "z", "label": "y", "set": "TRAIN"}\n',
+        r"column 'set' says which .* training \('TRAIN' in line 2\) and which are not \('validation' in line 1\)",
+    ),
+    "missing texts": (
+        "a.csv",
+        "text,label\nx,a\nNone,b\nN/A,b\n",
+        r"2 of 3 examples with a text that may stand for a missing one, .*\(first: line 3\). --missing-texts drop",
     ),
     "ending": ("a.xlsx", "x", r"must be a table \(\.csv, \.tsv, \.jsonl, \.json, \.parquet\).*found a\.xlsx"),
 }

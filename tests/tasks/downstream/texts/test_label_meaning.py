@@ -46,7 +46,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any],
             {}, {"missing_labels": "drop"}, {}, ["0", "1", "0", "0", "1"]),
     "nan as a name": ("05-nan-text-label", "--missing-labels keep makes it a class",
                       {}, {"missing_labels": "keep"}, {}, ["0", "1", "0", "nan", "0"]),
-    "case": ("06-label-spelling-case", r"only in case, blanks .*: line 2 \('good'\), line 4 \('Good'\)",
+    "case": ("06-label-spelling-case", r"only in case, blanks.*: line 2 \('good'\), line 4 \('Good'\)",
              {}, {"similar_labels": "fold"}, {}, ["Good", "Bad", "Good", "Bad", "Good"]),
     "case kept": ("06-label-spelling-case", "--similar-labels keep leaves them apart",
                   {}, {"similar_labels": "keep"}, {}, ["good", "Bad", "Good", "bad", "Good"]),
@@ -115,6 +115,8 @@ REFUSED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "a blank of no width": (["pos", "pos\u200b", "neg"], {}, "only in case, blanks"),
     "digits of two scripts": (["1", "\u0661", "2"], {}, "only in case, blanks"),
     "two minus signs": (["-1", "\u22121", "1"], {}, "only in case, blanks"),
+    "stops": (["good", "good.", "bad"], {}, r"a stop at the end .*: line 1 \('good'\), line 2 \('good\.'\)"),
+    "truths": ([True, "yes", 1, "no"], {}, r"are yes, true and 1: .*: line 1 \('true'\), line 2 \('yes'\), line 3"),
     "decimal commas": (["5,0", "2,5", "5,0"], {}, r"a number with decimals as a class.*: line 2 \('2,5'\)"),
     "an unknown name": (["a", "b", "odd"], {"labels": ["a", "b"]}, r"not one of --labels .*: line 3 \('odd'\)"),
     "a line break": (["a\u2028b", "c"], {}, "cannot be shown on one line: line 1"),
@@ -244,15 +246,21 @@ def test_what_an_annotator_did_not_accept_is_no_example(tmp_path: Path) -> None:
     part("reader", paths).check_files()
 
 
-def test_dev_labels_that_are_spelled_otherwise_than_in_train_are_refused_or_folded(tmp_path: Path) -> None:
-    paths = {"train_path": labels_file(tmp_path / "a.jsonl", ["Good", "bad", "Good"])}
-    paths["dev_path"] = labels_file(tmp_path / "b.jsonl", ["good", "bad"])
-    with pytest.raises(InputError, match=r"dev_path: dev has good, training has Good: labels that differ only in case"):
+@pytest.mark.parametrize(("spelled", "other"), [("Good", "good"), ("Good", "good."), ("yes", "True"), ("1", "YES")])
+def test_dev_labels_that_are_spelled_otherwise_than_in_train_are_refused_or_folded(
+    tmp_path: Path, spelled: str, other: str
+) -> None:
+    paths = {"train_path": labels_file(tmp_path / "a.jsonl", [spelled, "bad", spelled])}
+    paths["dev_path"] = labels_file(tmp_path / "b.jsonl", [other, "bad"])
+    said = rf"dev_path: dev has {other}, training has {spelled}: labels that differ only in case"
+    with pytest.raises(InputError, match=said):
         part("reader", paths).check_files()
     make_examples(part("reader", {**paths, "similar_labels": "fold"}), tmp_path / "examples")
-    dev = tmp_path / "examples" / "dev.parquet"
-    assert (pq.read_table(dev)["label"].to_pylist(), read_parquet_labels(dev)) == ([0, 1], (("Good", "bad"), ()))
-    assert read_reading(tmp_path / "examples")["inputs"]["dev"]["labels"] == "labels are 2 names (bad, good)"
+    dev, names = tmp_path / "examples" / "dev.parquet", sorted([spelled, "bad"])
+    assert read_parquet_labels(dev) == (tuple(names), ())
+    assert [names[number] for number in pq.read_table(dev)["label"].to_pylist()] == [spelled, "bad"]
+    labels = read_reading(tmp_path / "examples")["inputs"]["dev"]["labels"]
+    assert labels == f"labels are 2 names ({', '.join(sorted([other, 'bad']))})"
 
 
 @pytest.mark.skipif(not EDGES.is_dir(), reason="needs the inputs in ../shared/data/cases/edges")

@@ -48,6 +48,12 @@ from tests.tasks.pretraining.row_inputs import WORDS
     ("module", "changes", "page", "failed"),
     [
         (examples, {"downstream": {NAME: {"data": {"min_examples": 500}}}}, NAME, "lower min_examples"),
+        (
+            examples,
+            {"downstream": {NAME: {"data": {"max_seen_share": 0.5}}}},
+            NAME,
+            "dev_unseen .*found 241 of 241 development examples are also training examples; required: at most 50%",
+        ),
         (rows, {"validate": {"max_cut_share": 0.0}}, f"{NAME}-rows", "cut_share"),
     ],
 )
