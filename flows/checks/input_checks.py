@@ -37,6 +37,7 @@ from tasks.params.schema import Params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.main import run_main
 from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_input_paths, find_parameters
+from tasks.records.duplicate_report import FEW
 from tasks.records.interpretation import Interpretation, describe_inputs
 from tasks.records.splits import SEEN, describe_seen
 from tasks.stage.errors import InputError, ParamsError, PodiumError
@@ -183,6 +184,8 @@ def _describe_inputs(entry: Entry, checked: CheckedFiles) -> Iterator[str]:
     data = entry.params.data
     names = {split: Path(getattr(data, f"{split}_path", None) or split).name for split in checked.inputs}
     yield from describe_inputs({names[split]: one for split, one in checked.inputs.items()})
+    if checked.seen and checked.seen[0] > FEW * checked.seen[1]:
+        yield f"{entry.name}: {describe_seen(*checked.seen, entry.record)}"
     if text := describe_dev_set(entry, checked):
         yield f"{entry.name}: {text}"
 

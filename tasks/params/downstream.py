@@ -71,7 +71,7 @@ class DataParams(Section):
     """Use a random sample of N training examples; null: all."""
     limit_dev: Positive | None = None
     """Use a random sample of N development examples; null: all."""
-    max_seen_share: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: value == 0.5)] = 0.5
+    max_seen_share: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: value == 0.9)] = 0.9
     """Maximum share of development examples that are also training examples, without case, blanks and punctuation; more
     of them say nothing about new examples. Not for questions, of which none may be."""
     separator: Separator | None = None

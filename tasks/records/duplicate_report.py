@@ -7,7 +7,7 @@ from typing import Any
 WITHOUT = "without_near_duplicates"
 """Key of the metrics file: for each source and for all of them, the near-duplicates and the scores without them."""
 FEW = 0.01
-"""Share of near-duplicates below which the terminal does not report them."""
+"""Share of development examples up to which the terminal does not report them."""
 
 
 @dataclass(frozen=True)
