@@ -165,7 +165,7 @@ def refuse_missing_texts(data: Any, examples: int, source: str, reading: Interpr
     found = reading.counts[MISSING_TEXTS]
     if data.missing_texts == "refuse" and found > MOST_MISSING * examples:
         raise InputError(
-            f"{source}: {found:,} of {examples:,} {MISSING_TEXTS} (first: {reading.places[MISSING_TEXTS]}). "
+            f"{source}: {found:,} of {examples:,} are {MISSING_TEXTS} (first: {reading.places[MISSING_TEXTS]}). "
             "--missing-texts drop (data.missing_texts) leaves them out; keep learns them as texts"
         )
 

@@ -86,7 +86,7 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("question,passage, Answer\na,b,c\nd,e,f\n", "the positive may be 'passage' or ' Answer'", {
         "data": {"columns": {"positive": "passage"}},
     }),
-    ("question,passage\na,nan\nc,d\n", r"1 of 2 examples .*stand for a missing one.*line 2.*--missing-texts drop", {
+    ("question,passage\na,nan\nc,d\n", r"1 of 2 are examples .*stand for a missing one.*line 2.*--missing-texts drop", {
         "data": {"missing_texts": "keep"},
     }),
     ("q,passage\na,b\nc,d\n", "no column 'anchor'; .* Set downstream.search.data.columns.anchor", {

@@ -261,7 +261,7 @@ BAD = {
     "missing texts": (
         "a.csv",
         "text,label\nx,a\nNone,b\nN/A,b\n",
-        r"2 of 3 examples with a text that may stand for a missing one, .*\(first: line 3\). --missing-texts drop",
+        r"2 of 3 are examples with a text that may stand for a missing one, .*\(first: line 3\). --missing-texts drop",
     ),
     "ending": ("a.xlsx", "x", r"must be a table \(\.csv, \.tsv, \.jsonl, \.json, \.parquet\).*found a\.xlsx"),
 }
