@@ -249,6 +249,16 @@ def parse_questions(
     return questions
 
 
+def _cuts_word(context: str, answer: ReferenceAnswer) -> bool:
+    """Tell whether an answer begins or ends inside a word of a script that has capitals, and so blanks."""
+    ends = (answer.answer_start, answer.answer_start + len(answer.text))
+    return any(at and all(map(_has_case, context[at - 1 : at + 1])) and at < len(context) for at in ends)
+
+
+def _has_case(character: str) -> bool:
+    return character.islower() or character.isupper()
+
+
 class _QuestionParser:
     """Conversion of the records of one source to questions; collects problems."""
 
@@ -304,7 +314,7 @@ class _QuestionParser:
         form = self.form or f"answers are {LISTED}"
         reading.labels = f"{form}; answer_start counts {'UTF-16 code units' if is_utf16 else 'characters'}"
         reading.grouping = "an example is a question about its context"
-        moved, answers = reading.counts[MOVED], 0
+        moved, answers, cut = reading.counts[MOVED], 0, 0
         for where, question in parsed:
             placed = []
             for answer in question.answers:
@@ -315,6 +325,9 @@ class _QuestionParser:
                 else:
                     self.problems.add(NOT_IN_PLACE, f"{where}: {describe_place(question.context, answer)}")
             answers += len(placed)
+            cut += sum(_cuts_word(question.context, one) for one in placed)
+            whole = sum(len(one.text) == len(question.context.strip()) for one in placed)
+            reading.count("answers that are the whole context", where, whole)
             if placed or (not question.answers and self.data.unanswerable == "use"):
                 questions.append(question._replace(answers=tuple(placed)))
             if not placed:
@@ -323,6 +336,11 @@ class _QuestionParser:
         moved = reading.counts[MOVED] - moved
         if moved > NOTED_SHARE * answers:
             reading.remark(f"{moved:,} of {answers:,} answers were moved: does answer_start count characters from 0?")
+        if cut > NOTED_SHARE * answers:
+            reading.remark(
+                f"{cut:,} of {answers:,} answers begin or end inside a word: were they cut out of the context by "
+                "offsets of another unit, such as bytes or tokens?"
+            )
         return questions
 
     def _is_flat(self, row: TableRow) -> bool:
