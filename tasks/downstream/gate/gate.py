@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ipu_model.core.files import find_object, write_json
 from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_losses
 from tasks.downstream.gate.exports import ExportEvidence, decide_export, gather_exports
@@ -48,6 +50,8 @@ CUT = "and are cut to them"
 """Part of the note of a verdict on rows that texts are cut."""
 COUNTED_ALIKE = 1e-3
 """Tolerance in percent: scores have four decimals, and hosts may differ in the last one."""
+OPPOSED = 4.0
+"""Standard errors below chance from which the labels of the examples are taken to be swapped."""
 JUDGED, CODE = "judged", "code"
 """Keys of the verdict: SHA-256 of the evaluated files, and the version of the code."""
 
@@ -75,6 +79,8 @@ class Evidence:
     """Path in the release -> evidence of an exported file."""
     compared: str = "not compared with a released model"
     """Names the released model, or says why there is none."""
+    is_opposed: bool = False
+    """True if the released model answers these examples as if their labels were swapped."""
 
 
 def gather_evidence(
@@ -141,7 +147,27 @@ def gather_evidence(
         recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
         exports=gather_exports(task, subject, examples, outcomes, hashes, root),
         compared=_describe_comparison(task, None if released is None else root / released, theirs is not None),
+        is_opposed=theirs is not None and is_opposed(task, theirs),
     )
+
+
+def is_opposed(task: Scores, outcomes: Outcomes) -> bool:
+    """Tell whether classes are right clearly less often than by chance, or values are ordered the other way round.
+
+    That is at least OPPOSED standard errors. Only answers of one class or value are judged.
+    """
+    if (task.known_quantities, len(task.quantities)) != (1, 2):
+        return False
+    rows = np.concatenate([*outcomes.values()])
+    rows = rows[~np.isnan(rows).any(axis=1)]
+    if len(rows) < 2:
+        return False
+    label, answer = rows.T
+    if task.metrics.parts[0].correlate is not None:
+        with np.errstate(invalid="ignore"):  # a constant answer has no correlation
+            return bool(np.corrcoef(label, answer)[0, 1] < -OPPOSED / math.sqrt(len(rows)))
+    chance = sum(float(np.mean(label == one) * np.mean(answer == one)) for one in np.unique(label))
+    return bool(np.mean(label == answer) < chance - OPPOSED * math.sqrt(chance * (1 - chance) / len(rows)))
 
 
 def _describe_comparison(task: Scores, released: Path | None, has_scores: bool) -> str:
@@ -268,6 +294,7 @@ def decide(task: Scores, evidence: Evidence) -> dict[str, Any]:
       the tolerated drop, that is, if the drop is significant. Without a common example, reject: no drop can be ruled
       out. For a metric that is a share of correct answers, McNemar's exact test must also find the models unequal (p <
       1 - confidence); it is the stricter test if few examples changed.
+    - The released model must not contradict the labels; see `is_opposed`.
     - Teacher, with `max_teacher_drop`: the leading metric is not worse by more than that. Reject unless the lower bound
       of the interval of that difference is at or above the tolerated drop, that is, unless a larger drop is ruled out.
     - Every data verdict exists and is valid.
@@ -279,6 +306,8 @@ def decide(task: Scores, evidence: Evidence) -> dict[str, Any]:
     found = check_scores(task, evidence.own)
     if evidence.own.released is not None and not evidence.own.released.common:
         found.append(_nothing_in_common(task))
+    if evidence.is_opposed:
+        found.append(_opposed(task))
     if evidence.teacher is not None:
         found.append(check_teacher(task, evidence.teacher))
     found += [check_verdict(name, valid) for name, valid in evidence.verdicts.items()]
@@ -317,6 +346,15 @@ def _nothing_in_common(task: Scores) -> GateCheck:
     )
     required = no_drop_requirement(task, task.limits[0])
     return GateCheck("released_model", False, f"no common {task.record}", required, reason)
+
+
+def _opposed(task: Scores) -> GateCheck:
+    reason = (
+        f"The released model is wrong about these {task.record}s more often than by chance, as if their labels were "
+        f"swapped since it was trained. Correct the labels, or set {task.entry.key('gate', 'released')}={UNCOMPARED} "
+        "to replace it."
+    )
+    return GateCheck("released_model_opposed", False, "below chance", "not below chance", reason)
 
 
 def check_verdict(name: str, valid: bool | None) -> GateCheck:

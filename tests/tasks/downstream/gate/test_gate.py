@@ -303,6 +303,35 @@ def test_every_question_must_have_a_prediction() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("labels", "answers", "regression", "opposed"),
+    [
+        ([0, 1] * 30, [1, 0] * 24 + [0, 1] * 6, False, True),  # the labels of a model with 80 % were swapped
+        ([0, 1] * 30, [0, 1] * 24 + [1, 0] * 6, False, False),
+        ([0, 1] * 30, [1] * 60, False, False),
+        (
+            [0] * 54 + [1] * 6,
+            [0] * 40 + [1] * 20,
+            False,
+            False,
+        ),  # below a constant answer, not below chance
+        ([0, 1, 2] * 20, [1, 2, 0] * 20, False, True),
+        ([*range(30)], [*range(30, 0, -1)], True, True),
+        ([*range(30)], [2.0] * 30, True, False),
+        ([0, 1], [1, 0], False, False),  # too few to tell
+    ],
+)
+def test_a_released_model_that_contradicts_the_labels_stops_a_release(
+    labels: list[float], answers: list[float], regression: bool, opposed: bool
+) -> None:
+    task = task_with("classification", "scores", regression=regression)
+    rows = np.array([*zip(labels, answers, strict=True), (0, math.nan)], np.float64)
+    assert gate.is_opposed(task, {"dev": rows}) == opposed
+    decision = decide(evidence(is_opposed=opposed), LIMITS)
+    assert decision["accepted"] != opposed
+    assert [one["name"] for one in decision["checks"] if not one["ok"]] == ["released_model_opposed"] * opposed
+
+
 def test_scores_of_other_predictions_are_rejected() -> None:
     assert "does not belong to the current" in decide(evidence(scores_belong=False), LIMITS)["reasons"][0]
 
