@@ -104,7 +104,18 @@ def resolve_model(
     if tokenizer is None and context.project is not None and (run / artifacts.PARAMS).is_file():
         trained, entry = find_finetuned(context.project, run)
         return find(str(trained), run / artifacts.TOKENIZER), entry
+    if folder.is_dir():
+        _note_champion(folder, name)
     return find(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer)), {}
+
+
+def _note_champion(folder: Path, name: str) -> None:
+    """Note that a published folder has its newest release if its champion is another one, as after a rollback."""
+    from tasks.release.names import CHAMPION, FolderReleases
+
+    releases = FolderReleases(folder, name.rstrip("/"))
+    if champion := releases.find_other_champion():
+        streams.note(f"{name} is its newest release; {CHAMPION} is {champion}: {releases.address(CHAMPION)}")
 
 
 def load_model(

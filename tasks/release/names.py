@@ -234,6 +234,13 @@ class FolderReleases(NamedReleases):
         release = find_named(self.names(), name)
         return None if release is None else self.kept / release
 
+    def find_other_champion(self) -> str | None:
+        """Return the champion if the folder has another release, whose provenance differs."""
+        champion = self.named_release()
+        files = [] if champion is None else [one / PROVENANCE for one in (self.folder, champion)]
+        is_other = all(one.is_file() for one in files) and len({one.read_bytes() for one in files}) == 2
+        return champion.name if champion is not None and is_other else None
+
     def compared(self) -> Iterator[tuple[str, Path]]:
         """Yield tag and folder of each release: the champion, if any, then the newest first."""
         champion = find_named(self.names())

@@ -17,7 +17,7 @@ from ipu_model.core.files import sha256_of
 from tasks.release.hub.name_tags import HubReleases
 from tasks.release.hub.newest import newest_releases
 from tasks.release.names import FolderReleases, NamedReleases, find_named
-from tasks.release.release import ComparedRelease, Release, folder_hashes, release_file, write_folder
+from tasks.release.release import PROVENANCE, ComparedRelease, Release, folder_hashes, release_file, write_folder
 from tasks.stage.errors import ParamsError, PublishError
 from tests.hub_server import Fault, HubServer
 from tests.places import ROOT
@@ -223,8 +223,9 @@ def test_a_folder_compares_with_its_champion(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     write_folder(in_folder("one"), folder)
     names = FolderReleases(folder)
-    assert names.named_release() is None
+    assert (names.named_release(), names.find_other_champion()) == (None, None)
     names.promote(None)
+    assert names.find_other_champion() is None
     write_folder(in_folder("two"), folder)
     champion = names.named_release()
     assert champion == tmp_path / "demo.releases" / in_folder("one").tag
@@ -234,6 +235,9 @@ def test_a_folder_compares_with_its_champion(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="was released meanwhile"):
         write_folder(in_folder("three"), folder, other, champion)
     assert write_folder(in_folder("three"), folder, ComparedRelease("release-0", None, weights), champion)
+    (folder / PROVENANCE).write_text("{}")
+    (champion / PROVENANCE).write_text('{"other": 1}')
+    assert names.find_other_champion() == champion.name
 
 
 def test_the_commands_of_the_documents(hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
