@@ -6,6 +6,7 @@ in the development sets, because the official metrics include it.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TextExample, Tex
 from tasks.params.entries import TRAIN, Entry
 from tasks.plan.named_files import list_files
 from tasks.records.interpretation import Interpretation
-from tasks.records.label_forms import FLAGS, is_label_list
+from tasks.records.label_forms import FLAGS, is_label_list, parse_number
 from tasks.records.plausibility import is_missing_text, refuse_missing_texts
 from tasks.records.tables import (
     KEPT,
@@ -67,6 +68,7 @@ COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 DROPPED = "examples with a missing label, dropped"
 PLAIN_HINT = ", or --plain if each line is a text"
 DETECTION_ROWS = 1000
+FASTTEXT = "__label__"
 ANSWER = "answer"
 PRODIGY = {ANSWER: ColumnSpec((ANSWER,), ""), "task": ColumnSpec(("_task_hash",), "")}
 """Columns of files that Prodigy wrote: a label counts only if the annotator's answer is accept."""
@@ -142,7 +144,7 @@ def read_split(
         return
     address = (data.dataset, spec.name or data.dataset_config, spec.hub_split(split), data.dataset_revision)
     records = open_hub_split(section, address, record_spec(entry, f"{section}.dataset"), reading, table_form(data))
-    yield from _check_records(entry, records, reading, split, most, forms=forms)
+    yield from _read_records(entry, records, reading, split, most, forms=forms)
 
 
 def read_file(
@@ -167,7 +169,7 @@ def read_file(
     """
     wanted = record_spec(entry, key, named_by, labelled=labelled)
     records = open_file(path, key, wanted, reading, table_form(entry.params.data))
-    return _check_records(entry, records, reading, split, most, labelled=labelled, flags=flags, forms=forms)
+    return _read_records(entry, records, reading, split, most, labelled=labelled, flags=flags, forms=forms)
 
 
 def record_spec(entry: Entry, key: str, named_by: str = "", *, labelled: bool = True) -> RecordSpec:
@@ -180,6 +182,41 @@ def record_spec(entry: Entry, key: str, named_by: str = "", *, labelled: bool = 
     headers = [(*task.columns, LABEL), *([COLA_FIELDS] if task.name == "cola" else [])]
     endings = [one for one in ENDINGS if labelled or one != ".tsv"]
     return RecordSpec(what, glue_layouts(task, key, labelled=labelled), endings, headers=headers, class_names=False)
+
+
+def _read_records(
+    entry: Entry, records: Records, reading: Interpretation, split: str, most: int | None, **how: Any
+) -> Iterator[TextExample]:
+    """Yield the checked examples of a table; for other arguments see `_check_records`."""
+    examples = _check_records(entry, records, reading, split, most, **how)
+    if not isinstance(data := entry.params.data, ClassificationDataParams) or not how.get("labelled", True):
+        return examples
+    setting = column_setting(entry.key("data")).format("text")
+    return _check_texts(examples, data, setting, records.problems.source, reading)
+
+
+def _check_texts(
+    examples: Iterator[TextExample], data: ClassificationDataParams, setting: str, source: str, reading: Interpretation
+) -> Iterator[TextExample]:
+    """Yield the examples of your own table; refuse it if too many of its texts are not what a text is.
+
+    Args:
+        setting: setting of the column of texts, for messages.
+    """
+    count, misread = 0, Counter[str]()
+    for one in examples:
+        count += 1
+        if one.second is None:
+            misread[_find_misread(one, is_by_name=reading.is_by_name("text"))] += 1
+        if not is_missing_text(one[:2], one.id, reading) or data.missing_texts != "drop":
+            yield one
+    refuse_missing_texts(data, count, source, reading)
+    for what, found in misread.items():
+        if what and found > count / 2:
+            raise InputError(
+                f"{source}: the text of {found:,} of {count:,} examples is {what}. Set {setting} to a column of texts "
+                "without labels"
+            )
 
 
 def _check_records(
@@ -198,7 +235,6 @@ def _check_records(
     forms = forms or ValueForms()
     reading.grouping = "an example is a row"
     labels = LabelReader(spec, entry.params.data, flags, is_decimal=forms.has_decimals) if labelled else None
-    own = entry.params.data if labelled and isinstance(entry.params.data, ClassificationDataParams) else None
     quotes_are_open = records.is_text and entry.params.data.quoting is None
     rows = records.rows if spec.name or not labelled else _require_all_texts(entry, records, reading)
     for line in itertools.islice(rows, most):
@@ -212,8 +248,6 @@ def _check_records(
             continue
         if labels is not None and quotes_are_open:
             labels.lines.add(line)
-        if own is not None and is_missing_text(one[:2], line.where, reading) and own.missing_texts == "drop":
-            continue
         if spec.name:
             what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
             is_whole = all(one[: len(spec.columns)])
@@ -231,13 +265,20 @@ def _check_records(
         forms.has_decimals |= labels.numbers.is_decimal
         reading.labels = labels.describe()
     problems.refuse()
-    if own is not None:
-        refuse_missing_texts(own, count, problems.source, reading)
     if not count:
         raise InputError(
             f"{problems.source} contains no example{list_empty(reading)}. A header and rows with a text and its label "
             "are required"
         )
+
+
+def _find_misread(one: TextExample, *, is_by_name: bool) -> str:
+    """Return what the text of an example is instead; empty: nothing. The column that you named may have numbers."""
+    if one.first in (one.label if isinstance(one.label, list) else [one.label]):
+        return "its label"
+    if FASTTEXT in one.first:
+        return f"a line of fastText with its label ({FASTTEXT})"
+    return "a number" if is_by_name and parse_number(one.first) is not None else ""
 
 
 def _require_all_texts(entry: Entry, records: Records, reading: Interpretation) -> Iterator[TableRow]:

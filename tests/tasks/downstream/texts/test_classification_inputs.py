@@ -253,6 +253,17 @@ BAD = {
         "txt,lable\nx,y\n",
         r"'text' and no column 'label'; its columns are txt, lable; did you mean txt for text, lable for label",
     ),
+    "labels as texts": (
+        "a.csv",
+        "text,label\ngood,good\nbad,bad\n",
+        "text of 2 of 2 examples is its label. Set ",
+    ),
+    "numbers as texts": (
+        "a.csv",
+        "text,label\n1,good\n2,bad\n",
+        "is a number. Set .*--column text=NAME",
+    ),
+    "fastText": ("a.csv", "text,label\n__label__a x,a\n__label__b y,b\n", "is a line of fastText with its label"),
     "splits": (
         "a.jsonl",
         '{"text": "x", "label": "y", "set": "validation"}\n{"text": "z", "label": "y", "set": "TRAIN"}\n',
