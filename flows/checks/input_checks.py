@@ -39,7 +39,7 @@ from tasks.plan.main import run_main
 from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_input_paths, find_parameters
 from tasks.records.duplicate_report import FEW
 from tasks.records.interpretation import Interpretation, describe_inputs
-from tasks.records.splits import SEEN, describe_seen
+from tasks.records.splits import SEEN, CommonExamples
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.process import parse_no_arguments
 
@@ -158,7 +158,7 @@ def make_entry_check(examples: EntryExamples) -> InputCheck:
                 f"{params.model.family} (docs/models.md). Set it to null; a teacher is possible"
             )
         checked = examples.checked
-        _require_unseen(entry, *(checked.seen or (0, 1)))
+        _require_unseen(entry, checked.seen)
         if checked.has_pairs and (folder := _base_folder(entry, params)) is not None:
             _require_token_types(entry.name, folder)
         return checked.summary
@@ -172,11 +172,10 @@ def make_entry_check(examples: EntryExamples) -> InputCheck:
     return InputCheck(entry.name, keys, check_entry, warn, lambda: _describe_inputs(entry, examples.checked))
 
 
-def _require_unseen(entry: Entry, seen: int, total: int) -> None:
-    """Refuse development examples of which too many are also training examples."""
-    if seen > entry.params.data.max_seen_share * total:
-        what = describe_seen(seen, total, entry.record)
-        raise InputError(f"{what}: {SEEN.format(entry.key('data', 'max_seen_share'))}")
+def _require_unseen(entry: Entry, common: CommonExamples | None) -> None:
+    """Refuse development examples that are the training examples."""
+    if common is not None and common.share > entry.params.data.max_common_share:
+        raise InputError(f"{common.describe(entry.record)}: {SEEN.format(entry.key('data', 'max_common_share'))}")
 
 
 def _describe_inputs(entry: Entry, checked: CheckedFiles) -> Iterator[str]:
@@ -184,8 +183,8 @@ def _describe_inputs(entry: Entry, checked: CheckedFiles) -> Iterator[str]:
     data = entry.params.data
     names = {split: Path(getattr(data, f"{split}_path", None) or split).name for split in checked.inputs}
     yield from describe_inputs({names[split]: one for split, one in checked.inputs.items()})
-    if checked.seen and checked.seen[0] > FEW * checked.seen[1]:
-        yield f"{entry.name}: {describe_seen(*checked.seen, entry.record)}"
+    if checked.seen and checked.seen.seen > FEW * checked.seen.total:
+        yield f"{entry.name}: {checked.seen.describe(entry.record)}"
     if text := describe_dev_set(entry, checked):
         yield f"{entry.name}: {text}"
 

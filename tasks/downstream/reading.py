@@ -1,5 +1,6 @@
 """Reading of examples: what a kind does for stage examples, and for the check of the user's files before a run."""
 
+import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import TRAIN, Entry
 from tasks.records.interpretation import Interpretation
-from tasks.records.splits import Groups
+from tasks.records.splits import CommonExamples, Groups
 
 WHOLE_BYTES = 16 << 20
 """Files up to this size are read completely before a run, in about two seconds."""
@@ -34,8 +37,8 @@ class CheckedFiles:
     """Number of development examples, if all were read."""
     constant: tuple[str, float] | None = None
     """Most frequent class of these and its share; None: an answer is not one class."""
-    seen: tuple[int, int] | None = None
-    """Number of development examples that are also training examples, and of all; None: not all were read."""
+    seen: CommonExamples | None = None
+    """Development examples that are also training examples; None: not all were read."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +114,16 @@ def count_dev(entry: Entry, total: int) -> int:
     return count if limit is None else min(count, limit)
 
 
-def count_seen(keys: Mapping[str, Sequence[str]]) -> tuple[int, int] | None:
-    """Return the number of development examples that are also training examples, and of all; None if not known.
+def count_seen(keys: Mapping[str, Sequence[str]]) -> CommonExamples | None:
+    """Return the development examples that are also training examples; None if not known.
 
     Args:
         keys: split -> `fold_texts` of each example; only splits that were read as a whole.
     """
-    train, dev = set(keys.get(TRAIN, ())), [key for split, some in keys.items() if split != TRAIN for key in some]
-    return (sum(key in train for key in dev), len(dev)) if train and dev else None
+    train, dev = keys.get(TRAIN, ()), [key for split, some in keys.items() if split != TRAIN for key in some]
+    numbers = dict(zip({*train, *dev}, itertools.count()))
+    found = (np.array([numbers[key] for key in some]) for some in (train, dev))
+    return CommonExamples.find(*found) if train and dev else None
 
 
 def most_frequent(classes: Counter[str]) -> tuple[str, float] | None:

@@ -71,9 +71,9 @@ class DataParams(Section):
     """Use a random sample of N training examples; null: all."""
     limit_dev: Positive | None = None
     """Use a random sample of N development examples; null: all."""
-    max_seen_share: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: value == 0.9)] = 0.9
-    """Maximum share of development examples that are also training examples, without case, blanks and punctuation; more
-    of them say nothing about new examples. Not for questions, of which none may be."""
+    max_common_share: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: value == 0.9)] = 0.9
+    """Maximum share of both the training and the development examples that are in the other set, without case, blanks
+    and punctuation; above it, they are one file. Not for questions, of which none may be in both."""
     separator: Separator | None = None
     """Field separator of .csv and .tsv files: comma, semicolon, tab, pipe or a character; null: detect it."""
     quoting: Annotated[Literal["enclosing", "literal"] | None, Field(exclude_if=lambda value: value is None)] = None

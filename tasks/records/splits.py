@@ -103,9 +103,25 @@ def fold_texts(*texts: str | None) -> str:
     return _SIGNS.sub("", joined.casefold()) or joined
 
 
-def describe_seen(seen: int, total: int, what: str) -> str:
-    """Return how many development examples are also training examples; `what` names one."""
-    return f"{seen:,} of {total:,} development {what}s are also training {what}s"
+class CommonExamples(NamedTuple):
+    """Development examples that are also training examples."""
+
+    seen: int
+    total: int
+    """Number of development examples."""
+    share: float
+    """Share of the development examples that are training examples, or of the training examples that are development
+    examples, whichever is smaller: near 1 if both are one file."""
+
+    @classmethod
+    def find(cls, train: np.ndarray, dev: np.ndarray) -> "CommonExamples":
+        """Count equal numbers, one for each example."""
+        seen, back = np.isin(dev, train), np.isin(train, dev)
+        return cls(int(seen.sum()), len(seen), float(min(seen.mean(), back.mean())) if len(seen) and len(back) else 0.0)
+
+    def describe(self, what: str) -> str:
+        """Return how many there are; `what` names an example."""
+        return f"{self.seen:,} of {self.total:,} development {what}s are also training {what}s"
 
 
 def require_several_labels(labels: Collection[str | float], split: str, look: str) -> None:

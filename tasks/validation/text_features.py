@@ -18,7 +18,7 @@ from ipu_model.core.files import complete_path
 from tasks.params.entries import Entry
 from tasks.records.interpretation import read_reading
 from tasks.records.parquet import MAX_LISTED, open_stage_file, read_batches, split_into_groups
-from tasks.records.splits import SEEN, describe_seen, fold_texts
+from tasks.records.splits import SEEN, CommonExamples, fold_texts
 from tasks.stage.errors import InputError
 from tasks.validation.checks import DataCheck, DataSet, Frame, Label, Tally, TotalFeature, Totals
 
@@ -325,10 +325,14 @@ class ExampleFiles(ParquetFiles):
 
     def seen_checks(self, entry: Entry) -> list[DataCheck]:
         """Return the check of each development set that few of its examples are training examples."""
-        most, advice = 100 * entry.params.data.max_seen_share, SEEN.format(entry.key("data", "max_seen_share"))
+        most, advice = 100 * entry.params.data.max_common_share, SEEN.format(entry.key("data", "max_common_share"))
         return [
             DataCheck(
-                f"{split}_unseen", f"{split}.parquet", f"at most {most:g}% in train.parquet", advice, maximum=most
+                f"{split}_unseen",
+                f"{split}.parquet",
+                f"at most {most:g}% in common with train.parquet",
+                advice,
+                maximum=most,
             )
             for split in entry.development
         ]
@@ -337,9 +341,8 @@ class ExampleFiles(ParquetFiles):
         counts = {f"{split}_{self.record}s": TotalFeature(self.records[split]) for split in self.files}
         (_, train), *others = ((split, sort_hashes(self.tally.lists[f"folded {split}"])) for split in self.files)
         for split, own in others:
-            seen = int(np.isin(own, train).sum())
-            shown = describe_seen(seen, len(own), self.record)
-            counts[f"{split}_unseen"] = TotalFeature(100 * seen / max(1, len(own)), shown)
+            common = CommonExamples.find(train, own)
+            counts[f"{split}_unseen"] = TotalFeature(100 * common.share, common.describe(self.record))
         return counts
 
     def numbers(self) -> dict[str, Any]:

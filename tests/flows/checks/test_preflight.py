@@ -334,7 +334,11 @@ def test_columns_endings_and_broken_files_are_found_before_the_first_stage(proje
             ["text,label", *(f"text {n},{n % 2}" for n in range(40))],
             "40 of 40 development examples are also training examples",
         ),
-        ("pairs", ["anchor,positive", *(f"q {n},text {n}" for n in range(40))], "downstream.own.data.max_seen_share=1"),
+        (
+            "pairs",
+            ["anchor,positive", *(f"q {n},text {n}" for n in range(40))],
+            "downstream.own.data.max_common_share=1",
+        ),
     ],
 )
 def test_files_of_which_nothing_can_be_learned_or_measured_are_refused_before_an_estimate(
@@ -375,7 +379,7 @@ def test_the_power_of_the_development_set_is_said_before_the_first_stage(project
     (tmp_path / "words.conll").write_text("".join(f"Rome{n} B-LOC\nis O\n\n" for n in range(40)))
     (tmp_path / "questions.json").write_text(json.dumps(squad()))
     texts, words, questions = (tmp_path / name for name in ("texts.csv", "words.conll", "questions.json"))
-    both = "train_path: {0}, dev_path: {0}, max_seen_share: 1"
+    both = "train_path: {0}, dev_path: {0}, max_common_share: 1"
     data = {
         "own": f"{{kind: classification, data: {{{both.format(texts)}}}}}",
         "part": f"{{kind: classification, data: {{train_path: {texts}, dev_path: null, dev_fraction: 0.2}}}}",

@@ -617,7 +617,7 @@ def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, j
     tags = pa.array([["X"], ["B-a", "I-b"], ["B-a"]], table.schema.field("tags").type)
     pq.write_table(table.set_column(2, table.schema.field("tags"), tags), path)
     verdict = validate(
-        NerData(task_of(NerDataParams(min_examples=1, max_seen_share=1)).entry, tmp_path / "examples"), judge
+        NerData(task_of(NerDataParams(min_examples=1, max_common_share=1)).entry, tmp_path / "examples"), judge
     )
     failed = Counter({check["name"]: check["failed"] for check in verdict["checks"] if not check["ok"]})
     assert failed == {"a_tag_each": 1, "tags_known": 1, "entities_begin_with_b": 1}

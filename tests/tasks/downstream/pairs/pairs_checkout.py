@@ -14,7 +14,7 @@ from tests.tasks.pretraining.row_inputs import WORDS
 from tests.tasks.trained_checkout import write_lock
 
 NAME = "search"
-PERMITTED = {"max_seen_share": 1.0, "missing_texts": "keep"}
+PERMITTED = {"max_common_share": 1.0, "missing_texts": "keep"}
 """The generated texts are few, and one of the words is nan."""
 SIZE = {
     "hidden_size": 32,

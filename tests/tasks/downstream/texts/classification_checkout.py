@@ -49,7 +49,7 @@ def values_of(
     """Parameters with an entry alone that reads `data`, whose development file may be the training file."""
     parts = {section: {**ENTRY.get(section, {}), **sections.get(section, {})} for section in {**ENTRY, **sections}}
     form = {"regression": regression, "multilabel": multilabel}
-    entry = {"kind": "classification", **form, "data": {"max_seen_share": 1.0, **data}, **parts}
+    entry = {"kind": "classification", **form, "data": {"max_common_share": 1.0, **data}, **parts}
     return values_with({"squad": None, NAME: entry}, pretrain={"enabled": False}, model=SIZE)
 
 

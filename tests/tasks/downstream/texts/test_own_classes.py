@@ -50,7 +50,7 @@ from tests.tasks.pretraining.row_inputs import WORDS
         (examples, {"downstream": {NAME: {"data": {"min_examples": 500}}}}, NAME, "lower min_examples"),
         (
             examples,
-            {"downstream": {NAME: {"data": {"max_seen_share": 0.9}}}},
+            {"downstream": {NAME: {"data": {"max_common_share": 0.9}}}},
             NAME,
             "dev_unseen .*found 241 of 241 development examples are also training examples; required: at most 90%",
         ),
