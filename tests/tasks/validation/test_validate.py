@@ -154,12 +154,6 @@ def test_great_expectations_opens_the_folder_of_suites_as_a_store(tmp_path, monk
     assert (loaded["name"], len(loaded["expectations"])) == ("corpus", 10)
 
 
-def test_an_unknown_name_is_wrong_usage(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["validate", "phase9"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-
-
 def test_an_older_verdict_does_not_outlive_data_that_cannot_be_read(tmp_path, monkeypatch):
     shutil.copy(ROOT / "params.yaml", tmp_path)
     report = tmp_path / "reports" / "validation" / "corpus.json"
