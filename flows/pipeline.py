@@ -21,6 +21,7 @@ from flows.dvc.engine import Engine
 from flows.dvc.session import DvcSession, open_session, use_fork_server
 from flows.runs import checkout, environment, listing, locks, report, run_estimate, run_params
 from flows.runs.log import check_log
+from flows.runs.run_before import compare_with_run_before
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.runs.stage_plan import ALL
 from flows.runs.stopping import RESUME_HINT, Interrupted, RunFailed, RunPaused, RunStopped, stop
@@ -259,6 +260,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     """Write the report and the pages of an ended run. A full disk or a lost server must not hide the outcome."""
     run.details["curves"] = index_page.read_curves(root / artifacts.PLOTS)
     run.details["runtime"] = index_page.read_runtime(root) or run.details.get("runtime", "")
+    compare_with_run_before(run, project)
     try:
         run.write(project)
         run_page.write_ended(run, project, root)

@@ -69,8 +69,8 @@ def _compare_runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str,
     values = compare_page.compare_sides(found)
     names = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word).strip("-") or "own" for word in words)
     page = artifacts.REPORTS / f"compare-{names[:100]}.html"
-    index = (project / artifacts.INDEX_PAGE).is_file()
-    write_text(project / page, compare_page.render_comparison(values, compare_page.page_links(project, found), index))
+    pages = compare_page.page_links(project, found)
+    write_text(project / page, compare_page.render_comparison(values, project, pages))
     return values, compare_page.format_comparison(values), f"open {page} for the same comparison with overlaid curves"
 
 

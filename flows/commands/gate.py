@@ -14,11 +14,11 @@ import click
 
 from flows.commands import options, publish
 from flows.commands.project import enter_project
-from flows.commands.run import suggest_next
 from flows.dvc import releases
 from flows.dvc.engine import Engine
 from flows.dvc.session import PlanStatus
 from flows.runs import listing, locks, report, run_params
+from flows.runs.next_step import suggest_next
 from flows.runs.stopping import RunFailed
 from flows.views.screen import print_end
 from ipu_model.core.strict import nearest

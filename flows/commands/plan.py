@@ -93,11 +93,11 @@ def show_plan(
         ParamsError, InputError: the run would be refused.
         SystemExit: a device job cannot run with these parameters.
     """
-    project = request.project
+    project, again = request.project, again or f"podium run{request.command_options}"
     checkout.check_inputs(project, request.values, request.plan)
     found = estimate_run(request, price, dataclasses.replace(estimating or EstimateOptions(), say=streams.note))
     if page is not None:
-        write_text(page, plan_page.render_plan(found, request, request.preset))
+        write_text(page, plan_page.render_plan(found, request, page.parent, again))
     if as_json:
         options.print_json(found.as_values())
     else:
@@ -109,7 +109,7 @@ def show_plan(
             streams.say_line(text)
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
             streams.say("the DVC remote was not checked: stages that it has are restored instead of run\n")
-    _end(found, again or f"podium run{request.command_options}", as_json)
+    _end(found, again, as_json)
 
 
 def _end(found: RunEstimate, again: str, as_json: bool) -> None:

@@ -13,9 +13,9 @@ import click
 from flows import dvc
 from flows.commands import options
 from flows.commands.project import enter_project
-from flows.commands.run import suggest_next
 from flows.dvc import releases
 from flows.runs import listing, locks, report, run_params
+from flows.runs.next_step import suggest_next
 from ipu_model.core.files import read_json
 from ipu_model.core.strict import nearest
 from tasks.params.overlays import read_setting, replace_overrides

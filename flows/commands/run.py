@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from flows.dvc.engine import Engine
 from flows.runs import checkout, listing, locks, report, run_params
 from flows.runs.environment import is_writable, prepare_run
 from flows.runs.log import new_log, redirect_logging
+from flows.runs.next_step import suggest_next
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
-from flows.runs.stage_plan import ALL, PUBLISH
+from flows.runs.stage_plan import PUBLISH
 from flows.runs.stopping import RESUME_HINT, Interrupted, RunFailed, stop
 from flows.server.local_server import LocalServer, connect_server, may_be_configured, start_early
 from flows.views import run_page
 from flows.views.screen import current_screen, make_screen, print_end, print_reason, use_screen
-from tasks.downstream.gate.verdict_text import format_advice
 from tasks.plan.named_files import find_dvc_files, list_input_paths
 from tasks.stage import artifacts, process, streams
 from tasks.stage.errors import DONE, FAILED, REJECTED, WRONG_USAGE, PodiumError
@@ -39,6 +39,7 @@ KEPT_FIELDS = (
     "began",
     "ended",
     "seconds",
+    "earlier_seconds",
     "user",
     "host",
     "python",
@@ -48,8 +49,6 @@ KEPT_FIELDS = (
     "options",
 )
 """Fields taken from the record of the run that made the outputs."""
-QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
-"""Scores that mark a question answering model, for podium ask: SQuAD 1.1 and 2.0."""
 
 
 @click.command(
@@ -114,41 +113,11 @@ def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any
     if as_json and run is not None:
         options.print_json(run.as_values())
     elif run is not None and code in (DONE, REJECTED):  # after a failure the error comes last and names the next step
-        options.print_next(suggest_next(run, request.part, request.to))
+        options.print_next(suggest_next(run))
     elif run is not None and code not in (FAILED, WRONG_USAGE) and run.name != listing.PROJECT:
         options.print_next(f"podium resume {run.name}")
     if code:
         raise SystemExit(code)
-
-
-def suggest_next(run: report.RunReport, part: str = ALL, to: Sequence[str] = ()) -> str:
-    """Return the next useful step after a run."""
-    rejected = [one for one in run.results.values() if one["decision"] and not one["decision"]["accepted"]]
-    if rejected:
-        if advice := format_advice(rejected[0]["decision"], run.name):
-            return " ".join(advice)
-        name = rejected[0]["name"]
-        page = Path(run.folder) / artifacts.evaluation_page(name)
-        limit = f"--set downstream.{name}.gate.LIMIT=VALUE"
-        if run.name != listing.PROJECT:
-            limit = f"podium gate {run.name} --set LIMIT=VALUE"
-        return f"open {page} to see the answers; train with more data or other parameters, or change a limit: {limit}"
-    run_name = "" if run.name == listing.PROJECT else f" {run.name}"
-    published = [one for one in run.results.values() if one["published"] is not None]
-    if published:
-        asked = [one for one in published if any(one["scores"].keys() >= pair for pair in QA_SCORES)]
-        place = report.model_name((asked or published)[0]["published"])
-        words = f"podium ask {place} QUESTION --context TEXT", f"podium predict {place} --text TEXT"
-        return words[0] if asked else words[1]
-    if to or part != ALL:
-        return f"repeat the command without {'--to' if to else '--part'} to run the rest"
-    if run.results:
-        return f"podium publish{run_name} releases the accepted model"
-    trained = [stage.name.partition("@")[2] for stage in run.stages if stage.name.startswith("pretrain@")]
-    if not trained:
-        return "podium runs lists the runs"
-    model = Path(run.folder).name or artifacts.model_folder(max(trained))
-    return f"podium finetune KIND --model {model} --train FILE"
 
 
 def _run_locked(request: RunRequest, verbose: bool, others: dict[str, Any]) -> tuple[int, report.RunReport | None]:

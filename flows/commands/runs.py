@@ -1,7 +1,7 @@
 """`podium runs`: list runs, and show one in full."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -9,6 +9,7 @@ import click
 from flows.commands import options
 from flows.commands.project import enter_project
 from flows.runs import listing, run_params
+from flows.views.sweep_plots import SweepView, read_sweeps
 from ipu_model.core.units import format_bytes, format_count, format_duration
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import read_yaml
@@ -64,25 +65,55 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         streams.say("no runs yet\n" if not (words or statuses) else "no matching runs\n")
         options.print_next("podium run starts one; --name gives it a name")
         return
-    sizes = [run.size().own for run in found]
-    changes, now = listing.find_changes(every), time.time()
-    rows = [("name", "status", "score", "change", "duration", "age", "size", "command")]
-    for run, size in zip(found, sizes, strict=True):
-        line = (run.record and run.record.command) or "-"
-        shown = line if len(line) <= WIDEST_COMMAND else f"{line[: WIDEST_COMMAND - 1]}…"
-        score = run.record.leading_score if run.record is not None else None
-        rows.append(
-            (
-                *(run.name, run.status_text, "-" if score is None else listing.format_score(score)),
-                changes[run.name].text if run.name in changes else "-",
-                "-" if run.seconds is None else format_duration(run.seconds),
-                *(listing.format_age(now - run.began), format_bytes(size), shown),
-            )
-        )
+    sizes = {run.name: run.size().own for run in found}
+    rows = _list_rows(found, sizes, listing.find_changes(every), read_sweeps(project))
     streams.say(options.truncate_lines(format_table(rows)))
     cache = format_bytes(sum(vars(listing.measure_disk([find_cache(project)])).values()))
-    streams.say(f"{format_count(len(found), 'runs')}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")
+    streams.say(f"{format_count(len(found), 'runs')}, {format_bytes(sum(sizes.values()))}; shared DVC cache, {cache}\n")
     options.print_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")
+
+
+def _list_rows(
+    found: Sequence[listing.Run],
+    sizes: Mapping[str, int],
+    changes: Mapping[str, listing.ScoreChange],
+    sweeps: Sequence[SweepView],
+) -> list[tuple[str, ...]]:
+    """Return the rows of the table of runs, newest first; the trials of a sweep are below a row of the sweep."""
+    now, owners = time.time(), {trial["name"]: one for one in sweeps for trial in one.trials}
+    rows = [("name", "status", "score", "change", "duration", "age", "size", "command")]
+
+    def add(name: str, status: str, score: str, change: str, runs: Sequence[listing.Run], command: str | None) -> None:
+        seconds = [run.seconds for run in runs if run.seconds is not None]
+        line = command or "-"
+        rows.append(
+            (
+                *(name, status, score, change, format_duration(sum(seconds)) if seconds else "-"),
+                listing.format_age(now - max(run.began for run in runs)),
+                format_bytes(sum(sizes[run.name] for run in runs)),
+                line if len(line) <= WIDEST_COMMAND else f"{line[: WIDEST_COMMAND - 1]}…",
+            )
+        )
+
+    shown = set[str]()
+    for first in found:
+        sweep = owners.get(first.name)
+        together = [first] if sweep is None else [run for run in found if owners.get(run.name) is sweep]
+        if first.name in shown:
+            continue
+        shown |= {run.name for run in together}
+        if sweep is not None:
+            best = f"best {sweep.describe(sweep.best)}" if sweep.best else "-"
+            command = first.record and first.record.command
+            add(sweep.name, format_count(len(sweep.trials), "trials"), best, "-", together, command)
+        for run in together:
+            score = run.record.leading_score if run.record is not None else None
+            held_out = "-" if sweep is None else sweep.describe(run.name)
+            text = held_out if score is None else listing.format_score(score)
+            change = changes[run.name].text if run.name in changes else "-"
+            command = run.record.command if sweep is None and run.record is not None else None
+            add("  " * (sweep is not None) + run.name, run.status_text, text, change, [run], command)
+    return rows
 
 
 def fix_pages(project: Path, found: Sequence[listing.Run]) -> None:

@@ -139,24 +139,42 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """Its duration; None if it has not ended."""
+        """Its duration with its earlier starts; None if it has not ended."""
         record = self.record
         if record is None or record.ended is None or record.began is None:
             return None
-        return max(0.0, self.last - self.began) if record.seconds is None else record.seconds
+        return record.earlier_seconds + record.measure_seconds(self.last)
 
     @property
     def evaluated_on(self) -> tuple[Any, ...] | None:
         """Facts that runs must share for their leading scores to be comparable: the metric, the kind of the entry and
         its development data, or the phase and the text of a pre-training; None: not known."""
         score = self.record.leading_score if self.record is not None else None
-        if score is None or self.record is None or not (details := self.record.details):
+        found = None if score is None else self.describe_data(score.owner)
+        if score is None or found is None:
             return None
-        kind, entry = details["entries"].get(score.owner), f"downstream.{score.owner}."
-        data = ("corpus.", "tokenizer.", "pretrain_rows.") if kind is None else (f"{entry}data.", f"{entry}task")
-        same = {name.removeprefix(entry): value for name, value in details["changed"].items() if name.startswith(data)}
-        data_only = (item for item in same.items() if kind is None or not item[0].startswith("data.train"))
-        return score.metric, kind or score.owner, *sorted(data_only)
+        of_entry = score.owner in self.entries  # its score is one on development data
+        data = (
+            item for item in found[1:] if not (of_entry and item[0].startswith(("data.train", "rows.", "distill.")))
+        )
+        return score.metric, found[0], *data
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """Name -> kind of its entries."""
+        return {} if self.record is None else dict(self.record.details.get("entries", {}))
+
+    def describe_data(self, owner: str) -> tuple[Any, ...] | None:
+        """Return the kind of an entry, or a phase, and the parameters that determine the data of its training and what
+        its loss is; runs with equal ones have comparable losses. None: not known."""
+        if self.record is None or not self.record.details:
+            return None
+        kind, entry = self.entries.get(owner), f"downstream.{owner}."
+        data = ("corpus.", "tokenizer.", "pretrain_rows.")
+        if kind is not None:
+            data = tuple(f"{entry}{part}" for part in ("data.", "task", "rows.", "distill."))
+        changed = self.record.details["changed"].items()
+        return kind or owner, *sorted((name.removeprefix(entry), one) for name, one in changed if name.startswith(data))
 
     def parts(self) -> list[Path]:
         """Return the files and folders of the run."""
@@ -195,7 +213,7 @@ class ScoreChange:
     text: str
     """Difference with its sign."""
     is_better: bool | None
-    """None: equal scores, or the one before is within the interval of this one."""
+    """None: the paired test shows no difference; if there is none, the score before is within this one's interval."""
 
 
 def find_changes(runs: Sequence[Run]) -> dict[str, ScoreChange]:
@@ -205,7 +223,10 @@ def find_changes(runs: Sequence[Run]) -> dict[str, ScoreChange]:
     for run in sorted(reversed(runs), key=lambda one: one.began):  # noqa: C414 - the sort is stable
         if run.record is None or (score := run.record.leading_score) is None or (key := run.evaluated_on) is None:
             continue
-        if key in last:
+        if paired := next((one["before"] for one in run.record.results.values() if "before" in one), None):
+            is_better = {"better": True, "worse": False}.get(paired["verdict"])
+            found[run.name] = ScoreChange(paired["run"], f"{paired['mean']:+.2f}", is_better)
+        elif key in last:
             before, value = last[key]
             falls, points = score.metric in report.LOWER_IS_BETTER, score.value - value
             low, high = score.interval or (score.value, score.value)

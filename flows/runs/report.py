@@ -14,7 +14,7 @@ from typing import Any
 from flows.runs.environment import user_name
 from flows.runs.stage_plan import PRETRAINING
 from ipu_model.core.files import read_json, write_json
-from tasks.downstream.gate.verdict_text import ADVICE, COMPARED, RECIPE, WITHOUT_FLOOR
+from tasks.downstream.gate.verdict_text import ADVICE, COMPARED, EXPORTS, RECIPE, WITHOUT_FLOOR
 from tasks.plan.code_state import read_head, run_git
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.records.duplicate_report import describe_near_duplicates
@@ -31,6 +31,8 @@ PRETRAINING_SCORES = {
 LOWER_IS_BETTER = ("mlm_loss", "perplexity")
 DECIDED = ("accepted", "reasons", *RECIPE, COMPARED, WITHOUT_FLOOR, ADVICE)
 """Keys of a gate's decision that the record contains."""
+VERDICT = ("accepted", "reasons")
+"""Keys of the verdict on an exported file that the record contains."""
 WORKER_ENDED = "the end of its worker"
 """Cause of an interruption that no user requested. A worker starts such a run again."""
 UNFINISHED = ("failed", "cancelled", "interrupted", "killed", "paused")
@@ -39,7 +41,7 @@ DONE_STAGES = ("ran", "skipped", "restored")
 """Statuses of stages that are up to date."""
 OPTIONAL = (
     *("paused", "interrupted", "log", "at_work", "progress", "details"),
-    *("previous", "earlier", "pretraining", "options", "seconds"),
+    *("previous", "earlier", "pretraining", "options", "seconds", "earlier_seconds"),
 )
 """Fields that the record lacks if they are empty, as they are for most runs."""
 MOST_EARLIER = 20
@@ -100,8 +102,9 @@ class RunReport:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Gate -> name of its entry, leading (its leading metric), scores (in percent), their 95% intervals (low and high),
     checks (as the gate writes them), decision (accepted, reasons and, for several seeds, the keys in RECIPE) and
-    published, the receipt. The last two are None if there is none. `against`, if there is one: the comparison with
-    another entry, as the evaluation writes it."""
+    published, the receipt. The last two are None if there is none. If there are any: `against`, the comparison with
+    another entry, as the evaluation writes it; `exports`, file -> accepted and reasons; `before`, the paired difference
+    of the leading score from the run before (flows/runs/run_before.py)."""
     pretraining: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Stage that pre-trained -> name of its phase; scores on held-out rows, by the keys of PRETRAINING_SCORES (loss and
     perplexity of the masked tokens, accuracies in percent; empty without held-out rows); rows, their number; steps and
@@ -131,7 +134,9 @@ class RunReport:
     """Local time, ISO 8601, like `ended`; None until the run has begun."""
     ended: str | None = None
     seconds: float | None = None
-    """Duration, by a clock that no one sets."""
+    """Duration since its last start, by a clock that no one sets."""
+    earlier_seconds: float = 0.0
+    """Duration of its earlier starts: of unfinished runs that it continues, or of a part of its stages (--to)."""
     log: str | None = None
     """Log file, relative to the project; None on a worker."""
     plan: list[str] = field(default_factory=list)
@@ -200,6 +205,9 @@ class RunReport:
         self.user = user_name(os.getuid())
         self.commit, self.changed = read_revision(project)
         before = read_report(project, project / self.folder)
+        if before is not None and self._continues(before):
+            last_seen = record_file(project, project / self.folder).stat().st_mtime
+            self.earlier_seconds = round(before.earlier_seconds + before.measure_seconds(last_seen), 1)
         if before is not None and (outcome := run_outcome(before)) in UNFINISHED:
             why = before.error or before.paused
             last = {"began": before.began, "ended": before.ended, "outcome": outcome, "why": why}
@@ -210,6 +218,19 @@ class RunReport:
             self.previous = {**before.read_scores(), "previous": older} if scored else older
         with contextlib.suppress(OSError):
             self.save(project)
+
+    def _continues(self, before: "RunReport") -> bool:
+        """Return whether this run continues the one before it in its folder, with the same parameters."""
+        is_part = bool(before.options.get("to")) and {*before.plan} < {*self.plan}
+        alike = before.details.get("changed") == self.details.get("changed")
+        return (is_part and alike) or run_outcome(before) in UNFINISHED
+
+    def measure_seconds(self, last_seen: float) -> float:
+        """Return the duration since its last start; of a killed run until `last_seen`, in seconds since 1970."""
+        if self.seconds is not None or self.began is None:
+            return self.seconds or 0.0
+        end = datetime.fromisoformat(self.ended).timestamp() if self.ended else last_seen
+        return max(0.0, end - datetime.fromisoformat(self.began).timestamp())
 
     def read_scores(self) -> dict[str, Any]:
         """Return start, leading metrics, scores and intervals, for comparison with the next run in this folder."""
@@ -331,6 +352,7 @@ def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
     figures = read_json_object(root / files[0]) or {} if files else {}
     scores = {name: value for name, value in figures.items() if f"{name}_low" in figures}
     decided = read_metrics(gate, root)
+    exported = decided.get(EXPORTS, {})
     return {
         "name": Path(files[0]).stem if files else gate.name,
         "leading": figures.get("leading", []),
@@ -343,6 +365,7 @@ def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
         "published": None,
         **({"against": figures["against"]} if "against" in figures else {}),
         **({"near": near} if (near := describe_near_duplicates(figures)) else {}),
+        **({EXPORTS: {name: {key: one[key] for key in VERDICT} for name, one in exported.items()}} if exported else {}),
     }
 
 

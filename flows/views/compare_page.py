@@ -9,6 +9,7 @@ from typing import Any
 from flows.runs import listing, run_params
 from flows.runs.report import PRETRAINING_SCORES, sort_scores
 from flows.views.curves import is_training, read_curve
+from flows.views.page_links import make_head_links
 from flows.views.run_view import format_change, format_pretraining
 from ipu_model.core.files import sha256_of
 from tasks.downstream.run_comparison import EvaluatedRun, compare_runs, compare_scores, read_run, select_figures
@@ -282,22 +283,22 @@ def page_links(project: Path, sides: Sequence[Side]) -> dict[str, str]:
     return {label: href for label, href in found.items() if href}
 
 
-def render_comparison(values: dict[str, Any], links: Mapping[str, str], index: bool = False) -> str:
+def render_comparison(values: dict[str, Any], project: Path, pages: Mapping[str, str]) -> str:
     """Return a comparison as one self-contained page.
 
     Args:
         values: the result of `compare_sides`.
-        links: the result of `page_links`.
-        index: whether the index of runs is in the same folder.
+        project: the page is in its reports/.
+        pages: the result of `page_links`.
     """
     return render_html(
         __file__,
         "compare.html.j2",
         **values,
         colors={run: number % COLORS for number, run in enumerate(values["runs"])},
-        links=links,
+        links=make_head_links(project / artifacts.REPORTS, project, "runs.md"),
+        pages=pages,
         display_name=listing.display_name,
-        index=index,
         drawn=[(curve["stage"], _plot_curve(curve, values["runs"])) for curve in values["curves"]],
         format_interval=format_interval,
         format_p_value=format_p_value,

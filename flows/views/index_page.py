@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 from flows.runs import listing, report, run_params
 from flows.views.curves import read_curve
+from flows.views.page_links import make_head_links
 from flows.views.run_view import BADGE_COLORS, RunView
-from flows.views.sweep_plots import read_sweeps
+from flows.views.sweep_plots import SweepView, read_sweeps
 from ipu_model.core.files import find_object, write_text
 from ipu_model.core.units import format_duration
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
@@ -89,12 +90,14 @@ def render_index(project: Path, found: Sequence[listing.Run]) -> str:
     comparisons = sorted((project / artifacts.REPORTS).glob("compare-*.html"), key=lambda path: -path.stat().st_mtime)
     most = MAX_RUNS
     while True:
+        view = IndexView(project, found[:most])
         html = render_html(
             __file__,
             "index.html.j2",
-            view=IndexView(project, found[:most]),
+            view=view,
+            statuses=Counter(run.status for run in found if run.name not in view.grouped).most_common(),
+            links=make_head_links(project / artifacts.REPORTS, project, "runs.md"),
             left_out=len(found[most:]),
-            statuses=Counter(run.status for run in found).most_common(),
             kinds=BADGE_COLORS,
             drawn=MAX_DRAWN,
             most_parameters=MAX_PARAMETERS,
@@ -156,11 +159,14 @@ class IndexedRun:
 class IndexView:
     """Index of runs, the newest first."""
 
-    def __init__(self, project: Path, shown: Sequence[listing.Run]) -> None:
-        self.project, self.shown = project, [IndexedRun(run) for run in shown]
-        self.sweeps = read_sweeps(project)
-        self._changes = listing.find_changes(shown)
-        self._trials = {trial["name"]: (one, trial) for one in self.sweeps for trial in one.scored}
+    def __init__(self, project: Path, found: Sequence[listing.Run]) -> None:
+        self.project, self.sweeps = project, read_sweeps(project)
+        self._changes = listing.find_changes(found)
+        self._best = {one.best: one for one in self.sweeps if one.best}
+        self.grouped = {trial["name"] for one in self.sweeps for trial in one.trials} - {*self._best}
+        self.shown = [IndexedRun(run) for run in found if run.name not in self.grouped or run.at_work]
+        """Runs without the trials of sweeps that have ended and are not the best."""
+        self._found = {run.name: run for run in found}
         self._shared = Counter(both for one in self.shown for both in one.changed.items())
         """Name and value of each changed parameter, with the number of runs that have it."""
         entries = Counter(entry for one in self.shown for entry, result in one.results.items() if result.scores)
@@ -197,6 +203,7 @@ class IndexView:
                 "run": run,
                 "name": one.title,
                 "href": listing.page_link(self.project, run),
+                "sweep": self._best.get(run.name),
                 "score": self._format_score(one),
                 "change": self._changes.get(run.name),
                 "spark": one.spark,
@@ -214,45 +221,68 @@ class IndexView:
             text, _, more = listing.format_score(score).removeprefix(f"{score.title} ").partition(" ")
             remark = f"{more} {score.title}" if score.perplexity is None else f"{score.title}, {more}"
             return score.value, text.rstrip(","), remark.strip()
-        if one.run.name in self._trials:
-            sweep, trial = self._trials[one.run.name]
-            return sweep.value(trial), sweep.format(trial), f"{sweep.title} on held-out training examples"
+        if (sweep := self._best.get(one.run.name)) is not None:
+            best = sweep.scored[-1]
+            return sweep.value(best), sweep.format(best), f"held-out {sweep.title}"
         return None
+
+    def trials(self, sweep: SweepView) -> Iterator[dict[str, Any]]:
+        """Rows of the trials of a sweep, the best first."""
+        unscored = [one for one in sweep.trials if one["score"] is None]
+        for trial in (*reversed(sweep.scored), *unscored):
+            run = self._found.get(trial["name"])
+            seconds = None if run is None else run.seconds
+            yield {
+                "name": trial["name"],
+                "href": "" if run is None else listing.page_link(self.project, run),
+                "state": trial["state"],
+                "values": [f"{trial['values'][name]:.4g}" for name in sweep.parameters],
+                "score": "" if trial["score"] is None else sweep.format(trial),
+                "duration": "" if seconds is None else format_duration(seconds),
+            }
 
     @property
     def scores(self) -> Iterator[tuple[str, Plot]]:
         """Plots of scores: dots with whiskers, the oldest run first."""
         shown = self.shown[:MAX_DRAWN]
         for name, (entry, metric) in zip(self.columns, self._columns, strict=True):
-            lines = []
-            for number, one in enumerate(shown):
-                if (score := one.score(entry, metric)) is not None:
-                    place, both = float(len(shown) - number), score["interval"]
-                    whisker = [(place, bound) for bound in both] if both else []
-                    more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
-                    dot = (place, score["value"], f"{one.title}\n{name} {score['value']:.2f}{more}")
-                    lines.append(PlotLine("", whisker, marks=True, color=number, key=number, dots=[dot]))
+            lines, names = [], {}
+            scores = [(number, one, one.score(entry, metric)) for number, one in enumerate(shown)]
+            for place, (number, one, score) in enumerate(reversed([both for both in scores if both[2]])):
+                assert score is not None
+                names[float(place)], both = one.title, score["interval"]
+                whisker = [(float(place), bound) for bound in both] if both else []
+                more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
+                dot = (float(place), score["value"], f"{one.title}\n{name} {score['value']:.2f}{more}")
+                lines.append(PlotLine("", whisker, marks=True, color=number, key=number, dots=[dot]))
             label = f"{name} of each run with its 95% interval"
-            yield name, plot_lines(lines, "run, oldest first", "percent", label, from_zero=False, room=0.5)
+            yield name, plot_lines(lines, "run", "percent", label, from_zero=False, room=0.5, names=names)
 
     @property
     def curves(self) -> Iterator[tuple[str, Plot]]:
-        """Plots of the most frequent training and held-out losses, ordered by name."""
-        shown = self.shown[:MAX_DRAWN]
-        counts = Counter(name for one in shown for name in one.curves)
-        names = [name for name, _ in counts.most_common(MAX_PLOTS)]
-        drawn = sum(counts[name] for name in names) or 1
+        """Plots of the most frequent training and held-out losses that several runs have on the same data."""
+        shown = [*enumerate(self.shown[:MAX_DRAWN])]
+        groups: dict[tuple[Any, ...], list[tuple[int, IndexedRun]]] = {}
+        for number, one in shown:
+            for name in one.curves:
+                job = name.removesuffix(", held-out")
+                owner = job.removesuffix("-finetune").removeprefix("pretrain-")
+                groups.setdefault((name, one.run.describe_data(owner)), []).append((number, one))
+        largest = sorted((one for one in groups.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))
+        drawn_groups = {name: runs for (name, _), runs in reversed(largest)}  # the largest of each name
+        names = sorted(drawn_groups, key=lambda name: (-len(drawn_groups[name]), name))[:MAX_PLOTS]
+        drawn = sum(len(drawn_groups[name]) for name in names) or 1
         for name in sorted(names):
             lines = []
-            for number, one in enumerate(shown):
-                if points := one.curves.get(name):
-                    dots = [
-                        (x, y, f"{one.title}\nupdate {x:,.0f}\nloss {y:.4g} nats")
-                        for x, y in _thin(points, max(1, MAX_DOTS // drawn))
-                    ]
-                    line = _thin(points, max(8, MAX_VERTICES // drawn))
-                    marks = len(points) == 1  # a point is not a line
-                    lines.append(PlotLine("", line, marks, number, number, dots))
+            for number, one in drawn_groups[name]:
+                points = one.curves[name]
+                dots = [
+                    (x, y, f"{one.title}\nupdate {x:,.0f}\nloss {y:.4g} nats")
+                    for x, y in _thin(points, max(1, MAX_DOTS // drawn))
+                ]
+                line = _thin(points, max(8, MAX_VERTICES // drawn))
+                marks = len(points) == 1  # a point is not a line
+                lines.append(PlotLine("", line, marks, number, number, dots))
             yield name, plot_lines(lines, "update", "loss (nats)", f"loss of {name} in each run")
 
 

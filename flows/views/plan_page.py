@@ -3,12 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from flows.runs.run_estimate import RUNS, SKIPPED, RunEstimate
 from flows.runs.run_request import RunRequest
 from flows.views import placement
 from flows.views.graph import StageBox, lay_out
+from flows.views.page_links import make_head_links
 from ipu_model.core.units import format_bytes, format_count, format_seconds, shorten
 from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, add_intervals
 from tasks.pages.render import render_html, render_text
@@ -20,19 +22,22 @@ STATUS_NAMES = {RUNS: "to run", SKIPPED: "up to date", "restored": "restored"}
 Unit = Callable[[float], str]
 
 
-def render_plan(found: RunEstimate, request: RunRequest, preset: str | None) -> str:
+def render_plan(found: RunEstimate, request: RunRequest, folder: Path, again: str) -> str:
     """Return the plan of a run as an HTML page.
 
     Args:
-        preset: name of the preset; None: params.yaml.
+        folder: folder of the page.
+        again: command that starts the run.
     """
     boxes = [StageBox(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
     return render_html(
         __file__,
         "plan.html.j2",
         view=PlanView(found),
-        name=preset or "params.yaml",
+        links=make_head_links(folder, request.project, "plan.md", request.root),
+        name=request.preset or "params.yaml",
         run=request.name,
+        again=again,
         graph=lay_out(boxes, request.plan),
         words=STATUS_NAMES,
         format_memory=format_memory,
@@ -84,16 +89,16 @@ class PlanView:
 
     @property
     def totals(self) -> Iterator[tuple[str, str, str]]:
-        """Name, figure and note of each total over all stages that would run."""
+        """Name, figure and note of each total over all stages that would run, of times only if a job has one."""
         found, device = self.found, self.found.device_seconds
         if any(job.seconds is not None for job in found.running):
             yield "devices", format_interval(device, format_seconds), f"likely {format_seconds(device.likely)}"
-        if found.other_seconds:
-            rest = add_intervals(found.other_seconds.values())
-            likely = f"roughly; likely {format_seconds(rest.likely)}; stages that need no device"
-            yield "others", format_interval(rest, format_seconds), likely
-        if found.unknown:
-            yield "not timed", format_count(len(found.unknown), "stages"), shorten(found.unknown, MAX_SHOWN)
+            if found.other_seconds:
+                rest = add_intervals(found.other_seconds.values())
+                likely = f"roughly; likely {format_seconds(rest.likely)}; stages that need no device"
+                yield "others", format_interval(rest, format_seconds), likely
+            if found.unknown:
+                yield "not timed", format_count(len(found.unknown), "stages"), shorten(found.unknown, MAX_SHOWN)
         yield "disk", format_bytes(found.disk_bytes), f"to be written; {format_bytes(found.free_bytes)} free"
         if (cost := found.cost(device)) is not None:
             likely = f"likely {cost.likely:,.2f}, at {found.price:g} a device hour"
@@ -140,9 +145,7 @@ class JobView:
         for one in self.estimates[:1]:
             largest = f"{one.where}; {_format_largest(one.largest, format_bytes)}"
             yield "memory", format_likely(one.total, format_bytes), largest
-        if job.seconds is None or time is None:
-            yield "time", "not measured; pass --measure", ""
-        else:
+        if job.seconds is not None and time is not None:
             what = "calls" if job.planned.job.kind == "predict" else "updates"
             each = format_likely(time.update_seconds, format_seconds)
             yield "time", format_likely(job.seconds, format_seconds), ""

@@ -1,19 +1,14 @@
-"""Head of a run's page: how it is going, whether it is better than before, and why it was refused.
+"""Tiles of a run's page: its scores with what changed, and its progress or duration."""
 
-A score is compared with the released model by the gate's paired test, and with the last result in the same folder by
-the 95% intervals of both, as if they were measured on independent examples.
-"""
-
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.runs.report import DONE_STAGES, LOWER_IS_BETTER, leading_metric
 from flows.views.curves import TrainingCurves
 from flows.views.run_view import PretrainingView, ResultView, RunView, format_clock, format_moment
+from flows.views.score_changes import Note, format_bounds
 from flows.views.screen import REMAINING
 from tasks.pages.plots import format_tick
 
@@ -21,8 +16,6 @@ MOST_SCORES = 6
 """Maximum tiles of scores; the section of results has all of them."""
 PROGRESS = re.compile(r"\[\s*(\d{1,3})%\]\s*")
 UPDATE = re.compile(r"update (\d+)/(\d+)")
-Note = tuple[str, str]
-"""Text and color."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class Tile:
 
 
 def make_tiles(run: RunView, trainings: Sequence[TrainingCurves]) -> list[Tile]:
-    """Return the tiles of a run: scores, last loss, and progress or duration."""
+    """Return the tiles of a run: scores, the last loss if it is running or has no score, progress or duration."""
     scores = [tile for one in run.results for tile in _make_score_tile(one)]
     scores += [tile for one in run.pretraining[-1:] for tile in _make_pretraining_tiles(one)]
     scores = scores or [*_make_previous_tiles(run)]
@@ -48,7 +41,7 @@ def make_tiles(run: RunView, trainings: Sequence[TrainingCurves]) -> list[Tile]:
     losses = [_make_loss_tile(trained[-1], run.record.progress.get(trained[-1].stage, ""))] if trained else []
     if run.at_work:
         return [_make_progress_tile(run), *losses, *scores[:MOST_SCORES]]
-    return [*scores[:MOST_SCORES], *losses, _make_duration_tile(run)]
+    return [*(scores[:MOST_SCORES] or losses), _make_duration_tile(run)]
 
 
 def _make_progress_tile(run: RunView) -> Tile:
@@ -94,15 +87,11 @@ def _make_loss_tile(training: TrainingCurves, progress: str) -> Tile:
 
 
 def _make_score_tile(result: ResultView) -> Iterator[Tile]:
-    """Yield the leading score of a result with its interval, its changes and the gate's verdict."""
+    """Yield the leading score of a result with its interval and its changes."""
     if result.leading_score is None:
         return
     name, value = result.leading_score
-    changes = [*_compare_released(result, name), *_compare_previous(result, name)] or [*_compare_constant(result, name)]
-    notes = [*_format_interval(result.intervals.get(name)), *changes]
-    if result.verdict is not None:
-        released = result.published["how"] if result.published else "not published"
-        notes.append((f"{result.verdict}, {released}", "good" if result.verdict == "accepted" else "bad"))
+    notes = [*format_bounds(result.intervals.get(name)), *result.changes]
     yield Tile(f"{result.name}: {name.replace('_', ' ')}", value, notes, page=result.page)
 
 
@@ -127,59 +116,6 @@ def _make_previous_tiles(run: RunView) -> Iterator[Tile]:
     for name, scores in previous.get("scores", {}).items():
         metric = leading_metric({"scores": scores, "leading": previous.get("leading", {}).get(name, ())})
         if metric is not None:
-            bounds = _format_interval(previous["intervals"][name].get(metric))
+            bounds = format_bounds(previous["intervals"][name].get(metric))
             notes = [*bounds, (f"last result, {format_moment(previous['began'])[:16]}", "")]
             yield Tile(f"{name}: {metric.replace('_', ' ')} before", f"{scores[metric]:.2f}", notes)
-
-
-def _format_interval(bounds: Sequence[float] | None) -> list[Note]:
-    return [] if bounds is None else [(f"95% interval {bounds[0]:.2f} to {bounds[1]:.2f}", "")]
-
-
-def _compare_released(result: ResultView, metric: str) -> Iterator[Note]:
-    """Yield the gate's comparisons of a score with the released model, and with a teacher and its score."""
-    for check in result.result.get("checks", ()):
-        difference = check.get("difference")
-        if not difference or difference["metric"] != metric:
-            continue
-        if check["name"].startswith("released_model"):
-            yield _format_change(difference, "the released model")
-        elif check["name"] == "teacher" and difference["mean"] is not None:
-            score = result.result["scores"][metric] - difference["mean"]
-            yield _format_change(difference, f"the teacher ({score:.2f})")
-
-
-def _compare_previous(result: ResultView, metric: str) -> Iterator[Note]:
-    """Yield the difference of a score from the last result in the same folder."""
-    previous = result.run.record.previous
-    if (before := previous.get("scores", {}).get(result.name, {}).get(metric)) is None:
-        return
-    gain, other = result.result["scores"][metric] - before, f"the run of {format_moment(previous['began'])[:16]}"
-    known = [one[metric] for one in (result.intervals, previous["intervals"][result.name]) if metric in one]
-    if len(known) < 2:
-        yield f"{gain:+.2f} against {other}", ""
-    else:
-        from tasks.downstream.scoring.significance import ConfidenceInterval  # imports numpy
-
-        half = math.hypot(*((high - low) / 2 for low, high in known))
-        found = ConfidenceInterval(gain, gain - half, gain + half)
-        text, kind = _format_change({**asdict(found), "verdict": found.direction}, other)
-        yield f"{text}, not paired", kind
-
-
-def _compare_constant(result: ResultView, metric: str) -> Iterator[Note]:
-    """Yield the gain of a score over the best answer without a model."""
-    for check in result.result.get("checks", ()):
-        if check["name"] == "beats_constant_answer" and check.get("difference", {}).get("metric") == metric:
-            yield _format_change(check["difference"], "a constant answer")
-
-
-def _format_change(change: Mapping[str, Any], other: str) -> Note:
-    """Return a difference with its verdict, as the gate writes it, and the color of the verdict."""
-    verdict = change["verdict"]
-    kind = {"better": "good", "worse": "bad"}.get(verdict, "")
-    found = f"{verdict} than {other}" if kind else f"no difference from {other} shown"
-    if not kind and change["mean"] is not None and change["low"] * change["high"] > 0:  # the interval alone shows one
-        found += " by McNemar's exact test"
-    mean, low, high = ("none" if change[name] is None else f"{change[name]:+.2f}" for name in ("mean", "low", "high"))
-    return f"{found}: {mean} ({low} to {high})", kind

@@ -6,7 +6,6 @@ cannot update its page: the next command that lists runs corrects it.
 
 import contextlib
 import dataclasses
-import os
 import re
 import threading
 import time
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from flows.runs import listing
 from flows.runs.report import RunReport, run_outcome
@@ -23,7 +21,8 @@ from flows.runs.stage_plan import publish_step
 from flows.views import placement
 from flows.views.curves import is_training, make_sections, read_training
 from flows.views.graph import StageBox, lay_out
-from flows.views.run_head import make_tiles
+from flows.views.page_links import make_head_links, relative_link
+from flows.views.run_head import MOST_SCORES, make_tiles
 from flows.views.run_view import BADGE_COLORS, NOT_STARTED, RunView, format_clock, format_moment, format_value
 from ipu_model.core.files import write_text
 from ipu_model.core.units import format_duration
@@ -50,7 +49,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
         run: its view; the page of a running run is updated repeatedly.
         copy: whether this is the copy that later runs in the checkout do not overwrite.
     """
-    root, stages = run.root, run.stages
+    root, stages, log = run.root, run.stages, run.project / (run.record.log or "")
     folder = root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS)  # links are relative to it
     pages = {stage: relative_link(page["path"], folder) for stage, page in run.pages.items()}
     begun = {row["name"]: row for row in stages if row["status"] not in NOT_STARTED}
@@ -65,6 +64,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
         "run.html.j2",
         run=run,
         tiles=make_tiles(run, trainings),
+        most_scores=MOST_SCORES,
         record=run.record,
         kinds=BADGE_COLORS,
         refresh=REFRESH_S,
@@ -82,15 +82,10 @@ def render_run(run: RunView, copy: bool = False) -> str:
         places=any(stage.host for stage in run.record.stages),
         curves=make_sections(trainings),
         pages=pages,
-        files=[(name, relative_link(path, folder)) for name, path in run.files],
+        links=make_head_links(folder, run.project, "runs.md", root)
+        + [("Log", relative_link(log, folder))] * log.is_file(),
         link=lambda path: relative_link(path, folder),
     )
-
-
-def relative_link(path: Path, folder: Path) -> str:
-    """Return a path as a link from a page in `folder`; no part of it can be mistaken for a URL scheme."""
-    words = quote(os.path.relpath(path, folder))
-    return words if "/" in words else f"./{words}"
 
 
 def _box(row: dict[str, Any], pages: dict[str, str]) -> StageBox:

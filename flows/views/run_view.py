@@ -21,10 +21,12 @@ from urllib.parse import quote
 
 from flows.runs import listing, report, run_params
 from flows.runs.listing import PROJECT, RUNNING, display_name
+from flows.runs.next_step import suggest_next
 from flows.runs.report import RunReport, StageRecord, read_metrics
+from flows.views.score_changes import Note, list_changes
 from ipu_model.core.files import find_object, read_json
 from ipu_model.core.units import format_count, format_duration
-from tasks.downstream.gate.verdict_text import COMPARED, WITHOUT_FLOOR, format_advice, format_recipe
+from tasks.downstream.gate.verdict_text import COMPARED, WITHOUT_FLOOR, format_recipe
 from tasks.jobs.original import describe_change
 from tasks.pages.render import render_markdown, render_text
 from tasks.params.strict_yaml import read_yaml
@@ -40,10 +42,8 @@ ADVICE = {
     "cancelled": RERUN,
     "interrupted": RERUN,
     "killed": RERUN,
-    "rejected": "Not published. The gate's table shows the failed checks; the evaluation page shows the answers. "
-    "Train again with more data or other parameters, or set another limit: {gate}.",
 }
-"""Outcome -> advice; `resume` and `gate` are commands for the run."""
+"""Outcome -> advice; `resume` is the command for the run."""
 UNREADABLE = (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError)
 """Errors from files that are incomplete, damaged or from another revision."""
 PAGES_URL = "PODIUM_PAGES_URL"
@@ -53,8 +53,8 @@ FLOOR_PREFIX = "min_"
 WAITING, NOT_REACHED = "waiting", "not reached"
 NOT_STARTED = (WAITING, NOT_REACHED)
 BADGE_COLORS = {
-    **{"published": "good", "finished": "good", "proposed": "good", "ran": "good", "running": "info"},
-    **{"failed": "bad", "rejected": "bad", "paused": "warn"},
+    **{"published": "good", "finished": "good", "proposed": "good", "accepted": "good", "ran": "good"},
+    **{"running": "info", "failed": "bad", "rejected": "bad", "paused": "warn"},
     **{"cancelled": "warn", "interrupted": "warn", "killed": "warn"},
 }
 """Status -> color of its badge."""
@@ -69,10 +69,9 @@ class RunView:
         """View the run in the checkout `root`, which without a project is the project itself."""
         self.record, self.root, self.project, self.at_work = record, root, project or root, at_work
         self.outcome = RUNNING if at_work else report.run_outcome(record)
-        resume, gate = "podium run", "--set downstream.NAME.gate.LIMIT=VALUE"
-        if record.name != PROJECT:
-            resume, gate = f"podium resume {record.name}", f"podium gate {record.name} --set LIMIT=VALUE"
-        self.next = ADVICE.get(self.outcome, "").format(resume=resume, gate=gate)
+        resume = "podium run" if record.name == PROJECT else f"podium resume {record.name}"
+        done = self.outcome in listing.FINISHED
+        self.next = suggest_next(record) if done else ADVICE.get(self.outcome, "").format(resume=resume)
         self.killed = not at_work and record.began is not None and record.ended is None
         self.results = [ResultView(self, gate, result) for gate, result in record.results.items()]
         self.pretraining = [PretrainingView(self, result) for result in record.pretraining.values()]
@@ -89,9 +88,12 @@ class RunView:
         pages = [str(artifacts.RUN_PAGE), *self.record.pages]
         return [os.path.normpath(os.path.join(self.record.folder, page)) for page in pages]
 
-    def list_lines(self, intervals: bool = False) -> list[str]:
-        """Return lines with programs, scores, verdicts and published models."""
-        found = ([one.score_line(intervals), *one.comparison, *one.near, *one.verdict_lines] for one in self.results)
+    def list_lines(self) -> list[str]:
+        """Return lines with programs, scores, changes, verdicts and published models."""
+        found = (
+            [one.score_line, *(f"  {text}" for text, _ in one.changes), *one.comparison, *one.near, *one.verdict_lines]
+            for one in self.results
+        )
         programs = (f"program of {stage}: {how}" for stage, how in self.record.programs.items())  # IPU executables
         trained = [line for one in self.pretraining for line in one.lines]
         trained += [f"model: {one.model}" for one in self.pretraining[-1:]]
@@ -182,13 +184,10 @@ class RunView:
 
     @property
     def duration(self) -> str:
-        """Time from its start to its end, or to its last sign of life."""
+        """Time from its start to its end, or to its last sign of life, with its earlier starts."""
         if self.record.began is None:
             return "unknown"
-        if self.record.seconds is not None:
-            return format_duration(self.record.seconds)
-        end = datetime.fromisoformat(self.record.ended).timestamp() if self.record.ended else self.last_seen
-        seconds = max(0.0, end - datetime.fromisoformat(self.record.began).timestamp())
+        seconds = self.record.earlier_seconds + self.record.measure_seconds(self.last_seen)
         return "at least " * self.killed + format_duration(seconds)
 
     @property
@@ -224,15 +223,11 @@ class RunView:
             page = self.root / str(self.plan[name].meta.get("page", ""))
             if page.is_file():
                 own = page.stem == "report"
-                title = f"evaluation of {page.parent.name}" if own else f"{page.parent.name} of {page.stem}"
+                title = (
+                    f"{page.parent.parent.name} of {page.parent.name}" if own else f"{page.parent.name} of {page.stem}"
+                )
                 found[name] = {"name": title, "path": page}
         return found
-
-    @property
-    def files(self) -> list[tuple[str, Path]]:
-        """Name and path of the index of runs, and of the log."""
-        named = {"all runs": artifacts.INDEX_PAGE, "log": Path(self.record.log or "")}
-        return [(name, self.project / path) for name, path in named.items() if (self.project / path).is_file()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,23 +322,25 @@ class ResultView:
         return next(iter(self.scores), None)
 
     @property
+    def changes(self) -> list[Note]:
+        """Changes of its leading score."""
+        if self.leading_score is None:
+            return []
+        previous = self.run.record.previous
+        began = format_moment(previous.get("began"))[:16]
+        return list_changes(self.result, self.leading_score[0], previous, began)
+
+    @property
+    def exports(self) -> list[tuple[str, str, str]]:
+        """Exported files, each with its verdict and the reasons against it."""
+        found = self.result.get("exports", {}).items()
+        return [(name, "accepted" if one["accepted"] else "rejected", " ".join(one["reasons"])) for name, one in found]
+
+    @property
     def page(self) -> Path | None:
         """Page of its evaluation, if it is there."""
         path = self.run.root / artifacts.evaluation_page(self.name)
         return path if path.is_file() else None
-
-    @property
-    def advice(self) -> list[str]:
-        """Advice after a rejection, from what was measured; empty if the gate wrote nothing."""
-        return format_advice(self.result["decision"] or {}, self.run.record.name)
-
-    @property
-    def refusal(self) -> Mapping[str, Any] | None:
-        """First check that failed, as the gate wrote it, with its reason and the number of further reasons."""
-        if not self.reasons:
-            return None
-        failed = [check for check in self.result.get("checks", ()) if not check["ok"]]
-        return {**(failed[0] if failed else {}), "reason": self.reasons[0], "more": len(self.reasons) - 1}
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
@@ -405,10 +402,10 @@ class ResultView:
         """Line of text: development examples that have a near-duplicate in what the model learned from."""
         return [f"{self.name}: {text}" for text in (self.result.get("near"),) if text]
 
-    def score_line(self, intervals: bool) -> str:
-        """Return the name of the entry and its scores as one line of text."""
-        known = self.intervals if intervals else {}
-        bounds = {name: f" ({low:.2f} to {high:.2f})" for name, (low, high) in known.items()}
+    @property
+    def score_line(self) -> str:
+        """Name of the entry and its scores with their 95% intervals as one line of text."""
+        bounds = {name: f" ({low:.2f} to {high:.2f})" for name, (low, high) in self.intervals.items()}
         scores = [f"{name} {value}{bounds.get(name, '')}" for name, value in self.scores]
         return f"{self.name}: {', '.join(scores) or 'no scores'}"
 
@@ -424,7 +421,7 @@ class ResultView:
         if published is not None:
             lines.append(f"{published['how']}: {published['where']}")
             lines += [] if self.without_floor is None else [self.without_floor]
-        return lines
+        return lines + [f"  {name}: {' '.join(filter(None, one))}" for name, *one in self.exports]
 
     @cached_property
     def checks(self) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""Sweeps on the page of all runs: the held-out score of each trial against each parameter."""
+"""Sweeps on the page of all runs: parallel coordinates and a table of the trials."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from flows.runs.report import PRETRAINING_SCORES
 from ipu_model.core.files import read_json
 from tasks.downstream.gate.recipe import SEED
 from tasks.downstream.gate.verdict_text import format_figure, signed_figure
-from tasks.pages.plots import Plot, PlotLine, format_tick, plot_lines
+from tasks.pages.plots import ParallelAxis, Plot, format_tick, plot_parallel
 
 MAX_SWEEPS = 10
 """Maximum sweeps on the page, the newest."""
@@ -51,6 +51,16 @@ class SweepView:
         return format_figure(self.figure, self.value(trial))
 
     @property
+    def best(self) -> str:
+        """Run of the best trial; empty before any has a score."""
+        return self.scored[-1]["name"] if self.scored else ""
+
+    def describe(self, name: str) -> str:
+        """Return the held-out figure of the trial with this run as text with its title; "-" if it has none."""
+        found = next((self.format(one) for one in self.scored if one["name"] == name), None)
+        return "-" if found is None else f"held-out {self.title} {found}"
+
+    @property
     def note(self) -> str:
         """Numbers of trials, and the best one with its values."""
         states = {one["state"]: sum(other["state"] == one["state"] for other in self.trials) for one in self.trials}
@@ -62,30 +72,39 @@ class SweepView:
         return f"Trials: {counts}. Best: {best['name']} ({values}), held-out {self.title} {self.format(best)}."
 
     @property
-    def plots(self) -> Iterator[tuple[str, Plot]]:
-        """Name of each parameter with several values, and the plot of the score against it."""
-        for name in self.scored[-1]["values"] if self.scored else ():
+    def parameters(self) -> list[str]:
+        """Parameters with several values, without the seed."""
+        names = self.trials[0]["values"] if self.trials else ()
+        return [name for name in names if name != SEED and len({str(one["values"][name]) for one in self.trials}) > 1]
+
+    @property
+    def titles(self) -> list[str]:
+        """Titles of these parameters."""
+        return [shorten_parameter(name) for name in self.parameters]
+
+    @property
+    def plot(self) -> Plot | None:
+        """Parallel coordinates of the trials with a score: their parameters, then the held-out figure."""
+        if not self.scored or not self.parameters:
+            return None
+        axes = []
+        for name in self.parameters:
             values = [float(one["values"][name]) for one in self.scored]
-            if name == SEED or len(set(values)) < 2:
-                continue
-            dots = [(x, self.value(one), self._describe(one)) for x, one in zip(values, self.scored, strict=True)]
-            lines = [PlotLine("trials", [], marks=True, color=0, dots=dots[:-1])] if dots[:-1] else []
-            lines.append(PlotLine("best", [], marks=True, color=1, dots=dots[-1:]))
             log = min(values) > 0 and max(values) / min(values) >= LOG_SPREAD
-            up, label = f"held-out {self.title}", f"held-out {self.title} of {self.name} by {shorten_parameter(name)}"
-            yield (
-                shorten_parameter(name),
-                plot_lines(lines, shorten_parameter(name), up, label, from_zero=False, log=log),
-            )
+            axes.append(ParallelAxis(shorten_parameter(name), values, log))
+        factor = 100.0 if self.figure.endswith("accuracy") else 1.0
+        axes.append(ParallelAxis(self.title, [factor * self.value(one) for one in self.scored]))
+        tips = [self._describe(one) for one in self.scored]
+        return plot_parallel(axes, tips, len(tips) - 1, f"trials of {self.name}: parameters and held-out {self.title}")
 
     def _describe(self, trial: Mapping[str, Any]) -> str:
         values = [f"{shorten_parameter(name)} {format_tick(value)}" for name, value in trial["values"].items()]
-        return "\n".join([trial["name"], *values, f"held-out {self.title} {self.value(trial):.4f}"])
+        return "\n".join([trial["name"], *values, f"held-out {self.title} {self.format(trial)}"])
 
 
 def title_figure(figure: str) -> str:
     """Return the title of a held-out figure that selects trials."""
-    return PRETRAINING_SCORES.get(figure, figure)
+    return PRETRAINING_SCORES.get(figure, figure.replace("_", " "))
 
 
 def shorten_parameter(name: str) -> str:

@@ -7,7 +7,7 @@ data-tip at the pointer or by the arrow keys, and zooms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
@@ -27,10 +27,14 @@ MAX_POINTS = 160
 """Maximum points of a line: more cannot be distinguished at this width."""
 MAX_NAME = 40
 """Maximum characters of a text in the plot; tooltips have the whole text."""
+MAX_LABEL, MAX_UPRIGHT, LABEL_HEIGHT = 16, 24, 14
+"""Maximum characters of a name below an axis; maximum upright names; height of a horizontal one."""
 LABEL_CHARACTERS = 48
 """Characters of labels that fit below a plot."""
 MAX_ROWS = 8
 """Maximum labels of the y axis."""
+PARALLEL_SIDE = 52
+"""Margin at both sides of a plot of parallel coordinates, for half of a name."""
 COLORS = 8
 """Number of colors in the style sheet, --c0 to --c7."""
 
@@ -70,7 +74,7 @@ def plot_lines(
     label: str,
     from_zero: bool = True,
     room: float = 0.0,
-    log: bool = False,
+    names: Mapping[float, str] | None = None,
 ) -> Plot:
     """Return a plot of lines.
 
@@ -79,26 +83,24 @@ def plot_lines(
         label: description of the plot for screen readers.
         from_zero: whether the y axis starts at zero, so that plots can be compared by eye.
         room: margin at both ends of the x axis.
-        log: whether the x axis is logarithmic; all x are then above 0.
+        names: x -> its label, for an axis of things instead of numbers; those that do not fit are left out.
     """
     drawn = [_select_points(line, across, up) for line in lines]
-    if log:
-        drawn = [
-            ([(math.log10(x), y) for x, y in path], [(math.log10(x), y, tip) for x, y, tip in dots])
-            for path, dots in drawn
-        ]
     found = [point for path, dots in drawn for point in (*path, *((x, y) for x, y, _ in dots))]
     (first, last), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
-    columns = _log_ticks(first, last) if log else _ticks([x for x, _ in found])
+    columns = _ticks([x for x, _ in found]) if names is None else _select_names(sorted(names))
+    labels = {tick: format_tick(tick) if names is None else _shorten(names[tick], MAX_LABEL) for tick in columns}
+    upright = names is not None and sum(len(label) + 3 for label in labels.values()) > LABEL_CHARACTERS
+    height = HEIGHT + round(CHARACTER * max(map(len, labels.values()), default=0) - LABEL_HEIGHT) * upright
     low, high = (min(low, 0.0), max(high, 0.0)) if from_zero else (low, high)
     rows = _round_ticks(low, high, 0.0, lambda ticks: len(ticks) <= MAX_ROWS)
     margin = round(26 + CHARACTER * max((len(format_tick(tick)) for tick in rows), default=0))
     width, middle = WIDTH - margin - RIGHT, TOP + AREA_HEIGHT / 2
     to_x = _make_scale((first - room, last + room), (INSET_X, width - INSET_X))
     to_y = _make_scale((low, high), (AREA_HEIGHT - INSET_Y, INSET_Y))
-    tree = _add(None, "svg", "plot", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}")
+    tree = _add(None, "svg", "plot", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}")
     tree.attrib |= {"role": "img", "aria-label": replace_hidden(label), "tabindex": "0"}
-    if not log:  # a script can zoom: ends of the axes, and their places
+    if names is None:  # a script can zoom: ends of the axes, and their places
         ends = ((first - room, low), (last + room, high))
         tree.set("data-range", " ".join(f"{value:.10g}" for end in ends for value in end))
         tree.set("data-box", " ".join(f"{to_x(x)} {to_y(y)}" for x, y in ends))
@@ -112,9 +114,12 @@ def plot_lines(
     axis = _add(plot, "g", "axis x")
     _add(axis, "path", "line", d=f"M0 0 V{AREA_HEIGHT}")
     for tick in columns:
-        guides = _add(axis, "g", "guides")
-        _add(guides, "text", x=to_x(tick), y=AREA_HEIGHT + 15).text = format_tick(10**tick if log else tick)
-    _add(tree, "text", "title", x=margin + width / 2, y=HEIGHT - 4).text = _shorten(across)
+        text = _add(_add(axis, "g", "guides"), "text", x=to_x(tick), y=AREA_HEIGHT + 15)
+        text.text = labels[tick]
+        if upright:
+            x, y = float(to_x(tick)) + 4, AREA_HEIGHT + 6
+            text.attrib |= {"x": f"{x:.1f}", "y": f"{y}", "transform": f"rotate(-90 {x:.1f} {y})", "class": "upright"}
+    _add(tree, "text", "title", x=margin + width / 2, y=height - 4).text = _shorten(across)
     _add(tree, "text", "title", x=14, y=middle, transform=f"rotate(-90 14 {middle})").text = _shorten(up)
     legend = _add(None, "p", "legend")
     for index, (line, (path, dots)) in enumerate(zip(lines, drawn, strict=True)):
@@ -132,6 +137,53 @@ def plot_lines(
             entry.tail = " "
     parts = [tree, legend] if len(legend) > 1 else [tree]
     return Markup("".join(ElementTree.tostring(one, encoding="unicode", short_empty_elements=False) for one in parts))
+
+
+@dataclass(frozen=True)
+class ParallelAxis:
+    """Axis of a plot of parallel coordinates."""
+
+    name: str
+    values: Sequence[float]
+    """Value of each line."""
+    log: bool = False
+    """Its scale is logarithmic; all values are then above 0."""
+
+
+def plot_parallel(axes: Sequence[ParallelAxis], tips: Sequence[str], best: int, label: str) -> Plot:
+    """Return a plot of parallel coordinates: a line for each thing, through its value on each axis.
+
+    Args:
+        tips: tooltip of each line.
+        best: number of the line that is highlighted.
+        label: description of the plot for screen readers.
+    """
+    tree = _add(None, "svg", "plot parallel", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}")
+    tree.attrib |= {"role": "img", "aria-label": replace_hidden(label), "tabindex": "0"}
+    plot, side = _add(tree, "g", "plot", transform=f"translate(0, {TOP + 16})"), PARALLEL_SIDE
+    places, scales = [], []
+    for number, axis in enumerate(axes):
+        x = side + (WIDTH - 2 * side) * number / max(len(axes) - 1, 1)
+        to_number: Callable[[float], float] = math.log10 if axis.log else float
+        scale = _make_scale(_range([to_number(one) for one in axis.values]), (AREA_HEIGHT - INSET_Y, INSET_Y))
+        guides = _add(plot, "g", "axis x")
+        _add(guides, "path", "line", d=f"M{x:.1f} 0 V{AREA_HEIGHT}")
+        for value, y in ((max(axis.values), -6), (min(axis.values), AREA_HEIGHT + 14)):
+            _add(guides, "text", x=f"{x:.1f}", y=y).text = format_tick(value)
+        _add(tree, "text", "title", x=f"{x:.1f}", y=HEIGHT - 4).text = _shorten(axis.name, MAX_LABEL)
+        places.append(x)
+        scales.append((scale, to_number))
+    order = sorted(range(len(tips)), key=lambda line: line == best)  # the best is drawn last, over the others
+    for line in order:
+        group = _add(plot, "g", f"series color-{int(line == best)} marks{' best' * (line == best)}")
+        points = [
+            (x, float(scale(to_number(axis.values[line]))))
+            for axis, x, (scale, to_number) in zip(axes, places, scales, strict=True)
+        ]
+        _add(group, "path", "line", d="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points))
+        x, y = points[-1]
+        _add(group, "circle", "dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r=3).set("data-tip", replace_hidden(tips[line]))
+    return Markup(ElementTree.tostring(tree, encoding="unicode", short_empty_elements=False))
 
 
 def _add(
@@ -188,17 +240,15 @@ def _round_ticks(low: float, high: float, least: float, fits: Callable[[Sequence
     return [low]
 
 
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Return ticks at 1, 2 and 5 times powers of ten, or at powers alone if those are many; values are logarithms."""
-    parts = (1, 2, 5) if high - low < 2.5 else (1,)
-    every = [math.log10(part) + power for power in range(math.floor(low), math.ceil(high) + 1) for part in parts]
-    return [tick for tick in every if low - 1e-9 <= tick <= high + 1e-9] or [low]
+def _select_names(places: Sequence[float]) -> Sequence[float]:
+    """Return the places whose names are shown: all, or as many as fit at equal distances."""
+    return places[:: -(-len(places) // MAX_UPRIGHT) or 1]
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str, most: int = MAX_NAME) -> str:
     """Return a short text of one line without outer spaces."""
     line = " ".join(replace_hidden(text).split())
-    return line if len(line) <= MAX_NAME else f"{line[: MAX_NAME - 1].strip()}…"
+    return line if len(line) <= most else f"{line[: most - 1].strip()}…"
 
 
 def _thin(points: Sequence[Point]) -> list[Point]:

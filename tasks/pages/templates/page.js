@@ -194,13 +194,13 @@ for (const box of document.querySelectorAll("input[data-again]")) {
   };
   setInterval(reload, 1000 * box.dataset.again);
 }
-// A page of a stage finds its run, its date and the pages of the run and of all runs from its own place.
+// A page of a stage finds its run, its date, the pages of the run and of all runs, and its document from its own place.
 const pages = "(?:evaluation|reports/validation|measurements/export)/(?:[^/]+/report|[^/]+)\\.html$";
 const place = decodeURI(location.pathname).match(new RegExp(`^(.*?)(/runs/checkouts/[^/]+)?/(${pages})`));
 for (const link of place ? document.querySelectorAll("[data-up]") : []) {
   const root = "../".repeat(place[3].split("/").length - 1);
-  const up = link.dataset.up === "index" && place[2] ? root + "../../../" : root;
-  link.href = `${up}reports/${link.dataset.up}.html`;
+  const up = link.dataset.up !== "reports/run.html" && place[2] ? root + "../../../" : root;
+  link.href = up + link.dataset.up;
   link.hidden = false;
 }
 const written = new Date(document.lastModified).toLocaleDateString("en-GB", { dateStyle: "long" });

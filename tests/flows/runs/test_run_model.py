@@ -13,8 +13,8 @@ import yaml
 
 from flows.commands import evaluate
 from flows.commands.project import CommandContext
-from flows.commands.run import suggest_next
 from flows.runs.checkout import checkout_folder
+from flows.runs.next_step import suggest_next
 from flows.runs.report import RunReport, StageRecord
 from tasks.params.downstream import defaults_of
 from tasks.stage import artifacts
@@ -66,7 +66,7 @@ def test_a_run_is_judged_by_its_name_or_its_folder(
     assert 0 <= found["accuracy"] <= 100
     page = (project / "evaluation-mine-dev/report.html").read_text(encoding="utf-8")
     assert "<h1>Evaluation of mine on dev.csv</h1>" in page
-    assert '<a hidden data-up="run">' in page, "no run evaluated it, so nothing leads back to one"
+    assert '<a hidden data-up="reports/run.html">' in page, "no run evaluated it, so nothing leads back to one"
 
 
 @pytest.mark.soak
@@ -139,7 +139,7 @@ def test_after_pre_training_alone_its_model_is_fine_tuned() -> None:
 
 @pytest.mark.parametrize(("choices", "word"), [({"to": ("rows",)}, "--to"), ({"part": "pretraining"}, "--part")])
 def test_after_a_part_the_same_words_go_on(choices: dict[str, Any], word: str) -> None:
-    assert suggest_next(RunReport("."), **choices) == f"repeat the command without {word} to run the rest"
+    assert suggest_next(RunReport(".", options=choices)) == f"repeat the command without {word} to run the rest"
 
 
 def test_after_a_rejection_the_answers_are_looked_at() -> None:

@@ -169,7 +169,7 @@ def test_on_the_page_the_run_without_a_name_is_called_after_its_folder():
             {"stage": "pretrain@phase1", "lines": [{"run": name, "loss": points, "held_out": []} for name in names]}
         ],
     }
-    html = compare_page.render_comparison(values, {".": "run.html"})
+    html = compare_page.render_comparison(values, ROOT, {".": "run.html"})
     assert '<a href="run.html">own folder</a>' in html
     assert "<title>own folder, fast compared</title>" in html
     assert "</b>own folder</span>" in html

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def test_the_device_is_that_of_the_jobs_and_not_auto(tmp_path: Path) -> None:
     assert "<td>small, squad</td><td></td>" in page([shown(2, runtime="auto")]), "no job has ended"
 
 
-def test_a_sweep_is_a_plot_of_score_against_parameter_with_the_best_marked(tmp_path: Path) -> None:
+def test_the_trials_of_a_sweep_are_one_plot_and_one_table_with_the_best_marked(tmp_path: Path) -> None:
     trials = [
         {
             "name": f"try-{number}",
@@ -107,21 +108,46 @@ def test_a_sweep_is_a_plot_of_score_against_parameter_with_the_best_marked(tmp_p
         for number, score in ((3, -0.5), (4, -0.25), (5, -0.75))
     ]
     write_json(tmp_path / "runs/sweeps/try.json", {"search": {}, "trials": [*trials, {**trials[0], "score": None}]})
-    html = page([shown(1)], tmp_path)
+    runs = [shown(1), *(_renamed(shown(number), f"try-{number}") for number in (5, 4, 3))]
+    html = page(runs, tmp_path)
     assert "Best: try-4 (epochs 3, learning rate 0.0001), held-out loss 0.2500." in html
-    assert html.count('aria-label="held-out loss of try by') == 1, "epochs has one value"
-    plot = html[html.index('aria-label="held-out loss of try by learning rate"') :].partition("</figure>")[0]
-    places = re.findall(r'<circle class="dot" cx="([0-9.]+)" cy="([0-9.]+)" r="3" data-tip="(try-.)', plot)
-    left, right, middle = (
-        float(one[0]) for one in sorted(places, key=lambda one: {"5": 0, "3": 1, "4": 2}[one[2][-1]])
+    assert re.findall(r'data-word="(.*?)"', html) == ["run-1", "try-4"], "the best trial is a run like others"
+    assert "best of 4 trials of try" in html
+    plot = html[html.index('class="plot parallel"') :].partition("</figure>")[0]
+    assert re.findall(r'<text class="title"[^>]*>(.*?)</text>', plot) == ["learning rate", "loss"], (
+        "epochs has one value"
     )
-    assert left < middle < right
-    assert abs((left + right) / 2 - middle) < 0.2, "the axis is logarithmic"
-    assert places[-1][2] == "try-4"
-    assert float(places[-1][1]) > max(float(one[1]) for one in places[:-1]), "the lowest loss is the best"
-    assert "</b>best</span>" in plot
+    lines = re.findall(r'd="M([0-9.]+) ([0-9.]+)L([0-9.]+) ([0-9.]+)"></path><circle[^>]* data-tip="(try-.)', plot)
+    assert lines[-1][4] == "try-4", "the best is drawn last"
+    heights = {name: float(first) for _, first, _, _, name in lines}
+    assert heights["try-3"] < heights["try-4"] < heights["try-5"], "the largest is highest"
+    middle = (heights["try-3"] + heights["try-5"]) / 2
+    assert abs(middle - heights["try-4"]) < 0.2, "the axis is logarithmic"
+    assert float(lines[-1][3]) > max(float(line[3]) for line in lines[:-1]), "the lowest loss is the best"
+    table = " ".join(Page(html[html.index('aria-label="trials of try"') :].partition("</table>")[0]).text.split())
+    assert "try-4 complete 0.0001 0.2500 12 min 31 s try-3 complete 0.001 0.5000" in table
     (tmp_path / "runs/sweeps/damaged.json").write_text("{")
     assert "try-4" in page([shown(1)], tmp_path)
+
+
+def test_losses_are_drawn_only_next_to_those_on_the_same_data() -> None:
+    def trained(number: int, path: str) -> Run:
+        return shown(number, changed={"downstream.squad.data.train_path": path})
+
+    assert "<h2>Losses</h2>" not in page([trained(1, "a"), trained(2, "b")])
+    html = page([trained(1, "a"), trained(2, "b"), trained(3, "a")])
+    losses = html[html.index("<h2>Losses</h2>") :]
+    assert "run-1&#10;update" in losses
+    assert "run-3&#10;update" in losses
+    assert "run-2&#10;update" not in losses
+
+
+def test_the_axis_of_scores_has_the_names_of_runs() -> None:
+    for count, turned in ((2, 0), (12, 12), (40, 20)):
+        html = page([shown(number) for number in range(count)])
+        plot = html[html.index('aria-label="squad f1 of each run') :].partition("</svg>")[0]
+        names = re.findall(r"<text ([^>]*)>(run-\d+)</text>", plot)
+        assert (len(names), sum("rotate" in one for one, _ in names)) == (turned or count, turned)
 
 
 def test_no_run_is_said_so(tmp_path: Path) -> None:
@@ -158,6 +184,10 @@ def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte()
     assert len(html.encode()) < 1_000_000
     assert html.count("<tr data-run=") > 150
     assert "<code>podium runs</code> lists" in html, "those that are left out are counted"
+
+
+def _renamed(one: Run, name: str) -> Run:
+    return replace(one, name=name)
 
 
 def _with_entries(one: Run, entries: dict[str, str]) -> Run:

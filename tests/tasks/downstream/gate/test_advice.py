@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.commands.run import suggest_next
+from flows.runs.next_step import suggest_next
 from flows.runs.report import DECIDED, RunReport
 from ipu_model.core.files import read_json
 from tasks.downstream.evaluate import evaluate

@@ -1,0 +1,42 @@
+"""Next useful step after a run."""
+
+from pathlib import Path
+
+from flows.runs import listing, report
+from flows.runs.stage_plan import ALL
+from tasks.downstream.gate.verdict_text import format_advice
+from tasks.stage import artifacts
+
+QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
+"""Scores that mark a question answering model, for podium ask: SQuAD 1.1 and 2.0."""
+
+
+def suggest_next(run: report.RunReport) -> str:
+    """Return the next useful step after a run."""
+    rejected = [one for one in run.results.values() if one["decision"] and not one["decision"]["accepted"]]
+    if rejected:
+        if advice := format_advice(rejected[0]["decision"], run.name):
+            return " ".join(advice)
+        name = rejected[0]["name"]
+        page = Path(run.folder) / artifacts.evaluation_page(name)
+        limit = f"--set downstream.{name}.gate.LIMIT=VALUE"
+        if run.name != listing.PROJECT:
+            limit = f"podium gate {run.name} --set LIMIT=VALUE"
+        return f"open {page} to see the answers; train with more data or other parameters, or change a limit: {limit}"
+    run_name = "" if run.name == listing.PROJECT else f" {run.name}"
+    published = [one for one in run.results.values() if one["published"] is not None]
+    if published:
+        asked = [one for one in published if any(one["scores"].keys() >= pair for pair in QA_SCORES)]
+        place = report.model_name((asked or published)[0]["published"])
+        words = f"podium ask {place} QUESTION --context TEXT", f"podium predict {place} --text TEXT"
+        return words[0] if asked else words[1]
+    to = run.options.get("to")
+    if to or run.options.get("part", ALL) != ALL:
+        return f"repeat the command without {'--to' if to else '--part'} to run the rest"
+    if run.results:
+        return f"podium publish{run_name} releases the accepted model"
+    trained = [stage.name.partition("@")[2] for stage in run.stages if stage.name.startswith("pretrain@")]
+    if not trained:
+        return "podium runs lists the runs"
+    model = Path(run.folder).name or artifacts.model_folder(max(trained))
+    return f"podium finetune KIND --model {model} --train FILE"
