@@ -68,6 +68,8 @@ def probe_server(request: RunRequest) -> Iterator[Probe]:
     """Probe the server."""
     if may_be_configured() and not list(check_network(request)):
         yield Probe("server", "flows.checks.server", {"required": request.on_workers}, REMOTE_LIMIT_S)
+        if request.thorough:
+            yield Probe("workers", "flows.workers.versions", {"project": str(request.project)}, REMOTE_LIMIT_S)
 
 
 def import_prefect() -> None:

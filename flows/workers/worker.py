@@ -45,6 +45,7 @@ from flows.runs.stopping import STOP_TIMEOUT_S
 from flows.server import api
 from flows.workers.deploy import FLOWS_POOL, POOL_TYPE, POOLS, RESTART_TAG
 from flows.workers.dispatch import check_name
+from flows.workers.versions import state_versions
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.parallel import runs_at_once
 from tasks.stage.process import STARTED_BY_A_WORKER, describe_exit
@@ -269,6 +270,7 @@ def run_worker(
     options: dict[str, Any] = {"name": name, "limit": limit, "create_pool_if_not_found": False}
     worker = StageWorker(work_pool_name=pool, work_queues=queues, **options)
     worker.project, worker.say, worker.pool = project.resolve(), say, pool
+    state_versions(worker.project, pool, queues, worker.name)
     # Prefect forwards SIGTERM as SIGINT, which processes that a shell starts with & ignore by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     setup_signal_handlers_worker(os.getpid(), "the worker", say)

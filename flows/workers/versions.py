@@ -1,0 +1,111 @@
+"""Versions of workers: each states its own as a variable on the Prefect server, and `podium doctor` compares them.
+
+    python -m flows.workers.versions
+
+compares those of the server in Prefect's settings with the server's and with a checkout's.
+"""
+
+import contextlib
+import json
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import Worker, WorkerStatus
+from prefect.exceptions import ObjectNotFound
+from prefect.variables import Variable
+
+from flows.checks.probes import CheckResult, ok, warning
+from flows.checks.server import parse_release
+from flows.runs.checkout import hash_code
+from flows.runs.report import read_revision
+from flows.server.api import SERVER_ERRORS
+from flows.workers.deploy import POOLS
+from ipu_model.core.units import format_count
+from tasks.stage.process import parse_no_arguments
+
+PREFIX = "podium_worker_"
+ORDER = "docs/deploy.md, Upgrades"
+UPDATE = "bring both to one revision (git pull && make setup), then restart the worker"
+
+
+def state_versions(project: Path, pool: str, queues: list[str], name: str) -> None:
+    """State the versions of a worker on the server; a later worker of these queues on this host replaces them.
+
+    Args:
+        project: checkout that the worker runs.
+        name: name of the worker on the server.
+    """
+    commit, _ = read_revision(project)
+    versions = {"commit": commit or "", "code": hash_code(project), "prefect": metadata.version("prefect")}
+    slug = re.sub(r"[^a-z0-9]+", "_", "_".join([socket.gethostname(), pool, *queues]).lower())
+    Variable.set(f"{PREFIX}{slug}", {"worker": name, "host": socket.gethostname(), **versions}, overwrite=True)
+
+
+def check_workers(project: Path) -> Iterator[CheckResult]:
+    """Compare the versions of the workers that are online with those of the server and of a checkout.
+
+    Nothing is compared if the server does not answer, which another check reports.
+    """
+    with get_client(sync_client=True) as client, contextlib.suppress(ValueError, *SERVER_ERRORS):
+        server = client.api_version()
+        stated = _read_versions(client)
+        online = [(pool, one) for pool in POOLS for one in _read_online(client, pool)]
+        ours, (commit, _) = hash_code(project), read_revision(project)
+        differ = parse_release(server) < parse_release(client_version := metadata.version("prefect"))
+        if differ:
+            text = f"the server has Prefect {server}, this host {client_version}: update the server first, then workers"
+            yield warning("workers", f"{text} and checkouts ({ORDER})")
+        for pool, worker in online:
+            for text in _describe_mismatch(stated.get(worker.name), ours, commit or "unknown", server):
+                differ = True
+                yield warning("workers", f"{worker.name} of pool {pool} {text}")
+        if online and not differ:
+            yield ok("workers", f"{format_count(len(online), 'workers')} online, of the same code as this checkout")
+
+
+def _read_versions(client: SyncPrefectClient) -> dict[str, dict[str, Any]]:
+    """Return name of a worker -> its versions. Anyone who can reach the server can write them."""
+    values = [one.value for one in client.read_variables() if one.name.startswith(PREFIX)]
+    return {str(one.get("worker")): one for one in values if isinstance(one, dict)}
+
+
+def _read_online(client: SyncPrefectClient, pool: str) -> list[Worker]:
+    try:
+        workers = client.read_workers_for_work_pool(pool)
+    except ObjectNotFound:  # `podium deploy` has not created it
+        return []
+    return [one for one in workers if one.status == WorkerStatus.ONLINE]
+
+
+def _describe_mismatch(stated: dict[str, Any] | None, ours: dict[str, str], commit: str, server: str) -> Iterator[str]:
+    """Yield what does not fit in the versions of a worker, and what to do."""
+    if stated is None:
+        yield f"states no versions, as it is of an older Podium: {UPDATE}"
+        return
+    code = stated.get("code")
+    theirs = code if isinstance(code, dict) else {}
+    if parts := [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]:
+        yield (
+            f"on {stated.get('host')} runs other code than this checkout in {', '.join(map(str, parts))} (commit "
+            f"{stated.get('commit')}, here {commit}) and refuses runs from here: {UPDATE}"
+        )
+    prefect = str(stated.get("prefect"))
+    if parse_release(prefect) > parse_release(server):
+        yield f"has Prefect {prefect}, newer than the server's {server}: update the server first ({ORDER})"
+
+
+def main() -> None:
+    parse_no_arguments('Compare the versions of workers; read {"project": FOLDER} from standard input.')
+    for result in check_workers(Path(json.load(sys.stdin)["project"])):
+        print(json.dumps(asdict(result)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
