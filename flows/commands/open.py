@@ -39,7 +39,7 @@ def command(ctx: click.Context, run: str | None, every: bool) -> None:
 
 def _find_page(project: Path, name: str | None) -> Path:
     """Return the page of a run, with its current status; None: of the run started last."""
-    found = listing.find_runs(project, [name]) if name is not None else listing.list_all(project)[:1]
+    found = listing.find_runs(project, [name]) if name is not None else listing.list_shown(project)[:1]
     if not found:
         raise InputError("no runs yet: podium run starts one")
     runs.fix_pages(project, found)

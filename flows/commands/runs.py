@@ -55,7 +55,7 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         index_page.write_index(project)
         streams.say(f"{artifacts.INDEX_PAGE}\n")
         return
-    every = listing.list_all(project)
+    every = listing.list_shown(project)
     found = listing.filter_runs(every, words, statuses)
     fix_pages(project, found)
     if as_json:

@@ -279,6 +279,18 @@ def list_all(project: Path) -> list[Run]:
     return sorted(found, key=lambda run: run.began, reverse=True)
 
 
+def list_shown(project: Path) -> list[Run]:
+    """Return the runs of a project without the stages that a listed run sent to a worker of this same project."""
+    found = list_all(project)
+    senders = {run.name for run in found if run.record is not None and run.record.options.get("on_workers")}
+
+    def is_sent(run: Run) -> bool:  # its name is that of its sender with a key of the parameters
+        sender = run.name.rpartition("-")[0]
+        return run.record is not None and run.record.command == report.SENT and sender in senders
+
+    return [run for run in found if not is_sent(run)]
+
+
 def _read_run(project: Path, name: str) -> Run:
     # Check the lock before the record: a run that ends between the two counts as running, not as killed.
     at_work = locks.is_running(project, name)

@@ -33,6 +33,8 @@ DECIDED = ("accepted", "reasons", *RECIPE, COMPARED, WITHOUT_FLOOR, ADVICE)
 """Keys of a gate's decision that the record contains."""
 VERDICT = ("accepted", "reasons")
 """Keys of the verdict on an exported file that the record contains."""
+SENT = "sent by another run"
+"""Command of the record that a worker writes of the stages that another run sent to it."""
 WORKER_ENDED = "the end of its worker"
 """Cause of an interruption that no user requested. A worker starts such a run again."""
 UNFINISHED = ("failed", "cancelled", "interrupted", "killed", "paused")

@@ -81,7 +81,7 @@ def write_index(project: Path, ended: str = "") -> None:
     Args:
         ended: the run that has ended but still has its lock.
     """
-    found = [replace(run, at_work=run.at_work and run.name != ended) for run in listing.list_all(project)]
+    found = [replace(run, at_work=run.at_work and run.name != ended) for run in listing.list_shown(project)]
     write_text(project / artifacts.INDEX_PAGE, render_index(project, found))
 
 

@@ -25,7 +25,7 @@ from prefect.states import Completed, Failed
 from flows import dvc
 from flows.dvc.engine import Engine
 from flows.runs import checkout, environment, locks, policy
-from flows.runs.report import RunReport, StageRecord
+from flows.runs.report import SENT, RunReport, StageRecord
 from flows.runs.stopping import RunFailed, RunPaused
 from flows.server.api import StageLock, call_optional, retry_call
 from flows.server.stage_tasks import CANCELLED, PAUSED_STATE, PrefectFollower, describe_cancellation
@@ -100,7 +100,7 @@ def run_stages(
 def _record_run(project: Path, name: str, values: dict[str, Any]) -> Iterator[RunReport]:
     """Record a sent run, so that it is listed among the runs of this host."""
     folder, details = checkout.checkout_folder(project, name), index_page.describe_parameters(values)
-    run = RunReport(os.path.relpath(folder, project), command="sent by another run", details=details)
+    run = RunReport(os.path.relpath(folder, project), command=SENT, details=details)
     run.begin(project)
     try:
         yield run

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from flows.runs import listing, locks, report
 from flows.views import screen
 from flows.views.run_view import RunView
+from ipu_model.core.files import write_json
 from tasks.stage.errors import ParamsError
 from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, podium, run, run_json
 from tests.plans import prepare_own, resolved_params
@@ -21,6 +23,47 @@ def listed(capsys, *words):
     code, said = podium(capsys, "runs", *words, "--json")
     assert code == 0, said.err
     return json.loads(said.out)
+
+
+def test_what_a_run_sent_to_a_worker_of_its_own_host_is_listed_once(toy_project, capsys):
+    for name, values in {
+        "ours": {"options": {"on_workers": True}},
+        "ours-1a2b3c4d": {"command": report.SENT},
+        "theirs-1a2b3c4d": {"command": report.SENT},  # of a run on another host
+        "mine": {"options": {"on_workers": False}},
+        "mine-1a2b3c4d": {"command": "podium run"},
+    }.items():
+        report.RunReport(f"runs/checkouts/{name}", began="2026-11-23T10:00:00+0000", **values).save(toy_project)
+    names = {"ours", "theirs-1a2b3c4d", "mine", "mine-1a2b3c4d"}
+    assert {one["name"] for one in listed(capsys)} == names
+    podium(capsys, "runs", "--page")
+    page = (toy_project / "reports/index.html").read_text()
+    assert set(re.findall(r'data-word="(.*?)"', page)) == names
+    assert len(listing.list_all(toy_project)) == 5, "podium clean sees all"
+
+
+def test_trials_are_listed_below_their_sweep(toy_project, capsys):
+    trials = []
+    for number, (seconds, score) in enumerate(((40.0, 0.5), (20.0, 0.75)), 1):
+        name, values = f"try-{number}", {"learning_rate": number}
+        record = report.RunReport(f"runs/checkouts/{name}", command="podium sweep", seconds=seconds)
+        record.began, record.ended = f"2026-11-23T1{number}:00:00+0000", "2026-11-23T15:00:00+0000"
+        record.save(toy_project)
+        held_out = {"judged_by": "label_accuracy", "label_accuracy": score}
+        trials.append({"name": name, "values": values, "state": "complete", "score": score, "held_out": held_out})
+    report.RunReport("runs/checkouts/other", began="2026-11-23T11:30:00+0000").save(toy_project)
+    write_json(toy_project / "runs/sweeps/try.json", {"trials": trials})
+    code, said = podium(capsys, "runs")
+    assert code == 0, said.err
+    rows = [re.split(r"  +", line.strip())[:4] for line in said.out.splitlines()[1:5]]
+    assert rows[0] == ["try", "2 trials", "best held-out label accuracy 75.00 %", "-"]
+    assert "1 min 00 s" in said.out.splitlines()[1]
+    assert [row[:3] for row in rows[1:3]] == [
+        ["try-2", "finished", "held-out label accuracy 75.00 %"],
+        ["try-1", "finished", "held-out label accuracy 50.00 %"],
+    ]
+    assert said.out.splitlines()[2].startswith("  try-2")
+    assert rows[3][0] == "other"
 
 
 def test_a_name_goes_on_with_the_same_parameters_and_refuses_others(prefect_session, toy_project, capsys, ran):
