@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -453,15 +453,31 @@ def require_runnable(request: RunRequest, meanwhile: Callable[[], None] = lambda
         InputError: all problems are in this host, its environment or the input files (exit code 1).
     """
     findings = run_checks(request, meanwhile)
+    _refuse_problems(findings)
+    for finding in findings:
+        if finding.level == "ok" and finding.name in (INPUT, device.JOBS):
+            with streams.outlive_output():
+                streams.say_line(finding.text)
+
+
+def require_readable_files(request: RunRequest) -> list[str]:
+    """Check the input files as a run does before it starts, print warnings, and return how the files are read.
+
+    Raises:
+        ParamsError, InputError: as of `require_runnable`.
+    """
+    with start_probes([*probe_files(request)], request.project) as wait:
+        findings = [*check_paths(request), *wait()]
+    _refuse_problems(findings)
+    return [finding.text for finding in findings if finding.level == "ok" and finding.name == INPUT]
+
+
+def _refuse_problems(findings: Sequence[CheckResult]) -> None:
     for finding in findings:
         if finding.level == "warning":
             streams.note(f"{finding.name}: {finding.text}")
     if problems := [finding for finding in findings if finding.level == "problem"]:
         raise (ParamsError if has_parameter_problem(problems) else InputError)(format_refusal(problems))
-    for finding in findings:
-        if finding.level == "ok" and finding.name in (INPUT, device.JOBS):
-            with streams.outlive_output():
-                streams.say_line(finding.text)
 
 
 def has_parameter_problem(problems: Iterable[CheckResult]) -> bool:

@@ -125,6 +125,7 @@ def run_preset(
     ctx: click.Context, project: Path, preset: str, overrides: list[str | Setting], args: Mapping[str, Any]
 ) -> None:
     """Run the parameters of a command line, and save them as a preset if requested."""
+    from flows.checks import preflight
     from flows.commands import plan, run
     from flows.runs.run_params import save_preset
     from flows.runs.run_request import resolve_request
@@ -134,8 +135,8 @@ def run_preset(
     if args["save_params"] is not None:
         save_preset(resolve_path(ctx, args["save_params"]), request.values, f"Saved by {ctx.command_path}.")
     if args["plan"]:
-        measured = EstimateOptions(measured=request.target)
-        plan.show_plan(request, args["as_json"], estimating=measured, again="the same command without --plan")
+        measured, notes = EstimateOptions(measured=request.target), preflight.require_readable_files(request)
+        plan.show_plan(request, args["as_json"], None, measured, again="the same command without --plan", notes=notes)
     else:
         run.execute_run(request, args["as_json"], args["verbose"])
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,14 @@ def show_plan(
     estimating: EstimateOptions | None = None,
     page: Path | None = None,
     again: str | None = None,
+    notes: Sequence[str] | None = None,
 ) -> None:
     """Print what a run would do, and write it as a page if there is a file for it.
 
     Args:
         price: of a device hour.
         again: command that starts the run; None: `podium run` with the options of the request.
+        notes: lines about the input files, if they were checked; None: read the development sets.
 
     Raises:
         ParamsError, InputError: the run would be refused.
@@ -105,7 +108,7 @@ def show_plan(
         streams.say(plan_page.format_jobs(found))
         from flows.checks.input_checks import describe_dev_sets
 
-        for text in describe_dev_sets(request.params):
+        for text in describe_dev_sets(request.params) if notes is None else notes:
             streams.say_line(text)
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
             streams.say("the DVC remote was not checked: stages that it has are restored instead of run\n")

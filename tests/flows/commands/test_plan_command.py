@@ -295,6 +295,11 @@ def test_a_fine_tuning_is_measured_and_planned_instead_of_run(tmp_path, project,
     assert (code, said.err.endswith("next: the same command without --plan\n")) == (0, True), said.err
     first = next(line for line in said.out.splitlines() if line.startswith("about "))
     assert re.fullmatch(r"about [\d.]+ \w+, .* of memory, 8 stages not timed", first)
+    assert "reviews.csv: CSV, UTF-8, fields separated by commas; text is 'text' (by name)" in said.out
+    code, said = podium(capsys, "finetune", "classification", *words, "--column", "label=stars", "--plan")
+    assert (code, said.out) == (1, "")
+    assert "nothing was started. classification: " in said.err
+    assert "'stars'" in said.err
     assert not (project / "runs/checkouts").exists()
 
 
