@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 from flows.commands.project import CALLED_FROM, CommandContext, current_folder, find_project
 from flows.runs import environment
@@ -28,31 +29,25 @@ COMMANDS = {
     "resume": "continue a run that stopped or failed",
     "open": "open the page of a run in the browser",
     "plan": "show what a run would do, why, and its time and memory",
-    "ledger": "compare past estimates with measurements",
     "doctor": "check whether this host can start a run",
     "ask": "ask a model a question about a text",
-    "evaluate": "score a model on a labelled file, with intervals and a report",
+    "evaluate": "score a model, or a file of predictions, on a labelled file",
     "predict": "write a model's predictions for the examples of a file",
     "search": "find the texts of a file that are nearest to a text",
     "export": "write a finished model as ONNX, in fp32 and int8",
-    "score": "compute exact match and F1 of a predictions file",
     "compare": "compare runs, or two files of predictions",
     "sweep": "try several recipes and keep the best on held-out examples",
     "data": "show training examples as the model sees them",
-    "params": "show and search parameters",
+    "params": "show and search parameters and presets",
     "runs": "list runs, their results and disk use",
     "clean": "remove runs and leftover files, after confirmation",
-    "presets": "list and show presets",
     "gate": "decide again on a finished run, with other limits",
     "reproduce": "repeat a finished run from its own revision, and compare",
     "publish": "publish the model of a finished run that its gate accepted",
     "verify": "check the files, signature, card and scores of a release",
-    "releases": "list the releases of a published model",
-    "promote": "give a name such as champion to a release",
-    "rollback": "give a name back to the release that had it before",
+    "releases": "list and name the releases of a published model",
     "deploy": "set up a Prefect server for runs on workers",
     "worker": "run a worker",
-    "completion": "print a shell completion script",
 }
 """Command -> its line in `podium --help`, in that order. Each is the attribute `command` of flows.commands.NAME."""
 SELF = Path(__file__).resolve().parent.parent
@@ -75,11 +70,29 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _print_completion(ctx: click.Context, option: click.Parameter, shell: str | None) -> None:
+    """Print the completion script of a shell, and end the command."""
+    if shell is None:
+        return
+    found = get_completion_class(shell)
+    assert found is not None  # click knows all choices
+    sys.stdout.write(found(ctx.command, {}, "podium", "_PODIUM_COMPLETE").source() + "\n")
+    ctx.exit()
+
+
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train, evaluate and publish encoders, such as BERT, from a text corpus or an existing model, reproducibly.",
     epilog="Every command has --help. To start: podium run",
+)
+@click.option(
+    "--completion",
+    type=click.Choice(("bash", "zsh", "fish")),
+    callback=_print_completion,
+    expose_value=False,
+    is_eager=True,
+    help='print a completion script; for bash: eval "$(podium --completion bash)"',
 )
 @click.option("--project", type=click.Path(file_okay=False, path_type=Path), help="clone of Podium; default: here")
 @click.version_option(package_name="podium", message="%(prog)s %(version)s")

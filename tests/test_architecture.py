@@ -225,7 +225,7 @@ def test_no_phase_is_named_outside_of_the_parameters():
 NAME_A_KIND = {
     "flows/commands/ask.py": "a command about questions",
     "flows/commands/compare.py": "a command about questions",
-    "flows/commands/score.py": "a command about questions",
+    "flows/commands/evaluate.py": "scores of files of answers to questions",
     "flows/views/compare_page.py": "pairs of runs that are compared",
     "tasks/downstream/kind.py": "the dictionary of kinds",
 }

@@ -149,7 +149,7 @@ def test_files_of_the_command_line_count_from_where_it_was_called(tmp_path):
         )
     )
     (tmp_path / "answers.json").write_text('{"1": "dog"}')
-    done = podium("--project", str(ROOT), "score", "questions.json", "answers.json", cwd=tmp_path)
+    done = podium("--project", str(ROOT), "evaluate", "answers.json", "questions.json", cwd=tmp_path)
     assert done.stdout == "1 questions, exact match 100.00, F1 100.00\n", done.stderr
 
 
@@ -208,7 +208,7 @@ def test_words_that_are_no_command_end_with_2_and_where_help_is():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_gets_its_completion(shell):
-    assert "_PODIUM_COMPLETE" in CliRunner().invoke(cli, ["completion", shell], catch_exceptions=False).output
+    assert "_PODIUM_COMPLETE" in CliRunner().invoke(cli, ["--completion", shell], catch_exceptions=False).output
 
 
 @pytest.mark.parametrize(
@@ -248,9 +248,9 @@ def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path):
 
 def test_what_a_full_disk_left_of_compiled_modules_is_said(tmp_path):
     compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
-    assert podium("presets", "list", "bert", **compiled).returncode == 0
+    assert podium("params", "presets", "bert", **compiled).returncode == 0
     (module,) = tmp_path.rglob("flows/commands/presets.*.pyc")
     module.write_bytes(module.read_bytes()[:-40])
-    done = podium("presets", "list", "bert", **compiled)
+    done = podium("params", "presets", "bert", **compiled)
     assert done.returncode == 1
     assert "Python's compiled files are damaged" in done.stderr

@@ -127,10 +127,10 @@ def test_the_score_is_the_one_the_scoring_command_gives(project):
             sys.executable,
             "-m",
             "flows",
-            "score",
+            "evaluate",
             "--json",
-            "../dev.json",
             str(folder / artifacts.predictions_file("squad")),
+            "../dev.json",
         ],
     )
     assert done.returncode == 0, done.stderr

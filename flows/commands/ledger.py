@@ -1,10 +1,8 @@
-"""`podium ledger`: compare past estimates of this host with measurements."""
+"""`podium plan --ledger`: compare past estimates of this host with measurements."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import click
 
 from flows.commands import options
 from tasks.host import ledger
@@ -15,15 +13,8 @@ COLUMN_TITLES = ("memory", "seconds", "tokens/s")
 """Column titles of FIGURES."""
 
 
-@click.command(
-    help="Compare past estimates with measurements: median, lowest and highest ratio measured / estimated of the "
-    "device jobs on this host, by device and kind of job. For IPUs, podium plan widens its intervals by these ratios. "
-    "For CPUs and GPUs, it estimates from the measurements.",
-    epilog="The ledger belongs to this host (PODIUM_LEDGER, else podium/ledger.json in the user's state folder), so "
-    "podium clean keeps it.",
-)
-@options.json_option
-def command(as_json: bool) -> None:
+def print_ledger(as_json: bool) -> None:
+    """Print median, lowest and highest ratio measured / estimated of the device jobs on this host."""
     records = ledger.read(ledger_file())
     found = summarize(records)
     values = {"file": str(ledger_file() or ""), "devices": found, "records": records}
@@ -31,7 +22,9 @@ def command(as_json: bool) -> None:
     if found:
         text = format_table([("device", "kind", "jobs", *COLUMN_TITLES), *map(_format_row, found)])
         text += "measured / estimated; 1 is exact, - is not estimated or not measured\n"
-    after = f"podium ledger --json prints every record; the ledger is {ledger_file() or 'disabled (PODIUM_LEDGER)'}"
+    after = (
+        f"podium plan --ledger --json prints every record; the ledger is {ledger_file() or 'disabled (PODIUM_LEDGER)'}"
+    )
     options.print_result(as_json, values, text, after)
 
 

@@ -87,7 +87,9 @@ complete_sides = complete_names(lambda project, ctx: [*_list_presets(project, ct
 
 
 parameter_options = combine_options(
-    click.option("--preset", shell_complete=complete_presets, help="preset from presets/*.yaml (podium presets)"),
+    click.option(
+        "--preset", shell_complete=complete_presets, help="preset from presets/*.yaml (podium params presets)"
+    ),
     click.option(
         "--set",
         "overrides",
@@ -227,6 +229,14 @@ def join_columns(columns: Iterable[tuple[str, str]]) -> dict[str, str | list[str
     for part, name in columns:
         named.setdefault(part, []).append(name)
     return {part: names if len(names) > 1 else names[0] for part, names in named.items()}
+
+
+class ListByDefault(click.Group):
+    """Command group whose default command is `list`, so that `podium runs WORD` works."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = [*self.commands, *ctx.help_option_names]
+        return super().parse_args(ctx, args if args and args[0] in known else ["list", *args])
 
 
 def print_result(as_json: bool, values: Any, text: str, after: str) -> None:

@@ -2,7 +2,7 @@
 
 import click
 
-from flows.commands import options
+from flows.commands import options, presets
 from flows.commands.project import enter_project
 from tasks.params import documentation
 from tasks.params import tables as params
@@ -89,3 +89,6 @@ def diff_presets(ctx: click.Context, first: str, second: str, as_json: bool) -> 
     found = {name: {first: one, second: two} for name, (one, two) in rows}
     text = options.truncate_lines(params.format_differences(rows, first, second))
     options.print_result(as_json, found, text, f"podium params show --preset {first if first != DEMO else second}")
+
+
+command.add_command(presets.command)

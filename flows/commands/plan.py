@@ -10,6 +10,7 @@ import click
 
 from flows import dvc
 from flows.commands import options
+from flows.commands.ledger import print_ledger
 from flows.commands.project import enter_project, resolve_output
 from flows.runs import checkout, run_params
 from flows.runs.run_estimate import RunEstimate, estimate_run
@@ -42,6 +43,7 @@ GB = 1e9
 @click.option("--bow", is_flag=True, help="plan for Bow IPUs instead of Mk2")
 @click.option("--measure", is_flag=True, help="time a few updates of each job on a CPU or GPU, and record the results")
 @click.option("--page", type=options.FILE, metavar="FILE", help="write the plan as an HTML page")
+@click.option("--ledger", "of_past", is_flag=True, help="only compare past estimates on this host with measurements")
 @click.option("--write", is_flag=True, help="only write dvc.yaml, for `dvc repro`, from params.yaml")
 @options.json_option
 @click.pass_context
@@ -53,10 +55,14 @@ def command(
     bow: bool,
     measure: bool,
     page: Path | None,
+    of_past: bool,
     write: bool,
     as_json: bool,
     **asked: Any,
 ) -> None:
+    if of_past:
+        print_ledger(as_json)
+        return
     project, overrides = enter_project(ctx), asked["overrides"]
     if write:
         _write(project, bool(run or asked["preset"] or overrides or asked["name"]))

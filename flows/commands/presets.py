@@ -1,10 +1,10 @@
-"""`podium presets`: list and show presets."""
+"""`podium params presets`: list and show presets."""
 
 import re
 
 import click
 
-from flows.commands import options, params
+from flows.commands import options
 from flows.commands.project import enter_project
 from tasks.params import tables as parameters
 from tasks.params.overlays import Preset, list_preset_names, read_preset
@@ -14,11 +14,9 @@ SCORES = ("f1", "accuracy")
 """Published scores of fine-tuning, which the list prefers to those of pre-training."""
 
 
-@click.group(help="List and show presets. podium run --preset NAME runs one.", invoke_without_command=True)
-@click.pass_context
-def command(ctx: click.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_presets)
+@click.group("presets", cls=options.ListByDefault, help="List and show presets. podium run --preset NAME runs one.")
+def command() -> None:
+    pass
 
 
 @command.command("list", help="List presets. QUERY filters by name, source and description.")
@@ -34,7 +32,7 @@ def list_presets(ctx: click.Context, query: str = "", as_json: bool = False) -> 
     rows = [(one.name, _device(one), _score(one), _summarize(one)) for one in found]
     heads = ("preset", "device", "published", "description")
     text = options.truncate_lines(parameters.format_table([heads, *rows])) if rows else f"no preset matches {query!r}\n"
-    options.print_result(as_json, values, text, "podium presets show NAME, or podium run --preset NAME")
+    options.print_result(as_json, values, text, "podium params presets show NAME, or podium run --preset NAME")
 
 
 def _device(preset: Preset) -> str:
@@ -65,6 +63,3 @@ def show_preset(ctx: click.Context, name: str, as_json: bool) -> None:
     text = (artifacts.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
     after = f"podium params show --preset {name} shows all resolved parameters; podium run --preset {name} runs it"
     options.print_result(as_json, values, text, after)
-
-
-command.add_command(params.diff_presets)

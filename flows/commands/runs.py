@@ -20,15 +20,7 @@ from tasks.stage import artifacts, streams
 WIDEST_COMMAND = 60
 
 
-class _RunCommands(click.Group):
-    """Command group that lists runs by default, so that `podium runs WORD` works."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = [*self.commands, *ctx.help_option_names]
-        return super().parse_args(ctx, args if args and args[0] in known else ["list", *args])
-
-
-@click.group(cls=_RunCommands, help="List runs, their results and disk use. The default command is list.")
+@click.group(cls=options.ListByDefault, help="List runs, their results and disk use. The default command is list.")
 def command() -> None:
     pass
 

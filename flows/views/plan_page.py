@@ -155,7 +155,7 @@ class JobView:
             yield "cost", format_interval(self.cost, "{:,.2f}".format), ""
         yield "precision", job.precision, ""
         if job.records:
-            ipu = "such jobs on this host widen these intervals (podium ledger)"
+            ipu = "such jobs on this host widen these intervals (podium plan --ledger)"
             other = format_count(job.records, "records of this shape on this host")
             yield "ledger", f"{job.records} {ipu}" if job.runtime == "ipu" else other, ""
         if job.basis:

@@ -251,7 +251,7 @@ def format_scores(task: Scores, found: Mapping[str, object], baseline: str, spli
 
 def main() -> None:
     name = entry_argument(
-        "Score the logits of a downstream task and write its report. To score other answers to questions: podium score"
+        "Score the logits of a downstream task and write its report. To score a file of answers: podium evaluate"
     )
     params = load_sections(*ENTRY_SECTIONS, "tokenizer", "pretrain_rows", "validate_")
     entry = find_entry(params, name)

@@ -145,7 +145,7 @@ def _resolve_separator(separator: str | None) -> str | None:
     """Return a separator that is stated by its name or as a character."""
     if separator is None:
         return None
-    from tasks.params.sections import SEPARATOR_NAMES  # pydantic, which `podium score` starts without
+    from tasks.params.sections import SEPARATOR_NAMES  # pydantic, which `podium evaluate` starts without
 
     return SEPARATOR_NAMES.get(separator, separator)
 

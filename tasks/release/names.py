@@ -117,7 +117,9 @@ class NamedReleases(ABC):
             )
         records, to = find_records(names, name), releases[release]
         if name in names and not records:
-            raise PublishError(f"{self.title} has a tag {name} that podium promote did not make: choose another name")
+            raise PublishError(
+                f"{self.title} has a tag {name} that podium releases promote did not make: choose another name"
+            )
         last = max(records, default=0)
         if records.get(last) != to and not self.create(f"{name}-{last + 1:04d}", release):
             raise PublishError(f"{name} of {self.title} was given to another release meanwhile: repeat the command")

@@ -43,7 +43,9 @@ def _plan(folder: Path) -> Path:
     found = estimate_run(wanted)
     stages = tuple(replace(one, stage=at("stage", one.stage)) for one in found.stages)
     jobs = tuple(replace(job, planned=replace(job.planned, stage=at("stage", job.name))) for job in found.jobs)
-    return _written(folder, plan_page.render_plan(replace(found, stages=stages, jobs=jobs), wanted, None))
+    return _written(
+        folder, plan_page.render_plan(replace(found, stages=stages, jobs=jobs), wanted, folder, at("command"))
+    )
 
 
 def _run(folder: Path) -> Path:
@@ -139,7 +141,7 @@ def _compare(folder: Path) -> Path:
         "notes": [at("note")],
         "curves": [{"stage": at("stage"), "lines": lines}],
     }
-    return _written(folder, compare_page.render_comparison(values, {}))
+    return _written(folder, compare_page.render_comparison(values, folder, {}))
 
 
 def _validation(folder: Path) -> Path:

@@ -51,8 +51,8 @@ def test_the_page_of_every_kind_has_all_parts_that_its_answers_allow(page: Page,
     parts += ["Score by threshold"] if kind in ("classes", "several_labels") else []
     assert set(parts) <= set(heads)
     assert kind != "values" or not {"Calibration", "Threshold and coverage", "Confusion matrix"} & set(heads)
-    assert heads[-1] in ("Mistakes", "Most confident mistakes", "Largest errors")
-    assert page.locator(".mistake").count() > 0
+    assert heads[0] in ("Mistakes", "Most confident mistakes", "Largest errors")
+    assert page.locator(".mistake").first.is_visible()
     facts = page.locator(".about dt").all_text_contents()
     assert facts == ["Model", "File", "Task", "Run", "Date"]
 
@@ -78,5 +78,5 @@ def test_links_lead_back_to_the_run_from_where_the_page_is(
     today = f"{date.fromtimestamp(file.stat().st_mtime):%-d %B %Y}"
     of_run = [["Run", "w1"]] if "checkouts" in place else []
     assert facts == ([*of_run, ["Date", today]] if run else []), "from the place and the time of the file"
-    wanted = {"Run": run, "Runs": index}
+    wanted = {"Run": run, "All runs": index, "Docs": index and "docs/evaluation.md"}
     assert shown == {name: (tmp_path / "a project" / path).as_uri() for name, path in wanted.items() if path}

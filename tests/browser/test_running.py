@@ -48,7 +48,7 @@ def test_a_page_that_nobody_writes_any_more_says_so(page: Page, tmp_path: Path) 
 
 FIRST_SCREEN = {
     "running": ["running", "33 %", "2 min 05 s left", "update 500 of 1,500", "84.00"],
-    "rejected": ["rejected", "84.50", "82.30 to 86.60", "squad was refused.", "required"],
+    "rejected": ["rejected", "84.50", "82.30 to 86.60", "is under the floor"],
     "published": ["published", "88.10", "better than the run of 2026-11-16 09:30: +4.10"],
     "cancelled": ["cancelled", "by Ctrl-C", "9 of 15 stages done"],
     "killed": ["killed", "9 of 15 stages done"],

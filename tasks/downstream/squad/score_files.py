@@ -1,4 +1,4 @@
-"""Exact match and F1 of extractive answers, and scores of prediction files (`podium score`).
+"""Exact match and F1 of extractive answers, and scores of prediction files (`podium evaluate`).
 
 Scores are those of the official SQuAD scripts of v1.1 and 2.0. Sources of the rules: Rajpurkar et al. 2016, "SQuAD:
 100,000+ Questions for Machine Comprehension of Text", and its evaluate-v1.1.py; Rajpurkar, Jia and Liang 2018, "Know

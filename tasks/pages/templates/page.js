@@ -195,7 +195,7 @@ for (const box of document.querySelectorAll("input[data-again]")) {
   setInterval(reload, 1000 * box.dataset.again);
 }
 // A page of a stage finds its run, its date, the pages of the run and of all runs, and its document from its own place.
-const pages = "(?:evaluation|reports/validation|measurements/export)/(?:[^/]+/report|[^/]+)\\.html$";
+const pages = "(?:(?:evaluation|measurements/export)/[^/]+/report|reports/validation/[^/]+)\\.html$";
 const place = decodeURI(location.pathname).match(new RegExp(`^(.*?)(/runs/checkouts/[^/]+)?/(${pages})`));
 for (const link of place ? document.querySelectorAll("[data-up]") : []) {
   const root = "../".repeat(place[3].split("/").length - 1);

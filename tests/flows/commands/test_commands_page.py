@@ -54,7 +54,7 @@ def test_every_parameter_stands_on_its_page():
     ("words", "error", "help_of"),
     [
         ("runn", "podium has no command 'runn'; did you mean run?", "podium"),
-        ("presets lst", "podium presets has no command 'lst'; did you mean list?", "podium presets"),
+        ("params lst", "podium params has no command 'lst'; did you mean list?", "podium params"),
         ("finetune clasification", "podium finetune has no kind 'clasification'; did you mean classification?",
          "podium finetune"),
         ("sweep finetune nerr", "podium sweep finetune has no kind 'nerr'; did you mean ner?", "podium sweep finetune"),

@@ -1,4 +1,4 @@
-"""`podium params` and `podium presets`: what can be set, what results, where it comes from, how presets differ."""
+"""`podium params`: what can be set, what results, where it comes from, how presets differ."""
 
 import contextlib
 import json
@@ -212,16 +212,18 @@ def test_a_key_of_another_kind_is_not_answered_with_itself(base):
 
 
 def test_presets_are_listed_shown_and_compared(podium):
-    listed = podium("presets").splitlines()
+    listed = podium("params", "presets").splitlines()
     assert len(listed) == 1 + len(list_preset_names(PRESETS))
-    assert [line.split()[0] for line in podium("presets", "list", "pod64").splitlines()[1:]] == [
+    assert [line.split()[0] for line in podium("params", "presets", "pod64").splitlines()[1:]] == [
         name for name in list_preset_names(PRESETS) if "pod64" in name
     ]
-    records = json.loads(podium("presets", "list", "--json", "optimum"))
+    records = json.loads(podium("params", "presets", "list", "--json", "optimum"))
     assert {"name", "description", "source", "expected"} <= set(records[0])
-    assert podium("presets", "show", "small-files") == (PRESETS / "small-files.yaml").read_text(encoding="utf-8")
+    assert podium("params", "presets", "show", "small-files") == (PRESETS / "small-files.yaml").read_text(
+        encoding="utf-8"
+    )
     assert "small-files" in podium("params", "diff", "small-files")
-    assert json.loads(podium("presets", "diff", "small-files", "--json"))["corpus.source"] == {
+    assert json.loads(podium("params", "diff", "small-files", "--json"))["corpus.source"] == {
         "small-files": "files",
         "demo": "demo",
     }
@@ -246,8 +248,8 @@ def test_an_edited_params_yaml_is_named_where_a_preset_runs_without_it(toy_proje
 
 def test_lists_are_as_wide_as_the_terminal_and_whole_in_a_file(podium):
     """The same command, on a terminal of 60 columns and into a pipe."""
-    whole = podium("presets")
-    words = [sys.executable, "-m", "flows", "presets"]
+    whole = podium("params", "presets")
+    words = [sys.executable, "-m", "flows", "params", "presets"]
     leader, follower = pty.openpty()
     with subprocess.Popen(words, cwd=ROOT, stdout=follower, env={**os.environ, "COLUMNS": "60"}) as process:
         os.close(follower)

@@ -51,8 +51,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("runs", "show", f"no-{HOSTILE}"),
         ("compare", HOSTILE, "other"),
         ("clean", HOSTILE),
-        ("presets", "red"),
-        ("presets", "show", "mine"),
+        ("params", "presets", "red"),
+        ("params", "presets", "show", "mine"),
         ("params", "list", HOSTILE),
         ("params", "show", "--set", f"publish.title={HOSTILE}"),
         ("params", "show", "--set", f"{HOSTILE}=1"),
@@ -64,7 +64,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("ask", HOSTILE, "question", "--context", "text"),
         ("ask", "model", "question", "--context-file", HOSTILE),
         ("predict", HOSTILE, "dev.json", "out.json"),
-        ("score", HOSTILE, "predictions.json"),
+        ("evaluate", "predictions.json", HOSTILE),
         ("--project", HOSTILE, "run"),
         (HOSTILE,),
         (f"--{HOSTILE}",),
@@ -111,12 +111,13 @@ def test_no_other_module_of_the_commands_writes_to_a_terminal() -> None:
     """So that no one forgets `streams`; modules listed here print Podium's own words."""
     own = {
         "flows/views/screen.py",  # bars, and lines that it makes printable
-        "flows/commands/completion.py",  # a script for a shell
+        "flows/cli.py",  # a script for a shell
         "flows/commands/doctor.py",  # coloured marks, with printable text
         "flows/dvc/child.py",  # replies to the process that started it
         "flows/commands/options.py",  # JSON
         "flows/checks/input_checks.py",  # for a program
         "flows/checks/server.py",  # for a program
+        "flows/workers/versions.py",  # for a program
         "flows/__main__.py",  # words of its own
     }
     found = set()

@@ -312,7 +312,7 @@ UNKNOWN = (
         (["gate", "older", "--set", "min_accuracy=1"], 1, UNKNOWN),
         (["run", "--like", "older", "--name", "newer"], 1, UNKNOWN),
         (["compare", "older", "inputs"], 1, UNKNOWN),
-        (["promote", "older"], 1, "run older has published no model"),
+        (["releases", "promote", "older"], 1, "run older has published no model"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -1,4 +1,4 @@
-"""What was estimated of a real job next to what it took: in its result, in the ledger of its host, in podium ledger."""
+"""What was estimated of a real job next to what it took: in its result, in the ledger of its host and of a plan."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_job_enters_what_it_took_next_to_what_was_estimated(tmp_path: Path, ke
     assert (row["device"], row["kind"], row["jobs"]) == ("CPU, 1 process", "pretrain", 2)
     [row] = flows_ledger.summarize([first.foretold])
     assert row["ratios"]["memory"] is row["ratios"]["update_seconds"] is None
-    said = CliRunner().invoke(cli, ["--project", str(ROOT), "ledger"])
+    said = CliRunner().invoke(cli, ["--project", str(ROOT), "plan", "--ledger"])
     assert "CPU, 1 process  pretrain" in said.stdout, said.stderr
     assert str(kept) in said.stderr
 

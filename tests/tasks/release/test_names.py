@@ -150,7 +150,7 @@ def test_a_promotion_that_a_newer_one_overtook_says_so(hub: HubServer) -> None:
 def test_a_tag_made_by_hand_and_a_kept_release_that_changed_are_refused(hub: HubServer, tmp_path: Path) -> None:
     one = publish_small("one")
     repository(hub).tags["stable"] = str(one.commit)
-    with pytest.raises(PublishError, match="tag stable that podium promote did not make"):
+    with pytest.raises(PublishError, match="tag stable that podium releases promote did not make"):
         HubReleases(NAME).promote(None, "stable")
     repository(hub).tags[str(one.tag)] = str(publish_small("two").commit)
     with pytest.raises(PublishError, match=f"{one.tag} of {NAME} was changed after it was published"):
@@ -251,13 +251,13 @@ def test_the_commands_of_the_documents(hub: HubServer, monkeypatch: pytest.Monke
         return str(out + err)
 
     commands = (
-        "promote user/name release-0123456789ab --as fallback",
-        "promote user/name",
-        "rollback user/name",
+        "releases promote user/name release-0123456789ab --as fallback",
+        "releases promote user/name",
+        "releases rollback user/name",
         "releases user/name",
     )
     assert "has no release release-0123456789ab" in podium(commands[0])
-    podium(f"promote user/name {one}")
+    podium(f"releases promote user/name {one}")
     said = podium(commands[1])
     assert said.startswith(f"champion of {NAME} is {two} (before: {one})\n")
     assert f"podium predict {NAME}@champion --text TEXT" in said

@@ -275,7 +275,7 @@ def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.Monk
     "words",
     [
         ["ask", "MODEL", "Who?", "--context-file", "FILE"],
-        ["score", "FILE", "FILE"],
+        ["evaluate", "FILE", "FILE"],
         ["compare", "FILE", "FILE", "--questions", "FILE"],
         ["ask", "FILE", "Who?", "--context", "Ada came."],
     ],

@@ -98,15 +98,15 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "sst2", "rows.json", "rows.json", "--force"], 2, "rows.json is an input of this"),
     (["predict", "sst2", "rows.json", "sst2/config.json", "--force"], 2, "sst2/config.json is an input of this"),
     (
-        ["score", "questions.json", "answers.json", "--output", "answers.json"],
+        ["evaluate", "answers.json", "questions.json", "--output", "answers.json"],
         2,
         "answers.json is an input of this",
     ),
-    (["score", "questions.json", "answers.json", "--output", "link.json"], 2, "link.json is an input of this"),
-    (["score", "questions.json", "answers.json", "--output", "second.json"], 2, "second.json is an input of this"),
-    (["score", "questions.json", "answers.json", "--output", "questions.json"], 2, "questions.json is an input of"),
+    (["evaluate", "answers.json", "questions.json", "--output", "link.json"], 2, "link.json is an input of this"),
+    (["evaluate", "answers.json", "questions.json", "--output", "second.json"], 2, "second.json is an input of this"),
+    (["evaluate", "answers.json", "questions.json", "--output", "questions.json"], 2, "questions.json is an input of"),
     (
-        ["score", "questions.json", "answers.json", "--na-probs", "odds.json", "--output", "odds.json"],
+        ["evaluate", "answers.json", "questions.json", "--na-probs", "odds.json", "--output", "odds.json"],
         2,
         "odds.json is an input of this",
     ),
@@ -244,7 +244,7 @@ def test_the_figures_of_evaluate_are_those_of_score(call: Callable[..., tuple[st
     (tmp_path / "dev.json").write_text(json.dumps(dev))
     made, _ = call("evaluate", "qa", str(tmp_path / "dev.json"), "--output", str(tmp_path / "made"), "--json")
     found = json.loads(made)
-    scored, _ = call("score", str(tmp_path / "dev.json"), str(tmp_path / "made/predictions.json"), "--json")
+    scored, _ = call("evaluate", str(tmp_path / "made/predictions.json"), str(tmp_path / "dev.json"), "--json")
     assert {name: found[name] for name in ("exact_match", "f1", "total")} == json.loads(scored)
     assert found == json.loads((tmp_path / "made/metrics.json").read_text())
     names = {"metrics.json", "mistakes.csv", "nbest.json", "predictions.json", "report.html", "scores.json"}

