@@ -73,7 +73,7 @@ def _list_rows(
 ) -> list[tuple[str, ...]]:
     """Return the rows of the table of runs, newest first; the trials of a sweep are below a row of the sweep."""
     now, owners = time.time(), {trial["name"]: one for one in sweeps for trial in one.trials}
-    rows = [("name", "status", "score", "change", "duration", "age", "size", "command")]
+    rows: list[tuple[str, ...]] = [("name", "status", "score", "change", "duration", "age", "size", "command")]
 
     def add(name: str, status: str, score: str, change: str, runs: Sequence[listing.Run], command: str | None) -> None:
         seconds = [run.seconds for run in runs if run.seconds is not None]
@@ -96,16 +96,19 @@ def _list_rows(
         shown |= {run.name for run in together}
         if sweep is not None:
             best = f"best {sweep.describe(sweep.best)}" if sweep.best else "-"
-            command = first.record and first.record.command
-            add(sweep.name, format_count(len(sweep.trials), "trials"), best, "-", together, command)
+            add(sweep.name, format_count(len(sweep.trials), "trials"), best, "-", together, _command_of(first))
         for run in together:
             score = run.record.leading_score if run.record is not None else None
             held_out = "-" if sweep is None else sweep.describe(run.name)
             text = held_out if score is None else listing.format_score(score)
             change = changes[run.name].text if run.name in changes else "-"
-            command = run.record.command if sweep is None and run.record is not None else None
+            command = _command_of(run) if sweep is None else None
             add("  " * (sweep is not None) + run.name, run.status_text, text, change, [run], command)
     return rows
+
+
+def _command_of(run: listing.Run) -> str | None:
+    return None if run.record is None else run.record.command
 
 
 def fix_pages(project: Path, found: Sequence[listing.Run]) -> None:

@@ -170,9 +170,8 @@ class Run:
         if self.record is None or not self.record.details:
             return None
         kind, entry = self.entries.get(owner), f"downstream.{owner}."
-        data = ("corpus.", "tokenizer.", "pretrain_rows.")
-        if kind is not None:
-            data = tuple(f"{entry}{part}" for part in ("data.", "task", "rows.", "distill."))
+        parts = ("data.", "task", "rows.", "distill.")
+        data = (*(f"{entry}{part}" for part in parts),) if kind else ("corpus.", "tokenizer.", "pretrain_rows.")
         changed = self.record.details["changed"].items()
         return kind or owner, *sorted((name.removeprefix(entry), one) for name, one in changed if name.startswith(data))
 

@@ -117,8 +117,9 @@ def plot_lines(
         text = _add(_add(axis, "g", "guides"), "text", x=to_x(tick), y=AREA_HEIGHT + 15)
         text.text = labels[tick]
         if upright:
-            x, y = float(to_x(tick)) + 4, AREA_HEIGHT + 6
-            text.attrib |= {"x": f"{x:.1f}", "y": f"{y}", "transform": f"rotate(-90 {x:.1f} {y})", "class": "upright"}
+            place = f"{float(to_x(tick)) + 4:.1f}", str(AREA_HEIGHT + 6)
+            turned = {"transform": f"rotate(-90 {' '.join(place)})", "class": "upright"}
+            text.attrib |= {"x": place[0], "y": place[1], **turned}
     _add(tree, "text", "title", x=margin + width / 2, y=height - 4).text = _shorten(across)
     _add(tree, "text", "title", x=14, y=middle, transform=f"rotate(-90 14 {middle})").text = _shorten(up)
     legend = _add(None, "p", "legend")
@@ -168,8 +169,8 @@ def plot_parallel(axes: Sequence[ParallelAxis], tips: Sequence[str], best: int, 
         scale = _make_scale(_range([to_number(one) for one in axis.values]), (AREA_HEIGHT - INSET_Y, INSET_Y))
         guides = _add(plot, "g", "axis x")
         _add(guides, "path", "line", d=f"M{x:.1f} 0 V{AREA_HEIGHT}")
-        for value, y in ((max(axis.values), -6), (min(axis.values), AREA_HEIGHT + 14)):
-            _add(guides, "text", x=f"{x:.1f}", y=y).text = format_tick(value)
+        for value, height in ((max(axis.values), -6), (min(axis.values), AREA_HEIGHT + 14)):
+            _add(guides, "text", x=f"{x:.1f}", y=height).text = format_tick(value)
         _add(tree, "text", "title", x=f"{x:.1f}", y=HEIGHT - 4).text = _shorten(axis.name, MAX_LABEL)
         places.append(x)
         scales.append((scale, to_number))
