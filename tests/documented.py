@@ -161,7 +161,7 @@ NOT_RUN = {
     "python -m tasks.downstream.parity squad cpu:bf16 --baseline cpu:fp32 --model models/squad": (
         "needs a finished run; tests/tasks/downstream has the stage"
     ),
-    'podium ask published/podium-demo "Who rules Gibarath?" --context "..." --compare cpu:bf16': (
+    'podium predict published/podium-demo --text "Who rules Gibarath?" --context "..." --compare cpu:bf16': (
         "needs the demo; tests/tasks/downstream asks a small model"
     ),
     "podium evaluate published/podium-demo dev.json": "needs the demo; tests/tasks/downstream/inference has others",
@@ -203,8 +203,11 @@ RUN_BY = {
     "podium run": ("Makefile", "@podium run"),
     "podium run --set pretrain.enabled=false": (".ci/run", "podium run --set pretrain.enabled=false"),
     "podium doctor": (".ci/fresh", "podium doctor"),
-    'podium ask published/podium-demo "Who rules Gibarath?" --context "Gastifra rules Gibarath. The province of '
-    'Gibarath is Bruntonesse, and long ago Mendan founded Gibarath."': (".ci/fresh", "podium ask"),
+    'podium predict published/podium-demo --text "Who rules Gibarath?" --context "Gastifra rules Gibarath. The '
+    'province of Gibarath is Bruntonesse, and long ago Mendan founded Gibarath."': (
+        ".ci/fresh",
+        "podium predict published/small --text",
+    ),
     "make docs": ("tests/test_site.py", "test_the_site_is_built_without_a_warning"),
     "python -m bench.ipu_estimates": (
         "tests/bench/test_ipu_estimates.py",
@@ -255,7 +258,6 @@ TEAM = (
 )
 UP_TO_STAGES = ("tests/test_documents.py", "test_a_command_that_trains_comes_to_its_first_stage")
 CARRIED_OUT_BY = {
-    "ask": ("tests/tasks/downstream/squad/test_ask.py", "test_the_command_prints_the_answer_and_its_score"),
     "clean": RUN_BY["podium clean slow"],
     "compare": ("tests/golden/test_golden.py", "test_compare"),
     "deploy": TEAM,

@@ -223,7 +223,7 @@ def test_no_phase_is_named_outside_of_the_parameters():
 
 
 NAME_A_KIND = {
-    "flows/commands/ask.py": "a command about questions",
+    "flows/commands/questions.py": "questions about a text",
     "flows/commands/compare.py": "a command about questions",
     "flows/commands/evaluate.py": "scores of files of answers to questions",
     "flows/views/compare_page.py": "pairs of runs that are compared",

@@ -163,6 +163,6 @@ def test_with_another_learning_rate_and_a_lower_floor_only_what_comes_after_runs
     )
     loaded = run(project, [sys.executable, "-c", load, str(published)])
     assert loaded.stdout.split() == ["1", "True"], loaded.stderr
-    question = ["Who came?", "--context", "Ada came.", "--json"]
-    asked = run(project, [sys.executable, "-m", "flows", "ask", str(published), *question])
+    question = ["--text", "Who came?", "--context", "Ada came.", "--json"]
+    asked = run(project, [sys.executable, "-m", "flows", "predict", str(published), *question])
     assert asked.returncode == 0, asked.stderr

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from flows.commands import model_options
+from flows.commands import model_options, questions
 from flows.commands.project import resolve_output, resolve_path
 from tasks.stage import streams
 
@@ -14,15 +14,17 @@ FORMATS = ("json", "jsonl", "csv", "parquet", "npy")
 
 
 @click.command(
-    help="Classify a text, find its entities, or write its embedding, with MODEL: a run, a release folder, a model "
-    "folder or a Hub repository; or answer every record of IN, a table or .txt file with one text a line. OUT ends in "
-    ".jsonl, .csv, .parquet, .json for {question id: text}, or .npy for embeddings; - is a standard stream."
+    help="Classify a text, find its entities, write its embedding, or answer a question about a --context, with MODEL: "
+    "a run, a release folder, a model folder or a Hub repository; or answer every record of IN, a table or .txt file "
+    "with one text a line. OUT ends in .jsonl, .csv, .parquet, .json for {question id: text}, or .npy for embeddings; "
+    "- is a standard stream."
 )
 @click.argument("model")
 @click.argument("input", metavar="[IN]", type=model_options.FILE, required=False)
 @click.argument("output", metavar="[OUT]", type=model_options.FILE, default=Path("-"))
 @click.option("--text", metavar="TEXT", help="text to predict, instead of IN")
 @click.option("--text-pair", metavar="TEXT", help="second text, for a model of pairs")
+@questions.question_options
 @click.option("--plain", is_flag=True, help="read IN as plain text, one text a line, whatever it looks like")
 @click.option(
     "--format",
@@ -42,6 +44,11 @@ def command(ctx: click.Context, model: str, input: Path | None, output: Path, pl
     from tasks.downstream.inference.predict import PredictionOutput, predict
     from tasks.records.text_files import file_suffix
 
+    if args["context"] is not None or args["context_file"] is not None:
+        if args["text"] is None or args["text_pair"] is not None or input is not None:
+            raise click.UsageError("--context and --context-file take one question: pass it with --text", ctx)
+        questions.answer_question(ctx, model, args["text"], args["as_json"], args)
+        return
     texts = [text for text in (args["text"], args["text_pair"]) if text is not None]
     if (args["text"] is None) != (input is not None) or (texts and args["text"] is None):
         raise click.UsageError("pass either IN (a file, or - for standard input) or --text TEXT", ctx)

@@ -43,7 +43,7 @@ def command(
     as_json: bool,
 ) -> None:
     from tasks.release.signing import Trust
-    from tasks.release.verify import verify
+    from tasks.release.verify import SIGNATURE, verify
 
     if (identity is None) != (issuer is None) or (key and identity):
         raise click.UsageError("pass --key, or both --identity and --issuer", ctx)
@@ -54,7 +54,7 @@ def command(
         if tag is not None:
             release = dataclasses.replace(release, tags=frozenset({tag}))
         found = verify(release)
-        facts = {} if release.links else release.facts
+        facts, is_signed = {} if release.links else release.facts, release.has(SIGNATURE)
     results = {check.name: check.result for check in found}
     failed, signed = "failed" in results.values(), results["signature"] == "ok"
     facts["signer"] = ((identity or str(key)) if signed else "not checked") if facts else "unknown"
@@ -66,8 +66,8 @@ def command(
         rows = [(name, "", text) for name, text in facts.items()] + [tuple(check) for check in found]
         width = max(len(name) for name, _, _ in rows)
         lines = [f"{name:{width}}  {result:7}  {escape_name(text)}" for name, result, text in rows]
-        unchecked = "signer was" if results["files"] == "ok" else "weights and its signer were"
-        end = "verified" if signed else f"nothing contradicts this release, but its {unchecked} not checked"
+        why = "its signer was not checked" if is_signed else "this release is unsigned"
+        end = "verified" if signed else f"Not verified: {why}."
         streams.say("\n".join([*lines, "NOT VERIFIED: do not use this release" if failed else end]) + "\n")
     if failed:
         raise SystemExit(FAILED)

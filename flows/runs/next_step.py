@@ -8,7 +8,7 @@ from tasks.downstream.gate.verdict_text import format_advice
 from tasks.stage import artifacts
 
 QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
-"""Scores that mark a question answering model, for podium ask: SQuAD 1.1 and 2.0."""
+"""Scores that mark a question answering model, which takes a context: SQuAD 1.1 and 2.0."""
 
 
 def suggest_next(run: report.RunReport) -> str:
@@ -28,8 +28,7 @@ def suggest_next(run: report.RunReport) -> str:
     if published:
         asked = [one for one in published if any(one["scores"].keys() >= pair for pair in QA_SCORES)]
         place = report.model_name((asked or published)[0]["published"])
-        words = f"podium ask {place} QUESTION --context TEXT", f"podium predict {place} --text TEXT"
-        return words[0] if asked else words[1]
+        return f"podium predict {place} --text {'QUESTION --context TEXT' if asked else 'TEXT'}"
     to = run.options.get("to")
     if to or run.options.get("part", ALL) != ALL:
         return f"repeat the command without {'--to' if to else '--part'} to run the rest"

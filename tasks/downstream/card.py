@@ -10,7 +10,7 @@ from typing import Any
 
 from ipu_model.core.units import format_duration
 from tasks.downstream.card_costs import name_hardware
-from tasks.downstream.gate.verdict_text import COMPARED, RECIPE, WITHOUT_FLOOR, format_figure, format_recipe
+from tasks.downstream.gate.verdict_text import COMPARED, RECIPE, format_figure, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM
 from tasks.jobs.original import describe_change
 from tasks.models.model_folders import name_family, read_fields
@@ -134,7 +134,7 @@ def write_card(
         speed=facts.speed and {**facts.speed, "hardware": name_hardware(facts.speed["hardware"])},
         costs=[_cost(name, one) for name, one in facts.measured.items()],
         row_length=facts.entry_parameters["rows"]["row_length"],
-        gate={**dict.fromkeys(RECIPE, ()), COMPARED: None, WITHOUT_FLOOR: None, **facts.gate},
+        gate={**dict.fromkeys(RECIPE, ()), COMPARED: None, **facts.gate},
         recipe=format_recipe(facts.gate, published=True),
         tokenizer=parameters["tokenizer"],
         withheld=WITHHELD,

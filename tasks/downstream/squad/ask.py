@@ -1,4 +1,4 @@
-"""Answer one question about a text (`podium ask`).
+"""Answer one question about a text (`podium predict MODEL --text QUESTION --context TEXT`).
 
 The model is a published folder, a model folder with a tokenizer, or a Hub repository. The answer equals that of
 `pipeline("question-answering", MODEL)` of transformers 4, but is computed with Podium's features, packed rows, predict

@@ -42,5 +42,5 @@ def make_card(scores: SquadScores, facts: CardFacts) -> str:
         threshold=metrics[NULL_THRESHOLD] if scores.nullable else None,
         metrics=metrics,
         baseline=score_of(metrics, "constant_score") if "constant_score" in metrics else None,
-        ask=f'podium ask {folder} "question" --context "text"',
+        ask=f'podium predict {folder} --text "question" --context "text"',
     )

@@ -1,6 +1,5 @@
 """Inference for questions: read them from a file, with or without answers, and write answers as records."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -55,10 +54,7 @@ class SquadInference(Inference[list[SquadQuestion], WindowFiles, list[list[Answe
     def make_record(self, texts: Sequence[str]) -> dict[str, object]:
         names = [self.layouts[0][part].names[0] for part in ("question", "context")]
         if len(texts) != len(names):
-            raise ParamsError(
-                f"this model answers questions: podium ask MODEL {shlex.quote(texts[0])} --context TEXT, or a table of "
-                f"{' and '.join(names)}"
-            )
+            raise ParamsError(f"this model answers questions: add --context TEXT, or a table of {' and '.join(names)}")
         return dict(zip(names, texts, strict=True))
 
     def detect_lines(self, lines: Sequence[str]) -> str:

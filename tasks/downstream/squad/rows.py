@@ -2,7 +2,7 @@
 
 A window (feature) is a question and a part of its context that fit a row. As in Hugging Face, `doc_stride` is the
 number of context tokens that two neighbouring windows share. The functions for features are pure and used for training,
-prediction and `podium ask`.
+prediction and `podium predict --context`.
 """
 
 from __future__ import annotations

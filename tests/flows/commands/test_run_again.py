@@ -134,7 +134,9 @@ def test_the_gate_decides_again_and_publish_reads_that_verdict(mine, toy_project
     code, said = podium(capsys, "runs", "finished")
     assert "mine" in said.out
     code, said = podium(capsys, "publish", "mine")
-    assert (code, "next: podium ask published/podium-demo" in said.err) == (0, True), said.err
+    assert (code, "next: podium predict published/podium-demo --text QUESTION --context" in said.err) == (0, True), (
+        said.err
+    )
     code, said = podium(capsys, "gate", "mine", "--set", "downstream.squad.gate.min_f1=85.0")
     assert (code, "note: what was published before stays there: published/podium-demo" in said.err) == (3, True)
     assert "published: " not in said.out

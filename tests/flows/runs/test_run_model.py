@@ -120,7 +120,7 @@ def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> 
 @pytest.mark.parametrize(
     ("scores", "said"),
     [
-        ({"exact_match": 80.0, "f1": 85.0}, "podium ask published/it"),
+        ({"exact_match": 80.0, "f1": 85.0}, "podium predict published/it --text QUESTION --context TEXT"),
         ({"exact_match": 80.0, "micro_f1": 85.0}, "podium predict published/it"),
         ({"accuracy": 80.0}, "podium predict published/it"),
     ],

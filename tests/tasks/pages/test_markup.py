@@ -312,10 +312,10 @@ def test_the_code_of_a_card_names_the_model_and_runs_nothing_else(text: str) -> 
         assert json.loads(line.removeprefix("name = ")) == replace_hidden(name) or "\\u" in line
         compile(code, "card", "exec")
         for token in markdown_tokens(body):
-            if token.type == "code_inline" and token.content.startswith("podium ask"):
+            if token.type == "code_inline" and token.content.startswith("podium predict"):
                 asked = shlex.split(token.content)
-                assert asked[:2] == ["podium", "ask"]
-                assert asked[3:] == ["question", "--context", "text"], "the name is one word"
+                assert asked[:2] == ["podium", "predict"]
+                assert asked[3:] == ["--text", "question", "--context", "text"], "the name is one word"
 
 
 @every_text

@@ -208,22 +208,22 @@ def test_nothing_but_the_named_repositories_was_asked_for(runs: Runs) -> None:
 
 @pytest.mark.soak
 def test_a_question_is_answered_by_a_model_of_the_hub_as_by_its_folder(runs: Runs) -> None:
-    asked = ["where does the river rise ?", "--context", "the river rise in northern hills .", "--json"]
+    asked = ["--text", "where does the river rise ?", "--context", "the river rise in northern hills .", "--json"]
     folder = runs.root / "trained/models/squad"
     steps = [
         {
             "name": "hub",
-            "stage": "ask",
+            "stage": "predict",
             "module": "flows",
             "folder": str(runs.root),
-            "arguments": ["ask", "user/model", *asked],
+            "arguments": ["predict", "user/model", *asked],
         },
         {
             "name": "folder",
-            "stage": "ask",
+            "stage": "predict",
             "module": "flows",
             "folder": str(runs.root),
-            "arguments": ["ask", str(folder), *asked, "--tokenizer", str(runs.root / "trained/data/tokenizer")],
+            "arguments": ["predict", str(folder), *asked, "--tokenizer", str(runs.root / "trained/data/tokenizer")],
         },
     ]
     results = run_stages(steps, runs.root, runs.hub.endpoint)

@@ -239,7 +239,7 @@ def test_a_release_in_a_folder_is_called_like_the_run_and_not_by_a_path() -> Non
     assert front_matter(card)["model-index"][0]["name"] == "reviews"
     assert "In the folder of this file, with transformers" in card
     assert 'name = "."' in card
-    assert '`podium ask FOLDER "question"' in card
+    assert '`podium predict FOLDER --text "question"' in card
 
 
 def test_a_release_holds_no_folder_of_the_host(tmp_path: Path) -> None:

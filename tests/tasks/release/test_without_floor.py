@@ -1,4 +1,4 @@
-"""A model that was accepted without a floor is published, and its verdict and card say so."""
+"""A model that was accepted without a floor is published, and its verdict says so, its public card not."""
 
 from __future__ import annotations
 
@@ -42,12 +42,11 @@ def publish_here(root: Path) -> str:
     return (root / "published/podium-demo/README.md").read_text()
 
 
-def test_verdict_and_card_say_so(checkout: Path) -> None:
+def test_the_verdict_says_so_and_the_card_does_not(checkout: Path) -> None:
     assert json.loads((checkout / VERDICT).read_text())["without_floor"] == SAID
-    assert f" It was {SAID}.\n" in publish_here(checkout)
+    assert "without a floor" not in publish_here(checkout)
     judge(checkout, 85.0)
     assert "without_floor" not in json.loads((checkout / VERDICT).read_text())
-    assert "without a floor" not in publish_here(checkout)
 
 
 def test_the_stage_says_so(checkout: Path) -> None:

@@ -274,10 +274,10 @@ def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "words",
     [
-        ["ask", "MODEL", "Who?", "--context-file", "FILE"],
+        ["predict", "MODEL", "--text", "Who?", "--context-file", "FILE"],
         ["evaluate", "FILE", "FILE"],
         ["compare", "FILE", "FILE", "--questions", "FILE"],
-        ["ask", "FILE", "Who?", "--context", "Ada came."],
+        ["predict", "FILE", "--text", "Who?", "--context", "Ada came."],
     ],
     ids=["context", "score", "compare", "model"],
 )

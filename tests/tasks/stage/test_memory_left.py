@@ -90,7 +90,9 @@ def test_a_long_text_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InputError, match="has 1,500,000 bytes, which need about 45 MB"):
         read_question_file(table, KEY, SquadDataParams(unanswerable="use"), Interpretation())
     (tmp_path / "book.txt").write_text(text)
-    found = CliRunner().invoke(cli, ["ask", "nowhere", "Who?", "--context-file", str(tmp_path / "book.txt")])
+    found = CliRunner().invoke(
+        cli, ["predict", "nowhere", "--text", "Who?", "--context-file", str(tmp_path / "book.txt")]
+    )
     assert isinstance(found.exception, InputError)
     assert "book.txt has 1,500,000 bytes, which need about 45 MB of memory. 40 MB are left" in str(found.exception)
 

@@ -144,7 +144,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "names", "--text", "a", "--text-pair", "b"], 2, "this model reads one text: omit --text-pair"),
     (["predict", "pairs", "--text", "a"], 2, "reads two texts: pass --text and --text-pair, or a table"),
     (["predict", "pairs", "text.txt"], 2, "reads two texts: pass --text and --text-pair, or a table"),
-    (["predict", "qa", "--text", "who's he?"], 2, """podium ask MODEL 'who'"'"'s he?' --context TEXT, or a table of"""),
+    (["predict", "qa", "--text", "who's he?"], 2, "this model answers questions: add --context TEXT, or a table of"),
     (["predict", "colours", "sentences.csv", "--column", "text=other"], 1, "or --plain if each line is a text"),
     (["predict", "sst2", "questions.csv", "--task", "sst2"], 1, "no column 'sentence'"),
     (["predict", "sst2", "sentences.csv", "out.json"], 2, "cannot hold predictions for examples. Use .jsonl"),
@@ -382,13 +382,11 @@ def test_a_text_file_has_one_text_a_line_and_records_repeat_it_when_asked_to(
     assert [json.loads(line)["question"] for line in asked.splitlines()] == ["word1 ?", "word4 ?"]
 
 
-def test_ask_names_the_command_for_a_model_of_texts(call: Callable[..., tuple[str, str]]) -> None:
-    for words in (["word1's word2"], ["what?", "--context", "word1's word2"]):
-        with pytest.raises((PodiumError, click.UsageError)) as refused:
-            call("ask", "sst2", *words)
-        found, command = re.split("[rR]un podium ", str(refused.value))
-        model = f"{Path('sst2').resolve()} is BertForSequenceClassification, not for questions. "
-        assert found == (
-            model if words[1:] else "pass either --context TEXT or --context-file FILE; to classify the text, "
-        )
-        assert re.match("(positive|negative) ", call(*shlex.split(command))[0])
+def test_a_question_to_a_model_of_texts_is_refused_with_the_command_for_texts(
+    call: Callable[..., tuple[str, str]],
+) -> None:
+    with pytest.raises(PodiumError) as refused:
+        call("predict", "sst2", "--text", "what?", "--context", "word1's word2")
+    found, command = re.split("Run podium ", str(refused.value))
+    assert found == f"{Path('sst2').resolve()} is BertForSequenceClassification, not for questions. "
+    assert re.match("(positive|negative) ", call(*shlex.split(command))[0])

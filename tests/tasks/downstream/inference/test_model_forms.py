@@ -74,7 +74,7 @@ FORMS: dict[str, Callable[[Path], None]] = {
     "128 positions (`max_position_embeddings`)": with_few_positions,
 }
 ONE_TYPE = "one token type (`type_vocab_size: 1`)"
-COMMANDS = ("finetune", "evaluate", "predict", "ask")
+COMMANDS = ("finetune", "evaluate", "predict", "predict --context")
 
 
 def test_the_document_lists_these_forms_and_commands() -> None:

@@ -116,12 +116,12 @@ def test_with_questions_without_an_answer_they_are_the_pipelines_with_handle_imp
 def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path) -> None:
     text = tmp_path / "context.txt"
     text.write_text(SHORT)
-    command = [sys.executable, "-m", "flows", "ask", str(model), CASES[0][0]]
+    command = [sys.executable, "-m", "flows", "predict", str(model), "--text", CASES[0][0]]
     plain = subprocess.run(
         [*command, "--context-file", str(text)], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     machine = subprocess.run(
-        [*command, "--context-file", "-", "--json", "--top", "2"],
+        [*command, "--context-file", "-", "--json", "--n-best", "2"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -162,7 +162,7 @@ def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
 
     monkeypatch.setattr("tasks.downstream.squad.ask.ask", note)
     options = ["--max-answer-length", *words] if words else []
-    done = CliRunner().invoke(cli, ["ask", str(folder), "Who?", "--context", "Ada came.", *options])
+    done = CliRunner().invoke(cli, ["predict", str(folder), "--text", "Who?", "--context", "Ada came.", *options])
     assert done.exit_code == 0, done.output
     assert stated == [longest]
     if not words:
@@ -315,7 +315,7 @@ def test_another_folder_can_lend_the_tokenizer(model: Path, tmp_path: Path) -> N
 
 def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "flows", "ask", "someone/some-model", "who?", "--context", "x"],
+        [sys.executable, "-m", "flows", "predict", "someone/some-model", "--text", "who?", "--context", "x"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -331,10 +331,12 @@ def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.
     "arguments",
     [
         [],
-        ["m", "q"],
-        ["m", "q", "--context", "a", "--context-file", "b"],
-        ["m", "q", "--context", "x", "--top", "0"],
+        ["m", "--context", "a"],
+        ["m", "in.csv", "--context", "a"],
+        ["m", "--text", "q", "--text-pair", "b", "--context", "a"],
+        ["m", "--text", "q", "--context", "a", "--context-file", "b"],
+        ["m", "--text", "q", "--context", "x", "--n-best", "-1"],
     ],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
-    assert call_podium("ask", *arguments).returncode == 2
+    assert call_podium("predict", *arguments).returncode == 2

@@ -1,10 +1,10 @@
-"""`podium ask`: answer a question about a text."""
+"""`podium predict MODEL --text QUESTION --context TEXT`: answer a question about a text."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,24 +36,21 @@ def _read_place(text: str) -> RuntimeSpec:
         raise click.BadParameter(str(error)) from None
 
 
-@click.command(help="Ask MODEL (a run, a release or model folder, or a Hub repository) a question about a text.")
-@click.argument("name", metavar="MODEL")
-@click.argument("question")
-@click.option("--context", metavar="TEXT", help="text that contains the answer")
-@click.option("--context-file", metavar="FILE", help="file with that text; - reads standard input")
-@model_options.tokenizer_option
-@click.option("--top", type=AT_LEAST_ONE, default=1, metavar="N", help="number of answers to show")
-@click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="window length (default: 384)")
-@click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="overlap of windows (default: 128)")
-@click.option(
-    "--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="longest answer (the release's, else 30)"
+question_options = options.combine_options(
+    click.option("--context", metavar="TEXT", help="text with the answer, if --text is a question"),
+    click.option("--context-file", metavar="FILE", help="file with that text; - reads standard input"),
+    click.option("--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="with --context: longest answer"),
+    click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="with --context: compare devices"),
 )
-@model_options.null_threshold_option
-@click.option("--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="device (cpu)")
-@click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="also answer there, compare logits")
-@options.json_option
-@click.pass_context
-def command(ctx: click.Context, name: str, question: str, as_json: bool, **args: Any) -> None:
+"""Options of a question about one text."""
+
+
+def answer_question(ctx: click.Context, name: str, question: str, as_json: bool, args: Mapping[str, Any]) -> None:
+    """Print the answer of a model to a question about a text.
+
+    Args:
+        args: options of `podium predict`, among them `question_options`.
+    """
     from tasks.downstream.inference.entry import infer_entry
     from tasks.downstream.inference.job import choose_place
     from tasks.downstream.squad import ask
@@ -62,17 +59,16 @@ def command(ctx: click.Context, name: str, question: str, as_json: bool, **args:
 
     instead = shlex.join(["podium", "predict", name, "--text", args["context"] or question])
     find = partial(find_model, instead=instead)
-    if (args["context"] is None) == (args["context_file"] is None):
-        hint = f"to classify the text, run {instead}"
-        raise click.UsageError(f"pass either --context TEXT or --context-file FILE; {hint}", ctx)
+    if args["context"] is not None and args["context_file"] is not None:
+        raise click.UsageError("pass either --context TEXT or --context-file FILE", ctx)
     context = _read_context(ctx, args["context"], args["context_file"])
     model, run = model_options.resolve_model(ctx, name, args["tokenizer"], find)
     odds = read_null_threshold(model.folder) if args["null_threshold"] is None else args["null_threshold"]
-    place = choose_place(model.folder, args["runtime"], None)
+    place = choose_place(model.folder, args["runtime"], args["precision"])
     shape = WindowShape.for_model(model, args["row_length"], args["doc_stride"])
     evaluate: Any = infer_entry(model, "squad", run=run).params.evaluate
     longest = args["max_answer_length"] or evaluate.max_answer_length
-    more = {"top": args["top"], "max_answer_length": longest, "null_threshold": odds}
+    more = {"top": max(1, args["n_best"]), "max_answer_length": longest, "null_threshold": odds}
     answers, logits = ask.ask(model, question, context, shape, place=place, **more)
     if args["compare"] is not None:
         others, other_logits = ask.ask(model, question, context, shape, place=args["compare"], **more)
@@ -80,7 +76,7 @@ def command(ctx: click.Context, name: str, question: str, as_json: bool, **args:
         _print_comparison(both, ask.compare_logits(logits, other_logits), as_json)
         return
     text = "".join(map(_format_answer, answers))
-    options.print_result(as_json, ask.answer_record(answers), text, "--top 5 shows more answers, --json prints JSON")
+    options.print_result(as_json, ask.answer_record(answers), text, "--n-best 5 shows more answers, --json prints JSON")
 
 
 def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str:
