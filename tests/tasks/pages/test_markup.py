@@ -20,7 +20,7 @@ import yaml
 from huggingface_hub import ModelCard
 from ruamel.yaml import YAML
 
-from flows.commands import ask
+from flows.commands import questions
 from flows.runs.report import RunReport, StageRecord
 from flows.views import run_page, run_view
 from flows.views.run_view import RunView
@@ -367,7 +367,7 @@ def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
 
 @every_text
 def test_a_terminal_gets_an_answer_on_one_line_that_it_does_not_obey(text: str) -> None:
-    shown = ask._format_answer(Answer(text, 0, 1, 1.0, 1.0)).removesuffix("\n")
+    shown = questions._format_answer(Answer(text, 0, 1, 1.0, 1.0)).removesuffix("\n")
     assert shown == replace_hidden(shown)
     assert len(shown.splitlines()) == 1
 
