@@ -49,8 +49,11 @@ def render_run(run: RunView, copy: bool = False) -> str:
         run: its view; the page of a running run is updated repeatedly.
         copy: whether this is the copy that later runs in the checkout do not overwrite.
     """
-    root, stages, log = run.root, run.stages, run.project / (run.record.log or "")
+    root, stages = run.root, run.stages
     folder = root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS)  # links are relative to it
+    head = [("Run", relative_link(root / artifacts.RUN_PAGE, folder)), *make_head_links(folder, run.project, "runs.md")]
+    if (log := run.project / (run.record.log or "")).is_file():
+        head.append(("Log", relative_link(log, folder)))
     pages = {stage: relative_link(page["path"], folder) for stage, page in run.pages.items()}
     begun = {row["name"]: row for row in stages if row["status"] not in NOT_STARTED}
     trained = [stage for stage in run.plan.values() if stage.name in begun and is_training(stage)]
@@ -82,8 +85,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
         places=any(stage.host for stage in run.record.stages),
         curves=make_sections(trainings),
         pages=pages,
-        links=make_head_links(folder, run.project, "runs.md", root)
-        + [("Log", relative_link(log, folder))] * log.is_file(),
+        links=head,
         link=lambda path: relative_link(path, folder),
     )
 

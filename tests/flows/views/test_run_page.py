@@ -135,6 +135,24 @@ def test_the_head_compares_a_score_with_the_teacher_as_the_gate_did(toy_project)
     assert "the teacher (" not in head_of(scored([unknown]), toy_project)
 
 
+def test_page_and_terminal_have_the_verdict_on_each_export_after_the_models_and_no_card_of_the_loss(toy_project):
+    record = scored([])
+    record.results["gate@squad"]["exports"] = {
+        "onnx/model.onnx": {"accepted": True, "reasons": []},
+        "onnx/model_quantized.onnx": {"accepted": False, "reasons": ["F1 dropped by 3 points."]},
+    }
+    head = head_of(record, toy_project)
+    verdicts = "onnx/model.onnx accepted onnx/model_quantized.onnx rejected F1 dropped by 3 points."
+    assert head.index("squad accepted") < head.index(verdicts) < head.index("Next podium publish")
+    assert "loss of" not in head
+    lines = RunView(record, toy_project).list_lines()
+    assert lines[0] == "squad: f1 90.00 (88.00 to 92.00)"
+    assert lines[-2:] == [
+        "  onnx/model.onnx: accepted",
+        "  onnx/model_quantized.onnx: rejected F1 dropped by 3 points.",
+    ]
+
+
 @pytest.mark.parametrize("checked", [[], ["exact"]], ids=["no floor", "another floor"])
 def test_the_head_of_unanswerable_questions_is_their_f1_and_its_notes_are_of_f1(checked, toy_project):
     gain = {"metric": "f1", "mean": 5.0, "low": 4.0, "high": 6.0, "verdict": "better"}
