@@ -35,7 +35,7 @@ class Tile:
 def make_tiles(run: RunView, trainings: Sequence[TrainingCurves]) -> list[Tile]:
     """Return the tiles of a run: scores, the last loss if it is running or has no score, progress or duration."""
     scores = [tile for one in run.results for tile in _make_score_tile(one)]
-    scores += [tile for one in run.pretraining[-1:] for tile in _make_pretraining_tiles(one)]
+    scores = scores or [tile for one in run.pretraining[-1:] for tile in _make_pretraining_tiles(one)]
     scores = scores or [*_make_previous_tiles(run)]
     trained = [one for one in trainings if one.history.get("loss")]
     losses = [_make_loss_tile(trained[-1], run.record.progress.get(trained[-1].stage, ""))] if trained else []
