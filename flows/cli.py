@@ -5,11 +5,12 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage or parameters, 3 rejected by the gate, 4 paused at a checkpoint.
 """
 
+import contextlib
 import importlib
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -49,6 +50,15 @@ COMMANDS = {
     "worker": "run a worker",
 }
 """Command -> its line in `podium --help`, in that order. Each is the attribute `command` of flows.commands.NAME."""
+EARLIER: dict[str, Callable[..., list[str]]] = {
+    "ask": lambda model, question, *more: ["predict", model, "--text", question, *more],
+    "score": lambda questions, predictions, *more: ["evaluate", predictions, questions, *more],
+    "ledger": lambda *more: ["plan", "--ledger", *more],
+    "presets": lambda *more: ["params", "presets", *more],
+    "promote": lambda *more: ["releases", "promote", *more],
+    "rollback": lambda *more: ["releases", "rollback", *more],
+}
+"""Command of an earlier version, which help leaves out -> its arguments today."""
 SELF = Path(__file__).resolve().parent.parent
 """Project whose code runs now, or the folder it is installed in."""
 
@@ -63,6 +73,13 @@ class _Commands(click.Group):
         if name not in COMMANDS:
             return None
         return importlib.import_module(f"flows.commands.{name}").command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        with contextlib.suppress(TypeError):  # too few arguments, such as --help alone
+            args = EARLIER[args[0]](*args[1:]) if args[0] in EARLIER else args
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

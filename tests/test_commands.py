@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -197,6 +198,22 @@ def test_packages_elsewhere_that_are_called_as_ours_are_not_taken(tmp_path, word
         env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"},
     )
     assert done.stdout.startswith("downstream.squad.gate.min_f1"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("earlier", "today"),
+    [
+        ("ask MODEL QUESTION --context C", "predict MODEL --text QUESTION --context C"),
+        ("score QUESTIONS PREDICTIONS --json", "evaluate PREDICTIONS QUESTIONS --json"),
+        ("ledger --json", "plan --ledger --json"),
+        ("presets show bert", "params presets show bert"),
+        ("promote RUN --as stable", "releases promote RUN --as stable"),
+        ("rollback RUN", "releases rollback RUN"),
+    ],
+)
+def test_commands_of_earlier_versions_run_as_those_of_today(earlier, today):
+    resolved = [cli.resolve_command(click.Context(cli), words.split()) for words in (earlier, today)]
+    assert resolved[0] == resolved[1]
 
 
 def test_words_that_are_no_command_end_with_2_and_where_help_is():

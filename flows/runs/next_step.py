@@ -37,5 +37,5 @@ def suggest_next(run: report.RunReport) -> str:
     trained = [stage.name.partition("@")[2] for stage in run.stages if stage.name.startswith("pretrain@")]
     if not trained:
         return "podium runs lists the runs"
-    model = Path(run.folder).name or artifacts.model_folder(max(trained))
+    model = Path(run.folder).name or artifacts.model_folder(trained[-1])
     return f"podium finetune KIND --model {model} --train FILE"
