@@ -346,7 +346,7 @@ def test_files_of_which_nothing_can_be_learned_or_measured_are_refused_before_an
 ):
     train = tmp_path / f"train.{'conll' if kind == 'ner' else 'csv'}"
     train.write_text("\n".join(lines))
-    dev = f"dev_path: {train}" if "also" in reason or "seen" in reason else "dev_path: null, dev_fraction: 0.5"
+    dev = f"dev_path: {train}" if "also" in reason or "common" in reason else "dev_path: null, dev_fraction: 0.5"
     data = f"data: {{source: files, train_path: {train}, {dev}}}"
     overrides = (f"downstream.own={{kind: {kind}, {data}}}", "downstream.squad=null")
     with pytest.raises((InputError, ParamsError)) as refused:
