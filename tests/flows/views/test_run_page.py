@@ -213,6 +213,14 @@ def test_the_head_of_a_pretraining_has_its_results_and_their_change(toy_project)
     assert "loss 2.5000 phase2, 40 held-out rows -0.5 against the run of 2026-11-16 09:30: better (not tested)" in head
     assert "perplexity 12.18" in head
     assert "accuracy 51.00 %" in head
+    record = scored([])
+    before = {"mlm_loss": 3.0, "perplexity": 20.09, "change": -0.5, "groups": 1, "new_head": False}
+    record.pretraining = {"pretrain@phase2": {**phase, "before": before}}
+    other = {"entry": "squad-original", "title": "F1", "before": 88.0, "score": 90.0, "mean": 2.0, "low": 1.0}
+    record.results["gate@squad"]["against"] = [{**other, "high": 3.0, "verdict": "better"}]
+    head = head_of(record, toy_project)
+    assert "squad-original: F1 88.00; squad: 90.00; +2.00 (+1.00 to +3.00), better" in head
+    assert "phase2: held-out loss 3.0000 -> 2.5000 (perplexity 20.09 -> 12.18), change -0.5000" in head
 
 
 def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session, toy_project):
