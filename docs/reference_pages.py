@@ -195,13 +195,13 @@ def fill_presets_page(text: str, presets: Path = artifacts.PRESETS) -> str:
     found = [read_preset(name, presets) for name in list_preset_names(presets)]
     resolved = [validate_params(resolve({}, one.name, [], presets), one.name) for one in found]
     table = PRESETS_HEAD + "".join(_preset_row(one, params) for one, params in zip(found, resolved, strict=True))
-    return f"{before}{BEGIN} -->\n{table}\n{''.join(map(_preset_section, found))}{END}{after}"
+    return f"{before}{BEGIN} -->\n{table}{END}{after}"
 
 
 def _preset_row(preset: Preset, params: Params) -> str:
     tunings = [entry.finetune for entry in params.downstream.values()]
     cells = (
-        f"[`{preset.name}`](#{preset.name})",
+        f"[`{preset.name}`](../presets/{preset.name}.yaml)",
         params.device.runtime,
         _format_phases(params),
         "; ".join(
@@ -221,11 +221,6 @@ def _format_phases(params: Params) -> str:
         for phase in params.pretrain.list_phases()
     ]
     return "; ".join(f"{rows.row_length}, {batch.global_batch_size:,}, {batch.steps:,}" for rows, batch in phases)
-
-
-def _preset_section(preset: Preset) -> str:
-    sources = "".join(f"* {source}\n" for source in preset.head.source)
-    return f"### {preset.name}\n\n{preset.head.description.strip()}\n\n" + (f"{sources}\n" if sources else "")
 
 
 def write_presets_page(path: Path = PAGE) -> bool:
