@@ -110,7 +110,7 @@ def check_signing(request: RunRequest) -> Iterator[CheckResult]:
 
 
 def check_rotation(request: RunRequest) -> Iterator[CheckResult]:
-    """Check that the model has the rotary positions whose base a phase sets."""
+    """Check that the model has the rotary positions whose base a phase sets, and that its heads can be rotated."""
     training, family = request.params.pretrain, request.params.model.family
     phases = training.list_phases()
     setter = training.find_theta(phases[-1]) if phases else None
@@ -120,6 +120,22 @@ def check_rotation(request: RunRequest) -> Iterator[CheckResult]:
             "(docs/models.md). Set it to null"
         )
         yield problem("model", text, of_parameters=True)
+    size = request.params.model.hidden_size // request.params.model.num_heads
+    if rotates_positions(family) and size % 2:
+        text = (
+            f"model.hidden_size / model.num_heads = {size}: the rotary positions of {family} need an even number. "
+            "Change one of both"
+        )
+        yield problem("model", text, of_parameters=True)
+
+
+def require_fitting_model(request: RunRequest) -> None:
+    """Refuse parameters that do not fit the model, for a plan, which checks nothing else.
+
+    Raises:
+        ParamsError: they do not fit.
+    """
+    _refuse_problems([*check_rotation(request)])
 
 
 def check_export(request: RunRequest) -> Iterator[CheckResult]:

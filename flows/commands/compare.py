@@ -86,6 +86,8 @@ def _compare_files(
         project = context.project or context.folder
         entry = only_entry(load_params(project / artifacts.PARAMS), "squad")
         references = project / artifacts.examples_file(entry.name, "dev")
+        if not references.is_file():
+            raise ParamsError("pass the questions of these predictions: --questions FILE")
     else:
         references = resolve_path(ctx, questions)
     found = compare_files(

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from flows import dvc
+from flows.checks.preflight import require_fitting_model
 from flows.commands import options
 from flows.commands.ledger import print_ledger
 from flows.commands.project import enter_project, resolve_output
@@ -71,6 +72,7 @@ def command(
         asked |= run_params.copy_params(project, run, overrides, asked["name"])
     options.warn_unread_params(project, asked["preset"] if run is None else None)
     request = resolve_request(project, **asked)
+    require_fitting_model(request)
     if page is not None:
         own = (artifacts.PARAMS, artifacts.PRESETS, PLAN_FILE)
         read = [*own, *map(Path, list_input_paths(request.values))]

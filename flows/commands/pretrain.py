@@ -1,5 +1,6 @@
 """`podium pretrain`: pre-train an encoder on your own text, from scratch or from an existing model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import click
 from flows.commands import finetune, options
 from flows.commands.project import enter_project, resolve_path
 from tasks.params.entries import BASE
-from tasks.params.overlays import Setting
+from tasks.params.overlays import Setting, read_setting
 from tasks.params.schema import NEXT_SENTENCE_FAMILY
 from tasks.params.sections import DEFAULT_PHASES as PHASES
 from tasks.params.sections import PhaseParams, PretrainRowsParams
@@ -47,16 +48,35 @@ source_options = options.combine_options(
 def command(ctx: click.Context, **args: Any) -> None:
     if (args["kind"] is None) != (args["train"] is None):
         raise click.UsageError("--finetune KIND and --train FILE go together", ctx)
+    if args["kind"] is None and (alone := [name for name in ("dev", "columns", "task") if args[name]]):
+        raise click.UsageError(
+            f"--{alone[0].removesuffix('s')} is for fine-tuning: add --finetune KIND --train FILE", ctx
+        )
     project = enter_project(ctx)
     finetune.run_preset(ctx, project, PRESET, build_overrides(ctx, project, args), args)
 
 
-def split_steps(steps: int) -> dict[str, int]:
+def split_steps(steps: int, phases: Sequence[str]) -> dict[str, int]:
     """Return the updates of each phase: most for the first, the others share the rest."""
-    first = round(steps * FIRST_PHASE_SHARE)
-    each, left = divmod(steps - first, len(PHASES) - 1)
-    others = [each + (number < left) for number in range(len(PHASES) - 1)]
-    return {f"pretrain.{phase}.steps": count for phase, count in zip(PHASES, (first, *others), strict=True)}
+    first = round(steps * FIRST_PHASE_SHARE) if len(phases) > 1 else steps
+    each, left = divmod(steps - first, max(1, len(phases) - 1))
+    others = [each + (number < left) for number in range(len(phases) - 1)]
+    return {f"pretrain.{phase}.steps": count for phase, count in zip(phases, (first, *others), strict=True)}
+
+
+def _find_phases(overrides: Sequence[str]) -> list[str]:
+    """Return the phases that `--set` names, or else those of BERT.
+
+    Raises:
+        ParamsError: they switch pre-training off.
+    """
+    said = {one.name: one.value for one in map(read_setting, overrides)}
+    if said.get("pretrain.enabled") is False:
+        raise ParamsError(
+            "pretrain.enabled=false leaves nothing to pre-train: podium finetune trains on examples alone"
+        )
+    named = said.get("pretrain.phases")
+    return named if isinstance(named, list) and named and all(isinstance(one, str) for one in named) else [*PHASES]
 
 
 def add_original(entry: dict[str, Any]) -> dict[str, Any]:
@@ -82,12 +102,13 @@ def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> 
         raise ParamsError(f"--text {args['text']} not found: pass a text file or folder")
     model = model_parameters(args["model"], resolve_path(ctx, Path()), project) if args["model"] is not None else {}
     defaults = CONTINUE_DEFAULTS if model else {}
+    phases = _find_phases(args["overrides"])
     said = {name: args[name] or defaults.get(name) for name in ("steps", "learning_rate")}
     values = {"corpus.source": "files", "corpus.path": project_path(text, project), **finetune.device_parameters(args)}
     if said["steps"] is not None:
-        values |= split_steps(int(said["steps"]))
+        values |= split_steps(int(said["steps"]), phases)
     for name, value in (("learning_rate", said["learning_rate"]), ("global_batch_size", args["global_batch_size"])):
-        values |= {f"pretrain.{phase}.{name}": value for phase in PHASES if value is not None}
+        values |= {f"pretrain.{phase}.{name}": value for phase in phases if value is not None}
     if model.get("model.family", NEXT_SENTENCE_FAMILY) != NEXT_SENTENCE_FAMILY:
         values["pretrain_rows.next_sentence"] = False
     entry: dict[str, Any] = {}

@@ -20,6 +20,7 @@ from tasks.models.model_folders import (
     require_hub_name,
 )
 from tasks.params.schema import ModelParams
+from tasks.params.sections import DEFAULT_PHASES
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -39,8 +40,10 @@ def model_parameters(model: str, here: Path, project: Path) -> dict[str, Any]:
         InputError: the model is not found, or its architecture is not supported.
     """
     folder = here / model
-    if not folder.exists() and "/" not in model:
-        folder = find_pretrained(checkout_folder(project, model)) or folder
+    if not folder.exists() and "/" not in model and (run := checkout_folder(project, model)).is_dir():
+        if (found_model := find_pretrained(run)) is None:
+            raise InputError(f"--model {model}: this run has no pre-trained model (podium runs show {model})")
+        folder = found_model
     if folder.exists():
         if not folder.is_dir():
             raise InputError(f"--model {model} is a file: pass the folder that save_pretrained wrote")
@@ -133,10 +136,11 @@ def project_path(path: Path, project: Path) -> str:
 
 def find_pretrained(run: Path) -> Path | None:
     """Return the folder of the model that a run pre-trained, of the last finished phase; None if there is none."""
-    if not (run / artifacts.PARAMS).is_file():
-        return None
-    training = read_yaml(run / artifacts.PARAMS).get("pretrain", {})
+    path = run / artifacts.PARAMS
+    training = read_yaml(path).get("pretrain", {}) if path.is_file() else {}
+    # An older params.yaml has a section for each phase, and no list of them.
     phases = training.get("phases") or [name for name, one in training.items() if isinstance(one, dict)]
+    phases = phases or [*DEFAULT_PHASES]
     folders = (run / artifacts.MODELS / phase for phase in reversed(phases))
     return next((folder for folder in folders if (folder / "config.json").is_file()), None)
 

@@ -452,6 +452,8 @@ class PretrainParams(OptimizerParams, SectionOfPhases):
     @model_validator(mode="after")
     def _check_names_of_phases(self) -> Self:
         known = [*DEFAULT_PHASES, *self.added_phases]
+        if taken := [name for name in self.phases if name in type(self).model_fields and name not in DEFAULT_PHASES]:
+            raise ValueError(f"phases: {taken[0]} is the name of something else: choose another")
         if missing := [name for name in self.phases if name not in known]:
             raise ValueError(
                 f"phases names {missing[0]}, but there is no pretrain.{missing[0]}: add this section, with its steps"

@@ -143,6 +143,9 @@ class NamedReleases(ABC):
             PublishError: there is no such release.
         """
         published, had = list(self.releases()), self.history(name)
+        if not had and name != CHAMPION:
+            known = sorted({match[1] for key in self.names() if (match := RECORD.fullmatch(key))} | {CHAMPION})
+            raise ParamsError(f"no release of {self.title} had the name {name}{nearest(name, known)}")
         now = had[-1] if had else next(iter(published), "")
         older = published[published.index(now) + 1 :] if now in published else []
         before = [one for one in reversed(had) if one != now] + older

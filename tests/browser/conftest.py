@@ -1,4 +1,7 @@
-"""One browser for the tests of this folder."""
+"""One browser for the tests of a module.
+
+Playwright keeps an event loop running in the process, where tests of other folders could not run theirs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from playwright.sync_api import Browser, Page
 from tests.browser import chromium
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium.started() as found:
         yield found

@@ -212,6 +212,8 @@ def score_files(
     scores, has_answer = score(references, answers), [bool(given) for _, given in references]
     if lacking := scores.unanswered:
         total = len(references)
+        if len(lacking) == total:
+            raise InputError(f"{predictions} has a prediction for no question of {questions}: pass those of one file")
         log.warning("%d of %d questions have no prediction and score 0: %s", len(lacking), total, _list_ids(lacking))
     if scores.extra:
         log.warning("%d predictions match no question and are ignored: %s", len(scores.extra), _list_ids(scores.extra))

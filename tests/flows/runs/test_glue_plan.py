@@ -64,7 +64,8 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     assert "exact match" not in text
     assert "evaluation/glue-sst2/report.html" in text
     page = run_page.render_run(RunView(run, tmp_path))
-    assert "<dt>accuracy</dt><dd>91.50" in page
+    assert "glue-sst2: accuracy" in page
+    assert "<dd>91.50</dd>" in page
     assert "held-out rows" not in page, "no rows were held out"
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots/glue-sst2-finetune.csv").write_text("step,loss\n10,1.0\n20,0.6\n")

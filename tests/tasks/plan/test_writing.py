@@ -100,7 +100,7 @@ def test_a_third_phase_starts_from_the_second() -> None:
         (THIRD[1:2], r"pretrain.phase3 is not known; did you mean .* pretrain.phases \[phase1, phase2\], or remove it"),
         (THIRD[2:], "pretrain_rows.phase3 is not known"),
         (THIRD[:1], "phases names phase3, but there is no pretrain.phase3: add this section"),
-        (("pretrain.phases=[phase1, seed]",), "phases names seed, but there is no"),
+        (("pretrain.phases=[phase1, seed]",), "seed is the name of something else"),
         (("pretrain.phases=[config]", "pretrain.config.steps=0"), "config is the name of something else"),
     ],
 )

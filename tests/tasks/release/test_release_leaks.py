@@ -270,7 +270,7 @@ def test_a_release_of_glue_holds_none_of_the_planted_words(
             "mrpc": {
                 "kind": "glue",
                 "task": "mrpc",
-                "data": {"path": str(given / planted("glue"))},
+                "data": {"path": str(given / planted("glue")), "max_common_share": 1.0},
                 "rows": {"row_length": 64},
                 "finetune": {
                     "epochs": 60,
