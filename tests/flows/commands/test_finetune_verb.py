@@ -135,6 +135,30 @@ def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: p
     assert "the model has only 100 positions: set pretrain_rows.phase1" in printed.out + printed.err
 
 
+def test_options_of_pre_training_are_for_all_its_phases(here: Path) -> None:
+    ctx = click.Context(pretrain.command)
+    ctx.obj = CommandContext(here, ROOT, None)
+    said = STATED | {
+        "model": None,
+        "text": "train.json",
+        "steps": 20,
+        "global_batch_size": 4,
+        "columns": (),
+        "kind": None,
+    }
+    added = ("pretrain.phases=[phase1, longer]", "pretrain_rows.longer.row_length=128")
+    found = resolve({}, pretrain.PRESET, pretrain.build_overrides(ctx, ROOT, said | {"overrides": added}))["pretrain"]
+    assert [found[phase]["steps"] for phase in ("phase1", "longer")] == [18, 2]
+    assert found["longer"]["global_batch_size"] == 4
+    one = ("pretrain.phases=[phase1]",)
+    found = resolve({}, pretrain.PRESET, pretrain.build_overrides(ctx, ROOT, said | {"overrides": one}))["pretrain"]
+    assert found["phase1"]["steps"] == 20
+    with pytest.raises(ParamsError, match="leaves nothing to pre-train"):
+        pretrain.build_overrides(ctx, ROOT, said | {"overrides": ("pretrain.enabled=false",)})
+    done = CliRunner().invoke(cli, ["pretrain", "--text", "train.json", "--dev", "dev.json"])
+    assert (done.exit_code, "--dev needs --finetune KIND and --train FILE" in done.output) == (2, True)
+
+
 def test_what_is_said_is_taken(here: Path) -> None:
     said: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 2.0, "global_batch_size": 8, "seed": 7}
     found = values(here, "squad", **said, precision="bf16")

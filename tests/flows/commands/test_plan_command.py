@@ -178,6 +178,19 @@ def test_the_memory_of_another_host_can_be_stated() -> None:
     assert job.verdict == "", "no one knows how much memory that GPU has"
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (("model.family=modernbert", "model.hidden_size=66", "model.num_heads=2"), "modernbert need an even number"),
+        (("pretrain.phase2.global_rope_theta=160000",), "needs a model with rotary positions"),
+    ],
+)
+def test_what_no_model_can_compute_is_refused_by_the_plan_as_by_the_run(changes: tuple[str, ...], why: str) -> None:
+    sets = [word for change in ("pretrain_rows.next_sentence=false", *changes) for word in ("--set", change)]
+    with pytest.raises(ParamsError, match=why):
+        plan(*sets)
+
+
 def test_a_plan_says_what_to_do_for_a_time_that_was_not_measured() -> None:
     text = " ".join(plan("--preset", "cpu-base-run-qa").split())
     assert "time not measured (--measure)" in text

@@ -82,6 +82,8 @@ def test_what_was_published_before_can_be_had_back_without_a_promotion(target: T
     with pytest.raises(PublishError, match=f"has no release before {one}: there is nothing to go back to"):
         target.open().rollback()
     two = target.publish("two")
+    with pytest.raises(ParamsError, match="had the name champoin; did you mean champion"):
+        target.open().rollback("champoin")
     assert target.open().rollback() == (one, two)
     assert target.open().history("champion") == [one]
 

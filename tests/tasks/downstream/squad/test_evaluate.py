@@ -64,6 +64,7 @@ def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said
     assert json.loads(done.stdout) == {"exact_match": 33.3333, "f1": 33.3333, "total": 3}
     assert "2 of 3 questions have no prediction and score 0: 2, 3" in caplog.text
     assert "1 predictions match no question and are ignored: x" in caplog.text
+    assert "has a prediction for no question of" in run(tmp_path, QUESTIONS, {"x": "y"}).stderr
 
 
 @pytest.mark.parametrize(
