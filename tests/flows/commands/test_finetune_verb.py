@@ -156,7 +156,7 @@ def test_options_of_pre_training_are_for_all_its_phases(here: Path) -> None:
     with pytest.raises(ParamsError, match="leaves nothing to pre-train"):
         pretrain.build_overrides(ctx, ROOT, said | {"overrides": ("pretrain.enabled=false",)})
     done = CliRunner().invoke(cli, ["pretrain", "--text", "train.json", "--dev", "dev.json"])
-    assert (done.exit_code, "--dev needs --finetune KIND and --train FILE" in done.output) == (2, True)
+    assert (done.exit_code, "--dev is for fine-tuning: add --finetune KIND --train FILE" in done.output) == (2, True)
 
 
 def test_what_is_said_is_taken(here: Path) -> None:
