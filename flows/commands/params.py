@@ -37,7 +37,7 @@ def list_parameters(
         base = run_params.read_run_params(project, run.folder)
     values = resolve(base, preset, list(overrides))
     if query:
-        values = params.add_kinds(values)
+        values = params.add_left_out(params.add_kinds(values))
     rows = params.search(values, documentation.collect_meanings(values), query)
     found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.format_value(value), meaning) for name, value, meaning in rows]

@@ -1,5 +1,7 @@
 """`podium params`: resolved values of params.yaml, presets and `--set`, with their origins and meanings."""
 
+import copy
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +9,8 @@ from typing import Any
 
 from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.overlays import DEMO, layers, resolve
-from tasks.params.schema import validate_params
+from tasks.params.schema import validate_params, walk_parameters
+from tasks.params.sections import get_default, is_left_out
 from tasks.params.strict_yaml import leaves, yaml_text
 from tasks.stage import artifacts
 
@@ -123,6 +126,17 @@ def add_kinds(values: Mapping[str, Any]) -> dict[str, Any]:
     entries = values["downstream"]
     missing = sorted(set(kind_names()) - {entry["kind"] for entry in entries.values()} - set(entries))
     return {**values, "downstream": entries | {kind: defaults_of(kind, kind) for kind in missing}}
+
+
+def add_left_out(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with the defaults of parameters that a file leaves out."""
+    found = copy.deepcopy(values)
+    for name, section, key, there in [*walk_parameters(values)]:
+        field = section.get_fields()[key]
+        if not there and is_left_out(field):
+            *sections, _ = name.split(".")
+            functools.reduce(lambda inner, word: inner[word], sections, found)[key] = get_default(field)
+    return found
 
 
 def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list[tuple[str, Any, str]]:

@@ -270,3 +270,11 @@ def test_parameters_of_every_kind_are_found_whatever_entries_there_are(name, bas
         values = add_kinds({**base, "downstream": entries})
         rows = search(values, collect_meanings(values), name)
         assert any(one.endswith(f".{name}") and one.startswith("downstream.") for one, _, _ in rows)
+
+
+def test_parameters_that_a_file_leaves_out_are_found_with_their_defaults(podium):
+    assert podium("params", "list", "first_batch_size").stdout.splitlines()[0].split()[:2] == [
+        "pretrain.phase1.first_batch_size",
+        "null",
+    ]
+    assert "[phase1, phase2]" in podium("params", "list", "pretrain.phases").stdout
