@@ -477,13 +477,13 @@ def require_runnable(request: RunRequest, meanwhile: Callable[[], None] = lambda
 
 
 def require_readable_files(request: RunRequest) -> list[str]:
-    """Check the input files as a run does before it starts, print warnings, and return how the files are read.
+    """Check model and input files as a run does before it starts, print warnings, and return how the files are read.
 
     Raises:
         ParamsError, InputError: as of `require_runnable`.
     """
     with start_probes([*probe_files(request)], request.project) as wait:
-        findings = [*check_paths(request), *wait()]
+        findings = [*check_rotation(request), *check_paths(request), *wait()]
     _refuse_problems(findings)
     return [finding.text for finding in findings if finding.level == "ok" and finding.name == INPUT]
 

@@ -135,7 +135,6 @@ def run_preset(
     if args["save_params"] is not None:
         save_preset(resolve_path(ctx, args["save_params"]), request.values, f"Saved by {ctx.command_path}.")
     if args["plan"]:
-        preflight.require_fitting_model(request)
         measured, notes = EstimateOptions(measured=request.target), preflight.require_readable_files(request)
         plan.show_plan(request, args["as_json"], None, measured, again="the same command without --plan", notes=notes)
     else:
