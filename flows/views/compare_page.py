@@ -157,10 +157,8 @@ def _compare_pretraining(own: Sequence[Side]) -> list[dict[str, Any]]:
 
 def _read_held_out_rows(root: Path, phase: str, rows: int) -> tuple[Any, ...] | None:
     """Return the contents of the held-out rows of a phase and how many were evaluated; None if they are missing."""
-    from ipu_model.rows.format import DOCUMENTS  # imports pyarrow
-
     held_out = (root / artifacts.rows_folder(phase) / artifacts.HELD_OUT).glob("*")
-    files = sorted(path for path in held_out if path.name != DOCUMENTS)  # which older runs lack
+    files = sorted(path for path in held_out if path.suffix in (".arrow", ".json"))  # older runs have no documents.npy
     return (rows, [(path.name, sha256_of(path)) for path in files]) if files else None
 
 
