@@ -502,7 +502,9 @@ def has_parameter_problem(problems: Iterable[CheckResult]) -> bool:
 
 
 def format_refusal(problems: list[CheckResult]) -> str:
-    """Return all problems as one message."""
+    """Return all problems as one message. What two entries have in common, such as a file, is said once."""
+    by_text = {one.text.replace(f"downstream.{one.name}.", "downstream."): one for one in reversed(problems)}
+    problems = [*by_text.values()][::-1]
     if len(problems) == 1:
         return f"nothing was started. {problems[0].name}: {problems[0].text}"
     reasons = "\n".join(f"  {problem.name}: {problem.text}" for problem in problems)

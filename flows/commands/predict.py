@@ -72,7 +72,7 @@ def command(ctx: click.Context, model: str, input: Path | None, output: Path, pl
         if note:
             streams.note(note, "")
         wanted = PredictionOutput(target, ending, args["n_best"], with_text)
-        examples, result = predict(entry, found, path, wanted, settings)
+        examples, result = predict(entry, found, path, wanted, settings, says_reading=not texts)
     if not texts:
         took = f"{examples:,} answers in {result.train_seconds:.1f} s"
         streams.note(f"{took} ({result.runtime}, {result.precision})", "")

@@ -26,7 +26,7 @@ CONTINUE_DEFAULTS = {"learning_rate": 2e-5, "steps": 100_000}
 source_options = options.combine_options(
     click.option("--text", required=True, metavar="FILE", help="text file or folder (docs/inputs.md)"),
     click.option("--model", metavar="DIR|NAME", help="encoder to continue from: a model folder or a Hub repository"),
-    click.option("--steps", type=click.IntRange(min=10), metavar="N", help="updates of both phases (BERT: 1,000,000)"),
+    click.option("--steps", type=click.IntRange(min=10), metavar="N", help="updates of all phases (BERT: 1,000,000)"),
 )
 
 
@@ -36,8 +36,8 @@ source_options = options.combine_options(
     "--train FILE, fine-tune the result."
 )
 @source_options
-@options.parameter_option(PhaseParams, "learning_rate", help="learning rate of both phases")
-@options.parameter_option(PhaseParams, "global_batch_size", "batch-size", help="sequences per update, in both phases")
+@options.parameter_option(PhaseParams, "learning_rate", help="learning rate of all phases")
+@options.parameter_option(PhaseParams, "global_batch_size", "batch-size", help="sequences per update, in all phases")
 @click.option("--finetune", "kind", metavar="KIND", help="then fine-tune for this kind (podium finetune --help)")
 @click.option("--train", metavar="FILE|NAME", help="training data for fine-tuning, or a Hub data set")
 @finetune.dev_options

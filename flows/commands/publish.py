@@ -63,6 +63,9 @@ def command(ctx: click.Context, run: str | None, task: str | None, dry_run: bool
             names = ", ".join(gates) or "none"
             raise ParamsError(f"there are {len(gates)} gates ({names}): choose the entry to publish with --task")
         gate = gates[task or next(iter(gates))]
+        if not (root / artifacts.metrics_file(gate.item, "gate")).is_file():
+            again = "podium run" if root == project else f"podium resume {root.name}"
+            raise InputError(f"the run has no verdict on {gate.item} yet: {again}, then publish")
         # Runs in the checkout; its output is passed through.
         words = [sys.executable, "-m", *releases.publish_command(gate), *(["--dry-run"] if dry_run else [])]
         code = subprocess.run(words, cwd=root, env=dvc.stage_environment(), check=False).returncode

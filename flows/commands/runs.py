@@ -10,6 +10,7 @@ from flows.commands import options
 from flows.commands.project import enter_project
 from flows.runs import listing, run_params
 from flows.views.sweep_plots import SweepView, read_sweeps
+from ipu_model.core.strict import nearest
 from ipu_model.core.units import format_bytes, format_count, format_duration
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import read_yaml
@@ -54,7 +55,9 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         options.print_json([run.as_values() for run in found])
         return
     if not found:
-        streams.say("no runs yet\n" if not (words or statuses) else "no matching runs\n")
+        known = [*listing.STATUSES, *(text for run in every for text in (run.name, *run.scores))]
+        near = "".join(nearest(word, known, "") for word in words if not listing.filter_runs(every, [word], ()))
+        streams.say(f"no matching runs{near}\n" if words or statuses else "no runs yet\n")
         options.print_next("podium run starts one; --name gives it a name")
         return
     sizes = {run.name: run.size().own for run in found}

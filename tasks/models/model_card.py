@@ -36,7 +36,7 @@ def read_results(card: str) -> list[tuple[str, str]]:
     """Return name and value of each score in the model-index of a card, in order; empty if it states none."""
     try:
         return [
-            (str(score["name"]), str(score["value"]))
+            (str(score["name"]), f"{score['value']:.4g}" if isinstance(score["value"], float) else str(score["value"]))
             for model in _parse(card[:MAX_BYTES])["model-index"]
             for result in model["results"]
             for score in result["metrics"]

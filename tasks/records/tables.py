@@ -384,11 +384,13 @@ def fold_name(name: str) -> str:
 def _describe_missing(present: Sequence[str], columns: Columns) -> str:
     there = _match(present, columns)
     missing = [column for part, column in columns.items() if column.required and part not in there]
-    near = {one.names[0]: difflib.get_close_matches(one.names[0], present, 1) for one in missing}
+    taken = {name: f"{name!r} besides that of {part}" for part, (name, _) in there.items()}
+    free = [name for name in present if name not in taken]
+    near = {one.names[0]: difflib.get_close_matches(one.names[0], free, 1) for one in missing}
     found = shorten([one[:SHOWN_CHARACTERS] for one in present], SHOWN_COLUMNS)
     similar = [f"{one[0]} for {name}" if len(missing) > 1 else one[0] for name, one in near.items() if one]
     return (
-        f"has no column {' and no column '.join(repr(name) for name in near)}; "
+        f"has no column {' and no column '.join(taken.get(name, repr(name)) for name in near)}; "
         + (f"its columns are {found}" if found else "it has no columns")
         + (f"; did you mean {', '.join(similar)}? " if similar else ". ")
         + f"Set {', '.join(dict.fromkeys(one.key for one in missing))}"

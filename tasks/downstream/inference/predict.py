@@ -35,9 +35,10 @@ from tasks.downstream.inference.job import (
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.jobs.entry_jobs import prediction_figures, prediction_measurements
 from tasks.downstream.kind import kind_of
+from tasks.downstream.scoring.scores import Scores
 from tasks.jobs.device_job import JobResult
 from tasks.pages.markup import csv_text, replace_hidden
-from tasks.params.entries import Entry
+from tasks.params.entries import TRAIN, Entry
 from tasks.plan.named_files import escape_name
 from tasks.records.interpretation import Interpretation, describe_inputs
 from tasks.records.parquet import read_group_batches, split_into_groups
@@ -77,11 +78,14 @@ def predict(
     output: PredictionOutput,
     how: InferenceOptions,
     first: Path | None = None,
+    *,
+    says_reading: bool = True,
 ) -> tuple[int, JobResult]:
     """Write the predictions of `model` for the examples of the file `path`.
 
     Args:
         first: file whose examples come before.
+        says_reading: say how the file was read.
 
     Returns:
         The number of examples, and the result of the job.
@@ -107,7 +111,7 @@ def predict(
         before = () if first is None else task.read_unlabelled(first, Interpretation())
         found = itertools.chain(before, task.read_unlabelled(path, reading))
         count, kept = _keep(task, found, path, examples, reading, unique=output.kind == "json")
-        for line in describe_inputs({path.name: reading}):
+        for line in describe_inputs({path.name: reading}) if says_reading else ():
             how.say(line)
         result = run_inference(kind.encoder(entry), model, split, how)
         names = {ID: ID, **(_list_texts(task, examples) if output.with_text else {})}
@@ -342,5 +346,15 @@ def evaluate(
         metrics = {**found.metrics, "predict": {**prediction_figures(result), **prediction_measurements(result)}}
         write_json(made / METRICS, metrics)
     count = f"{metrics[page.scores.counted]:,} {entry.record}s of {escape_name(path.name)}"
-    words = "\n".join([count, *format_scores(page.scores, metrics, found.baseline, split)])
-    return metrics, words
+    trained = _count_trained(page.scores, model.folder, page.scores.keys(found.examples[split]))
+    warning = f"{trained:,} of these are training examples of the model: how it does on others is not known"
+    lines = [count, *format_scores(page.scores, metrics, found.baseline, split), *([warning] if trained else [])]
+    return metrics, "\n".join(lines)
+
+
+def _count_trained(scores: Scores[Any, Any, Any], model: Path, keys: Sequence[str]) -> int:
+    """Return how many examples the model of a run was trained on; 0 for other models, which do not record them."""
+    folder = model.resolve()
+    train = folder.parent.parent / artifacts.examples_file(folder.name, TRAIN)
+    known = set(scores.keys(scores.read_examples(train))) if train.is_file() else ()
+    return sum(key in known for key in keys)

@@ -78,6 +78,19 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
     assert {path: what for path, what in after.items() if path not in locks} == before
 
 
+def test_a_problem_that_two_entries_share_is_said_once():
+    texts = {
+        "a": "FILE is empty: set downstream.a.data.path",
+        "a-original": "FILE is empty: set downstream.a-original.data.path",
+    }
+    problems = [preflight.problem(name, text) for name, text in texts.items()]
+    assert preflight.format_refusal(problems) == f"nothing was started. a: {texts['a']}"
+    assert preflight.format_refusal([*problems, preflight.problem("b", "x")]).splitlines()[1:] == [
+        f"  a: {texts['a']}",
+        "  b: x",
+    ]
+
+
 @pytest.mark.usefixtures("asks_device")
 def test_the_doctor_tells_programs_changes_nothing_and_never_shows_the_token(project):
     before = tree(project)

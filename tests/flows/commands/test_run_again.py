@@ -45,6 +45,13 @@ def test_a_failed_run_resumes_with_the_parameters_and_options_it_had(failed, toy
     assert values == [FASTER, *ACCEPTED]
 
 
+def test_a_run_without_a_verdict_is_not_published(failed, toy_project, capsys):
+    code, said = podium(capsys, "publish", "mine")
+    assert code == 1
+    assert "podium resume mine" in said.err
+    assert not (toy_project / "published").exists()
+
+
 def test_a_killed_run_resumes(failed, toy_project, capsys):
     record = record_of(toy_project, "mine")
     record.error = record.ended = None  # as its last record was before the kill

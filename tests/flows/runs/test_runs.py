@@ -226,6 +226,7 @@ def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(thre
     )
     assert "4 runs, " in said.out
     assert podium(capsys, "runs", "nothing-like-it")[1].out == "no matching runs\n"
+    assert podium(capsys, "runs", "rejcted")[1].out == "no matching runs; did you mean rejected?\n"
 
 
 def test_a_run_that_was_killed_is_told_by_its_lock_and_its_record(toy_project, capsys):

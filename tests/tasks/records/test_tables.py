@@ -143,6 +143,16 @@ def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_pat
     assert (reading.columns["text"], reading.unused_columns) == ("'text' (by name)", {"Text"})
 
 
+def test_a_column_that_another_part_has_taken_is_not_offered(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.csv", "text,other\na,b\n")
+    named = {
+        "text": ColumnSpec(("text", "sentence"), "KEY.text"),
+        "label": ColumnSpec(("text",), "KEY.label", is_named=True),
+    }
+    with pytest.raises(InputError, match="no column 'text' besides that of label; its columns are text, other. Set"):
+        list(read_table(path, [named], Interpretation()))
+
+
 QUOTED_TSV, LITERAL_TSV = (
     "TSV with quoted cells, UTF-8, fields separated by tabs",
     "TSV, UTF-8, fields separated by tabs",
