@@ -178,7 +178,7 @@ def estimate_stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[s
         if stage in before:
             found[stage] = interval_around(before[stage], SAME_HOST)
         elif stage in CPU_SECONDS and text_mb:
-            found[stage] = interval_around(_of_text(stage, text_mb), OTHER_HOST)
+            found[stage] = interval_around(_estimate_text_stage(stage, text_mb), OTHER_HOST)
     return found
 
 
@@ -201,7 +201,7 @@ def interval_around(likely: float, factor: float) -> Interval:
     return Interval(likely / factor, likely, likely * factor)
 
 
-def _of_text(stage: str, text_mb: float) -> float:
+def _estimate_text_stage(stage: str, text_mb: float) -> float:
     """Return the seconds of a stage from a line through both measurements, with a start-up time of at least 0."""
     less, more = CPU_SECONDS[stage]
     slope = (more - less) / (MORE_MB - LESS_MB)

@@ -195,7 +195,7 @@ class DistillParams(Section):
         return bool(self.teacher or self.repository)
 
     @model_validator(mode="after")
-    def _there_is_one_teacher(self) -> DistillParams:
+    def _check_one_teacher(self) -> DistillParams:
         if self.teacher and self.repository:
             raise ValueError("distill.teacher excludes distill.repository. Set one of them to null")
         return self
@@ -295,7 +295,7 @@ class EntryParams(Section):
     """ipu_config.json keys for the entry's jobs; they override ipu.config."""
 
     @model_validator(mode="after")
-    def _what_is_evaluated_was_held_out(self) -> EntryParams:
+    def _check_held_out_rows(self) -> EntryParams:
         if self.finetune.evaluate_every_updates is not None and not self.rows.held_out_fraction:
             raise ValueError(
                 f"finetune.evaluate_every_updates={self.finetune.evaluate_every_updates} needs held-out examples: "
@@ -304,7 +304,7 @@ class EntryParams(Section):
         return self
 
     @model_validator(mode="after")
-    def _a_drop_is_against_a_teacher(self) -> EntryParams:
+    def _check_teacher_drop(self) -> EntryParams:
         if self.gate.max_teacher_drop is not None and not self.distill.has_teacher:
             raise ValueError("gate.max_teacher_drop needs a teacher: set distill.teacher, or the drop to null")
         return self

@@ -94,7 +94,7 @@ class ModelParams(Section):
     """Standard deviation of the initial weights."""
 
     @model_validator(mode="after")
-    def _heads_divide_hidden(self) -> ModelParams:
+    def _check_head_size(self) -> ModelParams:
         if self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}")
         return self
@@ -136,7 +136,7 @@ class Params(Section):
     """Publishing of releases; each entry sets its own target (downstream.*.publish)."""
 
     @model_validator(mode="after")
-    def _releases_have_their_own_targets_and_an_existing_base_model(self) -> Params:
+    def _check_publish_targets(self) -> Params:
         for key in ("folder", "repository"):
             places = {
                 name: getattr(entry.publish, key)
@@ -179,7 +179,7 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
-    def _text_is_there_for_those_who_need_it(self) -> Params:
+    def _check_text_source(self) -> Params:
         rows, corpus = self.pretrain_rows.source, self.corpus.source
         prepared = self.pretrain.enabled and rows != "corpus"
         if self.pretrain.enabled and rows == "corpus" and corpus == "none":
@@ -201,7 +201,7 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
-    def _phases_and_entries_fit_the_model(self) -> Params:
+    def _check_phases_and_entries(self) -> Params:
         lengths = {f"downstream.{name}.rows": entry.rows.row_length for name, entry in self.downstream.items()}
         phases = self.pretrain.list_phases()
         for name, entry in self.downstream.items():

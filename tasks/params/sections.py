@@ -501,7 +501,7 @@ class FinetuneParams(OptimizerParams, BatchParams):
     """Stop after N evaluations without a new best score; null: never stop early."""
 
     @model_validator(mode="after")
-    def _choosing_needs_evaluations(self) -> FinetuneParams:
+    def _check_evaluations(self) -> FinetuneParams:
         if self.evaluate_every_updates is None and (self.keep == "best" or self.patience is not None):
             raise ValueError(
                 f"keep: {self.keep}, patience: {self.patience} need evaluations: set "
@@ -532,7 +532,7 @@ class DeviceParams(Section):
     """Number of times torchrun restarts from the last checkpoint after a process dies."""
 
     @model_validator(mode="after")
-    def _the_launcher_serves_the_device(self) -> DeviceParams:
+    def _check_launcher(self) -> DeviceParams:
         serves = {"torchrun": ("auto", "cpu", "cuda"), "poprun": ("ipu",)}
         if self.recompute and self.runtime == "ipu":
             raise ValueError(
@@ -627,7 +627,7 @@ class CheckpointParams(Section):
     """Folder or URL (s3://bucket/path, sftp://host/path) to copy checkpoints to; null: do not copy them."""
 
     @model_validator(mode="after")
-    def _no_secret(self) -> CheckpointParams:
+    def _check_no_password(self) -> CheckpointParams:
         if self.remote and urlsplit(self.remote).password is not None:
             raise ValueError("remote contains a password: remove it, and set it in the environment instead")
         return self
@@ -662,7 +662,7 @@ class PublishParams(Section):
     """Name of a base model that is not on the Hub, on the model card; null: "an existing model"."""
 
     @model_validator(mode="after")
-    def _a_review_needs_the_hub(self) -> PublishParams:
+    def _check_review_target(self) -> PublishParams:
         if self.review and self.target != "hub":
             raise ValueError("review: true opens a pull request, which needs target: hub")
         return self

@@ -44,7 +44,7 @@ class NerRowsParams(RowsParams):
     """Maximum tokens shared by neighbouring windows of a long sentence, at most half a window."""
 
     @model_validator(mode="after")
-    def _a_window_moves_on(self) -> NerRowsParams:
+    def _check_windows_advance(self) -> NerRowsParams:
         most = (self.row_length - 2) // 2
         if self.overlap > most:
             raise ValueError(

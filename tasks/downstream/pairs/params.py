@@ -98,7 +98,7 @@ class PairsParams(EntryParams):
     gate: PairsGateParams = PairsGateParams()
 
     @model_validator(mode="after")
-    def _there_is_no_teacher(self) -> PairsParams:
+    def _check_no_teacher(self) -> PairsParams:
         if self.distill.has_teacher:
             raise ValueError("distill.teacher does not apply to embeddings. Set it to null; distill.layers is possible")
         if self.data.columns.score is not None and not self.is_scored:

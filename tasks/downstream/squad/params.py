@@ -37,7 +37,7 @@ class SquadColumnParams(Section):
     """Column of the answer's first character in the context."""
 
     @model_validator(mode="after")
-    def _answers_stand_in_one_place(self) -> SquadColumnParams:
+    def _check_one_answer_source(self) -> SquadColumnParams:
         if self.answers is not None and (self.answer_text is not None or self.answer_start is not None):
             raise ValueError("answers (one column) cannot be combined with answer_text and answer_start (two columns)")
         return self
@@ -73,7 +73,7 @@ class SquadRowsParams(RowsParams):
     """Maximum tokens of a question; longer ones are truncated."""
 
     @model_validator(mode="after")
-    def _a_window_moves_on(self) -> SquadRowsParams:
+    def _check_windows_advance(self) -> SquadRowsParams:
         context = self.row_length - self.max_question_length - 3
         if self.doc_stride >= context:
             raise ValueError(
@@ -183,7 +183,7 @@ class SquadParams(EntryParams):
         return tuple(f"data.{name}" for name in self.options)
 
     @model_validator(mode="after")
-    def _what_is_of_no_answer_has_its_questions(self) -> SquadParams:
+    def _check_no_answer_limits(self) -> SquadParams:
         if self.nullable:
             if self.evaluate.null_threshold == "auto" and not self.rows.held_out_fraction:
                 raise ValueError(

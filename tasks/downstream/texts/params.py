@@ -151,7 +151,7 @@ class TextsParams(EntryParams):
     label_table: ClassVar[str] = "task_table.py"
 
     @model_validator(mode="after")
-    def _weights_are_of_classes(self) -> TextsParams:
+    def _check_class_weights(self) -> TextsParams:
         weighted = getattr(self.finetune, "class_weights", None) is not None
         if weighted and (self.text_task.is_regression or self.text_task.is_multilabel):
             raise ValueError("finetune.class_weights needs texts with one class each. Set it to null")
@@ -219,7 +219,7 @@ class ClassificationParams(TextsParams):
     gate: ClassificationGateParams = ClassificationGateParams()
 
     @model_validator(mode="after")
-    def _parameters_fit_the_labels(self) -> ClassificationParams:
+    def _check_label_forms(self) -> ClassificationParams:
         how, task, columns = self.evaluate, self.text_task, self.data.columns.label
         listed, separates = isinstance(columns, list), self.data.label_separator is not None
         if self.regression and self.multilabel:
