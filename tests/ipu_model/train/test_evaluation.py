@@ -362,6 +362,9 @@ def test_the_best_has_the_most_exact_spans_then_the_lowest_loss_then_came_first(
     assert weights is not None
     assert float(weights["w"]) == 3.0
     assert evaluations.result(30)[0] == 30
+    summary = evaluations.summary()
+    assert summary is not None
+    assert (summary["judged_by"], summary["span_accuracy"], summary["step"]) == ("span_accuracy", 0.5, 30)
 
 
 def test_patience_counts_evaluations_in_a_row_without_a_new_best(tmp_path: Path) -> None:
