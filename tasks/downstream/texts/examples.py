@@ -57,7 +57,7 @@ def recipe_for(train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     detected = detect_labels(train, ClassificationColumnParams(**named))
     if detected:
         names = detected.get("data.columns.label") or ["lists"]
-        streams.note(f"several labels per text found: {shorten(names, SHOWN_LABELS)}")
+        streams.note(f"each text may have several labels: {shorten(names, SHOWN_LABELS)}")
     return detected
 
 

@@ -7,23 +7,25 @@ in the development sets, because the official metrics include it.
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ipu_model.core.units import shorten
 from tasks.downstream.texts.labels import LabelReader
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams, TextsParams
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TextExample, TextTask
 from tasks.params.entries import TRAIN, Entry
 from tasks.plan.named_files import list_files
 from tasks.records.interpretation import Interpretation
-from tasks.records.label_forms import FLAGS, is_label_list, parse_number
+from tasks.records.label_forms import FLAGS, SHOWN_LABELS, is_label_list, parse_number
 from tasks.records.plausibility import is_missing_text, refuse_missing_texts
 from tasks.records.tables import (
     KEPT,
     SPLIT,
     SPLIT_COLUMN,
+    UNNAMED,
     Columns,
     ColumnSpec,
     Records,
@@ -61,8 +63,11 @@ PAIRS = (
 TEXTS = ("text", "sentence", "review", "comment", "content", "question", "sentence1", "premise")
 SECOND = {"question": ("answer", "context", "passage", "document"), "premise": ("conclusion",)}
 """Usual name of a text -> names of columns that may be a second text of the same example, as is its name with a 2."""
-LABELS = ("label", "labels", "class", "category", "target", "score", "value")
+CERTAIN_LABELS, RATINGS = ("label", "labels"), ("score", "value")
+LABELS = (*CERTAIN_LABELS, "class", "category", "target", *RATINGS)
 IDS = ("id", "idx")
+INDEX = (fold_name(UNNAMED), "unnamed:0", "index")
+"""Column of row numbers that pandas writes."""
 COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Fields of CoLA's official files, which have no header."""
 DROPPED = "examples with a missing label, dropped"
@@ -236,7 +241,7 @@ def _check_records(
     reading.grouping = "an example is a row"
     labels = LabelReader(spec, entry.params.data, flags, is_decimal=forms.has_decimals) if labelled else None
     quotes_are_open = records.is_text and entry.params.data.quoting is None
-    rows = records.rows if spec.name or not labelled else _require_all_texts(entry, records, reading)
+    rows = records.rows if spec.name or not labelled else _require_clear_columns(entry, records, reading)
     for line in itertools.islice(rows, most):
         count += 1
         if line.values.get(ANSWER, "accept") != "accept":
@@ -281,19 +286,40 @@ def _find_misread(one: TextExample, *, is_by_name: bool) -> str:
     return "a number" if is_by_name and parse_number(one.first) is not None else ""
 
 
-def _require_all_texts(entry: Entry, records: Records, reading: Interpretation) -> Iterator[TableRow]:
-    """Yield the rows of a table; refuse one with a column that may be the second text, if you named neither."""
+def _require_clear_columns(entry: Entry, records: Records, reading: Interpretation) -> Iterator[TableRow]:
+    """Yield the rows of a table; refuse one in which another column may be the label or the second text.
+
+    A column that you named is meant.
+    """
+    key = column_setting(entry.key("data"))
     for number, line in enumerate(records.rows):
         name = line.names.get("text", "")
         if not number and "text_pair" not in line.names and reading.is_by_name("text"):
             usual = {*SECOND.get(fold_name(name), ()), *(f"{fold_name(name)}{end}" for end in ("2", "_2"))}
+            usual |= {*TEXTS} if fold_name(name) != TEXTS[0] else set()
             for other in (one for one in sorted(reading.unused_columns) if fold_name(one) in usual):
-                key = column_setting(entry.key("data"))
                 raise InputError(
                     f"{records.problems.source}: a label may be about {name!r} alone, or about both {name!r} and "
                     f"{other!r}. Set {key.format('text')} to the first, or also {key.format('text_pair')} to the second"
                 )
+        if not number and reading.is_by_name(LABEL) and not entry.params_as(TextsParams).text_task.is_regression:
+            label = line.names[LABEL]
+            if others := _find_other_labels(label, reading.unused_columns):
+                raise InputError(
+                    f"{records.problems.source}: the label may be {label!r} or "
+                    f"{shorten(list(map(repr, others)), SHOWN_LABELS)}. Set "
+                    f"{key.format(LABEL)} to one of them"
+                )
         yield line
+
+
+def _find_other_labels(label: str, unused: Collection[str]) -> list[str]:
+    """Return the columns that may be the label instead of one that is not called label: those with another usual name;
+    beside a score or value, which may rate any label, every other column."""
+    if fold_name(label) in CERTAIN_LABELS:
+        return []
+    may_be_rated = fold_name(label) in RATINGS
+    return [one for one in sorted(unused) if fold_name(one) in LABELS or (may_be_rated and fold_name(one) not in INDEX)]
 
 
 def _make_example(

@@ -82,7 +82,9 @@ def test_pairs_are_found_or_named(tmp_path: Path) -> None:
         made(tmp_path, path, single)
 
 
-@pytest.mark.parametrize(("first", "second"), [("question", "answer"), ("Question", "Context"), ("text", "Text2")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("question", "answer"), ("Question", "Context"), ("text", "Text2"), ("review", "Comment")]
+)
 def test_a_column_that_may_be_a_second_text_is_refused_until_one_is_named(
     tmp_path: Path, first: str, second: str
 ) -> None:
@@ -91,6 +93,29 @@ def test_a_column_that_may_be_a_second_text_is_refused_until_one_is_named(
         made(tmp_path, path)
     assert rows_in(made(tmp_path, path, data={"columns": {"text": first}}))[0] == ("a", None, "x")
     assert rows_in(made(tmp_path, path, data={"columns": {"text_pair": second}}))[0] == ("a", "b", "x")
+
+
+@pytest.mark.parametrize(
+    ("names", "others"),
+    [
+        (("class", "category"), "'category'"),
+        (("score", "mood", "Unnamed: 0"), "'mood'"),
+        (("score", "Unnamed: 0"), None),
+        (("class", "mood"), None),
+        (("label", "category"), None),
+    ],
+)
+def test_a_label_that_may_be_another_column_is_refused_until_one_is_named(
+    tmp_path: Path, names: tuple[str, ...], others: str | None
+) -> None:
+    rows = [("a", *"xuv"[: len(names)]), ("b", *"ywz"[: len(names)])]
+    path = write_csv(tmp_path / "a.csv", ["text", *names], rows)
+    if others is None:
+        assert rows_in(made(tmp_path, path))[0] == ("a", None, "x")
+        return
+    with pytest.raises(InputError, match=f"the label may be '{names[0]}' or {others}. Set .*--column label=NAME"):
+        made(tmp_path, path)
+    assert rows_in(made(tmp_path, path, data={"columns": {"label": names[1]}}))[0] == ("a", None, "u")
 
 
 def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_path: Path) -> None:
