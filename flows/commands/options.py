@@ -34,6 +34,7 @@ READING = (
     "missing_texts",
     "similar_labels",
     "misplaced_answers",
+    "unanswerable",
 )
 """Parameters of section `data` of an entry that say what files mean; each is an option where a kind has it."""
 

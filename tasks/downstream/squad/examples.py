@@ -17,6 +17,7 @@ from tasks.downstream.reading import WHOLE_BYTES, CheckedFiles, Reader, count_de
 from tasks.downstream.squad.params import SquadDataParams, SquadParams
 from tasks.downstream.squad.questions import (
     MADE,
+    SECTION,
     ReferenceAnswer,
     SquadQuestion,
     parse_questions,
@@ -29,7 +30,6 @@ from tasks.records.parquet import write_records
 from tasks.records.tables import open_split
 from tasks.stage.errors import InputError
 
-SECTION = "downstream.*.data"
 IMPOSSIBLE = re.compile(rb'"is_impossible"\s*:\s*true')
 ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20
 """Maximum questions, and characters of their contexts, in a row group: readers decode a whole group, and each question

@@ -64,16 +64,19 @@ MISPLACED = "answers not at answer_start, dropped"
 WITHOUT_PLACE = "questions dropped with their misplaced answers"
 USED, DROPPED = "questions without an answer, used", "questions without an answer, dropped"
 ARTICLES, LISTED = "SQuAD JSON, UTF-8", "[{text, answer_start}, ...]"
-_DATA = "downstream.*.data"
-NAMED_BY = column_setting(_DATA)
+SECTION = "data"
+"""Section of an entry, in messages of functions that read questions for any entry, or for none."""
+NAMED_BY = column_setting(SECTION)
 """Parameter that messages suggest for another column name."""
-UNANSWERABLE = f"{_DATA}.unanswerable"
-CHOICES = f"set {UNANSWERABLE} to use (the model may return no answer) or to drop (skip such questions)"
+UNANSWERABLE = f"{SECTION}.unanswerable"
+CHOICES = (
+    f"--unanswerable use ({UNANSWERABLE}) lets the model return no answer; --unanswerable drop skips such questions"
+)
 """Suggestion for refused questions without an answer."""
-MISPLACED_ANSWERS = f"{_DATA}.misplaced_answers"
+MISPLACED_ANSWERS = f"{SECTION}.misplaced_answers"
 NOT_IN_PLACE = (
-    f"an answer is not at answer_start; correct it, or drop such answers: set {MISPLACED_ANSWERS} to drop "
-    "(--misplaced-answers drop), which needs some that are at their place"
+    f"an answer is not at answer_start; correct it, or drop such answers with --misplaced-answers drop "
+    f"({MISPLACED_ANSWERS}), which needs some that are at their place"
 )
 SCORED = "the file on the command line"
 MEMORY_PER_BYTE = 3
@@ -113,7 +116,7 @@ def question_spec(names: SquadColumnParams, named_by: str = NAMED_BY, parts: Seq
         for part in parts
     }
     if ANSWERS in parts:
-        columns |= {IMPOSSIBLE: ColumnSpec((IMPOSSIBLE,), _DATA, False), SPLIT: SPLIT_COLUMN}
+        columns |= {IMPOSSIBLE: ColumnSpec((IMPOSSIBLE,), SECTION, False), SPLIT: SPLIT_COLUMN}
     return RecordSpec(
         "questions", [columns], ENDINGS, {".json": functools.partial(read_json_questions, columns=columns)}
     )

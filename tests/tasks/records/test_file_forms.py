@@ -46,7 +46,7 @@ SQUAD = {
 }
 TABLE = "id,title,context,question,answer_text,answer_start\n1,Ü,Ada came.,Who?,Ada,0\n2,Ü,Ada came.,Who came?,Ada,0\n"
 SST2 = "sentence\tlabel\nsehr schön\t1\nbad\t0\n"
-QUESTIONS = "downstream.*.data.train_path"
+QUESTIONS = "data.train_path"
 VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nä\nb\n"
 
 Read = Callable[[Path], Any]

@@ -233,7 +233,7 @@ def test_a_question_is_answered_by_a_model_of_the_hub_as_by_its_folder(runs: Run
 
 BAD = {
     "corpus": ("corpus.dataset", {"corpus": {"source": "hub", "dataset": "user/towns"}}),
-    "questions": ("downstream.*.data.dataset", {"questions": {"source": "hub", "dataset": "user/asked"}}),
+    "questions": ("data.dataset", {"questions": {"source": "hub", "dataset": "user/asked"}}),
     "tokenizer": ("tokenizer.repository", {"tokenizer": {"source": "hub", "repository": "user/model"}}),
     "base_model": ("base_model.repository", {"base_model": {"source": "hub", "repository": "user/model"}}),
 }
