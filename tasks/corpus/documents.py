@@ -38,6 +38,7 @@ from tasks.records.layouts import (
     HEADING,
     JSON_LINES,
     KEY,
+    LINES,
     MOST_LINES,
     PARAGRAPHS,
     SENTENCES,
@@ -82,6 +83,7 @@ GROUPINGS = {
     WIKITEXT: "a document is an article, from one heading = Title = to the next",
     PARAGRAPHS: "a document is a block of lines between blank lines, which are joined",
     SENTENCES: "a line is a sentence, and a blank line ends a document",
+    LINES: "a document is a line",
     WIKIEXTRACTOR: "a document is an article",
     FILE: "a document is a file",
     JSON_LINES: "a document is a record",
@@ -159,7 +161,7 @@ def make_documents(
             _text(values, source, row, part, columns, reading) for part in ("text", "title", "id")
         )
         reading.counts[NUMBERED] += "id" in row.values and not document_id.strip()
-        if layout in (AUTO, WIKITEXT, FILE):
+        if layout in (AUTO, WIKITEXT, LINES, FILE):
             text = _join_wrapped(text, row.where, reading)
         text = clean_paragraphs(text)
         yield Document(document_id.strip(), " ".join(title.split()), text, layout == SENTENCES)
@@ -439,6 +441,12 @@ def _read_sentences(path: Path, reading: Interpretation, part: FileRange) -> Ite
     return (Document("", "", "\n".join(block), True) for block in split_blocks(read_lines(path, KEY, part=part)))
 
 
+def _read_single_lines(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
+    for text in map(clean_paragraphs, read_lines(path, KEY, part=part)):
+        if text:
+            yield Document("", "", text)
+
+
 def _read_whole(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
     """Yield one document, the file.
 
@@ -511,6 +519,7 @@ _READ_TEXT: dict[str, Callable[[Path, Interpretation, FileRange], Iterator[Docum
     WIKITEXT: _read_wikitext,
     PARAGRAPHS: _read_paragraphs,
     SENTENCES: _read_sentences,
+    LINES: _read_single_lines,
     WIKIEXTRACTOR: _read_wikiextractor,
     FILE: _read_whole,
 }
@@ -518,6 +527,7 @@ _BEGINS: dict[str, Callable[[str, str], Any]] = {
     WIKITEXT: lambda before, line: TITLE.match(line),
     PARAGRAPHS: lambda before, line: not before.strip(),
     SENTENCES: lambda before, line: not before.strip(),
+    LINES: lambda before, line: True,
     WIKIEXTRACTOR: lambda before, line: _BEGIN.fullmatch(line),
     JSON_LINES: _begins_object,
 }

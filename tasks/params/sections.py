@@ -194,11 +194,12 @@ class CorpusParams(Section):
     """Column with document IDs; null: `document_id` if it exists, otherwise file name and number."""
     separator: Separator | None = None
     """Field separator of .csv files: comma, semicolon, tab, pipe or a character; null: detect it."""
-    layout: Literal["auto", "wikitext", "paragraphs", "sentences", "file", "wikiextractor"] = "auto"
+    layout: Literal["auto", "wikitext", "paragraphs", "sentences", "lines", "file", "wikiextractor"] = "auto"
     """Layout of .txt files: wikitext (= Title = headings), paragraphs (a blank line starts a new document, whose lines
-    are joined), sentences (the same, but a line is a sentence, as in BERT's own input), file (a file is a document),
-    wikiextractor, or auto to detect it. In tables, auto joins hard-wrapped lines and lines of WikiText, paragraphs
-    joins none, and sentences makes each line of a text a sentence."""
+    are joined), sentences (the same, but a line is a sentence, as in BERT's own input), lines (a line is a document),
+    file (a file is a document), wikiextractor, or auto to detect all but lines and file. In tables, auto joins
+    hard-wrapped lines and lines of WikiText, paragraphs joins none, and sentences makes each line of a text a
+    sentence."""
     seed: Seed = 1
     """Random seed of the generated text, for source: demo."""
     demo_documents: Positive = 20000

@@ -21,8 +21,8 @@ from tasks.records.text_files import BLOCK_BYTES, ZERO_WIDTH, peek, read_lines
 from tasks.stage.errors import InputError
 
 KEY = "corpus.path"
-AUTO, WIKITEXT, PARAGRAPHS, SENTENCES, WIKIEXTRACTOR, FILE = (
-    "auto", "wikitext", "paragraphs", "sentences", "wikiextractor", "file",
+AUTO, WIKITEXT, PARAGRAPHS, SENTENCES, LINES, WIKIEXTRACTOR, FILE = (
+    "auto", "wikitext", "paragraphs", "sentences", "lines", "wikiextractor", "file",
 )  # fmt: skip
 JSON_LINES = "JSON lines"
 """Layout of .txt files with objects instead of text; it is only detected."""

@@ -45,7 +45,8 @@ class CorpusData(ParquetFiles):
                 "documents",
                 "rows",
                 f"at least {limits.min_documents:,} documents",
-                "add text (corpus.path, corpus.demo_documents), or lower validate.min_documents",
+                "add text (corpus.path, corpus.demo_documents), set corpus.layout to lines if each line of a .txt "
+                "file is a document, or lower validate.min_documents",
                 minimum=limits.min_documents,
             ),
             DataCheck(

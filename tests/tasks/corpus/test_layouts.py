@@ -293,11 +293,12 @@ def test_a_named_title_must_be_text(tmp_path: Path) -> None:
     assert "line 1: title is not text (found int 1984)" in refusal(tmp_path, path, title_column="title")
 
 
-def test_a_file_is_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_or_a_line_is_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "in/a.txt", "One.\n\nTwo.\n")
     write(tmp_path / "in/b.txt", "Three.\n")
     monkeypatch.setattr(documents, "PIECE_BYTES", 4)
     monkeypatch.setenv("PODIUM_WORKERS", "1")
     assert make(tmp_path, tmp_path / "in", layout="file") == ["One.\nTwo.", "Three."]
+    assert make(tmp_path, tmp_path / "in", layout="lines") == ["One.", "Two.", "Three."]
     monkeypatch.setattr(documents, "MAX_LINE_BYTES", 8)
     assert "a.txt is longer than 0 MB, too long for one document" in refusal(tmp_path, tmp_path / "in", layout="file")

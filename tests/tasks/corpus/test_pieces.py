@@ -97,7 +97,7 @@ def test_parts_of_any_size_have_the_documents_of_the_whole_file(
     assert (most > 1) == (name not in ("mac.txt", "one-line.jsonl", "list.jsonl")), "divided where that is possible"
 
 
-@pytest.mark.parametrize("layout", ["paragraphs", "sentences", "wikitext"])
+@pytest.mark.parametrize("layout", ["paragraphs", "sentences", "lines", "wikitext"])
 def test_every_cut_of_arbitrary_lines_keeps_the_documents(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
