@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.core.files import new_file, new_folder, write_json, write_text
+from ipu_model.core.units import format_count
 from tasks.downstream.evaluate import format_scores, score_logits, write_evaluation
 from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.job import (
@@ -345,7 +346,7 @@ def evaluate(
         write_text(made / SCORES, scores_json(page.scores, found.examples, found.predictions))
         metrics = {**found.metrics, "predict": {**prediction_figures(result), **prediction_measurements(result)}}
         write_json(made / METRICS, metrics)
-    count = f"{metrics[page.scores.counted]:,} {entry.record}s of {escape_name(path.name)}"
+    count = f"{format_count(metrics[page.scores.counted], f'{entry.record}s')} of {escape_name(path.name)}"
     trained = _count_trained(page.scores, model.folder, page.scores.keys(found.examples[split]))
     warning = f"{trained:,} of these are training examples of the model: how it does on others is not known"
     lines = [count, *format_scores(page.scores, metrics, found.baseline, split), *([warning] if trained else [])]
