@@ -33,6 +33,7 @@ from tasks.params.sections import (
     Separator,
     get_default,
     is_left_out,
+    left_out_as,
 )
 
 ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -43,7 +44,7 @@ PUBLISHED: Literal["published"] = "published"
 UNCOMPARED = "none"
 """Value of `gate.released` that means: no released model, so that publishing replaces whatever is there."""
 Points = Annotated[float, Field(ge=0, le=100)]
-MissingTexts = Annotated[Literal["refuse", "drop", "keep"], Field(exclude_if=lambda value: value == "refuse")]
+MissingTexts = Annotated[Literal["refuse", "drop", "keep"], left_out_as("refuse")]
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,15 @@ class DataParams(Section):
     """Use a random sample of N training examples; null: all."""
     limit_dev: Positive | None = None
     """Use a random sample of N development examples; null: all."""
-    max_common_share: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: value == 0.9)] = 0.9
+    max_common_share: Annotated[float, Field(ge=0, le=1), left_out_as(0.9)] = 0.9
     """Maximum share of both the training and the development examples that are in the other set, without case, blanks
     and punctuation; above it, they are one file. Not for questions, of which none may be in both."""
     separator: Separator | None = None
     """Field separator of .csv and .tsv files: comma, semicolon, tab, pipe or a character; null: detect it."""
-    quoting: Annotated[Literal["enclosing", "literal"] | None, Field(exclude_if=lambda value: value is None)] = None
+    quoting: Annotated[Literal["enclosing", "literal"] | None, left_out_as(None)] = None
     """Quotes at the ends of cells in .csv and .tsv files: enclosing (not part of the text) or literal; null: enclosing
     in .csv, by the content in .tsv."""
-    control_characters: Annotated[Literal["refuse", "keep"], Field(exclude_if=lambda value: value == "refuse")] = (
-        "refuse"
-    )
+    control_characters: Annotated[Literal["refuse", "keep"], left_out_as("refuse")] = "refuse"
     """Texts with C1 control characters (U+0080 to U+009F), which a conversion with the wrong encoding leaves: refuse or
     keep."""
 
@@ -127,9 +126,7 @@ class OwnDataParams(DataParams):
 class LabelledDataParams(OwnDataParams):
     """Your own examples with names of classes or types."""
 
-    similar_labels: Annotated[Literal["refuse", "fold", "keep"], Field(exclude_if=lambda value: value == "refuse")] = (
-        "refuse"
-    )
+    similar_labels: Annotated[Literal["refuse", "fold", "keep"], left_out_as("refuse")] = "refuse"
     """Labels that are spellings of one name, by case, blanks, normal form, a stop at the end or yes for true: refuse,
     fold into the most frequent, or keep."""
 
@@ -214,11 +211,9 @@ class ReleaseParams(Section):
     """Require the main score to be significantly above the best baseline that needs no model."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     """Confidence level of the significance tests: paired bootstrap and McNemar."""
-    max_export_drop: Annotated[
-        dict[Literal["onnx", "int8"], Points] | None, Field(exclude_if=lambda value: value is None)
-    ] = None
+    max_export_drop: Annotated[dict[Literal["onnx", "int8"], Points] | None, left_out_as(None)] = None
     """Tolerated drop in points of an exported format against the model, by format; null: onnx 0, int8 1."""
-    max_teacher_drop: Annotated[Points | None, Field(exclude_if=lambda value: value is None)] = None
+    max_teacher_drop: Annotated[Points | None, left_out_as(None)] = None
     """Largest drop against the teacher of section distill, in points, that must be ruled out; null: not compared."""
 
 
@@ -270,7 +265,7 @@ class EntryParams(Section):
     start: PhaseName = "auto"
     """Weights to start from: base (base_model), a phase of pre-training such as phase1, or auto: the last phase if
     pre-training is enabled, otherwise base_model, otherwise random weights."""
-    against: Annotated[Name | None, Field(exclude_if=lambda value: value is None)] = None
+    against: Annotated[Name | None, left_out_as(None)] = None
     """Entry to compare with on the same examples, such as the same fine-tuning with another start. That entry has no
     gate and is never published. null: none."""
     data: DataParams
@@ -283,9 +278,9 @@ class EntryParams(Section):
     """Conversion of logits into answers, for kinds with a choice."""
     parity: ParityParams = ParityParams()
     """Recomputation of the model elsewhere, to compare with the stage predict (docs/evaluation.md)."""
-    export: Annotated[ExportParams, Field(exclude_if=lambda value: value == ExportParams())] = ExportParams()
+    export: Annotated[ExportParams, left_out_as(ExportParams())] = ExportParams()
     """Formats of the model for production, scored as shipped (docs/production.md)."""
-    distill: Annotated[DistillParams, Field(exclude_if=lambda value: value == DistillParams())] = DistillParams()
+    distill: Annotated[DistillParams, left_out_as(DistillParams())] = DistillParams()
     """Training as the student of a finished model, possibly with fewer layers (docs/finetune.md)."""
     gate: ReleaseParams
     """Requirements that a model must meet to be published."""

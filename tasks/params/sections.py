@@ -140,7 +140,7 @@ def get_default(field: FieldInfo) -> Any:
     return None if field.is_required() else default
 
 
-def _left_out_as(default: Any) -> FieldInfo:
+def left_out_as(default: Any) -> FieldInfo:
     """Return the setting of a parameter that the file has only with another value than this default."""
     found: FieldInfo = Field(exclude_if=lambda value: value == default)
     return found
@@ -212,7 +212,7 @@ class CorpusParams(Section):
     """Split of the dataset."""
     dataset_revision: str | None = None
     """Commit, branch or tag of the dataset; set a commit to make runs reproducible."""
-    quality: Annotated[QualityParams, _left_out_as(QualityParams())] = QualityParams()
+    quality: Annotated[QualityParams, left_out_as(QualityParams())] = QualityParams()
     """Rules that remove documents, all off by default (docs/inputs.md)."""
 
 
@@ -222,7 +222,7 @@ LEAST_BYTE_PAIRS = 300
 class TokenizerParams(Section):
     source: Literal["train", "file", "hub"] = "train"
     """train: train a vocabulary on the corpus; file: a vocab.txt in `path`; hub: a Hub tokenizer."""
-    kind: Annotated[Literal["wordpiece", "bpe"], _left_out_as("wordpiece")] = "wordpiece"
+    kind: Annotated[Literal["wordpiece", "bpe"], left_out_as("wordpiece")] = "wordpiece"
     """Vocabulary to train, for source: train: wordpiece, as BERT's, or bpe, byte pairs as ModernBERT's, whose texts
     have no unknown tokens."""
     path: Name = "inputs/tokenizer"
@@ -231,14 +231,14 @@ class TokenizerParams(Section):
     """Maximum number of entries, for source: train; bert-base-uncased has 30,522."""
     lowercase: bool = True
     """Lowercase text."""
-    strip_accents: Annotated[bool | None, _left_out_as(None)] = None
+    strip_accents: Annotated[bool | None, left_out_as(None)] = None
     """Remove accents, vowel signs and tone marks; null: as `lowercase`, but never where a vocabulary is trained on text
     whose words have many of them, nor where a given tokenizer keeps them."""
     repository: str | None = None
     """Hub model name, for source: hub."""
     revision: str | None = None
     """Commit, branch or tag of the model; set a commit to make runs reproducible."""
-    add_prefix_space: Annotated[bool | None, _left_out_as(None)] = None
+    add_prefix_space: Annotated[bool | None, left_out_as(None)] = None
     """For a byte-level tokenizer: encode a text with a blank before its first word, which named entities need; null: as
     its files state."""
 
@@ -349,7 +349,7 @@ class BatchParams(Section):
     """Learning rate after the warm-up: linear or cosine decay to zero, square_root (square root of the remaining
     share), constant, or constant until a decay at the end, which is linear (trapezoid) or 1 minus the square root of
     its progress (1-sqrt)."""
-    decay_fraction: Annotated[float | None, _left_out_as(None)] = None
+    decay_fraction: Annotated[float | None, left_out_as(None)] = None
     """Share of the updates in which trapezoid and 1-sqrt decay, at the end; null: for other schedules."""
 
     @model_validator(mode="after")
@@ -369,14 +369,14 @@ class PhaseParams(BatchParams):
     global_batch_size: Positive = 256
     learning_rate: Rate = 1e-4
     warmup_fraction: Fraction = 0.01
-    global_rope_theta: Annotated[float | None, Field(gt=1, lt=1e12, exclude_if=lambda value: value is None)] = None
+    global_rope_theta: Annotated[float | None, Field(gt=1, lt=1e12), left_out_as(None)] = None
     """Base of the rotation of positions in the layers with global attention, from this phase on; larger for longer
     rows (arXiv 2412.13663). Only for families with rotary positions (docs/models.md). null: that of the model."""
 
-    first_batch_size: Annotated[Positive | None, _left_out_as(None)] = None
+    first_batch_size: Annotated[Positive | None, left_out_as(None)] = None
     """Sequences in the first update. The batch grows evenly from it to global_batch_size, as ModernBERT's does; not on
     IPUs. null: every update has global_batch_size."""
-    batch_warmup_fraction: Annotated[float | None, Field(gt=0, le=1), _left_out_as(None)] = None
+    batch_warmup_fraction: Annotated[float | None, Field(gt=0, le=1), left_out_as(None)] = None
     """Share of the updates during which the batch grows from first_batch_size."""
 
     @model_validator(mode="after")
@@ -442,7 +442,7 @@ class PretrainParams(OptimizerParams, SectionOfPhases):
     """static: masked tokens as in the rows; dynamic: others in every epoch, as RoBERTa (set duplicates to 1)."""
     evaluate_rows: Positive | None = 1024
     """Maximum number of held-out rows per evaluation; null: all."""
-    phases: Annotated[list[PhaseName], Distinct, _left_out_as([*DEFAULT_PHASES])] = [*DEFAULT_PHASES]
+    phases: Annotated[list[PhaseName], Distinct, left_out_as([*DEFAULT_PHASES])] = [*DEFAULT_PHASES]
     """Names of the phases, in order; each starts from the weights of the one before it. A name of your own needs the
     sections pretrain.NAME and pretrain_rows.NAME."""
     phase1: PhaseParams = PhaseParams()

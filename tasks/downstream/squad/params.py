@@ -15,7 +15,7 @@ from tasks.params.downstream import (
     ReleaseParams,
     RowsParams,
 )
-from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section, Seed
+from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section, Seed, left_out_as
 
 
 class SquadColumnParams(Section):
@@ -53,9 +53,7 @@ class SquadDataParams(OwnDataParams):
     """Column names of tables and Hub data sets; null: SQuAD's name."""
     unanswerable: Literal["use", "drop", "refuse"] = "refuse"
     """Questions without an answer (SQuAD 2.0): use (the model may return no answer), drop or refuse."""
-    misplaced_answers: Annotated[Literal["refuse", "drop"], Field(exclude_if=lambda value: value == "refuse")] = (
-        "refuse"
-    )
+    misplaced_answers: Annotated[Literal["refuse", "drop"], left_out_as("refuse")] = "refuse"
     """Answers not within 3 characters of answer_start, or several times there: refuse or drop."""
     seed: Seed = 2
     demo_train: Positive = 12000

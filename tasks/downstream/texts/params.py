@@ -19,7 +19,17 @@ from tasks.params.downstream import (
     RowsParams,
     require_dataset,
 )
-from tasks.params.sections import Distinct, Epochs, FinetuneParams, Name, Positive, Rate, Section, Separator
+from tasks.params.sections import (
+    Distinct,
+    Epochs,
+    FinetuneParams,
+    Name,
+    Positive,
+    Rate,
+    Section,
+    Separator,
+    left_out_as,
+)
 
 Floor = Annotated[float, Field(ge=-100, le=100)]
 LabelForm = Literal["auto", "names", "lists", "decimal-point", "decimal-comma"]
@@ -49,14 +59,12 @@ class ClassificationDataParams(LabelledDataParams):
     """Column names of tables and Hub data sets."""
     label_separator: Separator | None = None
     """Character between the labels of a text that names several, such as pipe or comma; null: labels are lists."""
-    labels: Annotated[Annotated[list[Name], Distinct] | None, Field(exclude_if=lambda value: value is None)] = None
+    labels: Annotated[Annotated[list[Name], Distinct] | None, left_out_as(None)] = None
     """Names of the classes or labels, by number for data with numbers or flags; null: those in the data."""
-    label_form: Annotated[LabelForm, Field(exclude_if=lambda value: value == "auto")] = "auto"
+    label_form: Annotated[LabelForm, left_out_as("auto")] = "auto"
     """Meaning of labels that look like something else: names (each is a class), lists (of labels by number), values
     with a decimal-point (1.213 is below 2) or a decimal-comma (1.213,5 is above 1000), or auto: refuse them."""
-    missing_labels: Annotated[Literal["refuse", "drop", "keep"], Field(exclude_if=lambda value: value == "refuse")] = (
-        "refuse"
-    )
+    missing_labels: Annotated[Literal["refuse", "drop", "keep"], left_out_as("refuse")] = "refuse"
     """Examples whose label is missing, or a text such as nan or None: refuse, drop, or keep such texts as classes."""
     missing_texts: MissingTexts = "refuse"
     """Examples with a text such as nan or None, which may stand for a missing one: refuse if they are more than 1 %,
