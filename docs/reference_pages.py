@@ -25,7 +25,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.process import parse_no_arguments
 
-PARAMS_HEAD = """# All parameters
+PARAMS_HEAD = """# Which parameters are there?
 
 This page is generated from the types, so it lists what this version reads. `podium params list WORD` shows the same
 on the terminal with the values of your project. `podium params schema` prints it for programs, and editors with a
@@ -35,7 +35,7 @@ and `podium pretrain`; params.yaml states every value itself, initially those of
 TABLE = "| key | values | default | meaning |\n|---|---|---|---|\n"
 MARKS = re.compile(r"([\\*_\[\]<>|#{}$~])")
 DOCUMENT = re.compile(r"docs/([\w-]+\.md)")
-COMMANDS_HEAD = """# All commands
+COMMANDS_HEAD = """# Which commands are there?
 
 This page is generated from the commands: `podium COMMAND --help` prints the same. `--project DIR` before a command
 selects a clone of Podium other than that of the current folder. Paths are relative to the current folder. See also
