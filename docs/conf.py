@@ -27,22 +27,51 @@ highlight_language = "text"
 myst_heading_anchors = 4
 nitpicky = True
 NAVIGATION = {
-    "index": """Quick start <start>
-        Fine-tuning <finetune>
-        Pre-training <pretrain>
-        Evaluation and publishing <evaluation>
-        Runs <runs>
-        Workers and devices <workers>
-        Reference <made/reference>""",
+    "index": "start finetune pretrain evaluation runs workers made/reference",
     "start": "how-it-works",
     "finetune": "inputs downstream classification glue ner pairs models checkpoints",
     "evaluation": "publish production security",
     "runs": "plan tracking survive",
     "workers": "cuda ipu ipu-estimates speed deploy",
-    "made/reference": "commands parameters ../presets ../coming-from ../extend",
+    "made/reference": "made/commands made/parameters presets coming-from extend",
 }
 """Page -> the pages below it in the site's navigation."""
-NAMED = re.compile(r"\[(?:docs/)?[\w-]+\.md\](\([\w-]+\.md(?:#[\w-]+)?\))")
+LABELS = {
+    "start": "Quick start",
+    "how-it-works": "Architecture",
+    "finetune": "Fine-tuning",
+    "inputs": "Inputs",
+    "downstream": "Tasks",
+    "classification": "Classification and regression",
+    "glue": "GLUE",
+    "ner": "Named entities",
+    "pairs": "Sentence embeddings",
+    "models": "Models",
+    "checkpoints": "Model formats",
+    "pretrain": "Pre-training",
+    "evaluation": "Evaluation",
+    "publish": "Publishing",
+    "production": "Export and serving",
+    "security": "Security",
+    "runs": "Runs",
+    "plan": "Run estimates",
+    "tracking": "Trackers",
+    "survive": "Resuming",
+    "workers": "Workers",
+    "cuda": "GPUs",
+    "ipu": "IPUs",
+    "ipu-estimates": "IPU estimates",
+    "speed": "Speed",
+    "deploy": "Containers and upgrades",
+    "made/reference": "Reference",
+    "made/commands": "All commands",
+    "made/parameters": "All parameters",
+    "presets": "Presets",
+    "coming-from": "Migration",
+    "extend": "Extending Podium",
+}
+"""Page -> its name in the navigation and in sentences; its title is a question."""
+NAMED = re.compile(r"\[(?:docs/)?[\w-]+\.md\]\(([\w-]+)\.md((?:#[\w-]+)?)\)")
 """A link whose text is the name of a file, as GitHub's readers see it."""
 
 
@@ -51,7 +80,11 @@ def make_pages(app):
     from reference_pages import build_commands_page, build_params_page
 
     (HERE / "made").mkdir(exist_ok=True)
-    makers = {"commands": build_commands_page, "parameters": build_params_page, "reference": lambda: "# Reference\n"}
+    makers = {
+        "commands": build_commands_page,
+        "parameters": build_params_page,
+        "reference": lambda: "# Where do I look things up?\n",
+    }
     for name, make in makers.items():
         path, text = HERE / "made" / f"{name}.md", make()
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -59,13 +92,11 @@ def make_pages(app):
 
 
 def add_navigation(app, name, source):
-    """Name links by the titles of their pages, not by files, and add the pages below a page to its navigation."""
-    source[0] = NAMED.sub(r"[]\1", source[0])
+    """Name links by their pages or parts, not by files, and add the pages below a page to its navigation."""
+    source[0] = NAMED.sub(lambda link: f"[{'' if link[2] else LABELS[link[1]]}]({link[1]}.md{link[2]})", source[0])
     if name in NAVIGATION:
-        below = NAVIGATION[name]
-        pages = below.split("\n") if name == "index" else below.split()
         hidden = "" if name == "made/reference" else ":hidden:\n"
-        lines = "\n".join(page.strip() for page in pages)
+        lines = "\n".join(f"{LABELS[page]} </{page}>" for page in NAVIGATION[name].split())
         source[0] += f"\n```{{toctree}}\n{hidden}\n{lines}\n```\n"
 
 

@@ -25,7 +25,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.process import parse_no_arguments
 
-PARAMS_HEAD = """# All parameters
+PARAMS_HEAD = """# Which parameters are there?
 
 This page is generated from the types, so it lists what this version reads. `podium params list WORD` shows the same
 on the terminal with the values of your project. `podium params schema` prints it for programs, and editors with a
@@ -35,7 +35,7 @@ and `podium pretrain`; params.yaml states every value itself, initially those of
 TABLE = "| key | values | default | meaning |\n|---|---|---|---|\n"
 MARKS = re.compile(r"([\\*_\[\]<>|#{}$~])")
 DOCUMENT = re.compile(r"docs/([\w-]+\.md)")
-COMMANDS_HEAD = """# All commands
+COMMANDS_HEAD = """# Which commands are there?
 
 This page is generated from the commands: `podium COMMAND --help` prints the same. `--project DIR` before a command
 selects a clone of Podium other than that of the current folder. Paths are relative to the current folder. See also
@@ -44,11 +44,11 @@ selects a clone of Podium other than that of the current folder. Paths are relat
 PAGE = Path("docs/presets.md")
 BEGIN, END = "<!-- made by `python -m docs.reference_pages` from here", "<!-- to here -->"
 COLUMNS = (
-    "preset",
-    "device",
+    "presets",
+    "layers of width",
     "pre-training: tokens in a row, sequences in an update, updates",
     "fine-tuning",
-    "published by its source",
+    "published by their source",
 )
 PRESETS_HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
 
@@ -194,15 +194,21 @@ def fill_presets_page(text: str, presets: Path = artifacts.PRESETS) -> str:
         raise InputError(f"{PAGE} needs the lines {BEGIN} --> and {END} around the generated table")
     found = [read_preset(name, presets) for name in list_preset_names(presets)]
     resolved = [validate_params(resolve({}, one.name, [], presets), one.name) for one in found]
-    table = PRESETS_HEAD + "".join(_preset_row(one, params) for one, params in zip(found, resolved, strict=True))
+    recipes: dict[str, list[str]] = {}
+    for one, params in zip(found, resolved, strict=True):
+        device = f" ({params.device.runtime})" if not one.name.startswith(f"{params.device.runtime}-") else ""
+        recipes.setdefault(_format_recipe(one, params), []).append(
+            f"[`{one.name}`](../presets/{one.name}.yaml){device}"
+        )
+    table = PRESETS_HEAD + "".join(f"| {', '.join(names)} | {recipe} |\n" for recipe, names in recipes.items())
     return f"{before}{BEGIN} -->\n{table}{END}{after}"
 
 
-def _preset_row(preset: Preset, params: Params) -> str:
+def _format_recipe(preset: Preset, params: Params) -> str:
+    """Return the cells that presets for several devices and pods have in common."""
     tunings = [entry.finetune for entry in params.downstream.values()]
     cells = (
-        f"[`{preset.name}`](../presets/{preset.name}.yaml)",
-        params.device.runtime,
+        f"{params.model.num_layers} of {params.model.hidden_size}",
         _format_phases(params),
         "; ".join(
             f"{one.global_batch_size:,} sequences, {one.epochs:g} epochs, rate {one.learning_rate:g}" for one in tunings
@@ -210,7 +216,7 @@ def _preset_row(preset: Preset, params: Params) -> str:
         or "none",
         ", ".join(f"{name} {value:g}" for name, value in preset.head.expected.items()) or "none",
     )
-    return f"| {' | '.join(cells)} |\n"
+    return " | ".join(cells)
 
 
 def _format_phases(params: Params) -> str:

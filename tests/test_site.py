@@ -100,3 +100,14 @@ def test_every_page_can_be_reached_from_the_first(site):
     for path in (ROOT / "docs").glob("*.md"):
         if path.stem != "index":
             assert f'href="{path.stem}.html"' in first, path.stem
+
+
+def test_each_page_begins_with_its_question_which_the_first_page_lists():
+    first, *others = [ROOT / "docs/index.md", *sorted((ROOT / "docs").glob("*.md"))]
+    listed = first.read_text(encoding="utf-8")
+    for path in others:
+        title = path.read_text(encoding="utf-8").partition("\n")[0]
+        assert re.fullmatch(r"# [A-Z].*\?", title), path.name
+        assert path == first or re.search(
+            rf"^\| {re.escape(title[2:])} \| \[.*\]\({path.name}\) \|$", listed, re.MULTILINE
+        )

@@ -110,7 +110,7 @@ def coverage_of_difference(name: str, size: int, trials: int) -> float:
 
 
 def correlation_table(trials: int) -> Iterator[str]:
-    """The second table of docs/evaluation.md, line by line."""
+    """The second table of docs/evaluation.md, line by line; the page leaves out rows that show the same again."""
     yield f"| correlation | ratio of spreads | {SIZES[0]} examples | {' | '.join(f'{size:,}' for size in SIZES[1:])} |"
     yield "|---" * (2 + len(SIZES)) + "|"
     for name, truth, ratio in CORRELATIONS:
@@ -122,7 +122,7 @@ def correlation_table(trials: int) -> Iterator[str]:
 
 
 def table(trials: int) -> Iterator[str]:
-    """The table of docs/evaluation.md, line by line."""
+    """The table of docs/evaluation.md, line by line; the page leaves out rows that show the same again."""
     yield f"| score | what | {SIZES[0]} examples | {' | '.join(f'{size:,}' for size in SIZES[1:])} |"
     yield "|---" * (2 + len(SIZES)) + "|"
     for truth in TRUTHS:
