@@ -47,11 +47,13 @@ def render_plan(found: RunEstimate, request: RunRequest, folder: Path, again: st
 
 
 def format_stages(found: RunEstimate) -> str:
-    """Return a table of the stages for a terminal, with the number of stages by status."""
+    """Return the time and the memory of the run in one line, then its stages and their number by status."""
+    view = PlanView(found)
+    head = f"{view.headline}\n\n" if found.running else ""
     rows = [(one.stage, STATUS_NAMES[one.status], shorten(one.why, MAX_SHOWN)) for one in found.stages]
-    count = PlanView(found).count
+    count = view.count
     counts = f"{count[SKIPPED]} stages up to date, {count['restored']} restored, {count[RUNS]} to run"
-    return f"{format_table([('stage', 'status', 'reason'), *rows])}{counts}\n"
+    return f"{head}{format_table([('stage', 'status', 'reason'), *rows])}{counts}\n"
 
 
 def format_jobs(found: RunEstimate) -> str:
