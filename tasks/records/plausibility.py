@@ -4,6 +4,7 @@ Readers apply them to a file before a run; validation applies them to the exampl
 Expectations. A rule names both readings and the option for each.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -36,6 +37,8 @@ MAX_DIFFERENT = 100_000
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 JOINS = re.compile(r"[,;|]")
 """Separators of several labels in one cell."""
+STAND_INS, OFTEN = frozenset((-1.0, *(sign * (10.0**n - 1) for n in range(1, 6) for sign in (1, -1)))), 2
+"""-1, 9, 99, 999 ... and their negatives, and how often one occurs that is not a value like the others."""
 
 Labels = Mapping[str, int]
 """Name of a label -> number of examples with it, in order of their first one."""
@@ -85,9 +88,38 @@ def find_similar(labels: Labels) -> list[str]:
 
 
 def find_joined(labels: Labels) -> list[str]:
-    """Return the labels that are several other labels, with a separator between them."""
+    """Return the labels that have another label as a part, between separators."""
     split = {name: [part.strip() for part in JOINS.split(name)] for name in labels}
-    return [name for name, parts in split.items() if len(parts) > 1 and all(part in labels for part in parts)]
+    return [name for name, parts in split.items() if len(parts) > 1 and any(part in labels for part in parts)]
+
+
+class StandIns:
+    """Values to learn that programs and people write for a missing one, far from all others."""
+
+    def __init__(self) -> None:
+        """Start without a value."""
+        self._found = dict[float, list[str]]()
+        """Value of STAND_INS -> its positions, at most as many as count."""
+        self._low, self._high = math.inf, -math.inf
+
+    def add(self, value: float, where: str) -> None:
+        """Add a value and its position."""
+        if value in STAND_INS:
+            places = self._found.setdefault(value, [])
+            places += [where] * (len(places) < OFTEN)
+        else:
+            self._low, self._high = min(self._low, value), max(self._high, value)
+
+    def refuse(self, problems: ProblemList) -> None:
+        """Add to `problems` each value that occurs OFTEN, further from the others than these are from each other."""
+        for value, places in self._found.items():
+            if len(places) == OFTEN and max(value - self._high, self._low - value) > self._high - self._low > 0:
+                problems.add(
+                    "a value far from all others, which may stand for a missing one: leave such rows out of the file; "
+                    "--missing-labels keep (data.missing_labels) learns it",
+                    places[0],
+                    f"{value:g}",
+                )
 
 
 def _is_open(data: Any) -> bool:
@@ -104,9 +136,9 @@ RULES = (
     ),
     Rule(
         "labels_are_single",
-        "no label that is several others with a separator between them",
-        "a label that is several others: --multilabel --label-separator comma (or semicolon, or pipe) reads several; "
-        f"{AS_NAMES}",
+        "no label that has another as a part between separators",
+        "a label that has another as a part: --multilabel --label-separator comma (or semicolon, or pipe) reads "
+        f"several; {AS_NAMES}",
         find_joined,
         _is_open,
     ),

@@ -24,7 +24,15 @@ from tasks.records.label_forms import (
     sort_classes,
 )
 from tasks.records.names import find_name_problem
-from tasks.records.plausibility import AS_NAMES, DROP, MAX_DIFFERENT, MISSING_NAMES, CellLines, find_implausible
+from tasks.records.plausibility import (
+    AS_NAMES,
+    DROP,
+    MAX_DIFFERENT,
+    MISSING_NAMES,
+    CellLines,
+    StandIns,
+    find_implausible,
+)
 from tasks.records.text_files import ProblemList
 from tasks.stage.errors import InputError
 
@@ -48,7 +56,7 @@ class LabelReader:
         self.names = Counter[str]()
         self.places = dict[str, str]()
         self.numbers = NumberReader(self.data.label_form, is_decimal=is_decimal)
-        self.lines = CellLines()
+        self.lines, self.stand_ins = CellLines(), StandIns()
         self.form = ""
         """Form of the first label: names, lists, flags or columns; of GLUE a name or a number."""
 
@@ -69,7 +77,9 @@ class LabelReader:
         if self.task.name:
             return self._parse_glue(value)
         if self.task.is_regression:
-            return self.numbers.read(value, where)
+            number = self.numbers.read(value, where)
+            self.stand_ins.add(number, where)
+            return number
         found = self._parse_labels(value) if self.task.is_multilabel else [self._parse_class(value)]
         for name in found:
             self.names[name] += 1
@@ -179,6 +189,8 @@ class LabelReader:
                 "reads its dot as a sign that groups digits (1213), --label-form decimal-point as a decimal point",
                 self.numbers.doubtful,
             )
+        if self.task.is_regression and self.data.missing_labels != "keep":
+            self.stand_ins.refuse(problems)
         if self.task.name or self.task.is_regression:
             return
         self.lines.refuse_rows(self.names.keys(), problems)
