@@ -36,6 +36,7 @@ from tasks.downstream.inference.job import (
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.jobs.entry_jobs import prediction_figures, prediction_measurements
 from tasks.downstream.kind import kind_of
+from tasks.downstream.reading import WHOLE_BYTES
 from tasks.downstream.scoring.scores import Scores
 from tasks.jobs.device_job import JobResult
 from tasks.pages.markup import csv_text, replace_hidden
@@ -354,8 +355,11 @@ def evaluate(
 
 
 def _count_trained(scores: Scores[Any, Any, Any], model: Path, keys: Sequence[str]) -> int:
-    """Return how many examples the model of a run was trained on; 0 for other models, which do not record them."""
+    """Return how many examples the model of a run was trained on; 0 for other models, which do not record them, and if
+    the training examples take more than WHOLE_BYTES."""
     folder = model.resolve()
     train = folder.parent.parent / artifacts.examples_file(folder.name, TRAIN)
-    known = set(scores.keys(scores.read_examples(train))) if train.is_file() else ()
+    if not train.is_file() or train.stat().st_size > WHOLE_BYTES:
+        return 0
+    known = set(scores.keys(scores.read_examples(train)))
     return sum(key in known for key in keys)
