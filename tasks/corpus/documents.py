@@ -442,6 +442,7 @@ def _read_sentences(path: Path, reading: Interpretation, part: FileRange) -> Ite
 
 
 def _read_single_lines(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
+    """Yield a document for each line that is not blank."""
     for text in map(clean_paragraphs, read_lines(path, KEY, part=part)):
         if text:
             yield Document("", "", text)

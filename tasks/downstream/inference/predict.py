@@ -349,7 +349,7 @@ def evaluate(
         write_json(made / METRICS, metrics)
     count = f"{format_count(metrics[page.scores.counted], f'{entry.record}s')} of {escape_name(path.name)}"
     trained = _count_trained(page.scores, model.folder, page.scores.keys(found.examples[split]))
-    warning = f"{trained:,} of these are training examples of the model: how it does on others is not known"
+    warning = f"{trained:,} of these are training examples of the model, and do not tell how it does on others"
     lines = [count, *format_scores(page.scores, metrics, found.baseline, split), *([warning] if trained else [])]
     return metrics, "\n".join(lines)
 

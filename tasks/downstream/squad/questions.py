@@ -75,7 +75,7 @@ CHOICES = (
 """Suggestion for refused questions without an answer."""
 MISPLACED_ANSWERS = f"{SECTION}.misplaced_answers"
 NOT_IN_PLACE = (
-    f"an answer is not at answer_start; correct it, or drop such answers with --misplaced-answers drop "
+    "an answer is not at answer_start; correct it, or drop such answers with --misplaced-answers drop "
     f"({MISPLACED_ANSWERS}), which needs some that are at their place"
 )
 SCORED = "the file on the command line"
