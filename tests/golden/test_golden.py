@@ -22,7 +22,6 @@ from tasks.params.schema import load_params
 from tasks.stage import artifacts
 from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import render_page
-from tasks.validation.validators import GxValidator
 from tests.browser import evaluations, made_runs
 from tests.browser.planted import EVIL, LONG
 from tests.flows.conftest import prefect_server, prefect_session, toy_project  # noqa: F401 (fixtures)
@@ -236,17 +235,17 @@ def test_page_of_all_runs() -> None:
 
 
 def test_pages_of_validation(tmp_path: Path) -> None:
-    judge, tokenizer = GxValidator(), write_tokenizer(tmp_path / "tokenizer")
+    tokenizer = write_tokenizer(tmp_path / "tokenizer")
     broken = corpus_columns()
     broken["document_id"][3], broken["text"][4], broken["text"][5] = "doc-2", None, " "
     wrong = row_columns("pretrain")
     wrong["input_ids"][1, 3], wrong["position_ids"][0, 9] = 40, 2
     limits = load_params(ROOT / "params.yaml").validate_
     verdicts = {
-        "corpus": validate(CorpusData(write_corpus(tmp_path / "sound", corpus_columns()), limits), judge),
-        "corpus-broken": validate(CorpusData(write_corpus(tmp_path / "broken", broken), limits), judge),
-        "rows": judged_rows(judge, tmp_path / "a", tokenizer, "squad-train"),
-        "rows-wrong": judged_rows(judge, tmp_path / "b", tokenizer, "phase1", wrong),
+        "corpus": validate(CorpusData(write_corpus(tmp_path / "sound", corpus_columns()), limits)),
+        "corpus-broken": validate(CorpusData(write_corpus(tmp_path / "broken", broken), limits)),
+        "rows": judged_rows(tmp_path / "a", tokenizer, "squad-train"),
+        "rows-wrong": judged_rows(tmp_path / "b", tokenizer, "phase1", wrong),
     }
     for name, verdict in verdicts.items():
         require_same(f"page-validation-{name}", mask(text_of(render_page(verdict)), {"FOLDER": tmp_path}))

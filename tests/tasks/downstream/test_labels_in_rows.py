@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +22,6 @@ from tasks.params.schema import validate_params
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 from tasks.stage.row_folders import HELD_OUT
-from tasks.validation.validators import GxValidator
 from tests.tasks.downstream.entries import part_of, values_with
 from tests.tasks.downstream.ner.ner_checkout import write_sentences
 from tests.tasks.downstream.texts.classification_checkout import write_csv
@@ -37,11 +35,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 Damage = Callable[[str, np.ndarray], np.ndarray]
 """Changes a column of rows."""
-
-
-@functools.cache
-def judge() -> GxValidator:
-    return GxValidator()
 
 
 def write_questions(path: Path, count: int, cut: int = 0) -> Path:
@@ -100,7 +93,7 @@ def judged(data: Mapping[str, Path], kind: str, form: str = "classes", damage: D
     if damage is not None:
         damage_rows(found.rows_folder("train"), damage)
     return {
-        one.name: validate(one, judge())
+        one.name: validate(one)
         for one in rows.row_data_sets(encoder, kind_of(found).row_data, params, artifacts.rows_folder("mine"))
     }
 

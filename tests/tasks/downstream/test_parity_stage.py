@@ -8,19 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from ipu_model.core.files import write_json
-from ipu_model.distributed.process import StopRequest, lock_run_folder
-from ipu_model.jobs.job import Job, JobResult
-from ipu_model.train.job_runner import run_job
 from tasks.downstream import parity
 from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.parity import check_limit, compare_devices, compare_logits, predict_on
 from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.params import SquadEvaluateParams
-from tasks.jobs import device_job
 from tasks.params.downstream import ParityParams
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params
@@ -33,6 +28,7 @@ from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY
 from tests.tasks.downstream.squad.window_files import write_logits
+from tests.tasks.downstream.texts.glue_checkout import device_job_here
 from tests.tasks.pretraining.row_inputs import squad_params, write_questions, write_squad_rows
 from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
 from tests.tasks.tiny_model import write_tiny_model
@@ -128,21 +124,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def in_this_process(job: Job, **_: object) -> JobResult:
-    """Stands in for run_device_job: the same job without the seconds that importing torch takes."""
-    torch.set_num_threads(1)  # more would wait for one another on a busy machine
-    with lock_run_folder(Path(job.run_folder)):
-        return run_job(job, lambda event, **fields: None, StopRequest())
-
-
-@pytest.fixture
-def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity, "run_device_job", in_this_process)
-    monkeypatch.setattr(entry_jobs, "run_device_job", in_this_process)
-    monkeypatch.setattr(device_job, "run_device_job", in_this_process)
-
-
-@pytest.mark.usefixtures("without_processes")
+@pytest.mark.usefixtures("jobs_here")
 def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
     said = compare_devices(BF16, TASK, params_with(), tmp_path / "found.json", FP32, root)
     found = json.loads((tmp_path / "found.json").read_text())
@@ -169,14 +151,14 @@ def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: 
     )
     used, ipu = predict_on(RuntimeSpec("ipu", "fp32"), TASK, params, tmp_path / "ipu", root)
     assert used == {"runtime": "ipu", "precision": "fp32"}
-    monkeypatch.setattr(parity, "run_device_job", in_this_process)
+    monkeypatch.setattr(parity, "run_device_job", device_job_here)
     _, cpu = predict_on(FP32, TASK, params, tmp_path / "cpu", root)
     found = compare_logits(TASK, cpu, ipu, root)
     assert found["max_logit_difference"] < 1e-4 * found["max_logit"]
     assert found["changed"] == []
 
 
-@pytest.mark.usefixtures("without_processes")
+@pytest.mark.usefixtures("jobs_here")
 def test_the_stage_compares_with_what_predict_wrote(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,7 +180,7 @@ def test_the_stage_compares_with_what_predict_wrote(
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("without_processes")
+@pytest.mark.usefixtures("jobs_here")
 def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
     model = ask.find_model(str(root / artifacts.model_folder("squad")))
     question = (model, "Who founded the town?", SHORT, ask.WindowShape.for_model(model))

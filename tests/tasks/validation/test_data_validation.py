@@ -11,7 +11,6 @@ from tasks.records.interpretation import Interpretation, write_reading
 from tasks.stage.errors import InputError
 from tasks.validation.checks import format_failures
 from tasks.validation.pretraining_checks import CorpusData
-from tasks.validation.validators import GxValidator
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import (
     corpus_columns,
@@ -28,17 +27,12 @@ LIMITS = load_params(ROOT / "params.yaml").validate_.model_copy(
 MIN_QUESTIONS = 12
 
 
-@pytest.fixture(scope="module")
-def judge():
-    return GxValidator()
+def judged_corpus(folder, columns):
+    return validate(CorpusData(write_corpus(folder, columns), LIMITS))
 
 
-def judged_corpus(judge, folder, columns):
-    return validate(CorpusData(write_corpus(folder, columns), LIMITS), judge)
-
-
-def judged_questions(judge, folder, train, dev):
-    return validate(QuestionData(write_questions(folder, train, dev), MIN_QUESTIONS), judge)
+def judged_questions(folder, train, dev):
+    return validate(QuestionData(write_questions(folder, train, dev), MIN_QUESTIONS))
 
 
 def change(columns, name, line, value):
@@ -64,19 +58,19 @@ CORPUS_DAMAGE = {
 }
 
 
-def test_a_sound_corpus_passes_every_check(judge, tmp_path):
-    verdict = judged_corpus(judge, tmp_path, corpus_columns())
+def test_a_sound_corpus_passes_every_check(tmp_path):
+    verdict = judged_corpus(tmp_path, corpus_columns())
     assert verdict["valid"]
     assert verdict["rows"] == 12
     assert {check["name"] for check in verdict["checks"]} == {"schema", *CORPUS_DAMAGE}
 
 
 @pytest.mark.parametrize("name", CORPUS_DAMAGE)
-def test_each_fault_of_a_corpus_fails_its_own_check_and_no_other(judge, tmp_path, name):
+def test_each_fault_of_a_corpus_fails_its_own_check_and_no_other(tmp_path, name):
     damage, said = CORPUS_DAMAGE[name]
     columns = corpus_columns()
     damage(columns)
-    verdict = judged_corpus(judge, tmp_path, columns)
+    verdict = judged_corpus(tmp_path, columns)
     assert failed_checks(verdict) == [name]
     message = format_failures(verdict, "page.html")
     assert f"1 of {len(verdict['checks'])} checks failed" in message
@@ -84,37 +78,37 @@ def test_each_fault_of_a_corpus_fails_its_own_check_and_no_other(judge, tmp_path
     assert said in message
 
 
-def test_null_texts_and_ids_count_as_missing(judge, tmp_path):
+def test_null_texts_and_ids_count_as_missing(tmp_path):
     columns = corpus_columns()
     columns["text"][4], columns["document_id"][5], columns["document_id"][6] = None, None, None
-    verdict = judged_corpus(judge, tmp_path, columns)
+    verdict = judged_corpus(tmp_path, columns)
     # Two missing ids are missing, not equal.
     assert failed_checks(verdict) == ["ids_present", "texts_present"]
     assert "found 2 of 12 documents fail" in format_failures(verdict, "")
 
 
-def test_a_character_at_the_limit_is_allowed_and_tabs_and_line_ends_are_no_control_characters(judge, tmp_path):
+def test_a_character_at_the_limit_is_allowed_and_tabs_and_line_ends_are_no_control_characters(tmp_path):
     columns = corpus_columns()
     columns["text"][0] = "\t\r\n\x85é" * 200
-    assert judged_corpus(judge, tmp_path, columns)["valid"]
+    assert judged_corpus(tmp_path, columns)["valid"]
 
 
-def test_a_wrong_column_type_stops_before_anything_else_is_looked_at(judge, tmp_path):
+def test_a_wrong_column_type_stops_before_anything_else_is_looked_at(tmp_path):
     columns = corpus_columns()
     columns["title"] = list(range(12))
     schema = pa.schema([("document_id", pa.string()), ("title", pa.int64()), ("text", pa.string())])
-    verdict = validate(CorpusData(write_corpus(tmp_path, columns, schema), LIMITS), judge)
+    verdict = validate(CorpusData(write_corpus(tmp_path, columns, schema), LIMITS))
     assert failed_checks(verdict) == ["schema"]
     assert "part-00000.parquet: column title is int64, not string" in format_failures(verdict, "")
     assert set(verdict["not_checked"]) == set(CORPUS_DAMAGE)
 
 
-def test_documents_are_judged_in_bounded_frames_with_the_same_verdict(judge, tmp_path, monkeypatch):
+def test_documents_are_judged_in_bounded_frames_with_the_same_verdict(tmp_path, monkeypatch):
     columns = corpus_columns()
     columns["text"][1] = columns["text"][10] = columns["text"][11] = ""
-    whole = judged_corpus(judge, tmp_path, columns)
+    whole = judged_corpus(tmp_path, columns)
     monkeypatch.setattr("tasks.validation.text_features.BATCH_RECORDS", 2)
-    assert judged_corpus(judge, tmp_path, columns) == whole
+    assert judged_corpus(tmp_path, columns) == whole
     assert [c["examples"] for c in whole["checks"] if not c["ok"]] == [["doc-1", "doc-10", "doc-11"]]
 
 
@@ -140,19 +134,19 @@ QUESTION_DAMAGE = {
 }
 
 
-def test_sound_questions_pass_every_check(judge, tmp_path):
-    verdict = judged_questions(judge, tmp_path, question_columns("train"), question_columns("dev"))
+def test_sound_questions_pass_every_check(tmp_path):
+    verdict = judged_questions(tmp_path, question_columns("train"), question_columns("dev"))
     assert failed_checks(verdict) == []
     assert verdict["rows"] == 24
     assert {check["name"] for check in verdict["checks"]} == {"schema", *QUESTION_DAMAGE}
 
 
 @pytest.mark.parametrize("name", QUESTION_DAMAGE)
-def test_each_fault_of_questions_fails_its_own_check_and_no_other(judge, tmp_path, name):
+def test_each_fault_of_questions_fails_its_own_check_and_no_other(tmp_path, name):
     damage, said = QUESTION_DAMAGE[name]
     train, dev = question_columns("train"), question_columns("dev")
     damage(train, dev)
-    verdict = judged_questions(judge, tmp_path, train, dev)
+    verdict = judged_questions(tmp_path, train, dev)
     expected = [name]
     if name == "contexts_present":
         expected = ["contexts_present", "answers_not_empty"]  # no answer is in an empty context
@@ -165,25 +159,25 @@ def test_each_fault_of_questions_fails_its_own_check_and_no_other(judge, tmp_pat
 @pytest.mark.parametrize(
     ("text", "start"), [("ciudad", -1), ("ciudad", None), ("ciudad", 900), ("Ciudad", 12), ("125.", 29)]
 )
-def test_an_answer_that_is_not_where_it_says_is_found(judge, tmp_path, text, start):
+def test_an_answer_that_is_not_where_it_says_is_found(tmp_path, text, start):
     train = question_columns("train")
     answer(train, 0, text, start)
-    verdict = judged_questions(judge, tmp_path, train, question_columns("dev"))
+    verdict = judged_questions(tmp_path, train, question_columns("dev"))
     assert failed_checks(verdict) == ["answer_in_context"]
 
 
-def test_a_second_wrong_answer_is_found_beside_a_right_one(judge, tmp_path):
+def test_a_second_wrong_answer_is_found_beside_a_right_one(tmp_path):
     train = question_columns("train")
     train["answers"][0].append({"text": "fundo", "answer_start": 3})
-    assert failed_checks(judged_questions(judge, tmp_path, train, question_columns("dev"))) == ["answer_in_context"]
+    assert failed_checks(judged_questions(tmp_path, train, question_columns("dev"))) == ["answer_in_context"]
 
 
-def test_questions_without_answer_start_are_of_another_schema(judge, tmp_path):
+def test_questions_without_answer_start_are_of_another_schema(tmp_path):
     columns = question_columns("train")
     columns["answers"] = [["1000"]] * 12
     schema = pa.schema([(name, pa.string()) for name in ("id", "title", "context", "question")])
     schema = schema.append(pa.field("answers", pa.list_(pa.string())))
-    verdict = validate(QuestionData(write_questions(tmp_path, columns, columns, schema), MIN_QUESTIONS), judge)
+    verdict = validate(QuestionData(write_questions(tmp_path, columns, columns, schema), MIN_QUESTIONS))
     assert failed_checks(verdict) == ["schema"]
     assert "train.parquet: column answers is list<" in format_failures(verdict, "")
 
@@ -205,9 +199,9 @@ def noted(folder, source, **counts):
     return folder
 
 
-def test_what_the_stage_left_out_stands_in_the_verdict(judge, tmp_path):
+def test_what_the_stage_left_out_stands_in_the_verdict(tmp_path):
     folder = write_corpus(tmp_path / "corpus", corpus_columns())
-    verdict = validate(CorpusData(noted(folder, "files", empty_documents_left_out=3), LIMITS), judge)
+    verdict = validate(CorpusData(noted(folder, "files", empty_documents_left_out=3), LIMITS))
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert (numbers["files read"], numbers["empty documents left out"]) == (2, 3)
 

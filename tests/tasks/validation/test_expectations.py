@@ -13,22 +13,17 @@ from tasks.params.schema import load_params
 from tasks.validation.checks import CheckCounts, DataCheck
 from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import validate_data
-from tasks.validation.validators import CheckCrashed, GxValidator, LimitValidator, load_gx, make_suite
+from tasks.validation.validators import CheckCrashed, LimitValidator, load_gx, make_suite
 from tests.places import ROOT
-from tests.tasks.validation.validation_data import corpus_columns, write_corpus
+from tests.tasks.validation.validation_data import corpus_columns, gx, write_corpus
 
 LIMITS = load_params(ROOT / "params.yaml").validate_.model_copy(
     update={"min_documents": 12, "max_control_share": 0.01, "max_document_characters": 1000}
 )
 
 
-@pytest.fixture(scope="module")
-def judge():
-    return GxValidator()
-
-
-def found_of(judge, folder, columns):
-    return validate_data(CorpusData(write_corpus(folder, columns), LIMITS), judge)
+def found_of(folder, columns):
+    return validate_data(CorpusData(write_corpus(folder, columns), LIMITS), gx())
 
 
 def bad_columns():
@@ -45,8 +40,8 @@ def written_suite(found, folder):
     (folder / "expectations" / "corpus.json").write_text(json.dumps(suite), encoding="utf-8")
 
 
-def test_great_expectations_loads_a_suite_from_its_store_and_finds_the_same_with_it(judge, tmp_path):
-    found = found_of(judge, tmp_path / "data", bad_columns())
+def test_great_expectations_loads_a_suite_from_its_store_and_finds_the_same_with_it(tmp_path):
+    found = found_of(tmp_path / "data", bad_columns())
     written_suite(found, tmp_path / "project" / "gx")
     context = load_gx().get_context(mode="file", project_root_dir=tmp_path / "project")
     suite = context.suites.get("corpus")
@@ -61,24 +56,24 @@ def test_great_expectations_loads_a_suite_from_its_store_and_finds_the_same_with
     assert failed == ["texts_present"]
 
 
-def test_a_suite_is_written_as_great_expectations_writes_it(judge, tmp_path):
-    checks = [*found_of(judge, tmp_path / "data", corpus_columns()).checks, DataCheck("share", "b", "c", "d", 0.5, 2)]
+def test_a_suite_is_written_as_great_expectations_writes_it(tmp_path):
+    checks = [*found_of(tmp_path / "data", corpus_columns()).checks, DataCheck("share", "b", "c", "d", 0.5, 2)]
     values = make_suite("corpus", checks)
     assert load_gx().ExpectationSuite(**values).to_json_dict() == values
 
 
-def test_a_suite_requires_what_cannot_be_checked_yet_as_well(judge, tmp_path):
+def test_a_suite_requires_what_cannot_be_checked_yet_as_well(tmp_path):
     columns = corpus_columns()
-    sound = found_of(judge, tmp_path / "sound", columns)
+    sound = found_of(tmp_path / "sound", columns)
     del columns["title"]
     schema = pa.schema([("document_id", pa.string()), ("text", pa.string())])
-    broken = validate_data(CorpusData(write_corpus(tmp_path / "broken", columns, schema), LIMITS), judge)
+    broken = validate_data(CorpusData(write_corpus(tmp_path / "broken", columns, schema), LIMITS), gx())
     assert broken.verdict["not_checked"]
     assert [check.name for check in broken.checks] == [check.name for check in sound.checks]
 
 
-def test_two_sets_of_one_verdict_share_a_suite_without_a_name_twice(judge, tmp_path):
-    one, other = (found_of(judge, tmp_path / name, corpus_columns()) for name in ("a", "b"))
+def test_two_sets_of_one_verdict_share_a_suite_without_a_name_twice(tmp_path):
+    one, other = (found_of(tmp_path / name, corpus_columns()) for name in ("a", "b"))
     both = one.with_another(other, "held-out")
     names = [check.name for check in both.checks]
     assert len(set(names)) == len(names) == 2 * len(one.checks)
@@ -86,29 +81,29 @@ def test_two_sets_of_one_verdict_share_a_suite_without_a_name_twice(judge, tmp_p
     assert {finding.check.name for finding in both.outcomes} == set(names)
 
 
-def test_frames_of_records_are_counted_together_with_the_first_labels(judge):
+def test_frames_of_records_are_counted_together_with_the_first_labels():
     check = DataCheck("size", "text", "at most 9", "nothing", maximum=9)
     frames = [np.array([1, 10, 11]), np.array([2, 12])]
-    parts = [judge.validate([check], {"size": some}, lambda place: f"r{place}")["size"] for some in frames]
+    parts = [gx().validate([check], {"size": some}, lambda place: f"r{place}")["size"] for some in frames]
     whole = parts[0] + parts[1]
     assert (whole.failed, whole.total) == (3, 5)
     assert whole.labels == ("r1", "r2", "r1")
 
 
-def test_the_limits_alone_judge_as_great_expectations_does(judge):
+def test_the_limits_alone_judge_as_great_expectations_does():
     limits = [(None, None), (1, None), (None, 2), (0.5, 2)]
     checks = [DataCheck(f"c{number}", "text", "something", "nothing", *pair) for number, pair in enumerate(limits)]
     values = np.array([-1, 0, 1, 2, 3, *range(40)])
     frame = {check.name: values for check in checks}
-    assert LimitValidator().validate(checks, frame) == judge.validate(checks, frame)
-    assert [one.failed for one in judge.validate(checks, frame).values()] == [42, 3, 38, 41]
+    assert LimitValidator().validate(checks, frame) == gx().validate(checks, frame)
+    assert [one.failed for one in gx().validate(checks, frame).values()] == [42, 3, 38, 41]
 
 
-def test_failures_that_great_expectations_does_not_count_are_noticed(judge, monkeypatch):
+def test_failures_that_great_expectations_does_not_count_are_noticed(monkeypatch):
     monkeypatch.setattr(LimitValidator, "validate", lambda self, checks, frame, label: {"size": CheckCounts(0, 2)})
     check = DataCheck("size", "text", "at most 9", "nothing", maximum=9)
     with pytest.raises(CheckCrashed, match="counts the failures of size differently"):
-        judge.validate([check], {"size": np.array([1, 10])})
+        gx().validate([check], {"size": np.array([1, 10])})
 
 
 LOADED = """

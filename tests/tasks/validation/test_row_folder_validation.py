@@ -4,7 +4,6 @@ import pytest
 
 from tasks.stage.errors import InputError
 from tasks.validation.checks import format_failures
-from tasks.validation.validators import GxValidator
 from tests.tasks.validation.validation_data import (
     answer_data,
     failed_checks,
@@ -19,11 +18,6 @@ from tests.tasks.validation.validation_data import judged_rows as judged
 PRETRAIN, QUESTIONS = "pretrain", "question_answering"
 
 
-@pytest.fixture(scope="module")
-def judge():
-    return GxValidator()
-
-
 @pytest.fixture
 def tokenizer(tmp_path):
     return write_tokenizer(tmp_path / "tokenizer")
@@ -32,23 +26,23 @@ def tokenizer(tmp_path):
 @pytest.mark.parametrize(
     ("counted", "name"), [({"sequences": 8}, "manifest_sequences"), ({"real_tokens": 51}, "manifest_real_tokens")]
 )
-def test_a_manifest_that_counts_otherwise_than_the_rows_is_refused(judge, tmp_path, tokenizer, counted, name):
-    assert failed_checks(judged(judge, tmp_path, tokenizer, **counted)) == [name]
+def test_a_manifest_that_counts_otherwise_than_the_rows_is_refused(tmp_path, tokenizer, counted, name):
+    assert failed_checks(judged(tmp_path, tokenizer, **counted)) == [name]
 
 
-def test_a_manifest_of_other_files_stops_the_validation(judge, tmp_path, tokenizer):
+def test_a_manifest_of_other_files_stops_the_validation(tmp_path, tokenizer):
     files = {"rows-00000.arrow": 2, "rows-00001.arrow": 1}
-    verdict = judged(judge, tmp_path, tokenizer, files=files)
+    verdict = judged(tmp_path, tokenizer, files=files)
     assert failed_checks(verdict) == ["manifest_files"]
     message = format_failures(verdict, "")
     assert "rows-00000.arrow has 3 rows, manifest.json lists 2; manifest.json states 4 rows in all" in message
-    verdict = judged(judge, tmp_path, tokenizer, files={"rows-00000.arrow": 3}, rows=3)
+    verdict = judged(tmp_path, tokenizer, files={"rows-00000.arrow": 3}, rows=3)
     assert failed_checks(verdict) == ["manifest_files"]
     assert "rows-00001.arrow is not in manifest.json" in format_failures(verdict, "")
 
 
-def test_rows_of_another_tokenizer_are_refused_with_both_hashes(judge, tmp_path, tokenizer):
-    verdict = judged(judge, tmp_path, tokenizer, tokenizer_sha256="ab" * 32)
+def test_rows_of_another_tokenizer_are_refused_with_both_hashes(tmp_path, tokenizer):
+    verdict = judged(tmp_path, tokenizer, tokenizer_sha256="ab" * 32)
     assert failed_checks(verdict) == ["tokenizer"]
     message = format_failures(verdict, "")
     assert "found rows of tokenizer " + "ab" * 32 in message
@@ -56,27 +50,27 @@ def test_rows_of_another_tokenizer_are_refused_with_both_hashes(judge, tmp_path,
     assert "input_ids" in verdict["not_checked"]
 
 
-def test_rows_of_another_vocabulary_size_are_refused(judge, tmp_path, tokenizer):
-    verdict = judged(judge, tmp_path, tokenizer, vocab_size=41)
+def test_rows_of_another_vocabulary_size_are_refused(tmp_path, tokenizer):
+    verdict = judged(tmp_path, tokenizer, vocab_size=41)
     assert failed_checks(verdict) == ["vocab_size"]
 
 
-def test_columns_of_another_shape_are_refused(judge, tmp_path, tokenizer):
-    verdict = judged(judge, tmp_path, tokenizer, row_length=32)
+def test_columns_of_another_shape_are_refused(tmp_path, tokenizer):
+    verdict = judged(tmp_path, tokenizer, row_length=32)
     assert failed_checks(verdict) == ["schema"]
     assert "rows-00000.arrow: input_ids must be fixed_size_list<item: uint16>[32]" in format_failures(verdict, "")
 
 
-def test_rows_of_another_kind_than_the_rules_are_refused(judge, tmp_path, tokenizer):
+def test_rows_of_another_kind_than_the_rules_are_refused(tmp_path, tokenizer):
     folder = write_rows(tmp_path / "phase1", QUESTIONS, row_columns(QUESTIONS), tokenizer)
-    verdict = validate(pretrain_data(folder, tokenizer), judge)
+    verdict = validate(pretrain_data(folder, tokenizer))
     assert failed_checks(verdict) == ["schema"]
     assert "these are rows of kind question_answering, not pretrain" in format_failures(verdict, "")
 
 
-def test_missing_or_changed_features_stop_the_validation(judge, tmp_path, tokenizer):
+def test_missing_or_changed_features_stop_the_validation(tmp_path, tokenizer):
     folder = write_rows(tmp_path / "squad-dev", QUESTIONS, row_columns(QUESTIONS), tokenizer)
-    verdict = validate(answer_data(folder, tokenizer, training=False), judge)
+    verdict = validate(answer_data(folder, tokenizer, training=False))
     assert failed_checks(verdict) == ["schema"]
     assert "features.parquet is missing" in format_failures(verdict, "")
 

@@ -7,7 +7,6 @@ import pytest
 from tasks.validation.checks import DataCheck, TotalFeature, format_failures
 from tasks.validation.pretraining_checks import ENOUGH_SEQUENCES
 from tasks.validation.row_checks import RowData
-from tasks.validation.validators import GxValidator
 from tests.tasks.validation.validation_data import (
     failed_checks,
     pretrain_data,
@@ -23,11 +22,6 @@ from tests.tasks.validation.validation_data import (
 )
 
 PRETRAIN, QUESTIONS = "pretrain", "question_answering"
-
-
-@pytest.fixture(scope="module")
-def judge():
-    return GxValidator()
 
 
 @pytest.fixture
@@ -94,46 +88,44 @@ QUESTION_DAMAGE = [
 ]
 
 
-def test_sound_rows_pass_every_check(judge, tmp_path, tokenizer):
-    verdict = judged(judge, tmp_path, tokenizer)
+def test_sound_rows_pass_every_check(tmp_path, tokenizer):
+    verdict = judged(tmp_path, tokenizer)
     assert failed_checks(verdict) == []
     assert verdict["rows"] == 4
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert (numbers["sequences"], numbers["real tokens"], numbers["masked tokens"]) == (7, 50, 7)
     assert numbers["share of random next sentences"] == round(3 / 7, 4)
     for name in ("squad-train", "squad-dev"):
-        assert failed_checks(judged(judge, tmp_path, tokenizer, name)) == []
+        assert failed_checks(judged(tmp_path, tokenizer, name)) == []
 
 
 @pytest.mark.parametrize(("name", "damage", "said"), PRETRAIN_DAMAGE)
-def test_each_fault_of_pretraining_rows_fails_its_own_check_and_no_other(
-    judge, tmp_path, tokenizer, name, damage, said
-):
+def test_each_fault_of_pretraining_rows_fails_its_own_check_and_no_other(tmp_path, tokenizer, name, damage, said):
     columns = row_columns(PRETRAIN)
     damage(columns)
-    verdict = judged(judge, tmp_path, tokenizer, columns=columns)
+    verdict = judged(tmp_path, tokenizer, columns=columns)
     assert failed_checks(verdict) == [name]
     assert "found 1 of 4 rows fail" in format_failures(verdict, "")
     assert f"for example {said}\n" in format_failures(verdict, "")
 
 
 @pytest.mark.parametrize(("name", "damage", "said"), QUESTION_DAMAGE)
-def test_each_fault_of_question_rows_fails_its_own_check_and_no_other(judge, tmp_path, tokenizer, name, damage, said):
+def test_each_fault_of_question_rows_fails_its_own_check_and_no_other(tmp_path, tokenizer, name, damage, said):
     columns = row_columns(QUESTIONS)
     damage(columns)
-    verdict = judged(judge, tmp_path, tokenizer, "squad-train", columns)
+    verdict = judged(tmp_path, tokenizer, "squad-train", columns)
     assert failed_checks(verdict) == [name]
     assert f"for example {said}\n" in format_failures(verdict, "")
 
 
 @pytest.mark.parametrize(("limit", "failed"), [(0.03, ["unknown_share"]), (0.04, [])])
 def test_unknown_tokens_are_counted_noted_from_one_percent_and_refused_above_the_limit(
-    judge, tmp_path, tokenizer, limit, failed
+    tmp_path, tokenizer, limit, failed
 ):
     columns = row_columns(PRETRAIN)
     columns["input_ids"][0, 5] = 1  # [UNK], as one of 29 tokens: [CLS], [SEP] and padding do not count
     write_rows(tmp_path / "phase1", PRETRAIN, columns, tokenizer)
-    verdict = validate(pretrain_data(tmp_path / "phase1", tokenizer, max_unknown_share=limit), judge)
+    verdict = validate(pretrain_data(tmp_path / "phase1", tokenizer, max_unknown_share=limit))
     assert failed_checks(verdict) == failed
     share = "1 of 29 tokens (3.45%) are [UNK]"
     assert {check["found"] for check in verdict["checks"] if check["name"] == "unknown_share"} == {share}
@@ -144,72 +136,72 @@ def test_unknown_tokens_are_counted_noted_from_one_percent_and_refused_above_the
     assert bool(failed) == ("validate.max_unknown_share" in format_failures(verdict, ""))
 
 
-def test_padding_before_the_end_is_found(judge, tmp_path, tokenizer):
+def test_padding_before_the_end_is_found(tmp_path, tokenizer):
     columns = row_columns(PRETRAIN)
     hole(columns)
     columns["masked_positions"][1, 0] = 3
-    verdict = judged(judge, tmp_path, tokenizer, columns=columns, real_tokens=49)
+    verdict = judged(tmp_path, tokenizer, columns=columns, real_tokens=49)
     assert failed_checks(verdict) == ["padding_at_end"]
 
 
-def test_a_sequence_number_left_out_is_out_of_order(judge, tmp_path, tokenizer):
+def test_a_sequence_number_left_out_is_out_of_order(tmp_path, tokenizer):
     columns = row_columns(PRETRAIN)
     columns["sequence_ids"][0, 8:14] = 3
-    assert failed_checks(judged(judge, tmp_path, tokenizer, columns=columns)) == ["sequences_in_order"]
+    assert failed_checks(judged(tmp_path, tokenizer, columns=columns)) == ["sequences_in_order"]
 
 
-def test_a_row_without_a_sequence_is_refused(judge, tmp_path, tokenizer):
+def test_a_row_without_a_sequence_is_refused(tmp_path, tokenizer):
     columns = row_columns(PRETRAIN)
     empty_row(columns)
-    verdict = judged(judge, tmp_path, tokenizer, columns=columns, sequences=6, real_tokens=42)
+    verdict = judged(tmp_path, tokenizer, columns=columns, sequences=6, real_tokens=42)
     assert failed_checks(verdict) == ["sequences"]
     assert "for example row 3" in format_failures(verdict, "")
 
 
-def test_positions_the_model_does_not_have_are_found(judge, tmp_path, tokenizer):
+def test_positions_the_model_does_not_have_are_found(tmp_path, tokenizer):
     write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
-    verdict = validate(pretrain_data(tmp_path / "phase1", tokenizer, max_positions=7), judge)
+    verdict = validate(pretrain_data(tmp_path / "phase1", tokenizer, max_positions=7))
     assert failed_checks(verdict) == ["position_ids"]
     assert "raise model.max_positions or lower pretrain_rows.phase1.row_length" in format_failures(verdict, "")
 
 
-def test_a_label_in_an_unused_slot_must_stay_unused(judge, tmp_path, tokenizer):
+def test_a_label_in_an_unused_slot_must_stay_unused(tmp_path, tokenizer):
     columns = row_columns(PRETRAIN)
     columns["next_sentence_labels"][3, 1] = 0
     columns["masked_positions"][0, 2] = 5
-    verdict = judged(judge, tmp_path, tokenizer, columns=columns)
+    verdict = judged(tmp_path, tokenizer, columns=columns)
     assert failed_checks(verdict) == ["masked_positions", "next_sentence_labels"]
 
 
-def test_rows_without_masked_tokens_are_refused(judge, tmp_path, tokenizer):
+def test_rows_without_masked_tokens_are_refused(tmp_path, tokenizer):
     columns = row_columns(PRETRAIN)
     columns["masked_positions"][:], columns["masked_labels"][:] = 0, -100
-    assert failed_checks(judged(judge, tmp_path, tokenizer, columns=columns)) == ["masked_tokens"]
+    assert failed_checks(judged(tmp_path, tokenizer, columns=columns)) == ["masked_tokens"]
 
 
-def test_more_masked_tokens_than_the_fraction_and_one_in_each_sequence_are_refused(judge, tmp_path, tokenizer):
+def test_more_masked_tokens_than_the_fraction_and_one_in_each_sequence_are_refused(tmp_path, tokenizer):
     # 7 masked of 50 tokens; a fraction of 0 leaves room for 7, one in each sequence.
-    assert judged(judge, tmp_path, tokenizer, masked=0.0)["valid"]
+    assert judged(tmp_path, tokenizer, masked=0.0)["valid"]
     columns = row_columns(PRETRAIN)
     columns["masked_positions"][0, 2], columns["masked_labels"][0, 2] = 5, 13
-    verdict = judged(judge, tmp_path, tokenizer, columns=columns, masked=0.0)
+    verdict = judged(tmp_path, tokenizer, columns=columns, masked=0.0)
     assert failed_checks(verdict) == ["masked_share"]
     assert "masked_share (masked_labels): found 0.16; required: at most 0.14" in format_failures(verdict, "")
 
 
-def test_next_sentences_that_are_all_of_one_kind_are_refused_when_there_are_enough(judge, tmp_path, tokenizer):
+def test_next_sentences_that_are_all_of_one_kind_are_refused_when_there_are_enough(tmp_path, tokenizer):
     rows = ENOUGH_SEQUENCES // 2 + 1
     columns = row_columns(PRETRAIN, rows)
     columns["next_sentence_labels"][columns["next_sentence_labels"] == 1] = 0
-    verdict = judged(judge, tmp_path, tokenizer, columns=columns)
+    verdict = judged(tmp_path, tokenizer, columns=columns)
     assert failed_checks(verdict) == ["random_next_share"]
     assert "set pretrain_rows.next_sentence to false, as for" in format_failures(verdict, "")
     few = row_columns(PRETRAIN)
     few["next_sentence_labels"][few["next_sentence_labels"] == 1] = 0
-    assert judged(judge, tmp_path / "few", tokenizer, columns=few)["valid"]
+    assert judged(tmp_path / "few", tokenizer, columns=few)["valid"]
 
 
-def test_nulls_in_rows_are_counted(judge, tmp_path, tokenizer):
+def test_nulls_in_rows_are_counted(tmp_path, tokenizer):
     folder = write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
     path = folder / "rows-00001.arrow"
     batch = pa.ipc.open_file(path).get_batch(0)
@@ -219,53 +211,53 @@ def test_nulls_in_rows_are_counted(judge, tmp_path, tokenizer):
     with pa.ipc.new_file(str(path), batch.schema) as writer:
         arrays = [labels if i == index else batch.column(i) for i in range(batch.num_columns)]
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=batch.schema))
-    assert "nulls" in failed_checks(validate(pretrain_data(folder, tokenizer), judge))
+    assert "nulls" in failed_checks(validate(pretrain_data(folder, tokenizer)))
 
 
-def test_no_rows_at_all_are_refused(judge, tmp_path, tokenizer):
+def test_no_rows_at_all_are_refused(tmp_path, tokenizer):
     columns = {name: values[:0] for name, values in row_columns(PRETRAIN).items()}
-    verdict = judged(judge, tmp_path, tokenizer, columns=columns)
+    verdict = judged(tmp_path, tokenizer, columns=columns)
     assert failed_checks(verdict) == ["rows", "masked_tokens"]
 
 
-def test_a_feature_that_is_missing_or_there_twice_is_named(judge, tmp_path, tokenizer):
+def test_a_feature_that_is_missing_or_there_twice_is_named(tmp_path, tokenizer):
     columns = row_columns(QUESTIONS)
     columns["feature_ids"][1, 1] = 5
-    verdict = judged(judge, tmp_path, tokenizer, "squad-dev", columns)
+    verdict = judged(tmp_path, tokenizer, "squad-dev", columns)
     assert failed_checks(verdict) == ["features_once"]
     assert "feature 3: 0 times; feature 5: 2 times" in format_failures(verdict, "")
 
 
-def test_windows_that_disagree_with_the_rows_are_found(judge, tmp_path, tokenizer):
+def test_windows_that_disagree_with_the_rows_are_found(tmp_path, tokenizer):
     windows = window_columns()
     windows["feature_id"][2] = 3
     windows["n_tokens"][4] = 9
-    verdict = judged(judge, tmp_path, tokenizer, "squad-train", windows=windows)
+    verdict = judged(tmp_path, tokenizer, "squad-train", windows=windows)
     assert failed_checks(verdict) == ["features_numbered", "feature_lengths"]
     assert "line 2: feature_id 3" in format_failures(verdict, "")
     assert "for example row 2" in format_failures(verdict, "")
 
 
-def test_windows_without_an_answer_point_at_cls_or_have_no_label(judge, tmp_path, tokenizer):
+def test_windows_without_an_answer_point_at_cls_or_have_no_label(tmp_path, tokenizer):
     columns = row_columns(QUESTIONS)
     columns["start_positions"][0], columns["end_positions"][0] = [0, 8], [0, 8]
     columns["start_positions"][1], columns["end_positions"][1] = -100, -100
-    assert judged(judge, tmp_path, tokenizer, "squad-train", columns)["valid"]
+    assert judged(tmp_path, tokenizer, "squad-train", columns)["valid"]
 
 
-def test_training_rows_without_any_answer_are_refused_and_dev_rows_are_not(judge, tmp_path, tokenizer):
+def test_training_rows_without_any_answer_are_refused_and_dev_rows_are_not(tmp_path, tokenizer):
     columns = row_columns(QUESTIONS)
     columns["start_positions"][:], columns["end_positions"][:] = -100, -100
-    assert failed_checks(judged(judge, tmp_path, tokenizer, "squad-train", columns)) == ["answers"]
-    assert judged(judge, tmp_path, tokenizer, "squad-dev", columns)["valid"]
+    assert failed_checks(judged(tmp_path, tokenizer, "squad-train", columns)) == ["answers"]
+    assert judged(tmp_path, tokenizer, "squad-dev", columns)["valid"]
 
 
-def test_rows_are_judged_piece_by_piece_with_the_same_verdict(judge, tmp_path, tokenizer, monkeypatch):
+def test_rows_are_judged_piece_by_piece_with_the_same_verdict(tmp_path, tokenizer, monkeypatch):
     columns = row_columns(PRETRAIN)
     columns["input_ids"][1:, 0] = 9
-    whole = judged(judge, tmp_path, tokenizer, columns=columns)
+    whole = judged(tmp_path, tokenizer, columns=columns)
     monkeypatch.setattr("tasks.validation.row_checks.BATCH_TOKENS", 16)
-    assert judged(judge, tmp_path, tokenizer, columns=columns) == whole
+    assert judged(tmp_path, tokenizer, columns=columns) == whole
     assert [check["examples"] for check in whole["checks"] if not check["ok"]] == [["row 1", "row 2", "row 3"]]
 
 
@@ -297,30 +289,30 @@ class OneLabelRows(RowData):
         return [*super().histograms(), {"title": "drawn"}]
 
 
-def judged_labels(judge, folder, tokenizer, labels):
+def judged_labels(folder, tokenizer, labels):
     columns = row_columns(QUESTIONS)
     names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
     rows = {**{name: columns[name] for name in names}, "token_labels": labels}
     write_rows(folder, "token_classification", rows, tokenizer, num_labels=3)
-    return validate(OneLabelRows(source_of(folder, tokenizer, "some_rows", 8)), judge)
+    return validate(OneLabelRows(source_of(folder, tokenizer, "some_rows", 8)))
 
 
-def test_a_kind_of_rows_states_its_own_rules(judge, tmp_path, tokenizer):
+def test_a_kind_of_rows_states_its_own_rules(tmp_path, tokenizer):
     labels = np.full((4, 16), -100)
-    verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
+    verdict = judged_labels(tmp_path / "rows", tokenizer, labels)
     assert (failed_checks(verdict), "ones" in verdict["not_checked"]) == (["schema"], True)
     assert "notes are missing" in format_failures(verdict, "")
     (tmp_path / "rows" / "notes").touch()
-    verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
+    verdict = judged_labels(tmp_path / "rows", tokenizer, labels)
     assert failed_checks(verdict) == ["tokens"]
     message = format_failures(verdict, "")
     assert "for example none anywhere\n    make the rows again (section some_rows of params.yaml)" in message
     labels[:, [1, 3]] = 1
-    verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
+    verdict = judged_labels(tmp_path / "rows", tokenizer, labels)
     assert verdict["valid"]
     assert {"name": "labelled tokens", "value": 8} in verdict["statistics"]["numbers"]
     assert verdict["statistics"]["histograms"][2:] == [{"title": "drawn"}]
     labels[2, 3] = 2
-    verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
+    verdict = judged_labels(tmp_path / "rows", tokenizer, labels)
     assert failed_checks(verdict) == ["ones"]
     assert "for example row 2\n" in format_failures(verdict, "")

@@ -17,11 +17,12 @@ from tasks.stage.errors import InputError
 from tasks.validation.checks import DataCheck
 from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import main, validate_and_report
-from tasks.validation.validators import CheckCrashed, GxValidator, load_gx
+from tasks.validation.validators import CheckCrashed, load_gx
 from tests.places import ROOT
 from tests.tasks.hostile import without_own_script
 from tests.tasks.validation.validation_data import (
     corpus_columns,
+    gx,
     row_columns,
     validate,
     write_corpus,
@@ -32,49 +33,44 @@ from tests.tasks.validation.validation_data import (
 LIMITS = load_params(ROOT / "params.yaml").validate_
 
 
-@pytest.fixture(scope="module")
-def judge():
-    return GxValidator()
+def judged_corpus(folder, columns):
+    return validate(CorpusData(write_corpus(folder, columns), LIMITS))
 
 
-def judged_corpus(judge, folder, columns):
-    return validate(CorpusData(write_corpus(folder, columns), LIMITS), judge)
-
-
-def test_a_check_that_cannot_be_evaluated_is_our_defect_and_no_verdict_on_the_data(judge):
+def test_a_check_that_cannot_be_evaluated_is_our_defect_and_no_verdict_on_the_data():
     check = DataCheck("lost", "text", "something", "nothing", maximum=0)
     with pytest.raises(CheckCrashed, match="lost"):
-        judge.confirm([check], {"size": np.array([1])}, {})
+        gx().confirm([check], {"size": np.array([1])}, {})
 
 
-def test_missing_features_do_not_pass_as_right(judge):
+def test_missing_features_do_not_pass_as_right():
     check = DataCheck("size", "text", "something", "nothing", maximum=0)
     with pytest.raises(CheckCrashed, match="1 of them without a value"):
-        judge.validate([check], {"size": np.array([0.0, np.nan])})
+        gx().validate([check], {"size": np.array([0.0, np.nan])})
 
 
-def test_a_check_that_great_expectations_drops_is_noticed(judge, monkeypatch):
+def test_a_check_that_great_expectations_drops_is_noticed(monkeypatch):
     checks = [DataCheck(name, "text", "something", "nothing", maximum=0) for name in ("size", "age")]
-    complete = judge._gx.ExpectationSuite
+    complete = gx()._gx.ExpectationSuite
     monkeypatch.setattr(
-        judge._gx, "ExpectationSuite", lambda name, expectations: complete(name, expectations=expectations[:1])
+        gx()._gx, "ExpectationSuite", lambda name, expectations: complete(name, expectations=expectations[:1])
     )
     with pytest.raises(CheckCrashed, match="1 of 2 checks were evaluated"):
-        judge.validate(checks, {"size": np.array([0]), "age": np.array([0])})
+        gx().validate(checks, {"size": np.array([0]), "age": np.array([0])})
 
 
-def test_a_check_without_a_limit_allows_no_fault(judge):
+def test_a_check_without_a_limit_allows_no_fault():
     check = DataCheck("faults", "text", "something", "nothing")
-    assert judge.validate([check], {"faults": np.array([0, 1, 0])})["faults"].failed == 1
+    assert gx().validate([check], {"faults": np.array([0, 1, 0])})["faults"].failed == 1
 
 
-def test_nothing_is_sent_and_no_name_is_looked_up(judge, tmp_path, monkeypatch):
+def test_nothing_is_sent_and_no_name_is_looked_up(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError(f"connects to {args}")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert judged_corpus(GxValidator(), tmp_path / "data", corpus_columns())["valid"]
+    assert judged_corpus(tmp_path / "data", corpus_columns())["valid"]
 
 
 def run_stage(folder, name):

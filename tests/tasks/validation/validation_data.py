@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tasks.validation.checks import DataSet
 from tasks.validation.pretraining_checks import PretrainRows
 from tasks.validation.row_checks import RowData, RowSource
 from tasks.validation.validate import validate_data
-from tasks.validation.validators import GxValidator
+from tasks.validation.validators import GxValidator, LimitValidator
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
 
 CLS, SEP, VOCABULARY = 2, 3, 40
@@ -192,13 +193,18 @@ def failed_checks(verdict: dict[str, Any]) -> list[str]:
     return [check["name"] for check in verdict["checks"] if not check["ok"]]
 
 
-def validate(data: DataSet, judge: GxValidator) -> dict[str, Any]:
-    """Return the verdict on `data`, as written to JSON."""
-    return validate_data(data, judge).verdict
+@functools.cache
+def gx() -> GxValidator:
+    """Great Expectations, which takes seconds to load."""
+    return GxValidator()
+
+
+def validate(data: DataSet, judge: GxValidator | LimitValidator | None = None) -> dict[str, Any]:
+    """Return the verdict on `data`, of Great Expectations or of `judge`, as written to JSON."""
+    return validate_data(data, judge or gx()).verdict
 
 
 def judged_rows(
-    judge: GxValidator,
     folder: Path,
     tokenizer: Path,
     name: str = "phase1",
@@ -214,8 +220,8 @@ def judged_rows(
         windows = window_columns(len(columns["input_ids"]))
     write_rows(folder / name, kind, columns, tokenizer, windows, **manifest)
     if kind == "pretrain":
-        return validate(pretrain_data(folder / name, tokenizer, masked=masked), judge)
-    return validate(answer_data(folder / name, tokenizer, training=name == "squad-train"), judge)
+        return validate(pretrain_data(folder / name, tokenizer, masked=masked))
+    return validate(answer_data(folder / name, tokenizer, training=name == "squad-train"))
 
 
 def source_of(folder: Path, tokenizer: Path, section: str, max_positions: int, **more: Any) -> RowSource:

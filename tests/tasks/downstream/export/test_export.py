@@ -14,23 +14,18 @@ from tasks.downstream.export import export as export_stage
 from tasks.downstream.export import onnx_files, speed
 from tasks.downstream.gate.exports import decide_export, gather_exports
 from tasks.downstream.gate.subject import hash_files, make_subject
-from tasks.downstream.inference import job
 from tasks.downstream.inference.onnx_answers import open_session
-from tasks.downstream.jobs import entry_jobs
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import part_of
 from tests.tasks.downstream.inference.applied_models import applied, staged
-from tests.tasks.downstream.texts.glue_checkout import device_job_here
 
 FILES = ["onnx/model.onnx", "onnx/model_quantized.onnx"]
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (job, entry_jobs):
-        monkeypatch.setattr(module, "run_device_job", device_job_here)
+def _short(jobs_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "SECONDS", 0.0)
     monkeypatch.setattr(speed, "LENGTHS", (8,))
 

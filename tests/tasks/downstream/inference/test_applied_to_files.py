@@ -15,12 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from ipu_model.core.files import write_json
-from tasks.downstream.inference import job, predict
+from tasks.downstream.inference import predict
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import InferenceOptions, read_training_columns
 from tasks.downstream.inference.model import PROVENANCE, InferenceModel, find_model
 from tasks.downstream.inference.predict import PredictionOutput, evaluate
-from tasks.downstream.jobs import entry_jobs
 from tasks.params.sections import RuntimeSpec
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -33,18 +32,13 @@ from tests.tasks.downstream.inference.applied_models import (
 )
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.classification_checkout import CLASSES
-from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here
+from tests.tasks.downstream.texts.glue_checkout import WORDS
 from tests.tasks.downstream.texts.glue_checkout import write_examples as write_glue
 from tests.tasks.pretraining.row_inputs import WORDS as NER_WORDS
 
 HOW = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
 NUMBERED = SHARED / "data/cases/edges/page-says-example-346-predict-says-347-line-348-dev.csv"
-
-
-@pytest.fixture(autouse=True)
-def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (job, entry_jobs):
-        monkeypatch.setattr(module, "run_device_job", device_job_here)
+pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -21,12 +21,11 @@ import pytest
 
 from flows.cli import cli
 from flows.runs import environment
-from tasks.downstream.inference import job
 from tasks.stage.errors import PodiumError
 from tests.places import ROOT
 from tests.tasks.downstream.inference.applied_models import GOOD
 from tests.tasks.downstream.inference.head_models import write_head_model
-from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here
+from tests.tasks.downstream.texts.glue_checkout import WORDS
 
 BAD = {
     "open.csv": 'question,context\n"a,b\nc,d\n',
@@ -279,12 +278,11 @@ def test_what_is_there_is_written_over_only_by_force(call: Callable[..., tuple[s
 
 @pytest.fixture
 def call(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Path, jobs_here: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[str, str]]:
     """A command in `place` and in this process: what it writes to standard output and to standard error."""
     monkeypatch.chdir(place)
     monkeypatch.setattr(environment, "prepare_environment", lambda: None)
-    monkeypatch.setattr(job, "run_device_job", device_job_here)
 
     def run(*words: str, given: bytes = b"") -> tuple[str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 
 from flows.commands.finetune import fit_rows
 from flows.runs.model_source import model_parameters
-from tasks.downstream.inference import job
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
@@ -26,7 +25,7 @@ from tasks.stage.errors import PodiumError
 from tasks.vocabulary.tokenizer import make_tokenizer
 from tests.places import ROOT
 from tests.tasks.downstream.inference.head_models import write_head_model
-from tests.tasks.downstream.texts.glue_checkout import device_job_here
+from tests.tasks.downstream.texts.glue_checkout import run_jobs_here
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 WORDS = ["the", "town", "lies", "in", "a", "valley", "who", "where", "is", "what", "ada"]
@@ -142,7 +141,7 @@ def answers(folder: Path, place: Path) -> list[object]:
     record = {"id": "1", "context": CONTEXT, "question": QUESTION, "answers": answer}
     (place / "dev.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "run_device_job", device_job_here)
+        run_jobs_here(patch)
         metrics, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", how)
         predict(entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), how)
         [best], _ = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))

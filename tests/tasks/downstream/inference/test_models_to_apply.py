@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tasks.downstream.inference import job
 from tasks.downstream.inference.entry import choose_entry, infer_entry
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import InferenceModel, find_model
@@ -25,7 +24,7 @@ from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.downstream.inference.head_models import write_head_model
-from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here, write_examples
+from tests.tasks.downstream.texts.glue_checkout import WORDS, write_examples
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
 DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
@@ -133,10 +132,8 @@ def test_windows_shrink_to_what_a_model_bears(tmp_path: Path) -> None:
     assert infer_entry(find_model(str(folder))).rows.model_dump()["overlap"] == 5
 
 
-def test_either_development_set_of_a_task_with_two_is_judged_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job, "run_device_job", device_job_here)
+@pytest.mark.usefixtures("jobs_here")
+def test_either_development_set_of_a_task_with_two_is_judged_alone(tmp_path: Path) -> None:
     model = classifier(tmp_path / "model", "entailment", "neutral", "contradiction")
     write_examples(tmp_path, "mnli")
     found = [

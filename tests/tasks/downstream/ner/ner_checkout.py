@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +79,28 @@ def write_vocabulary(folder: Path, params: Params) -> None:
     made.write(params.model.max_positions, folder / artifacts.TOKENIZER)
 
 
-def values_of(path: Path) -> Any:
-    """What a JSON file holds."""
-    return json.loads(path.read_text(encoding="utf-8"))
+def conlleval(gold: list[str], found: list[str]) -> tuple[int, int, int]:
+    """Entities there, found and correct of one sentence, word by word as the script goes (startOfChunk, endOfChunk)."""
+
+    def ends(before: list[str], tag: list[str]) -> bool:
+        return (before[0] in "BI" and tag[0] in "BO") or (before[0] != "O" and before[1] != tag[1])
+
+    def starts(before: list[str], tag: list[str]) -> bool:
+        return tag[0] == "B" or (before[0] == "O" and tag[0] == "I") or (tag[0] != "O" and before[1] != tag[1])
+
+    there = guessed = correct = 0
+    inside = False
+    last = [["O", ""], ["O", ""]]
+    for pair in zip([*gold, "O"], [*found, "O"], strict=True):
+        now = [[*tag.split("-", 1), ""][:2] for tag in pair]
+        ended = [ends(last[side], now[side]) for side in (0, 1)]
+        if inside and all(ended) and last[0][1] == last[1][1]:
+            inside, correct = False, correct + 1
+        elif inside and (ended[0] != ended[1] or now[0][1] != now[1][1]):
+            inside = False
+        started = [starts(last[side], now[side]) for side in (0, 1)]
+        if all(started) and now[0][1] == now[1][1]:
+            inside = True
+        there, guessed = there + started[0], guessed + started[1]
+        last = now
+    return there, guessed, correct

@@ -30,18 +30,12 @@ from tasks.records.interpretation import Interpretation, read_reading
 from tasks.records.labels import read_example_labels, write_labels
 from tasks.stage.errors import InputError, ParamsError
 from tasks.validation.checks import format_failures
-from tasks.validation.validators import GxValidator
 from tests.places import ROOT, SHARED
 from tests.tasks.downstream.entries import part_of, values_with
 from tests.tasks.validation.validation_data import validate
 
 SECTION = "downstream.ner.data"
 REAL = SHARED / "data" / "ner"
-
-
-@pytest.fixture(scope="module")
-def judge() -> GxValidator:
-    return GxValidator()
 
 
 def read(path: Path, reading: Interpretation | None = None, **values: Any) -> list[tuple[int, list[str], list[str]]]:
@@ -450,7 +444,7 @@ def test_models_answer_sentences_of_the_same_forms(tmp_path: Path, name: str, te
     assert [one["kept"] for one in found] == [labels] * 2
 
 
-def test_plausibility_is_checked_as_expectations(tmp_path: Path, judge: GxValidator) -> None:
+def test_plausibility_is_checked_as_expectations(tmp_path: Path) -> None:
     """Sentences of single words, numbers as words and similar types, which checks before a run did not read."""
     make(tmp_path, "a B-x\nb O\n\n" * 12, "a B-x\nb O\n")
     path = tmp_path / "examples" / "train.parquet"
@@ -462,7 +456,7 @@ def test_plausibility_is_checked_as_expectations(tmp_path: Path, judge: GxValida
 
     def find_failed(**values: Any) -> set[str]:
         examples = NerData(task_of(NerDataParams(min_examples=1, **values)).entry, tmp_path / "examples")
-        return {check["name"] for check in validate(examples, judge)["checks"] if not check["ok"]}
+        return {check["name"] for check in validate(examples)["checks"] if not check["ok"]}
 
     assert find_failed() == {"train_single_words", "train_running_numbers", "types_differ"}
     assert find_failed(columns={"sentence": "row", "tokens": "1"}, similar_labels="keep") == set()
@@ -592,33 +586,31 @@ def test_given_dev_sentences_of_types_that_train_has_not_are_refused_before_the_
             look()
 
 
-def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: GxValidator) -> None:
+def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path) -> None:
     """WNUT-17 as published: 3,394 sentences with 1,975 entities, 1,009 with 836 (Derczynski et al. 2017, table 3)."""
     if not REAL.is_dir():
         pytest.skip(f"needs the public development data in {REAL}")
     files = {"train_path": str(REAL / "wnut17-train.conll"), "dev_path": str(REAL / "wnut17-dev.conll")}
     params = NerDataParams(**files, min_examples=500)
     make_examples(task_of(params), tmp_path / "ner")
-    verdict = validate(NerData(task_of(params).entry, tmp_path / "ner"), judge)
+    verdict = validate(NerData(task_of(params).entry, tmp_path / "ner"))
     assert verdict["valid"], format_failures(verdict, "page")
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert [numbers[f"train {what}"] for what in ("sentences", "words", "entities")] == [3394, 62730, 1975]
     assert [numbers[f"dev {what}"] for what in ("sentences", "words", "entities")] == [1009, 15733, 836]
     assert numbers["dev entities of type creative-work"] == 105
     more = params.model_copy(update={"min_examples": 2000})
-    few = validate(NerData(task_of(more).entry, tmp_path / "ner"), judge)
+    few = validate(NerData(task_of(more).entry, tmp_path / "ner"))
     assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_sentences"]
 
 
-def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, judge: GxValidator) -> None:
+def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path) -> None:
     make(tmp_path, "a B-a\n\nb B-a\nc I-a\n\nd B-a\ne O\n", "a B-a\n")
     path = tmp_path / "examples" / "train.parquet"
     table = pq.read_table(path)
     tags = pa.array([["X"], ["B-a", "I-b"], ["B-a"]], table.schema.field("tags").type)
     pq.write_table(table.set_column(2, table.schema.field("tags"), tags), path)
-    verdict = validate(
-        NerData(task_of(NerDataParams(min_examples=1, max_common_share=1)).entry, tmp_path / "examples"), judge
-    )
+    verdict = validate(NerData(task_of(NerDataParams(min_examples=1, max_common_share=1)).entry, tmp_path / "examples"))
     failed = Counter({check["name"]: check["failed"] for check in verdict["checks"] if not check["ok"]})
     assert failed == {"a_tag_each": 1, "tags_known": 1, "entities_begin_with_b": 1}
 

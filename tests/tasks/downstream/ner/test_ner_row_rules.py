@@ -13,7 +13,6 @@ import pytest
 from tasks.downstream.ner.checks import TagRows
 from tasks.downstream.ner.schemas import FEATURES_SCHEMA
 from tasks.validation.checks import format_failures
-from tasks.validation.validators import GxValidator
 from tests.tasks.validation.validation_data import (
     failed_checks,
     row_columns,
@@ -27,11 +26,6 @@ KIND = "token_classification"
 Columns = dict[str, np.ndarray]
 
 
-@pytest.fixture(scope="module")
-def judge() -> GxValidator:
-    return GxValidator()
-
-
 def columns() -> Columns:
     """Four rows of the windows of `row_columns`; the words of each are at its tokens 1 and 3."""
     found = row_columns("question_answering")
@@ -42,7 +36,7 @@ def columns() -> Columns:
     return {**{name: found[name] for name in names}, "token_labels": labels}
 
 
-def judged(judge: GxValidator, folder: Path, damage: Callable[[Columns], None], *, training: bool = True) -> list[str]:
+def judged(folder: Path, damage: Callable[[Columns], None], *, training: bool = True) -> list[str]:
     """Names of the checks that fail once rows were damaged."""
     rows, tokenizer = columns(), write_tokenizer(folder / "tokenizer")
     damage(rows)
@@ -55,7 +49,7 @@ def judged(judge: GxValidator, folder: Path, damage: Callable[[Columns], None], 
     }
     pq.write_table(pa.table(windows, schema=FEATURES_SCHEMA), written / "features.parquet")
     source = source_of(written, tokenizer, "downstream.names.rows", 8, training=training)
-    verdict = validate(TagRows(source), judge)
+    verdict = validate(TagRows(source))
     failed = failed_checks(verdict)
     assert not failed or "downstream.names.rows" in format_failures(verdict, "")
     return failed
@@ -82,18 +76,18 @@ def label(row: int, place: int, value: int) -> Callable[[Columns], None]:
     ],
 )
 def test_each_fault_of_rows_to_learn_from_is_found(
-    judge: GxValidator, tmp_path: Path, damage: Callable[[Columns], None], failed: list[str]
+    tmp_path: Path, damage: Callable[[Columns], None], failed: list[str]
 ) -> None:
-    assert sorted(judged(judge, tmp_path, damage)) == sorted(failed)
+    assert sorted(judged(tmp_path, damage)) == sorted(failed)
 
 
-def test_rows_to_predict_may_lack_labels_of_types_that_train_has_not(judge: GxValidator, tmp_path: Path) -> None:
-    assert judged(judge, tmp_path / "less", label(0, 1, -100), training=False) == []
-    assert judged(judge, tmp_path / "more", label(0, 2, 1), training=False) == ["labels"]
+def test_rows_to_predict_may_lack_labels_of_types_that_train_has_not(tmp_path: Path) -> None:
+    assert judged(tmp_path / "less", label(0, 1, -100), training=False) == []
+    assert judged(tmp_path / "more", label(0, 2, 1), training=False) == ["labels"]
 
 
-def test_rows_without_features_are_refused(judge: GxValidator, tmp_path: Path) -> None:
+def test_rows_without_features_are_refused(tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer")
     folder = write_rows(tmp_path / "rows", KIND, columns(), tokenizer, num_labels=3)
-    verdict = validate(TagRows(source_of(folder, tokenizer, "downstream.names.rows", 8)), judge)
+    verdict = validate(TagRows(source_of(folder, tokenizer, "downstream.names.rows", 8)))
     assert failed_checks(verdict) == ["schema"]

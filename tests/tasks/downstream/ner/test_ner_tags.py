@@ -15,6 +15,7 @@ from tasks.records.tags import (
     find_inside_starts,
     find_problem,
 )
+from tests.tasks.downstream.ner.ner_checkout import conlleval
 
 
 @pytest.mark.parametrize(
@@ -112,33 +113,6 @@ def test_precision_recall_and_f1_are_those_worked_out_by_hand() -> None:
         values = METRICS.compute({"dev": count_outcomes(gold, FOUND, only=name)})
         by_type[name] = [round(values[metric], 2) for metric in ("precision", "recall", "f1")]
     assert by_type == {"LOC": [0, 0, 0], "ORG": [0, 0, 0], "PER": [66.67, 100, 80]}
-
-
-def conlleval(gold: list[str], found: list[str]) -> tuple[int, int, int]:
-    """Entities there, found and correct of one sentence, word by word as the script goes (startOfChunk, endOfChunk)."""
-
-    def ends(before: list[str], tag: list[str]) -> bool:
-        return (before[0] in "BI" and tag[0] in "BO") or (before[0] != "O" and before[1] != tag[1])
-
-    def starts(before: list[str], tag: list[str]) -> bool:
-        return tag[0] == "B" or (before[0] == "O" and tag[0] == "I") or (tag[0] != "O" and before[1] != tag[1])
-
-    there = guessed = correct = 0
-    inside = False
-    last = [["O", ""], ["O", ""]]
-    for pair in zip([*gold, "O"], [*found, "O"], strict=True):
-        now = [[*tag.split("-", 1), ""][:2] for tag in pair]
-        ended = [ends(last[side], now[side]) for side in (0, 1)]
-        if inside and all(ended) and last[0][1] == last[1][1]:
-            inside, correct = False, correct + 1
-        elif inside and (ended[0] != ended[1] or now[0][1] != now[1][1]):
-            inside = False
-        started = [starts(last[side], now[side]) for side in (0, 1)]
-        if all(started) and now[0][1] == now[1][1]:
-            inside = True
-        there, guessed = there + started[0], guessed + started[1]
-        last = now
-    return there, guessed, correct
 
 
 def test_counts_are_those_of_the_script_whatever_the_tags() -> None:

@@ -14,20 +14,16 @@ import pytest
 import torch
 
 from flows.cli import cli
-from tasks.downstream import evaluate, examples, rows
 from tasks.downstream.export.model_export import export_model
 from tasks.downstream.gate import gate
-from tasks.downstream.inference import job as inference_job
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.inference.onnx_answers import open_session, run_session
-from tasks.downstream.jobs import entry_jobs as jobs
-from tasks.jobs import training
 from tasks.pretraining import base_model
 from tasks.release import publish
 from tasks.stage.errors import InputError
 from tasks.vocabulary import tokenizer
 from tests.tasks.downstream.pairs.pairs_checkout import NAME, make_checkout
-from tests.tasks.downstream.texts.glue_checkout import device_job_here, read_json, run_stage
+from tests.tasks.downstream.texts.glue_checkout import read_json, run_entry, run_jobs_here, run_stage
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +31,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout in which all stages ran, up to a published model."""
     folder = make_checkout(tmp_path_factory.mktemp("pairs") / "checkout")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (training, jobs, inference_job):
-            patch.setattr(module, "run_device_job", device_job_here)
+        run_jobs_here(patch)
         patch.chdir(folder)
         run_stage(tokenizer)
         run_stage(base_model)
-        run_stage(examples, NAME)
-        run_stage(rows, NAME)
-        for module, stage in ((jobs, "finetune"), (jobs, "predict"), (evaluate, "evaluate"), (gate, "gate")):
-            run_stage(module, f"{stage}@{NAME}")
+        run_entry(folder, NAME, patch)
         run_stage(publish, NAME)
     return folder
 
@@ -116,8 +108,7 @@ def test_the_embeddings_are_those_of_transformers_and_onnxruntime(finished: Path
 
 
 @pytest.fixture
-def _here(monkeypatch: pytest.MonkeyPatch, finished: Path, tmp_path: Path) -> None:
-    monkeypatch.setattr(inference_job, "run_device_job", device_job_here)
+def _here(jobs_here: None, monkeypatch: pytest.MonkeyPatch, finished: Path, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").symlink_to(finished / "published" / NAME)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
@@ -67,3 +68,14 @@ def make_checkout(folder: Path, data: Mapping[str, Any], **more: Any) -> Path:
     write_lock(folder, params)
     write_vocabulary(folder, params)
     return folder
+
+
+def published_logits(folder: Path, texts: list[list[str]]) -> tuple[np.ndarray, Any]:
+    """Logits of the released model in transformers, and its configuration."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        found = [model(**tokenizer(*one, return_tensors="pt")).logits[0].numpy() for one in texts]
+    return np.array(found), model.config

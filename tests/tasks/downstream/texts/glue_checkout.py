@@ -1,6 +1,5 @@
 """A small checkout for GLUE: generated examples, a tokenizer, untrained weights, device jobs in this process."""
 
-import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -10,17 +9,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import torch
 
-from ipu_model.core.files import sha256_of, write_json
+from ipu_model.core.files import read_json, sha256_of, write_json
 from ipu_model.distributed.process import StopRequest
 from ipu_model.jobs.job import JobResult
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.train.job_runner import run_job
+from tasks.downstream import evaluate, examples, parity, rows
+from tasks.downstream.gate import gate
+from tasks.downstream.inference import job as inference_job
+from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.texts.params import GlueDataParams
 from tasks.downstream.texts.task_table import TASKS
+from tasks.jobs import device_job, training
 from tasks.params.entries import TRAIN
 from tasks.stage import artifacts
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
@@ -157,5 +162,24 @@ def device_job_here(job, **how) -> JobResult:
     return run_job(job, lambda event, **fields: None, StopRequest())
 
 
-def read_json(path: Path):
-    return json.loads(path.read_text(encoding="utf-8"))
+def run_jobs_here(patch: pytest.MonkeyPatch) -> None:
+    """Run the device jobs of all stages in this process."""
+    for module in (training, entry_jobs, parity, inference_job, device_job):
+        patch.setattr(module, "run_device_job", device_job_here)
+
+
+def run_entry(folder: Path, name: str, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """All stages of an entry up to the gate, in the checkout `folder`, where the process stays; its metrics."""
+    patch.chdir(folder)
+    run_stage(examples, name)
+    run_stage(rows, name)
+    for module, stage in ((entry_jobs, "finetune"), (entry_jobs, "predict"), (evaluate, "evaluate"), (gate, "gate")):
+        run_stage(module, f"{stage}@{name}")
+    metrics: dict[str, Any] = read_json(folder / f"metrics/{name}.json")
+    return metrics
+
+
+def own_logits(folder: Path, name: str) -> list[np.ndarray]:
+    """Logits of the development set, a feature each."""
+    with pa.memory_map(str(folder / f"predictions/{name}/dev.arrow")) as source:
+        return [np.array(one) for one in pa.ipc.open_file(source).read_all()["logits"].to_pylist()]

@@ -19,7 +19,6 @@ from tasks.records.label_forms import match_known
 from tasks.records.labels import read_parquet_labels
 from tasks.stage.errors import InputError, ParamsError
 from tasks.validation.checks import format_failures
-from tasks.validation.validators import GxValidator
 from tests.tasks.downstream.texts.classification_checkout import part, values_of, write_csv, write_texts
 from tests.tasks.validation.validation_data import validate
 
@@ -348,7 +347,7 @@ def test_examples_are_judged_valid_and_their_repetitions_counted(tmp_path: Path)
     write_texts(tmp_path / "a.csv", 30, seed=0)
     folder = made(tmp_path, tmp_path / "a.csv")
     entry = part("entry", {"train_path": "x"})
-    verdict = validate(TextsData(entry, folder), GxValidator())
+    verdict = validate(TextsData(entry, folder))
     assert verdict["valid"], format_failures(verdict, "page")
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert numbers["dev texts also in train"] == 30

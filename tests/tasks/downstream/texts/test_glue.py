@@ -17,15 +17,14 @@ from tasks.downstream import rows as glue_rows
 from tasks.downstream.gate import gate as glue_gate
 from tasks.downstream.jobs import entry_jobs as downstream_jobs
 from tasks.downstream.texts.task_table import TASKS
-from tasks.jobs import training
 from tasks.release import publish as glue_publish
 from tasks.stage.errors import GateRejected
 from tests.places import ROOT
 from tests.tasks.downstream.texts.glue_checkout import (
     change,
-    device_job_here,
     make_checkout,
     read_json,
+    run_entry,
     run_stage,
     word_vocabulary,
     write_examples,
@@ -35,19 +34,7 @@ REAL = ROOT.parent / "shared" / "data"
 MODELS = ((downstream_jobs, "finetune@"), (downstream_jobs, "predict@"), (glue_evaluate, ""), (glue_gate, ""))
 
 
-@pytest.fixture(autouse=True)
-def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "run_device_job", device_job_here)
-    monkeypatch.setattr(downstream_jobs, "run_device_job", device_job_here)
-
-
-def run_task(folder: Path, name: str) -> dict:
-    """All stages of a task in the checkout `folder`, which the process is in; its metrics."""
-    run_stage(glue_data, name)
-    run_stage(glue_rows, name)
-    for module, stage in MODELS:
-        run_stage(module, f"{stage}{name}")
-    return read_json(folder / "metrics" / f"{name}.json")
+pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
 @pytest.fixture
@@ -72,10 +59,12 @@ def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_sst2_beats_the_majority_class_is_published_and_loads_in_transformers(sst2: Path, capsys) -> None:
+def test_sst2_beats_the_majority_class_is_published_and_loads_in_transformers(
+    sst2: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    metrics = run_task(sst2, "sst2")
+    metrics = run_entry(sst2, "sst2", monkeypatch)
     said = capsys.readouterr().out
     assert "1,600 train, 872 dev examples" in said
     assert metrics["examples"] == 872
@@ -142,7 +131,6 @@ def test_examples_that_are_held_out_choose_the_weights_and_two_places_are_compar
         keep="best",
     )
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(parity, "run_device_job", device_job_here)
     run_stage(glue_data, "mnli")
     run_stage(glue_rows, "mnli")
     kept, held_out = (
@@ -176,8 +164,7 @@ def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
         learning_rate=1e-9,
         epochs=1,
     )
-    monkeypatch.chdir(folder)
-    run_task(folder, "rte")
+    run_entry(folder, "rte", monkeypatch)
     gate = read_json(folder / "metrics/rte-gate.json")
     assert not gate["accepted"]
     (reason,) = (reason for reason in gate["reasons"] if "no better than" in reason)
@@ -205,7 +192,6 @@ def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_predicti
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A layer on the second of two IPUs, classes of a pair, packed."""
-    monkeypatch.setattr(training, "run_device_job", device_job_here)
     monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
     write_examples(tmp_path / "data", "rte", train=60, dev=20)
     folder = make_checkout(

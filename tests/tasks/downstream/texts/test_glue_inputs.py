@@ -27,18 +27,12 @@ from tasks.params.schema import validate_params
 from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import InputError
 from tasks.validation.checks import format_failures
-from tasks.validation.validators import GxValidator
 from tests.places import ROOT
 from tests.tasks.downstream.entries import part_of, task_with, values_with
 from tests.tasks.downstream.texts.glue_checkout import WORDS, make_glue_data, write_examples
 from tests.tasks.pretraining.row_inputs import read_rows, save_tokenizer
 from tests.tasks.validation.validation_data import source_of, validate
 from tests.tasks.vocabulary.fast_tokenizers import save_fast_tokenizer
-
-
-@pytest.fixture(scope="module")
-def judge() -> GxValidator:
-    return GxValidator()
 
 
 def put(folder: Path, name: str, files: dict[str, str]) -> Path:
@@ -169,12 +163,12 @@ def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path: Path) 
         read(folder, "mrpc")
 
 
-def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, judge: GxValidator) -> None:
+def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path) -> None:
     text = "good\t1\ngood\t1\ngood\t0\n\t1\nbad\t0\n"
     folder = put(tmp_path, "sst2", {"train.tsv": text, "dev.tsv": "bad\t0\n \t1\nnew\t1\n"})
     assert make_glue_data("sst2", folder, tmp_path / "out") == {"train": 4, "dev": 3}
     entry = task_with("glue-sst2", data=GlueDataParams(min_examples=2))
-    found = validate(TextsData(entry, tmp_path / "out"), judge)
+    found = validate(TextsData(entry, tmp_path / "out"))
     assert found["valid"], format_failures(found, "page")
     numbers = {entry["name"]: entry["value"] for entry in found["statistics"]["numbers"]}
     assert numbers["train duplicate texts"] == 2
@@ -183,7 +177,7 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, j
     assert numbers["train examples with an empty text, dropped"] == 1
     assert numbers["dev examples with an empty text, kept, because the official metrics include them"] == 1
     entry = task_with("glue-sst2", data=GlueDataParams(min_examples=4))
-    few = validate(TextsData(entry, tmp_path / "out"), judge)
+    few = validate(TextsData(entry, tmp_path / "out"))
     assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_examples"]
 
 
@@ -207,7 +201,7 @@ def write_split(name: str, split: str, most: int, examples: Path, folder: Path, 
 
 
 @pytest.mark.parametrize("name", ["sst2", "stsb"])
-def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path: Path, name: str, judge: GxValidator) -> None:
+def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path: Path, name: str) -> None:
     task = TASKS[name]
     write_examples(tmp_path / "data", name, train=50, dev=20)
     make_glue_data(name, tmp_path / "data", tmp_path / "examples")
@@ -219,7 +213,7 @@ def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path: Path, nam
         assert made.manifest.sequences == 50
         assert made.manifest.num_labels == len(task.labels)
         assert (made.manifest.packing_factor > 1.5) == (most > 1)
-        verdict = validate(LabelRows(source_of(folder / "train", tokenizer, "rows", 512)), judge)
+        verdict = validate(LabelRows(source_of(folder / "train", tokenizer, "rows", 512)))
         assert verdict["valid"], format_failures(verdict, "page")
         rows = read_rows(folder / "train")
         labels = rows["targets" if task.is_regression else "class_labels"]
@@ -235,7 +229,7 @@ def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path: Path, nam
     assert [sequences[1][number][1] for number in range(50)] == [example[2] for example in examples]
 
 
-def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, judge: GxValidator) -> None:
+def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path) -> None:
     write_examples(tmp_path / "data", "rte", train=20, dev=20)
     make_glue_data("rte", tmp_path / "data", tmp_path / "examples")
     tokenizer = save_tokenizer(tmp_path / "tokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
@@ -249,7 +243,7 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
     with pa.ipc.new_file(str(path), table.schema) as writer:
         for batch in table.set_column(index, table.schema.field(index), column).to_batches():
             writer.write_batch(batch)
-    found = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)), judge)
+    found = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)))
     assert {check["name"] for check in found["checks"] if not check["ok"]} == {"class_labels"}
 
 
@@ -300,7 +294,7 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
     assert (predict.micro_batch_size, predict.pipelined_inference) == (4, True)
 
 
-def test_rows_of_another_tokenizer_have_its_template_and_pad_id(tmp_path: Path, judge: GxValidator) -> None:
+def test_rows_of_another_tokenizer_have_its_template_and_pad_id(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     write_examples(tmp_path / "data", "rte", train=20, dev=20)
@@ -310,7 +304,7 @@ def test_rows_of_another_tokenizer_have_its_template_and_pad_id(tmp_path: Path, 
     task = task_with("glue-rte", "encoder", rows=shape)
     source, target = tmp_path / "examples" / "train.parquet", tmp_path / "rows" / "train"
     made = write_rows(task, "train", source, tokenizer, target)
-    verdict = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)), judge)
+    verdict = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)))
     assert verdict["valid"], format_failures(verdict, "page")
     rows, theirs = read_rows(tmp_path / "rows" / "train"), AutoTokenizer.from_pretrained(str(tokenizer))
     padding = rows["sequence_ids"] == 0
@@ -327,5 +321,5 @@ def test_rows_of_another_tokenizer_have_its_template_and_pad_id(tmp_path: Path, 
         assert found[number] == own["input_ids"]
     changed = replace(made.manifest, pad_id=0)
     (tmp_path / "rows" / "train" / "manifest.json").write_text(changed.to_json())
-    again = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)), judge)
+    again = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)))
     assert {check["name"] for check in again["checks"] if not check["ok"]} == {"input_ids"}

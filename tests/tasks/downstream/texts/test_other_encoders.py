@@ -23,15 +23,14 @@ from tasks.release import publish
 from tasks.vocabulary import tokenizer
 from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 from tests.tasks.downstream.entries import values_with, write_parameters
-from tests.tasks.downstream.texts.class_runs import _jobs_in_this_process, own_logits, published_logits, run
-from tests.tasks.downstream.texts.classification_checkout import CLASSES, NAME, values_of, write_texts
-from tests.tasks.downstream.texts.glue_checkout import run_stage
+from tests.tasks.downstream.texts.classification_checkout import CLASSES, NAME, published_logits, values_of, write_texts
+from tests.tasks.downstream.texts.glue_checkout import own_logits, run_entry, run_stage
 from tests.tasks.pretraining.row_inputs import WORDS
 from tests.tasks.trained_checkout import write_lock
 from tests.tasks.vocabulary.fast_tokenizers import save_fast_tokenizer
 
 transformers = pytest.importorskip("transformers")
-__all__ = ["_jobs_in_this_process"]
+pytestmark = pytest.mark.usefixtures("jobs_here")
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -85,14 +84,14 @@ def test_a_model_of_transformers_is_tuned_released_and_the_same_in_transformers(
     monkeypatch.chdir(folder)
     run_stage(tokenizer)
     run_stage(base_model)
-    metrics = run(folder, monkeypatch)
+    metrics = run_entry(folder, NAME, monkeypatch)
     assert metrics["accuracy"] > 90
     packed = read_json(folder / f"data/rows/{NAME}/train/manifest.json")["max_sequences"] > 1
     assert packed == (model_type == "modernbert")
     run_stage(publish, NAME)
     released = folder / "published" / NAME
     theirs, config = published_logits(released, [texts for *texts, _ in dev])
-    np.testing.assert_allclose(own_logits(folder), theirs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(own_logits(folder, NAME), theirs, rtol=1e-4, atol=1e-5)
     assert (config.model_type, [config.id2label[number] for number in range(3)]) == (model_type, list(CLASSES))
     model, how = find_model(str(released)), InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print)
     predict(infer_entry(model), model, tmp_path / "dev.csv", PredictionOutput(tmp_path / "out.jsonl", "jsonl"), how)
@@ -155,7 +154,7 @@ def test_answers_of_byte_level_and_unigram_tokenizers_are_the_text_that_was_read
     monkeypatch.chdir(folder)
     run_stage(tokenizer)
     run_stage(base_model)
-    assert run(folder, monkeypatch)["f1"] > 90
+    assert run_entry(folder, NAME, monkeypatch)["f1"] > 90
     run_stage(publish, NAME)
     model, how = find_model(str(folder / "published" / NAME)), InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print)
     output = PredictionOutput(tmp_path / "out.jsonl", "jsonl")

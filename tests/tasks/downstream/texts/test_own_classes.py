@@ -27,21 +27,18 @@ from tasks.plan.stages import define
 from tasks.release import publish
 from tasks.stage.errors import DataInvalid
 from tests.tasks.downstream.entries import write_parameters
-from tests.tasks.downstream.texts.class_runs import (
-    _jobs_in_this_process,  # noqa: F401 (a fixture)
-    own_logits,
-    published_logits,
-    run,
-)
 from tests.tasks.downstream.texts.classification_checkout import (
     CLASSES,
     NAME,
     make_checkout,
+    published_logits,
     write_csv,
     write_texts,
 )
-from tests.tasks.downstream.texts.glue_checkout import change, read_json, run_stage
+from tests.tasks.downstream.texts.glue_checkout import change, own_logits, read_json, run_entry, run_stage
 from tests.tasks.pretraining.row_inputs import WORDS
+
+pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ def test_classes_are_learnt_scored_published_and_the_same_in_transformers(
     dev = write_texts(tmp_path / "dev.csv", 60, seed=1, pairs=pairs)
     data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
     folder = make_checkout(tmp_path / "checkout", data)
-    metrics = run(folder, monkeypatch)
+    metrics = run_entry(folder, NAME, monkeypatch)
     truth = [CLASSES.index(label) for *_, label in dev]
     guesses = read_json(folder / f"evaluation/{NAME}/predictions.json")["dev"]
     assert metrics["accuracy"] == pytest.approx(100 * accuracy_score(truth, guesses), abs=1e-4)
@@ -108,7 +105,7 @@ def test_classes_are_learnt_scored_published_and_the_same_in_transformers(
     assert f"| accuracy | {metrics['accuracy']:.2f} |" in card
     assert "one of 3 classes (angry, happy, sad)" in card
     theirs, config = published_logits(folder / "published" / NAME, [texts for *texts, _ in dev])
-    np.testing.assert_allclose(own_logits(folder), theirs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(own_logits(folder, NAME), theirs, rtol=1e-4, atol=1e-5)
     assert [config.id2label[number] for number in range(3)] == list(CLASSES)
 
 
@@ -119,7 +116,7 @@ def test_an_entry_is_compared_in_pairs_with_another_one_which_has_no_gate(
     dev = write_texts(tmp_path / "dev.csv", 60, seed=1)
     data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
     folder = make_checkout(tmp_path / "checkout", data)
-    alone = run(folder, monkeypatch)
+    alone = run_entry(folder, NAME, monkeypatch)
     values = read_yaml(folder / "params.yaml")
     values["downstream"]["other"] = copy.deepcopy(values["downstream"][NAME])
     values["downstream"]["other"]["publish"]["folder"] = "published/other"
@@ -161,7 +158,7 @@ def test_several_labels_are_learnt_decided_published_and_the_same_in_a_pipeline(
     sections: dict[str, Any] = {"evaluate": {"threshold": threshold}, "rows": {"held_out_fraction": 0.2}}
     gates = {"min_micro_f1": 90.0, "min_f1_by_class": {"good": 80.0}}
     folder = make_checkout(tmp_path / "checkout", data, multilabel=True, gate=gates, **sections)
-    metrics = run(folder, monkeypatch)
+    metrics = run_entry(folder, NAME, monkeypatch)
     verdict = read_json(folder / f"metrics/{NAME}-gate.json")
     assert verdict["accepted"], verdict["reasons"]
     run_stage(publish, NAME)
@@ -173,7 +170,7 @@ def test_several_labels_are_learnt_decided_published_and_the_same_in_a_pipeline(
     classify = pipeline("text-classification", model=str(published), top_k=None)
     texts = pa.parquet.read_table(folder / f"data/examples/{NAME}/dev.parquet")["first"].to_pylist()
     theirs = [{one["label"]: one["score"] for one in scores} for scores in classify(texts)]
-    shares = 1 / (1 + np.exp(-own_logits(folder)))
+    shares = 1 / (1 + np.exp(-np.array(own_logits(folder, NAME))))
     names = sorted(theirs[0])
     np.testing.assert_allclose(shares, [[one[name] for name in names] for one in theirs], rtol=1e-4, atol=1e-5)
     guesses = read_json(folder / f"evaluation/{NAME}/predictions.json")["dev"]
@@ -202,7 +199,7 @@ def test_values_are_learnt_from_a_part_of_one_file_and_published(
     data = {"train_path": str(tmp_path / "train.csv"), "dev_path": None, "dev_fraction": 0.2, "seed": 4}
     gates = {"min_pearson": 80.0, "min_spearman": 80.0}
     folder = make_checkout(tmp_path / "checkout", data, regression=True, gate=gates)
-    metrics = run(folder, monkeypatch)
+    metrics = run_entry(folder, NAME, monkeypatch)
     dev = pa.parquet.read_table(folder / f"data/examples/{NAME}/dev.parquet").to_pydict()
     assert metrics["examples"] == len(dev["label"]) == 60
     guesses = read_json(folder / f"evaluation/{NAME}/predictions.json")["dev"]
@@ -218,7 +215,7 @@ def test_values_are_learnt_from_a_part_of_one_file_and_published(
     stated = json.loads((published / "provenance.json").read_text())["parameters"]["downstream"][NAME]["data"]
     assert (stated["dev_path"], stated["dev_fraction"], stated["seed"]) == (None, 0.2, 4)
     theirs, config = published_logits(published, [[text] for text in dev["first"]])
-    np.testing.assert_allclose(own_logits(folder), theirs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(own_logits(folder, NAME), theirs, rtol=1e-4, atol=1e-5)
     assert config.num_labels == 1
 
 
@@ -230,7 +227,7 @@ def test_a_class_that_only_dev_has_counts_as_missed_and_is_told_everywhere(
     write_csv(tmp_path / "dev.csv", ["text", "label"], [*dev[:25], *([text, "bored"] for text, _ in dev[25:])])
     data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
     folder = make_checkout(tmp_path / "checkout", data)
-    metrics = run(folder, monkeypatch)
+    metrics = run_entry(folder, NAME, monkeypatch)
     assert metrics["examples"] == 30
     assert metrics["accuracy"] <= 100 * 25 / 30
     page = (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
