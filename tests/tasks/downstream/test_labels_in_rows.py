@@ -154,7 +154,9 @@ def test_rows_of_every_kind_decode_to_the_labels_of_their_examples(
     checks = {check["name"]: check["found"] for check in verdicts["train"]["checks"]}
     if kind == "squad":
         assert checks["targets"].startswith("0 of ")
-        assert "targets" not in {check["name"] for check in verdicts["dev"]["checks"]}
+        names = {name: {check["name"]: check["required"] for check in one["checks"]} for name, one in verdicts.items()}
+        assert "targets" not in names["dev"]
+        assert names["train"]["answers"] == names[HELD_OUT]["answers"] != names["dev"]["answers"], "dev may have none"
     else:
         assert "labels_as_in_examples" in checks
 

@@ -67,35 +67,22 @@ def compared_with(
     return ReleasedComparison(*paired_differences(task_with("squad", "scores", gate=limits), ours, theirs))
 
 
-def test_a_model_without_objection_is_accepted_without_reasons() -> None:
-    decision = decide(GOOD, LIMITS)
-    assert decision["accepted"]
-    assert decision["reasons"] == []
-    assert all(check["ok"] for check in decision["checks"])
-    names = [check["name"] for check in decision["checks"]]
-    assert names[0] == "f1"
-    assert len(names) == len(set(names)) == 1 + len(VERDICTS) + len(TRAININGS) + 2
-
-
-def test_what_is_accepted_without_a_floor_says_so() -> None:
-    keys = "set downstream.squad.gate.min_f1 or downstream.squad.gate.min_exact_match to require a score"
-    none = limits(min_f1=None, above_baseline=True)
-    assert decide(GOOD, none)["without_floor"] == f"published without a floor: {keys}"
-    alone = decide(GOOD, limits(min_f1=None, above_baseline=False))
-    assert alone["without_floor"] == f"published without a floor or a baseline: {keys}"
-    assert alone["accepted"], "it is reported, and decides nothing"
-
-
 @pytest.mark.parametrize(
-    "changes", [{"min_f1": 0.0}, {"min_f1": None, "min_exact_match": 50.0}, {"min_f1": 85.0, "above_baseline": False}]
+    ("changes", "answered", "said"),
+    [
+        ({"min_f1": None, "above_baseline": True}, 3, "published without a floor: set"),
+        ({"min_f1": None, "above_baseline": False}, 3, "published without a floor or a baseline: set"),
+        ({"min_f1": None}, 2, None),  # rejected
+        ({"min_f1": 0.0}, 3, None),
+        ({"min_f1": None, "min_exact_match": 50.0}, 3, None),
+        ({"min_f1": 85.0, "above_baseline": False}, 3, None),
+    ],
 )
-def test_with_any_floor_nothing_is_said(changes: dict[str, Any]) -> None:
-    assert "without_floor" not in decide(GOOD, limits(**changes))
-
-
-def test_a_rejected_model_is_not_said_to_be_published_without_a_floor() -> None:
-    decision = decide(evidence(answered=2), limits(min_f1=None))
-    assert (decision["accepted"], "without_floor" in decision) == (False, False)
+def test_what_is_accepted_without_a_floor_says_so(changes: dict[str, Any], answered: int, said: str | None) -> None:
+    decision = decide(evidence(answered=answered), limits(**changes))
+    assert decision["accepted"] == (answered == 3), "it is reported, and decides nothing"
+    assert ("without_floor" in decision) == (said is not None)
+    assert decision.get("without_floor", "").startswith(said or "")
 
 
 @pytest.mark.parametrize(("f1", "accepted"), [(85.0, True), (84.9999, False), (0.0, False), (100.0, True)])
@@ -247,13 +234,6 @@ def test_more_confidence_rejects_less() -> None:
         assert decide(compared, own)["accepted"] is accepted
 
 
-def test_a_released_model_without_a_common_question_is_rejected() -> None:
-    decision = decide(evidence(released=ReleasedComparison(0, {})), LIMITS)
-    assert not decision["accepted"]
-    assert "have no question in common" in decision["reasons"][0]
-    assert "empty that folder" in decision["reasons"][0]
-
-
 def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: Path) -> None:
     questions = [make_question(i, "?", "c", (answer,)) for i, answer in (("1", "a dog"), ("2", "Paris"), ("3", "red"))]
     write_json(tmp_path / "predictions.json", {"2": "Paris", "1": "big dog", "3": "red"})
@@ -264,15 +244,6 @@ def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: 
     common, differences = paired_differences(task, answered, theirs)
     assert common == 2
     assert differences["f1"].mean == pytest.approx(100 * ((1 + 0) - (2 / 3 + 1)) / 2)
-
-
-@pytest.mark.parametrize(("valid", "words"), [(False, "not valid"), (None, "no readable verdict")])
-@pytest.mark.parametrize("name", VERDICTS)
-def test_every_data_verdict_must_be_green(name: str, valid: bool | None, words: str) -> None:
-    decision = decide(evidence(verdicts={**GOOD.verdicts, name: valid}), LIMITS)
-    assert len(decision["reasons"]) == 1
-    assert name in decision["reasons"][0]
-    assert words in decision["reasons"][0]
 
 
 @pytest.mark.parametrize(
@@ -295,12 +266,6 @@ def test_every_training_must_end_with_a_finite_loss_or_without_an_update(
     decision = decide(evidence(trainings={**GOOD.trainings, name: figures}), LIMITS)
     assert decision["accepted"] is accepted
     assert all(name in reason for reason in decision["reasons"])
-
-
-def test_every_question_must_have_a_prediction() -> None:
-    assert decide(evidence(answered=2), LIMITS)["reasons"] == [
-        "1 of 3 dev questions have no prediction. Run predict@squad and evaluate@squad again.",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -332,10 +297,6 @@ def test_a_released_model_that_contradicts_the_labels_stops_a_release(
     assert [one["name"] for one in decision["checks"] if not one["ok"]] == ["released_model_opposed"] * opposed
 
 
-def test_scores_of_other_predictions_are_rejected() -> None:
-    assert "does not belong to the current" in decide(evidence(scores_belong=False), LIMITS)["reasons"][0]
-
-
 def test_all_failures_are_named_at_once_in_full_sentences() -> None:
     bad = evidence(
         f1=10.0,
@@ -348,8 +309,3 @@ def test_all_failures_are_named_at_once_in_full_sentences() -> None:
     decision = decide(bad, LIMITS)
     assert len(decision["reasons"]) == 1 + 2 + len(VERDICTS) + len(TRAININGS) + 2
     assert all(reason.endswith(".") for reason in decision["reasons"])
-
-
-def test_the_same_evidence_gives_the_same_record() -> None:
-    compared = evidence(released=compared_with([1.0, 0.0] * 20, [0.0, 1.0] * 20))
-    assert decide(compared, LIMITS) == decide(compared, LIMITS)

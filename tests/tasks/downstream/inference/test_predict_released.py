@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,6 +19,7 @@ from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.inference.predict import evaluate
 from tasks.downstream.inference.predict_released import entry_of_model, predict_released
+from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.texts.task_table import TASKS
 from tasks.params.entries import Entry, find_entry
 from tasks.params.schema import load_params, parameter_values
@@ -29,7 +29,7 @@ from tasks.release.provenance import hash_of, stages_behind
 from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tests.tasks.downstream.entries import change_parameters, part_of
+from tests.tasks.downstream.entries import change_parameters, make_question, part_of
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.glue_checkout import device_job_here
 from tests.tasks.release.released_checkout import FOLDER, fetch_here, release, state
@@ -79,17 +79,11 @@ def run_stage(root: Path) -> str:
 
 def ask(root: Path, asked: dict[str, tuple[str, str]]) -> None:
     """Other questions in the development set."""
-    rows = [
-        {
-            "id": name,
-            "title": "",
-            "context": TEXT,
-            "question": question,
-            "answers": [{"text": answer, "answer_start": TEXT.index(answer)}],
-        }
+    found = [
+        make_question(name, question, TEXT, (answer,), (TEXT.index(answer),))
         for name, (question, answer) in asked.items()
     ]
-    pq.write_table(pa.Table.from_pylist(rows), root / "data/examples/squad/dev.parquet")
+    write_questions(found, root / "data/examples/squad/dev.parquet")
 
 
 def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any]) -> None:

@@ -11,6 +11,7 @@ from tasks.params.schema import Params
 from tasks.stage import artifacts
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tests.tasks.downstream.entries import values_with, write_parameters
+from tests.tasks.downstream.texts.glue_checkout import SIZE
 from tests.tasks.pretraining.row_inputs import SPECIAL, WORDS
 from tests.tasks.trained_checkout import write_lock
 
@@ -18,15 +19,6 @@ NAME = "names"
 TYPES = {"place": (WORDS[:4], WORDS[4:8]), "person": (WORDS[8:12], WORDS[12:16])}
 """Type -> words that begin an entity, and words that go on with it."""
 OTHERS = WORDS[16:50]
-SIZE = {
-    "hidden_size": 32,
-    "num_layers": 1,
-    "num_heads": 2,
-    "intermediate_size": 64,
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "initializer_range": 0.1,
-}
 ENTRY: dict[str, dict[str, Any]] = {
     "rows": {"row_length": 32, "max_sequences_per_row": 4, "overlap": 8},
     "finetune": {"epochs": 8.0, "learning_rate": 5e-3, "micro_batch_size": 16, "checkpoint_every_updates": 0},
@@ -51,19 +43,18 @@ def write_sentences(path: Path, count: int, seed: int) -> list[tuple[list[str], 
 
 
 def make_checkout(folder: Path, data: Path, **sections: dict[str, Any]) -> Path:
-    """params.yaml with an entry alone, its plan, a dvc.lock as if all had run, and a tokenizer."""
+    """A checkout with an entry alone."""
     entry: dict[str, Any] = {
         "kind": "ner",
         "data": {"train_path": str(data / "train.conll"), "dev_path": str(data / "dev.conll")},
         **{section: {**ENTRY.get(section, {}), **sections.get(section, {})} for section in {**ENTRY, **sections}},
     }
-    vocabulary = folder / "vocab.txt"
-    values = values_with(
-        {"squad": None, NAME: entry},
-        pretrain={"enabled": False},
-        model=SIZE,
-        tokenizer={"source": "file", "path": str(vocabulary)},
-    )
+    return write_checkout(folder, values_with({"squad": None, NAME: entry}, pretrain={"enabled": False}, model=SIZE))
+
+
+def write_checkout(folder: Path, values: dict[str, Any]) -> Path:
+    """params.yaml of these values, its plan, a dvc.lock as if all had run, and a tokenizer of WORDS."""
+    values["tokenizer"] |= {"source": "file", "path": str(folder / "vocab.txt")}
     params = write_parameters(folder, values)
     write_lock(folder, params)
     write_vocabulary(folder, params)

@@ -128,12 +128,6 @@ def test_tables_of_words_and_tags_are_read(tmp_path: Path, kind: str) -> None:
     assert reading.unused_columns == set()
 
 
-def test_class_numbers_without_names_are_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"tokens": [["Ada"]], "ner_tags": [[1]]}), tmp_path / "train.parquet")
-    with pytest.raises(InputError, match=r"numbers without names .*: row 0 \(1\)"):
-        read(tmp_path / "train.parquet")
-
-
 @pytest.mark.parametrize(
     ("text", "scheme", "said", "repaired"),
     [
@@ -410,19 +404,6 @@ def test_types_of_a_file_to_evaluate_are_folded_into_those_of_the_model(tmp_path
     path = put(tmp_path, "Ada B-per\nKerr B-PER\n")
     reading, _ = write(similar_labels="keep")
     assert reading.counts[UNKNOWN_TO_MODEL] == 1
-
-
-@pytest.mark.parametrize("number", [20, 21, 22])
-def test_the_files_that_were_misread_are_read(tmp_path: Path, number: int) -> None:
-    """Made-up files: one word a row, numbered words, and a Persian type."""
-    edges = SHARED / "data" / "cases" / "edges"
-    if not edges.is_dir():
-        pytest.skip(f"needs {edges}")
-    [path] = edges.glob(f"{number}-*-train.*")
-    sentences = read(path)
-    assert len(sentences) == 30
-    assert all((len(words), words[-1]) == (6, ".") for _, words, _ in sentences)
-    assert all(tags[:2] == [f"B-{tags[0][2:]}", f"I-{tags[0][2:]}"] and tags[4] == "B-LOC" for *_, tags in sentences)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from tasks.downstream.ner.rows import NerWindows, make_windows, split_windows, token_labels
 from tasks.vocabulary.encoding import load_tokenizer
-from tests.tasks.pretraining.row_inputs import CLS, SEP, UNK, WORDS, bert_tokenizer, real_data, word_tokenizer
+from tests.tasks.pretraining.row_inputs import CLS, SEP, UNK, WORDS, word_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -111,14 +111,3 @@ def test_the_tokens_of_a_sentence_are_those_of_transformers_for_words(tokenizer:
     assert windows.token_ids.tolist() == encoded["input_ids"]
     of_words = encoded.word_ids()
     assert windows.positions.tolist() == [of_words.index(number) for number in range(len(sentence))]
-
-
-def test_every_real_word_is_in_a_window(tmp_path: Path) -> None:
-    """WNUT-17 in rows of 16 tokens: most sentences are longer, and four dev words are nothing to BERT's tokenizer."""
-    bert = load_tokenizer(bert_tokenizer(tmp_path))
-    text = real_data("ner/wnut17-dev.conll").read_text("utf-8")
-    sentences = [[line.split("\t")[0] for line in part.splitlines()] for part in text.strip().split("\n\n")]
-    windows = make_windows(bert, sentences, 16, 7)
-    assert windows.own_words.sum() == len(windows.positions) == sum(map(len, sentences)) == 15733
-    assert windows.unknown == 4
-    assert np.bincount(windows.example_index, windows.own_words).tolist() == [len(words) for words in sentences]

@@ -9,7 +9,6 @@ import pytest
 
 from tasks.downstream.ner.scores import METRICS, count_outcomes
 from tasks.records.tags import (
-    convert_to_iob2,
     find_begin_starts,
     find_entities,
     find_inside_starts,
@@ -31,21 +30,6 @@ from tests.tasks.downstream.ner.ner_checkout import conlleval
 )
 def test_entities_are_those_of_conlleval(tags: str, expected: list[tuple[str, int, int]]) -> None:
     assert find_entities(tags.split()) == expected
-
-
-@pytest.mark.parametrize(
-    ("iob1", "iob2"),
-    [
-        ("I-a I-a O I-a", "B-a I-a O B-a"),
-        ("I-a B-a I-a I-b", "B-a B-a I-a B-b"),
-        ("B-a I-a O", "B-a I-a O"),
-        ("O O", "O O"),
-    ],
-)
-def test_iob1_becomes_iob2_with_the_same_entities(iob1: str, iob2: str) -> None:
-    assert convert_to_iob2(iob1.split()) == iob2.split()
-    assert find_entities(iob1.split()) == find_entities(iob2.split())
-    assert find_inside_starts(iob2.split()) == []
 
 
 def test_what_only_one_of_the_schemes_has_is_found() -> None:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -164,15 +163,6 @@ def test_scores_that_fall_with_common_words_are_remarked(tmp_path: Path, sign: s
     values = values_with({"search": {"kind": "pairs", "data": data, "scores": "use"}})
     inputs = part_of(find_entry(validate_params(values), "search"), "reader").check_files().inputs
     assert sum("fewer words in common (correlation -" in one for one in describe_inputs(inputs)) == remarks
-
-
-def test_a_parquet_file_with_nulls_is_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"anchor": ["a", "b"], "positive": ["c", None]}), tmp_path / "x.parquet")
-    values = values_with(
-        {"search": {"kind": "pairs", "data": {"train_path": str(tmp_path / "x.parquet"), "dev_path": None}}}
-    )
-    with pytest.raises(InputError, match="no text in the column 'positive': row 1"):
-        part_of(find_entry(validate_params(values), "search"), "reader").check_files()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from tasks.downstream.squad.rows import make_features
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
-from tests.podium_here import call_podium
 from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY, windows
 from tests.tasks.downstream.squad.transformers_4 import transformers_4
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
@@ -325,18 +324,3 @@ def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.
     assert done.returncode == 1
     assert done.stderr.startswith("error: someone/some-model is not a local folder, and as a Hub repository")
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["m", "--context", "a"],
-        ["m", "in.csv", "--context", "a"],
-        ["m", "--text", "q", "--text-pair", "b", "--context", "a"],
-        ["m", "--text", "q", "--context", "a", "--context-file", "b"],
-        ["m", "--text", "q", "--context", "x", "--n-best", "-1"],
-    ],
-)
-def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
-    assert call_podium("predict", *arguments).returncode == 2

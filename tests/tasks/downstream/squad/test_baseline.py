@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ipu_model.core.files import read_json, write_json
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.squad import scores
+from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
 from tasks.params.entries import find_entry
@@ -22,7 +21,9 @@ CONTEXT = "Ada Lovelace wrote notes. She added a program of her own, for an engi
 
 
 def ask(*answers: str, context: str = CONTEXT) -> list[SquadQuestion]:
-    return [make_question(f"q{i}", "What?", context, (answer,)) for i, answer in enumerate(answers)]
+    places = [max(0, context.find(answer)) for answer in answers]
+    found = enumerate(zip(answers, places, strict=True))
+    return [make_question(f"q{i}", "What?", context, (answer,), (place,)) for i, (answer, place) in found]
 
 
 @pytest.mark.parametrize(
@@ -62,27 +63,13 @@ def test_rules_take_a_part_of_any_context(context: str, answer: str) -> None:
     assert RULES["the first 20 words of the context"](context) in context
 
 
-def write_questions(path: Path, answers: list[str]) -> None:
-    rows = [
-        {
-            "id": one.id,
-            "title": "",
-            "context": one.context,
-            "question": one.question,
-            "answers": [{"text": text, "answer_start": max(0, CONTEXT.find(text))} for text in one.texts],
-        }
-        for one in ask(*answers)
-    ]
-    pq.write_table(pa.Table.from_pylist(rows), path)
-
-
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Training asks for the first two words, development for the whole context; the model answers two words."""
     root = make_checkout(tmp_path / "checkout")
     change_parameters(root, {"downstream": {"squad": {"gate": {"min_f1": None}}}})
-    write_questions(root / "data/examples/squad/train.parquet", ["Ada Lovelace"] * 3)
-    write_questions(root / "data/examples/squad/dev.parquet", [CONTEXT] * 8)
+    write_questions(ask(*["Ada Lovelace"] * 3), root / "data/examples/squad/train.parquet")
+    write_questions(ask(*[CONTEXT] * 8), root / "data/examples/squad/dev.parquet")
     write_json(root / "evaluation/squad/predictions.json", {f"q{i}": "Ada Lovelace" for i in range(8)})
     write_gate(root)
     return root

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.podium_here import call_podium
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.hostile import without_own_script
 from tests.tasks.release.evaluated_checkout import CONTEXTS, inputs_of, write_checkout
 
 DEV = ROOT.parent / "shared" / "data" / "squad" / "new-wiki-dev.json"
@@ -104,21 +102,6 @@ def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predicti
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["x"], ["x", "y", "z"], ["x", "y", "--output"], ["x", "y", "--nonsense"]])
-def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
-    assert call_podium("evaluate", *arguments).returncode == 2
-
-
-@pytest.mark.skipif(not DEV.is_file(), reason=f"{DEV} is missing")
-def test_first_references_as_predictions_score_100_on_real_questions(tmp_path: Path) -> None:
-    document = json.loads(DEV.read_text())
-    qas = [qa for article in document["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
-    first = {qa["id"]: qa["answers"][0]["text"] for qa in qas}
-    assert json.loads(run(tmp_path, document, first).stdout) == {"exact_match": 100.0, "f1": 100.0, "total": 914}
-    half = dict(list(first.items())[:457])
-    assert json.loads(run(tmp_path, document, half).stdout) == {"exact_match": 50.0, "f1": 50.0, "total": 914}
-
-
 def test_scoring_imports_no_heavy_package() -> None:
     script = (
         "import sys, tasks.downstream.squad.score_files, flows.cli, flows.commands.evaluate; "
@@ -192,34 +175,6 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     assert written <= outputs[0].keys()
     # Parquet records no time either, so everything can be compared.
     assert outputs[0] == outputs[1]
-
-
-class _Page(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.text = ""
-        self.links: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.links += [value or "" for name, value in attributes if name in ("href", "src")]
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def test_the_page_loads_nothing_and_escapes_every_text(tmp_path: Path) -> None:
-    write_checkout(tmp_path, {"q2": ["<script>alert(1)</script>"]})  # q2 becomes a mistake and is shown
-    evaluate(TASK, tmp_path)
-    page = _Page(without_own_script((tmp_path / "evaluation" / "squad" / "report.html").read_text()))
-    assert page.links == ["#content", "mistakes.csv"]
-    assert "script" not in page.tags
-    assert "b" not in page.tags  # the context of q2 holds <b>
-    assert "<script>alert(1)</script>" in page.text
-    assert "Ærø & <b>Fyn</b>" in page.text
-    assert "2 of 3 answers match no reference" in page.text
 
 
 def test_the_page_names_model_and_file_and_is_equal_in_every_run(

@@ -112,34 +112,6 @@ def test_answers_are_labelled_in_the_windows_that_hold_them_whole(tokenizer: Tok
     assert answer(features, -1, -1) == [(0, 0), (0, 0)]  # no answer
 
 
-def test_labelled_tokens_of_real_questions_give_the_answer_text(tmp_path: Path) -> None:
-    questions = squad_questions("new-wiki-train.json")
-    features = make_features(
-        load_tokenizer(bert_tokenizer(tmp_path)),
-        [question["question"] for question in questions],
-        [question["context"] for question in questions],
-        384,
-        128,
-        64,
-    )
-    first = [question["answers"][0] for question in questions]
-    starts = np.array([answer["answer_start"] for answer in first])
-    firsts, lasts = find_answers(features, starts, starts + [len(answer["text"]) for answer in first])
-    borders = np.concatenate([[0], np.cumsum(features.context_lengths)])
-    exact = total = 0
-    for feature in np.flatnonzero(firsts):
-        example, begin = int(features.example_index[feature]), borders[feature] - features.context_starts[feature]
-        left = features.offsets[begin + firsts[feature], 0]
-        right = features.offsets[begin + lasts[feature], 1]
-        text = questions[example]["context"][left:right]
-        assert first[example]["text"].strip() in text
-        exact += text == first[example]["text"].strip()
-        total += 1
-    assert len(features) == 7110
-    assert total == 7035
-    assert exact / total > 0.99
-
-
 @pytest.mark.parametrize("row_length", [16, 17, 40])
 def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenizer: Tokenizer, row_length: int) -> None:
     """Windows as `windows` cuts them, answers as a search through the tokens of each window finds them."""

@@ -257,12 +257,6 @@ def test_text_of_a_parquet_file_that_is_not_utf8_is_refused_with_its_row(tmp_pat
         make(tmp_path, tmp_path / "t.parquet")
 
 
-def test_a_byte_order_mark_before_a_table_is_no_part_of_a_name(tmp_path: Path) -> None:
-    path = write_table(tmp_path / "t.csv", [as_flat(ONE)])
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert make(tmp_path, path)["train"] == [ONE]
-
-
 @pytest.mark.parametrize(("name", "row"), EMPTY[:-2])
 def test_questions_without_an_answer_are_read_alike_in_every_format(
     tmp_path: Path, name: str, row: dict[str, Any]

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from tasks.downstream import packed_rows as generic_rows
 from tasks.downstream.squad import examples
@@ -19,7 +16,6 @@ from tasks.records.answer_places import ReferenceAnswer
 from tasks.rows.row_files import row_schema
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
-from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.question_files import params as file_params
 from tests.tasks.pretraining.row_inputs import (
@@ -207,16 +203,6 @@ def test_questions_on_the_same_text_share_it_in_memory(tmp_path: Path) -> None:
     assert [question.id for question in read_questions(tmp_path / "dev.parquet", most=2)] == ["q0", "q25"]
 
 
-def test_a_question_without_an_answer_points_at_cls(tmp_path: Path) -> None:
-    questions = questions_on(random_texts(3))
-    questions[0]["answers"] = []
-    rows = read_rows(make(tmp_path, questions))
-    table = pq.read_table(tmp_path / "rows/features.parquet").to_pydict()
-    for row, slot in zip(*np.nonzero(rows["feature_ids"] >= 0), strict=True):
-        if table["example_index"][rows["feature_ids"][row, slot]] == 0:
-            assert rows["start_positions"][row, slot] == rows["cls_positions"][row, slot]
-
-
 def test_real_questions_make_the_rows_the_reference_predicts(tmp_path: Path) -> None:
     questions = squad_questions("new-wiki-train.json")
     source, tokenizer = write_questions(tmp_path / "train.parquet", questions), bert_tokenizer(tmp_path / "bert")
@@ -243,23 +229,3 @@ def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path: Path) 
     with pytest.raises(InputError, match="contains no question"):
         write_squad_rows(squad_params(), "train", source, tokenizer, rows)
     assert not list(rows.parent.iterdir())
-
-
-def test_the_stage_runs_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for split in ("train", "dev"):
-        write_questions(tmp_path / f"data/examples/squad/{split}.parquet", questions_on(random_texts(30)))
-    word_tokenizer(tmp_path / "data/tokenizer")
-    params = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8"))
-    params["downstream"]["squad"]["rows"]["row_length"] = 144
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = [sys.executable, "-m", "tasks.downstream.rows", "squad"]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert finished.returncode == 0, finished.stderr
-    assert "of 60 questions" in finished.stdout
-    assert read_manifest(tmp_path / "data/rows/squad/dev").row_length == 144
-    (tmp_path / "data/examples/squad/dev.parquet").unlink()
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert finished.returncode == 1
-    assert finished.stderr.startswith("error: ")
-    assert (tmp_path / "data/rows/squad/dev/manifest.json").is_file()

@@ -33,11 +33,6 @@ def test_only_the_logits_of_context_tokens_and_cls_are_kept(tmp_path: Path) -> N
     assert windows.characters.tolist() == [[0, 3], [4, 7], [8, 13], [0, 1], [2, 5]]
 
 
-def test_a_feature_without_context_tokens_is_read(tmp_path: Path) -> None:
-    windows = read_windows(*write_windows(tmp_path, [Window(0, [], [], []), TWO], IDS), IDS)
-    assert windows.bounds.tolist() == [0, 0, 2]
-
-
 LOGITS = [ONE.padded(ONE.start), TWO.padded(TWO.start)]
 
 

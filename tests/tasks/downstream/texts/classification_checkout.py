@@ -12,11 +12,10 @@ import torch
 
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
-from tests.tasks.downstream.entries import part_of, values_with, write_parameters
-from tests.tasks.downstream.ner.ner_checkout import write_vocabulary
+from tests.tasks.downstream.entries import part_of, values_with
+from tests.tasks.downstream.ner.ner_checkout import write_checkout
 from tests.tasks.downstream.texts.glue_checkout import SIZE
 from tests.tasks.pretraining.row_inputs import WORDS
-from tests.tasks.trained_checkout import write_lock
 
 NAME = "mine"
 CLASSES = ("angry", "happy", "sad")
@@ -60,14 +59,8 @@ def part(name: str, data: Mapping[str, Any], **more: Any) -> Any:
 
 
 def make_checkout(folder: Path, data: Mapping[str, Any], **more: Any) -> Path:
-    """params.yaml with an entry alone, its plan, a dvc.lock as if all had run, and a tokenizer."""
-    vocabulary = folder / "vocab.txt"
-    values = {**values_of(data, **more)}
-    values["tokenizer"] |= {"source": "file", "path": str(vocabulary)}
-    params = write_parameters(folder, values)
-    write_lock(folder, params)
-    write_vocabulary(folder, params)
-    return folder
+    """A checkout with an entry alone."""
+    return write_checkout(folder, values_of(data, **more))
 
 
 def published_logits(folder: Path, texts: list[list[str]]) -> tuple[np.ndarray, Any]:

@@ -12,15 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import make_examples
-from tasks.downstream.texts.checks import TextsData
 from tasks.params.schema import validate_params
 from tasks.records.interpretation import read_reading
 from tasks.records.label_forms import match_known
 from tasks.records.labels import read_parquet_labels
 from tasks.stage.errors import InputError, ParamsError
-from tasks.validation.checks import format_failures
-from tests.tasks.downstream.texts.classification_checkout import part, values_of, write_csv, write_texts
-from tests.tasks.validation.validation_data import validate
+from tests.tasks.downstream.texts.classification_checkout import part, values_of, write_csv
 
 TWO = [("good one", "good"), ("bad one", "bad")]
 
@@ -341,17 +338,6 @@ def test_a_check_before_the_run_reads_the_first_lines_of_each_given_file(tmp_pat
     put(train, "text,label\nx,\n")
     with pytest.raises(InputError, match="a missing label: --missing-labels drop .*: line 2"):
         task.check_files()
-
-
-def test_examples_are_judged_valid_and_their_repetitions_counted(tmp_path: Path) -> None:
-    write_texts(tmp_path / "a.csv", 30, seed=0)
-    folder = made(tmp_path, tmp_path / "a.csv")
-    entry = part("entry", {"train_path": "x"})
-    verdict = validate(TextsData(entry, folder))
-    assert verdict["valid"], format_failures(verdict, "page")
-    numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
-    assert numbers["dev texts also in train"] == 30
-    assert sum(numbers[f"train examples of class {name}"] for name in ("angry", "happy", "sad")) == 30
 
 
 def test_ids_are_kept_for_those_who_look_at_mistakes(tmp_path: Path) -> None:

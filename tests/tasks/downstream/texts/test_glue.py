@@ -117,34 +117,11 @@ def test_tasks_of_pairs_values_and_two_development_sets_run_from_rows_to_scores(
     assert task.title in (folder / f"evaluation/{name}/report.html").read_text(encoding="utf-8")
 
 
-def test_examples_that_are_held_out_choose_the_weights_and_two_places_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_examples(tmp_path / "data", "mnli")
-    folder = make_checkout(
-        tmp_path / "checkout",
-        tmp_path / "data",
-        "mnli",
-        word_vocabulary(tmp_path / "vocab.txt"),
-        {"rows": {"held_out_fraction": 0.25}},
-        evaluate_every_updates=4,
-        keep="best",
-    )
-    monkeypatch.chdir(folder)
-    run_stage(glue_data, "mnli")
-    run_stage(glue_rows, "mnli")
-    kept, held_out = (
-        read_json(folder / f"data/rows/mnli/train/{name}manifest.json")["sequences"] for name in ("", "held-out/")
-    )
-    assert kept + held_out == 160
-    assert 20 < held_out < 60
-    names = {check["name"] for check in read_json(folder / "reports/validation/mnli-rows.json")["checks"]}
-    assert "held-out labels" in names
-    for module, stage in MODELS[:2]:
-        run_stage(module, f"{stage}mnli")
-    figures = read_json(folder / "metrics/mnli-finetune.json")["held_out"]
-    assert 0 <= figures["label_accuracy"] <= 1
-    assert figures["step"] == figures["best_step"]
+def test_two_places_are_compared_on_both_development_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_examples(tmp_path / "data", "mnli", train=40)
+    vocabulary = word_vocabulary(tmp_path / "vocab.txt")
+    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", "mnli", vocabulary, epochs=1)
+    run_entry(folder, "mnli", monkeypatch)
     run_stage(parity, "mnli", "cpu:bf16")
     found = read_json(folder / "metrics/mnli-parity-cpu:bf16.json")
     assert found["examples"] == 120

@@ -65,14 +65,6 @@ def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
     assert exact["score"] == pytest.approx(np.mean([v for n, v in exact.items() if n != "score"]))
 
 
-def test_the_interval_of_an_accuracy_is_the_binomial_one():
-    """Of 872 examples and 80% the standard error is 1.3546 points."""
-    guesses = (np.arange(872) >= 698).astype(float)
-    metrics = task_with("glue-sst2", "scores").metrics
-    [found] = metrics.resample([{"dev": outcomes_of(np.zeros(872), guesses)}])
-    assert found["accuracy"].std() == pytest.approx(1.3546, rel=0.05)
-
-
 def test_predictions_are_compared_on_the_same_resamples():
     """A model next to itself never differs, however the examples are drawn; next to its opposite it does."""
     generator = np.random.default_rng(2)
@@ -93,8 +85,3 @@ def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better():
     assert found["mrpc"].outcomes["dev"][:, 1].tolist() == [1] * 5  # F1 57.1 and accuracy 40 beat 0, 60
     nothing = {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
     assert tasks["stsb"].metrics.compute(found["stsb"].outcomes) == nothing
-
-
-def test_two_development_sets_have_names_of_their_own():
-    assert TASKS["mnli"].metric_names("dev_mismatched") == {"accuracy": "accuracy_mismatched"}
-    assert TASKS["sst2"].metric_names("dev") == {"accuracy": "accuracy"}

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -72,14 +71,6 @@ def test_each_form_has_the_same_labels(tmp_path: Path, name: str) -> None:
     assert read_reading(examples)["numbers"]["train examples without a label"] == 1
 
 
-def test_lists_of_class_numbers_have_the_names_that_datasets_states(tmp_path: Path) -> None:
-    names = datasets.ClassLabel(names=["bad", "new"])
-    features = datasets.Features({"text": datasets.Value("string"), "labels": datasets.Sequence(names)})
-    rows = {"text": [text for text, _ in ROWS], "labels": [[["bad", "new"].index(x) for x in one] for _, one in ROWS]}
-    datasets.Dataset.from_dict(rows, features=features).to_parquet(str(tmp_path / "a.parquet"))
-    assert labels_in(made(tmp_path, tmp_path / "a.parquet")) == [sorted(labels) for _, labels in ROWS]
-
-
 def test_what_is_repeated_and_what_dev_alone_has_are_counted(tmp_path: Path) -> None:
     train = put(tmp_path / "a.jsonl", lines_of([*ROWS, ("e", ["bad", "1", "1.0"])]))
     dev = put(tmp_path / "b.jsonl", lines_of([("x", ["odd", "new"]), ("y", ["LABEL_1"]), ("z", [])]))
@@ -115,15 +106,6 @@ def test_what_cannot_be_meant_is_refused_with_its_place(tmp_path: Path, name: st
     with pytest.raises(InputError, match=message):
         made(tmp_path, path, **data)
     assert not (tmp_path / "examples").exists()
-
-
-def test_a_list_for_one_class_names_the_parameter(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.jsonl", lines_of(ROWS))
-    task = part("reader", {"train_path": str(path), "dev_path": str(path)})
-    with pytest.raises(
-        InputError, match=r"a list of labels \(for several labels set multilabel: true, or pass --multilabel\): line 1"
-    ):
-        make_examples(task, tmp_path / "examples")
 
 
 @pytest.mark.parametrize(
