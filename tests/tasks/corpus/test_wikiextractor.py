@@ -9,7 +9,6 @@ import pytest
 
 from tasks.corpus.corpus import make_corpus
 from tests.tasks.corpus.made_corpus import documents, params, read, refusal, write
-from tests.tasks.pretraining.row_inputs import wikitext_documents
 
 BLOCKS = """<doc id="12" url="https://en.wikipedia.org/wiki?curid=12" title="AT&T "Long Lines"">
 AT&T "Long Lines"
@@ -52,16 +51,6 @@ def test_the_json_form_gives_the_same_documents(tmp_path: Path) -> None:
 
 def test_a_txt_file_of_blocks_is_known_by_its_beginning(tmp_path: Path) -> None:
     assert read(tmp_path, write(tmp_path / "a.txt", "\ufeff" + BLOCKS)) == EXPECTED
-
-
-def test_real_articles_come_back_as_they_went_in(tmp_path: Path) -> None:
-    articles = wikitext_documents()[:8]
-    for number, text in enumerate(articles):
-        body = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        block = f'<doc id="{number}" url="u" title="Article {number}">\nArticle {number}\n\n{body}\n\n</doc>\n'
-        with (tmp_path / f"wiki_0{number // 4}").open("a", encoding="utf-8") as stream:
-            stream.write(block)
-    assert [text for _, _, text in read(tmp_path, tmp_path)] == articles
 
 
 def test_packed_files_are_not_passed_over(tmp_path: Path) -> None:

@@ -334,14 +334,6 @@ def test_auto_tokenizer_and_the_fast_file_agree(tmp_path: Path, lowercase: bool)
     assert first == (["[CLS]", "a", "e", "[SEP]"] if lowercase else ["[CLS]", "A", "\u00c9", "[SEP]"])
 
 
-def test_the_files_are_the_same_bytes_every_time(tmp_path: Path) -> None:
-    path = write_vocabulary(tmp_path / "vocab.txt", VOCABULARY)
-    for name in ("one", "two"):
-        make_tokenizer(params(source="file", path=str(path)), 512, tmp_path, tmp_path / name)
-    for name in FILES:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-
-
 def test_the_real_bert_vocabulary_keeps_its_ids(tmp_path: Path) -> None:
     if not BERT.exists():
         pytest.skip(f"{BERT} is not there: real input is not part of the project")

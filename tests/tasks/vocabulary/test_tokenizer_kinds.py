@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -175,22 +174,6 @@ def test_a_tokenizer_that_takes_memory_or_time_is_refused_before(tmp_path: Path,
     place, value, said = BOMBS[bomb]
     with pytest.raises(InputError, match=said):
         load_tokenizer(changed(tmp_path, place, value))
-
-
-@pytest.mark.parametrize(
-    ("case", "said"),
-    [
-        ("template-adds-a-million-tokens", "a template of more than 16 tokens"),
-        ("prepend-normalizer-grows-text", "at most one character is allowed"),
-        ("split-regex-panics", "takes too long for some texts"),
-    ],
-)
-def test_a_tokenizer_of_the_cases_is_refused_in_a_sentence(tmp_path: Path, case: str, said: str) -> None:
-    folder = write_theirs(tmp_path, ["ada"])
-    shutil.copyfile(real_data(f"cases/edges/tokenizer-{case}.json"), folder / "tokenizer.json")
-    with pytest.raises(InputError, match=said) as refused:
-        load_tokenizer(folder)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_pattern_that_takes_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,10 +193,7 @@ def recipe_stated(root: Path, **changed: Any) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (
-            lambda root: write_seed(root, OWN, wrong=2),
-            r"seed-42\.json has seed 42, the seed of the candidate",
-        ),
+        (lambda root: write_seed(root, OWN, wrong=2), r"seed-42\.json has seed 42"),
         (same_weights, "seeds 42 and 43 are the same model"),
         (fewer, r"seed-43\.json lacks predictions for 1 of 20 dev examples"),
         (other_metrics, r"seed-43\.json: .* required is a SHA-256 with"),
@@ -205,10 +202,7 @@ def recipe_stated(root: Path, **changed: Any) -> None:
             r"seed-43\.json has no scores of dev",
         ),
         (lambda root: (root / SEEDS / seed_file_name(43)).write_text("[]"), r"seed-43\.json has no scores of dev"),
-        (
-            lambda root: (root / SEEDS / "scores.json").write_text("{}"),
-            r"contains scores\.json.* named like seed-43\.json",
-        ),
+        (lambda root: (root / SEEDS / "scores.json").write_text("{}"), r"scores\.json.* seed-43\.json"),
         (lambda root: write_seed(root, 43, wrong=3, seed=44), r"seed-43\.json records seed 44"),
         (lambda root: write_seed(root, 43, wrong=3, held_out={"judged_by": "f1"}), "has invalid held-out figures"),
         (lambda root: write_seed(root, 43, wrong=3, held_out=[1]), "has invalid held-out figures"),

@@ -174,47 +174,23 @@ def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "rows", "said"),
     [
-        (
-            "t.csv",
-            [{**ONE, "answers": "{'text': ['hum'], 'answer_start': [20]}"}],
-            "answers is not JSON (Python literals with single quotes are not supported",
-        ),
+        ("t.csv", [{**ONE, "answers": "{'text': ['hum'], 'answer_start': [20]}"}], "answers is not JSON"),
         ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": []}}], "of equal length: line 1 ([1, 0])"),
         (
             "t.jsonl",
             [{**ONE, "answers": {"text": ["hum"], "answer_start": ["a20"]}}],
-            "answer_start is not an integer: line 1.answers[0] ('a20')",
+            "not an integer: line 1.answers[0]",
         ),
-        (
-            "t.csv",
-            [{**as_flat(ONE), "answer_start": "20.5"}],
-            "answer_start is not an integer: line 2.answers[0] ('20.5')",
-        ),
-        (
-            "t.csv",
-            [{**as_flat(ONE), "answer_start": "2_0"}],
-            "answer_start is not an integer: line 2.answers[0] ('2_0')",
-        ),
-        (
-            "t.csv",
-            [{**as_flat(ONE), "answer_text": "", "answer_start": "20"}],
-            "answer_start without answer_text: line 2 ('20')",
-        ),
+        ("t.csv", [{**as_flat(ONE), "answer_start": "20.5"}], "not an integer: line 2.answers[0] ('20.5')"),
+        ("t.csv", [{**as_flat(ONE), "answer_start": "2_0"}], "not an integer: line 2.answers[0] ('2_0')"),
+        ("t.csv", [{**as_flat(ONE), "answer_text": "", "answer_start": "20"}], "answer_text: line 2 ('20')"),
         ("t.jsonl", [{**ONE, "context": float("nan")}], "context is not text: line 1 (nan)"),
         ("t.jsonl", [{**ONE, "id": " "}], "id is empty: line 1"),
         ("t.jsonl", [{**ONE, "id": None}], "id is not text: line 1"),
         ("t.jsonl", [{**ONE, "title": 5}], "title is not text: line 1 (5)"),
         ("t.jsonl", [ONE, {**ONE, "question": "Again?"}], "an id that is not unique: 'q1' (line 1 and line 2)"),
-        (
-            "t.parquet",
-            [{k: v for k, v in ONE.items() if k != "answers"}],
-            "(podium finetune: --column answers=NAME), or ",
-        ),
-        (
-            "t.parquet",
-            [{**{k: v for k, v in ONE.items() if k != "context"}, "contexts": "x"}],
-            "did you mean contexts?",
-        ),
+        ("t.parquet", [{k: v for k, v in ONE.items() if k != "answers"}], "--column answers=NAME"),
+        ("t.parquet", [{**{k: v for k, v in ONE.items() if k != "context"}, "contexts": "x"}], "mean contexts?"),
     ],
 )
 def test_a_defect_is_refused_with_its_place(tmp_path: Path, name: str, rows: Rows, said: str) -> None:
@@ -444,10 +420,7 @@ def test_misplaced_answers_are_dropped_on_request_and_questions_without_any_othe
     ("wrong", "remark"),
     [
         ({"answer_start": 19}, "2 of 6 answers were moved: does answer_start count characters from 0?"),
-        (
-            {"answer_text": "um"},
-            "2 of 6 answers begin or end inside a word: were they cut out of the context by ",
-        ),
+        ({"answer_text": "um"}, "2 of 6 answers begin or end inside a word"),
         ({"answer_text": "hu", "answer_start": 20}, "2 of 6 answers begin or end inside a word"),
         ({}, "2 of 6 answers"),
     ],

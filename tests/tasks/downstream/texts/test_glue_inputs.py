@@ -114,19 +114,11 @@ def test_dev_examples_of_one_class_are_refused_before_the_first_stage(tmp_path: 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        (
-            "sst2",
-            "good\t1\nbad\tnegative\n",
-            r"train.tsv .*a label that is a name, unlike the first: all must be numbers, .*: line 2 \('negative'\)",
-        ),
+        ("sst2", "good\t1\nbad\tnegative\n", r"train.tsv .*a label that is a name.*: line 2 \('negative'\)"),
         ("sst2", "good\t1\nbad\t2\n", r"train.tsv .* not one of 0 \(negative\), 1 \(positive\): line 2 \('2'\)"),
         ("sst2", "good\t1\nbad\t-1\n", r"-1 means no label.*: line 2 \('-1'\)"),
         ("sst2", "good\t1\nbad\t0.5\n", r": line 2 \('0.5'\)"),
-        (
-            "sst2",
-            "good\t1\nso\tbad\t0\n",
-            r"line 2 has 3 fields, but the header has 2. Give every row the columns sentence, label",
-        ),
+        ("sst2", "good\t1\nso\tbad\t0\n", "line 2 has 3 fields, but the header has 2.* sentence, label"),
         ("sst2", "a\tb\tc\n", "its columns are a, b, c. Set .* without a header and with the fields sentence, label"),
         ("stsb", "A.\tB.\t5.5\n", r"a label that is not a number from 0 to 5: line 1 \('5.5'\)"),
         ("stsb", "A.\tB.\tnan\n", r"a label that is not a number from 0 to 5: line 1 \('nan'\)"),
