@@ -22,6 +22,7 @@ from tasks.records.interpretation import read_reading
 from tasks.records.labels import read_example_labels
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import part_of, values_with
+from tests.tasks.downstream.squad.question_files import qa, squad
 from tests.tasks.downstream.texts.classification_checkout import write_texts
 from tests.tasks.downstream.texts.glue_checkout import write_examples
 
@@ -40,25 +41,9 @@ def column(folder: Path, split: str, name: str) -> list[Any]:
 
 def squad_file(path: Path, titles: int) -> str:
     """Ten questions of each title."""
-    articles = [
-        {
-            "title": f"t{title}",
-            "paragraphs": [
-                {
-                    "context": f"It is {title} here.",
-                    "qas": [
-                        {
-                            "id": f"{title}-{n}",
-                            "question": f"Which, {n}?",
-                            "answers": [{"text": "It", "answer_start": 0}],
-                        }
-                        for n in range(10)
-                    ],
-                }
-            ],
-        }
-        for title in range(titles)
-    ]
+    asked = [[qa(f"{title}-{n}", f"Which, {n}?", (("It", 0),)) for n in range(10)] for title in range(titles)]
+    files = [squad(*qas, context=f"It is {n} here.", title=f"t{n}") for n, qas in enumerate(asked)]
+    articles = [article for file in files for article in file["data"]]
     path.write_text(json.dumps({"data": articles}))
     return str(path)
 

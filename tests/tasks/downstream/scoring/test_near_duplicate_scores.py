@@ -108,53 +108,47 @@ def test_words_that_only_one_text_has_are_told_and_long_common_parts_are_left_ou
     assert diff_words("", "x") == ([], [(True, "x")])
 
 
-KINDS: list[tuple[dict[str, Any], dict[str, list[dict[str, Any]]], str]] = [
+KINDS: list[tuple[dict[str, Any], list[str], list[list[Any]], str]] = [
     (
         {"kind": "glue", "task": "mrpc"},
-        {
-            "train": [{"first": "The cats sat down.", "second": "On a mat", "label": 1}],
-            "dev": [
-                {"first": "the cats sat down", "second": "on a mat", "label": 0},
-                {"first": "the cats sat down", "second": "somewhere else altogether", "label": 0},
-            ],
-        },
+        ["first", "second"],
+        [
+            ["The cats sat down.", "On a mat"],
+            ["the cats sat down", "on a mat"],
+            ["the cats sat down", "elsewhere"],
+        ],
         "example",
     ),
     (
         {"kind": "ner"},
-        {
-            "train": [{"document": 0, "tokens": ["Ada", "met", "Charles"], "tags": ["B-x", "O", "B-x"]}],
-            "dev": [
-                {"document": 0, "tokens": ["ada", "met", "charles", "."], "tags": ["O"] * 4},
-                {"document": 0, "tokens": ["charles", "met", "noone"], "tags": ["O"] * 3},
-            ],
-        },
+        ["tokens"],
+        [[["Ada", "met", "Charles"]], [["ada", "met", "charles", "."]], [["charles", "met", "noone"]]],
         "sentence",
     ),
     (
         {"kind": "squad"},
-        {
-            "train": [{"context": "The river rises in the hills.", "question": "Where?"}],
-            "dev": [
-                {"context": "THE RIVER RISES IN THE HILLS", "question": "What rises?"},
-                {"context": "The lake lies low.", "question": "Where?"},
-            ],
-        },
+        ["context", "question"],
+        [
+            ["The river rises in the hills.", "Where?"],
+            ["THE RIVER RISES IN THE HILLS", "What rises?"],
+            ["The lake lies low.", "Where?"],
+        ],
         "question",
     ),
 ]
+"""An entry, columns, an example of training and two of development, of which the first is near it; its name."""
 
 
-@pytest.mark.parametrize(("stated", "splits", "record"), KINDS, ids=[stated["kind"] for stated, _, _ in KINDS])
+@pytest.mark.parametrize(("stated", "columns", "examples", "record"), KINDS, ids=lambda one: str(one)[:20])
 def test_each_kind_says_which_text_of_an_example_counts(
-    tmp_path: Path, stated: dict[str, Any], splits: dict[str, list[dict[str, Any]]], record: str
+    tmp_path: Path, stated: dict[str, Any], columns: list[str], examples: list[list[Any]], record: str
 ) -> None:
     params = validate_params(values_with({"squad": None, "it": stated}, pretrain={"enabled": False}))
     task = part_of(find_entry(params, "it"), "report")
-    for split, rows in splits.items():
+    for split, some in (("train", examples[:1]), ("dev", examples[1:])):
         path = tmp_path / artifacts.examples_file("it", split)
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows), path)
+        pq.write_table(pa.Table.from_pylist([dict(zip(columns, one, strict=True)) for one in some]), path)
     [found] = search_near_duplicates(task, params, tmp_path).sources
     assert [(pair.example, pair.other) for pair in found.pairs] == [(0, f"training {record} 0")]
 

@@ -106,18 +106,6 @@ def test_probability_is_the_product_of_two_softmaxes_that_count_cls(tmp_path: Pa
     ]
 
 
-PIECES = [(0, 2), (2, 6), (7, 10), (10, 13)]  # Po-dium mod-els
-"""Two words of two tokens each."""
-
-
-def test_spans_that_widen_to_the_same_words_are_one_answer(tmp_path: Path) -> None:
-    window = Window(0, PIECES, start=[3, 3, 0, 0], end=[3, 3, 0, 0])
-    found = probable_answers(
-        read(tmp_path, [window]), "Podium models", np.array([0, 0, 1, 1]), top=9, max_answer_length=15
-    )
-    assert [answer.text for answer in found] == ["Podium", "Podium models", "models"]
-
-
 def test_no_context_token_gives_no_probable_answer(tmp_path: Path) -> None:
     windows = read(tmp_path, [Window(0, [], [], [])])
     assert probable_answers(windows, " ", np.empty(0), top=1, max_answer_length=15) == []

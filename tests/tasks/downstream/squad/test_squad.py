@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.downstream.squad.score_files import exact_match, f1, normalize_answer, percent, score
+from tasks.downstream.squad.score_files import exact_match, f1, normalize_answer, score
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,6 @@ def test_an_empty_prediction_is_an_answer_and_scores_zero() -> None:
 
 def test_an_id_that_comes_twice_is_counted_twice() -> None:
     assert score([("1", ["Paris"]), ("1", ["Rome"])], {"1": "Rome"}).exact_match == (0.0, 1.0)
-
-
-def test_percent_has_four_decimals() -> None:
-    assert percent([1, 0, 0]) == 33.3333
-    assert percent([1, 1, 0]) == 66.6667
 
 
 def test_a_question_without_reference_is_refused() -> None:

@@ -244,20 +244,8 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
     values = resolve({}, "glue-sst2-ipu-base-pod4", [], ROOT / "presets")
     params = validate_params(values)
     task = find_entry(params, "glue-sst2")
-    manifest = Manifest(
-        kind="sequence_classification",
-        row_length=128,
-        max_sequences=1,
-        max_predictions=0,
-        vocab_size=30522,
-        tokenizer_sha256="0",
-        seed=0,
-        rows=67349,
-        sequences=67349,
-        real_tokens=67349,
-        files={},
-        num_labels=2,
-    )
+    count = 67349
+    manifest = Manifest("sequence_classification", 128, 1, 0, 30522, "0", 0, count, count, count, {}, num_labels=2)
     for split in task.splits:
         folder = tmp_path / "data/rows/glue-sst2" / split
         folder.mkdir(parents=True)
