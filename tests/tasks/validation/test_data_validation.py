@@ -172,16 +172,6 @@ def test_a_second_wrong_answer_is_found_beside_a_right_one(tmp_path):
     assert failed_checks(judged_questions(tmp_path, train, question_columns("dev"))) == ["answer_in_context"]
 
 
-def test_questions_without_answer_start_are_of_another_schema(tmp_path):
-    columns = question_columns("train")
-    columns["answers"] = [["1000"]] * 12
-    schema = pa.schema([(name, pa.string()) for name in ("id", "title", "context", "question")])
-    schema = schema.append(pa.field("answers", pa.list_(pa.string())))
-    verdict = validate(QuestionData(write_questions(tmp_path, columns, columns, schema), MIN_QUESTIONS))
-    assert failed_checks(verdict) == ["schema"]
-    assert "train.parquet: column answers is list<" in format_failures(verdict, "")
-
-
 def test_missing_and_damaged_files_are_named(tmp_path):
     with pytest.raises(InputError, match="run the corpus stage first"):
         CorpusData(tmp_path, LIMITS)

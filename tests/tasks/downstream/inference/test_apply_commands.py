@@ -203,16 +203,6 @@ def test_a_full_disk_leaves_nothing(place: Path, tmp_path: Path, words: Sequence
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tables_of_people_are_read_and_what_was_found_is_said(
-    call: Callable[..., tuple[str, str]], tmp_path: Path
-) -> None:
-    out, said = call("predict", "sst2", "semicolon.csv")
-    assert [json.loads(line)["id"] for line in out.splitlines()] == ["line 2", "line 3"]
-    assert "semicolon.csv: CSV, UTF-8, fields separated by semicolons; text is 'Sentence' (by name)" in said
-    out, said = call("evaluate", "sst2", "rows.json", "--output", str(tmp_path / "made"), "--json")
-    assert json.loads(out)["examples"] == 2, said
-
-
 @pytest.mark.parametrize(
     ("model", "name", "count"), [("colours", "unknown.csv", "2 labels"), ("names", "tagged.csv", "1 label")]
 )

@@ -20,13 +20,6 @@ def test_error_and_brier_score_by_hand() -> None:
     assert [one.accuracy for one in found.bins if not one.count] == [None] * 8
 
 
-def test_a_model_that_is_always_sure_and_always_wrong_has_the_worst_figures() -> None:
-    worst = compute_calibration([1.0] * 5, [0.0] * 5)
-    assert (worst.error, worst.brier) == (1.0, 1.0)
-    best = compute_calibration([0.0, 1.0], [0.0, 1.0])
-    assert (best.error, best.brier) == (0.0, 0.0)
-
-
 def test_bins_are_closed_above_and_none_is_lost() -> None:
     found = compute_calibration([0.0, 0.1, 0.1 + 1e-9, 0.999, 1.0], [0.0] * 5)
     assert [one.count for one in found.bins] == [2, 1, 0, 0, 0, 0, 0, 0, 0, 2]

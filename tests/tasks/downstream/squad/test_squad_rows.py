@@ -11,9 +11,7 @@ from tasks.downstream import packed_rows as generic_rows
 from tasks.downstream.squad import examples
 from tasks.downstream.squad.questions import SquadQuestion, read_questions
 from tasks.downstream.squad.rows import SquadEncoder
-from tasks.downstream.squad.schemas import FEATURES_SCHEMA
 from tasks.records.answer_places import ReferenceAnswer
-from tasks.rows.row_files import row_schema
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
 from tests.tasks.downstream.entries import task_with
@@ -25,7 +23,6 @@ from tests.tasks.pretraining.row_inputs import (
     read_rows,
     squad_params,
     squad_questions,
-    tokenizer_of,
     word_tokenizer,
     write_questions,
     write_squad_rows,
@@ -146,14 +143,6 @@ def test_labels_decode_to_answers_that_were_moved(tmp_path: Path, unit: str) -> 
 def test_dev_rows_carry_no_labels(tmp_path: Path) -> None:
     questions = questions_on(random_texts(20))
     check_rows(make(tmp_path, questions, "dev"), questions, labelled=False)
-
-
-def test_files_have_the_schemas(tmp_path: Path) -> None:
-    folder = make(tmp_path, questions_on(random_texts(5)))
-    size = tokenizer_of(tmp_path / "tokenizer").get_vocab_size()
-    with pa.memory_map(str(folder / "rows-00000.arrow")) as source:
-        assert pa.ipc.open_file(source).schema == row_schema("question_answering", 48, 3, 0, size)
-    assert pq.read_schema(folder / "features.parquet").equals(FEATURES_SCHEMA)
 
 
 def test_features_and_examples_are_numbered_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,15 +331,6 @@ def test_a_floor_of_the_other_kind_of_label_is_refused() -> None:
         validate_params(values_of({}, gate={"min_pearson": 50.0}))
 
 
-def test_a_check_before_the_run_reads_the_first_lines_of_each_given_file(tmp_path: Path) -> None:
-    train = write_csv(tmp_path / "a.csv", ["text", "label"], TWO)
-    task = part("reader", {"train_path": str(train), "dev_path": None})
-    assert "text is 'text' (by name), label is 'label' (by name)" in task.check_files().summary
-    put(train, "text,label\nx,\n")
-    with pytest.raises(InputError, match="a missing label: --missing-labels drop .*: line 2"):
-        task.check_files()
-
-
 def test_ids_are_kept_for_those_who_look_at_mistakes(tmp_path: Path) -> None:
     path = put(tmp_path / "a.tsv", FORMS["a.tsv"])
     folder = made(tmp_path, path)

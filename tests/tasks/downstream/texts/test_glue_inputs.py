@@ -93,15 +93,6 @@ def test_tables_of_people_are_read(tmp_path: Path, file: str, text: str) -> None
     assert read(put(tmp_path, "sst2", {file: text}), "sst2") == [("good", None, 1), ("bad", None, 0)]
 
 
-@pytest.mark.parametrize("file", ["dev.csv", "dev.tsv"])
-def test_a_header_without_rows_says_so(tmp_path: Path, file: str) -> None:
-    separator = "\t" if file.endswith("tsv") else ","
-    files = {"train.tsv": "good\t1\nbad\t0\n", file: f"sentence{separator}label\n"}
-    folder = put(tmp_path, "sst2", files)
-    with pytest.raises(InputError, match=rf"contains no example \({file} has a header and no rows\)"):
-        make_glue_data("sst2", folder, tmp_path / "out")
-
-
 def test_dev_examples_of_one_class_are_refused_before_the_first_stage(tmp_path: Path) -> None:
     folder = put(tmp_path, "sst2", {"train.tsv": "good\t1\nbad\t0\n", "dev.tsv": "good\t1\nfine\t1\n"})
     values = {"kind": "glue", "task": "sst2", "data": {"path": str(folder)}}

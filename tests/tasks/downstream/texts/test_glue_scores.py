@@ -65,18 +65,6 @@ def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
     assert exact["score"] == pytest.approx(np.mean([v for n, v in exact.items() if n != "score"]))
 
 
-def test_predictions_are_compared_on_the_same_resamples():
-    """A model next to itself never differs, however the examples are drawn; next to its opposite it does."""
-    generator = np.random.default_rng(2)
-    truth = generator.integers(2, size=200).astype(float)
-    guesses = np.where(generator.random(200) < 0.8, truth, 1 - truth)
-    metrics = task_with("glue-mrpc", "scores").metrics
-    models = [{"dev": outcomes_of(truth, answers)} for answers in (guesses, guesses, 1 - guesses)]
-    one, same, other = metrics.resample(models)
-    assert np.array_equal(one["score"], same["score"])
-    np.testing.assert_allclose(one["accuracy"] + other["accuracy"], 100)
-
-
 def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better():
     labels = np.array([0, 0, 0, 1, 1.0])
     tasks = {name: task_with(f"glue-{name}", "scores") for name in ("sst2", "mrpc", "stsb")}
