@@ -1,17 +1,14 @@
 """Verdicts on packed rows: every fault fails its own check. The rows are drawn in validation_data.row_columns."""
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.validation.checks import DataCheck, TotalFeature, format_failures
+from tasks.validation.checks import format_failures
 from tasks.validation.pretraining_checks import ENOUGH_SEQUENCES
-from tasks.validation.row_checks import RowData
 from tests.tasks.validation.validation_data import (
     failed_checks,
     pretrain_data,
     row_columns,
-    source_of,
     validate,
     window_columns,
     write_rows,
@@ -246,60 +243,3 @@ def test_rows_are_judged_piece_by_piece_with_the_same_verdict(tmp_path, tokenize
     monkeypatch.setattr("tasks.validation.row_checks.BATCH_TOKENS", 16)
     assert judged(tmp_path, tokenizer, columns=columns) == whole
     assert [check["examples"] for check in whole["checks"] if not check["ok"]] == [["row 1", "row 2", "row 3"]]
-
-
-class OneLabelRows(RowData):
-    """Rows of a kind that tasks/validation has never heard of: rows of token_labels, of which all are class 1."""
-
-    kinds = ("token_classification",)
-
-    def __init__(self, source):
-        super().__init__(source)
-        self.total_checks += (DataCheck("tokens", "token_labels", "some labels", self.advice, minimum=1),)
-        self.record_checks += (DataCheck("ones", "token_labels", "1, or -100 for none", "look"),)
-
-    def prepare_kind(self):
-        return [] if (self.folder / "notes").is_file() else ["notes are missing"]
-
-    def kind_features(self, rows, found):
-        labels = rows["token_labels"]
-        self.tally.counts["ones"] += int((labels[found.real] == 1).sum())
-        return {"ones": ((labels != 1) & (labels != -100)).sum(axis=1)}
-
-    def totals(self):
-        return super().totals() | {"tokens": TotalFeature(self.tally.counts["ones"], examples=["none anywhere"])}
-
-    def numbers(self):
-        return super().numbers() | {"labelled tokens": self.tally.counts["ones"]}
-
-    def histograms(self):
-        return [*super().histograms(), {"title": "drawn"}]
-
-
-def judged_labels(folder, tokenizer, labels):
-    columns = row_columns(QUESTIONS)
-    names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
-    rows = {**{name: columns[name] for name in names}, "token_labels": labels}
-    write_rows(folder, "token_classification", rows, tokenizer, num_labels=3)
-    return validate(OneLabelRows(source_of(folder, tokenizer, "some_rows", 8)))
-
-
-def test_a_kind_of_rows_states_its_own_rules(tmp_path, tokenizer):
-    labels = np.full((4, 16), -100)
-    verdict = judged_labels(tmp_path / "rows", tokenizer, labels)
-    assert (failed_checks(verdict), "ones" in verdict["not_checked"]) == (["schema"], True)
-    assert "notes are missing" in format_failures(verdict, "")
-    (tmp_path / "rows" / "notes").touch()
-    verdict = judged_labels(tmp_path / "rows", tokenizer, labels)
-    assert failed_checks(verdict) == ["tokens"]
-    message = format_failures(verdict, "")
-    assert "for example none anywhere\n    make the rows again (section some_rows of params.yaml)" in message
-    labels[:, [1, 3]] = 1
-    verdict = judged_labels(tmp_path / "rows", tokenizer, labels)
-    assert verdict["valid"]
-    assert {"name": "labelled tokens", "value": 8} in verdict["statistics"]["numbers"]
-    assert verdict["statistics"]["histograms"][2:] == [{"title": "drawn"}]
-    labels[2, 3] = 2
-    verdict = judged_labels(tmp_path / "rows", tokenizer, labels)
-    assert failed_checks(verdict) == ["ones"]
-    assert "for example row 2\n" in format_failures(verdict, "")

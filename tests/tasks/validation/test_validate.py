@@ -17,7 +17,7 @@ from tasks.stage.errors import InputError
 from tasks.validation.checks import DataCheck
 from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import main, validate_and_report
-from tasks.validation.validators import CheckCrashed, load_gx
+from tasks.validation.validators import CheckCrashed
 from tests.places import ROOT
 from tests.tasks.hostile import without_own_script
 from tests.tasks.validation.validation_data import (
@@ -57,11 +57,6 @@ def test_a_check_that_great_expectations_drops_is_noticed(monkeypatch):
     )
     with pytest.raises(CheckCrashed, match="1 of 2 checks were evaluated"):
         gx().validate(checks, {"size": np.array([0]), "age": np.array([0])})
-
-
-def test_a_check_without_a_limit_allows_no_fault():
-    check = DataCheck("faults", "text", "something", "nothing")
-    assert gx().validate([check], {"faults": np.array([0, 1, 0])})["faults"].failed == 1
 
 
 def test_nothing_is_sent_and_no_name_is_looked_up(tmp_path, monkeypatch):
@@ -134,20 +129,6 @@ def test_rows_are_judged_without_loading_great_expectations(tmp_path):
         [sys.executable, "-c", ROWS_ALONE], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
-
-
-def test_great_expectations_opens_the_folder_of_suites_as_a_store(tmp_path, monkeypatch):
-    shutil.copy(ROOT / "params.yaml", tmp_path)
-    write_corpus(tmp_path / "data" / "corpus", corpus_columns())
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["validate", "corpus"])
-    main()
-    backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": "reports/expectations"}
-    context = load_gx().get_context(mode="ephemeral")
-    store = context.expectations_store.__class__({**backend, "filepath_suffix": ".json", "root_directory": tmp_path})
-    (key,) = (key for key in store.list_keys() if key.to_tuple() != (".ge_store_backend_id",))
-    loaded = store.get(key)
-    assert (loaded["name"], len(loaded["expectations"])) == ("corpus", 10)
 
 
 def test_an_older_verdict_does_not_outlive_data_that_cannot_be_read(tmp_path, monkeypatch):
