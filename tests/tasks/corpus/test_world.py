@@ -78,10 +78,6 @@ def test_a_document_does_not_depend_on_how_many_are_made_or_in_which_order() -> 
     assert list(world.make_questions(3, "dev", 11)) == questions[:11]
 
 
-def test_another_seed_tells_other_documents() -> None:
-    assert list(world.make_documents(1, "corpus", 20)) != list(world.make_documents(2, "corpus", 20))
-
-
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_the_world_is_the_same_in_every_process(hash_seed: str) -> None:
     here = "".join(map(repr, [*world.make_documents(7, "corpus", 200), *world.make_questions(7, "dev", 200)]))
@@ -98,8 +94,10 @@ def test_the_world_is_the_same_in_every_process(hash_seed: str) -> None:
 
 def test_this_version_of_the_world_is_the_one_that_was_published() -> None:
     """A change of wording or of draws changes every corpus made from a seed: it must be meant."""
-    text = "".join(document.text for document in world.make_documents(1, "corpus", 100))
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "5bc7eb517cfcb892"
+    documents = "".join(document.text for document in world.make_documents(1, "corpus", 100))
+    questions = "".join(map(texts_of, world.make_questions(1, "train", 300)))
+    found = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in (documents, questions)]
+    assert found == ["5bc7eb517cfcb892", "93ecfb02a7b12e9f"]
 
 
 def test_each_fact_is_stated_once_or_twice_and_only_the_former_is_asked_for() -> None:
@@ -143,26 +141,9 @@ def test_question_ids_are_unique_and_some_contexts_have_two_questions() -> None:
     assert 700 < contexts < 850  # 1.3 questions on each
 
 
-def test_every_relation_has_several_wordings_for_facts_and_for_questions() -> None:
-    for relation in RELATIONS:
-        assert len(relation.statements) >= 4
-        assert len(relation.questions) >= 3
-        for wording in (*relation.statements, *relation.asides):
-            assert wording.count("{0}") == 1
-            assert wording.count("{1}") == 1
-        assert all(question.count("{0}") == 1 and "{1}" not in question for question in relation.questions)
-
-
 def test_every_word_of_the_questions_occurs_in_the_corpus() -> None:
     """Else the vocabulary trained on the corpus would cut them to letters."""
     corpus = {word for document in world.make_documents(1, "corpus", 3000) for word in document.text.lower().split()}
     corpus = {word.strip(".,?") for word in corpus}
     asked = " ".join(question.format("") for relation in RELATIONS for question in relation.questions)
     assert {word.strip(".,?") for word in asked.lower().split()} - {""} <= corpus
-
-
-def test_sentences_begin_with_a_capital_and_end_with_a_mark() -> None:
-    for document in world.make_documents(6, "corpus", 300):
-        for sentence in re.findall(r"[^.?]+[.?]", document.text):
-            assert sentence.strip()[0].isupper()
-        assert document.text.endswith(".")

@@ -106,10 +106,16 @@ def test_scoring_imports_no_heavy_package() -> None:
 TASK = task_with("squad", "report", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
 
 
-def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) -> None:
-    write_checkout(tmp_path)
-    metrics = evaluate(TASK, tmp_path).metrics
-    predictions = (tmp_path / "evaluation" / "squad" / "predictions.json").read_bytes()
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A checkout after the stage, and its metrics."""
+    root = write_checkout(tmp_path_factory.mktemp("evaluated") / "checkout")
+    return root, evaluate(TASK, root).metrics
+
+
+def test_the_stage_writes_predictions_scores_plots_and_a_page(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    root, metrics = evaluated
+    predictions = (root / "evaluation" / "squad" / "predictions.json").read_bytes()
     assert json.loads(predictions) == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
     # Exact: q0 and q2. F1: q0 1, q1 "two" against "two dogs" 2/3, q2 1.
     assert {name: metrics[name] for name in ("exact_match", "f1", "total", "answered")} == {
@@ -123,8 +129,8 @@ def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) ->
         {"path": "models/squad/model.safetensors", "sha256": hashlib.sha256(b"weights").hexdigest()},
         {"path": "evaluation/squad/predictions.json", "sha256": hashlib.sha256(predictions).hexdigest()},
     ]
-    assert json.loads((tmp_path / "metrics" / "squad.json").read_text()) == metrics
-    assert sorted(path.name for path in (tmp_path / "evaluation" / "squad").iterdir()) == [
+    assert json.loads((root / "metrics" / "squad.json").read_text()) == metrics
+    assert sorted(path.name for path in (root / "evaluation" / "squad").iterdir()) == [
         "mistakes.csv",
         "nbest.json",
         "predictions.json",
@@ -132,10 +138,10 @@ def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) ->
     ]
 
 
-def test_nbest_begins_with_the_prediction_and_its_probabilities_sum_to_one(tmp_path: Path) -> None:
-    write_checkout(tmp_path)
-    evaluate(TASK, tmp_path)
-    nbest = json.loads((tmp_path / "evaluation" / "squad" / "nbest.json").read_text())
+def test_nbest_begins_with_the_prediction_and_sums_to_one(
+    evaluated: tuple[Path, dict[str, Any]],
+) -> None:
+    nbest = json.loads((evaluated[0] / "evaluation" / "squad" / "nbest.json").read_text())
     assert nbest["q0"][0]["text"] == "red house"
     assert len(nbest["q0"]) == 5
     for index, found in enumerate(nbest.values()):
@@ -144,9 +150,8 @@ def test_nbest_begins_with_the_prediction_and_its_probabilities_sum_to_one(tmp_p
         assert all(answer["text"] == CONTEXTS[index][answer["start"] : answer["end"]] for answer in found)
 
 
-def test_slices_count_every_question_once_per_property(tmp_path: Path) -> None:
-    write_checkout(tmp_path)
-    records = evaluate(TASK, tmp_path).metrics["slices"]
+def test_slices_count_every_question_once_per_property(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    records = evaluated[1]["slices"]
     by = {name: {r["slice"]: r["questions"] for r in records if r["by"] == name} for name in (r["by"] for r in records)}
     assert by == {
         "question word": {"what": 1, "how many": 1, "other": 1},
@@ -203,21 +208,20 @@ def test_a_dev_question_without_an_answer_is_refused(tmp_path: Path) -> None:
         evaluate(TASK, tmp_path)
 
 
-def test_calibration_and_all_slices_with_their_intervals_are_written(tmp_path: Path) -> None:
-    write_checkout(tmp_path)
-    metrics = evaluate(TASK, tmp_path).metrics
-    nbest = json.loads((tmp_path / "evaluation" / "squad" / "nbest.json").read_text())
+def test_calibration_and_all_slices_with_their_intervals_are_written(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    root, metrics = evaluated
+    nbest = json.loads((root / "evaluation" / "squad" / "nbest.json").read_text())
     stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
     brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3
     assert metrics["brier_score"] == pytest.approx(brier, abs=1e-5)
     assert sum(one["count"] for one in metrics["calibration"]) == 3
-    lines = (tmp_path / "plots" / "squad-calibration.csv").read_text().splitlines()
+    lines = (root / "plots" / "squad-calibration.csv").read_text().splitlines()
     assert lines[0] == "low,high,count,confidence,accuracy,accuracy_low,accuracy_high"
-    slices = (tmp_path / "plots" / "squad-slices.csv").read_text().splitlines()
+    slices = (root / "plots" / "squad-slices.csv").read_text().splitlines()
     assert slices[:2] == [
         "by,slice,metric,score,score_low,score_high",
         "question word,what,f1,100.0,2.2202,100.0",
     ]
     assert len(slices) == 1 + len(metrics["slices"])
-    page = (tmp_path / "evaluation" / "squad" / "report.html").read_text()
+    page = (root / "evaluation" / "squad" / "report.html").read_text()
     assert f'Expected calibration error</td><td class="number">{metrics["calibration_error"]:.3f}</td>' in page
