@@ -109,11 +109,6 @@ def test_a_stated_separator_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert pq.read_table(tmp_path / "dev.parquet").num_rows == 1
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".parquet", ".csv"])
-def test_flat_columns_hold_one_answer(tmp_path: Path, ending: str) -> None:
-    assert make(tmp_path, write_table(tmp_path / f"train{ending}", [as_flat(ONE)]))["train"] == [ONE]
-
-
 def test_columns_of_other_names_are_mapped_and_those_not_used_are_reported(tmp_path: Path) -> None:
     row = {"key": "q1", "passage": CONTEXT, "query": "What do bees do?", "span": "hum", "at": "20", "lang": "en"}
     names = columns(id="key", context="passage", question="query", answer_text="span", answer_start="at")
