@@ -124,6 +124,10 @@ def permute_labels(name: str, values: np.ndarray) -> np.ndarray:
     return np.where(values >= 0, (values + 1) % 3, values) if name in ("class_labels", "token_labels") else values
 
 
+def name_another_class(name: str, values: np.ndarray) -> np.ndarray:
+    return np.where(values == 2, 3, values) if name == "class_labels" else values
+
+
 def flip_a_flag(name: str, values: np.ndarray) -> np.ndarray:
     if name == "label_flags":
         values[0, 0] = 1 - values[0, 0]
@@ -168,6 +172,7 @@ def test_rows_of_every_kind_decode_to_the_labels_of_their_examples(
         ("ner", "", shift_tags, "labels_as_in_examples"),
         ("ner", "", permute_labels, "labels_as_in_examples"),
         ("classification", "classes", permute_labels, "labels_as_in_examples"),
+        ("classification", "classes", name_another_class, "class_labels"),
         ("classification", "several labels", flip_a_flag, "labels_as_in_examples"),
     ],
 )

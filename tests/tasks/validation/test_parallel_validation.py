@@ -22,9 +22,7 @@ from tests.places import ROOT
 from tests.tasks.validation.validation_data import (
     failed_checks,
     pretrain_data,
-    question_columns,
     row_columns,
-    write_questions,
     write_rows,
     write_tokenizer,
 )
@@ -96,22 +94,6 @@ def test_a_corpus_with_failures_in_several_parts(address: str, monkeypatch: pyte
     assert (texts.failed, texts.total, len(texts.labels)) == (32, 11 * GROUP, MAX_EXAMPLES)
     assert list(texts.labels[:2]) == ["document number 0", "doc-200"]
     assert found.numbers["documents"] == 11 * GROUP
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("many_parts")
-def test_questions_in_several_parts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.downstream.squad.checks import QuestionData
-
-    train, dev = question_columns("train"), question_columns("dev")
-    for name in train:
-        dev[name][11] = train[name][2]
-    folder = write_questions(Path("questions"), train, dev)
-    for path in folder.glob("*.parquet"):
-        pq.write_table(pq.read_table(path), path, row_group_size=4)
-    found = validate_everywhere(QuestionData(folder, 12), address, monkeypatch)
-    assert failed_checks(found.verdict) == ["ids_unique", "dev_unseen"]
-    assert {one.check.name: one.examples for one in found.outcomes}["dev_unseen"] == ("When was train-2 founded?",)
 
 
 @pytest.mark.usefixtures("many_parts")

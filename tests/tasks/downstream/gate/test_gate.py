@@ -17,17 +17,10 @@ from tasks.downstream.gate.released_scores import mark_unanswered, read_released
 from tasks.downstream.scoring.significance import McNemar, PairedDifference
 from tasks.downstream.squad.params import SquadGateParams
 from tests.tasks.downstream.entries import make_question, task_with
+from tests.tasks.downstream.gate import gate_checkout
+from tests.tasks.downstream.gate.gate_checkout import TRAININGS, VERDICTS
 
-LIMITS = SquadGateParams(
-    min_f1=85.0,
-    min_exact_match=None,
-    released="inputs/released",
-    max_f1_drop=0.0,
-    max_exact_match_drop=0.0,
-    confidence=0.95,
-)
-VERDICTS = ("corpus", "phase1", "phase2", "squad", "squad-rows")
-TRAININGS = ("pretrain-phase1", "pretrain-phase2", "squad-finetune")
+LIMITS = SquadGateParams(**gate_checkout.LIMITS)
 GOOD = Evidence(
     own=ScoreEvidence({"exact_match": 91.0, "f1": 93.5}, None, None, "3 questions"),
     examples=3,
