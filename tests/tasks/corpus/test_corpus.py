@@ -289,12 +289,6 @@ def test_a_wrong_split_column_or_configuration_is_refused(tmp_path: Path, change
         make_corpus(params(**values), tmp_path / "out")
 
 
-def test_a_data_set_with_code_of_its_own_is_not_run(tmp_path: Path) -> None:
-    write(tmp_path / "odd/odd.py", "raise SystemExit('ran')\n")
-    with pytest.raises(InputError, match=r"corpus\.dataset="):
-        make_corpus(params(source="hub", dataset=str(tmp_path / "odd")), tmp_path / "out")
-
-
 @pytest.mark.soak
 def test_a_data_set_is_streamed_from_a_hub_and_nothing_else_is_asked_of_it(tmp_path: Path, hub: HubServer) -> None:
     """In a process of its own: the library reads the Hub's address once, when it is imported."""
