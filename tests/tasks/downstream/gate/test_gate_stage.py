@@ -1,17 +1,15 @@
 """The gate on the files of a checkout: what is missing becomes a reason, what makes a decision senseless an error."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ipu_model.core.files import sha256_of, write_json
+from tasks.downstream.gate import gate as gate_stage
 from tasks.downstream.gate.gate import gate
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -24,6 +22,7 @@ from tests.tasks.downstream.gate.gate_checkout import (
     decide_on,
     passing_checkout,  # noqa: F401 (the fixture `checkout`)
 )
+from tests.tasks.downstream.texts.glue_checkout import run_stage
 
 
 def change(path: Path, **values: Any) -> None:
@@ -215,25 +214,16 @@ def test_without_scores_there_is_nothing_to_decide(
     assert not (checkout / artifacts.metrics_file("squad", "gate")).exists()
 
 
-def run(checkout: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tasks.downstream.gate.gate", "gate@squad"],
-        cwd=checkout,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-
-
-def test_the_stage_ends_with_0_also_when_rejected(checkout: Path) -> None:
+def test_the_stage_ends_well_also_when_rejected(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copy(ROOT / "params.yaml", checkout / "params.yaml")
-    decided = run(checkout)
-    assert decided.returncode == 0, decided.stderr
+    monkeypatch.chdir(checkout)
+    run_stage(gate_stage, "gate@squad")
     compared = "  not compared with a released model, as the gate could not see its target\n"
-    assert decided.stdout == f"gate of squad: accepted, 12 of 12 checks passed\n{compared}"
+    assert capsys.readouterr().out == f"gate of squad: accepted, 12 of 12 checks passed\n{compared}"
     change(checkout / artifacts.validation_report("phase2"), valid=False)
-    decided = run(checkout)
-    assert decided.returncode == 0
-    assert decided.stdout.splitlines()[0] == "gate of squad: rejected, 11 of 12 checks passed"
-    assert "phase2 is not valid" in decided.stdout
+    run_stage(gate_stage, "gate@squad")
+    decided = capsys.readouterr().out
+    assert decided.splitlines()[0] == "gate of squad: rejected, 11 of 12 checks passed"
+    assert "phase2 is not valid" in decided

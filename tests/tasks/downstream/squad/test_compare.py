@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 from tasks.downstream.scoring.significance import mcnemar_exact
 from tasks.downstream.squad.compare import changed_csv, compare, compare_files, format_comparison
 from tasks.stage.errors import InputError
-from tests.places import ROOT
+from tests.podium_here import call_podium
 
 REFERENCES = [(str(number), ("red house",)) for number in range(40)]
 
@@ -60,30 +58,16 @@ def test_an_answer_that_changes_without_its_score_is_listed_too() -> None:
     assert len(list(csv.reader(changed_csv(found["changed"]).splitlines()))) == 21
 
 
-def test_the_command_prints_and_writes_the_comparison(tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     qas = [
         {"id": name, "question": "?", "answers": [{"text": texts[0], "answer_start": 0}]} for name, texts in REFERENCES
     ]
     document = {"data": [{"title": "t", "paragraphs": [{"context": "red house", "qas": qas}]}]}
     for name, content in (("q", document), ("a", answers(10)), ("b", answers(40))):
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    command = [
-        sys.executable,
-        "-m",
-        "flows",
-        "compare",
-        "a.json",
-        "b.json",
-        "--questions",
-        "q.json",
-        "--output",
-        "c.json",
-        "--changed",
-        "changed.csv",
-        "--confidence",
-        "0.9",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    monkeypatch.chdir(tmp_path)
+    files = "a.json b.json --questions q.json --output c.json --changed changed.csv"
+    done = call_podium("compare", *files.split(), "--confidence", "0.9")
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("next: "), done.stderr
     assert "exact match: 25.00 -> 100.00, +75.00 points" in done.stdout
