@@ -82,6 +82,7 @@ QUESTION_DAMAGE = [
     ("start_before_end", start_after_end, "row 0"),
     ("answer_in_sequence", put("end_positions", 1, 0, 12), "row 1"),
     ("answer_in_context", put("start_positions", 1, 0, 3), "row 1"),
+    ("answer_in_context", put("end_positions", 1, 0, 7), "row 1"),  # [SEP]
     ("feature_ids", put("feature_ids", 3, 1, 99), "row 3"),
 ]
 

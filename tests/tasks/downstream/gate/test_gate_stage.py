@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from ipu_model.core.files import sha256_of, write_json
+from ipu_model.core.files import sha256_of, write_json, write_text
 from tasks.downstream.gate import gate as gate_stage
 from tasks.downstream.gate.gate import gate
+from tasks.downstream.gate.released_scores import SCORES, scores_json
+from tasks.params.downstream import DistillParams
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tests.places import ROOT
-from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.downstream.gate.gate_checkout import (
     LIMITS,
     TRAININGS,
@@ -180,6 +182,18 @@ def test_the_released_model_is_compared_when_its_predictions_are_there(
     decision = decide_on(checkout)
     assert decision["accepted"] is accepted
     assert "released_model" in {check["name"] for check in decision["checks"]}
+
+
+def test_a_student_is_compared_with_the_scores_of_its_teacher(checkout: Path) -> None:
+    task, examples = task_with("squad", "scores").read_all(checkout)
+    predictions = task.read_predictions(checkout / "evaluation/squad/predictions.json", examples)
+    write_text(checkout / artifacts.teacher_folder("squad", SCORES), scores_json(task, examples, predictions))
+    distill = DistillParams(teacher="inputs/teacher").model_dump()
+    entry = {"distill": distill, "gate": {**LIMITS, "max_teacher_drop": 90.0}}
+    decision = gate(values_with({"squad": entry}), "squad", checkout)
+    assert decision["accepted"], decision["reasons"]
+    [found] = [check for check in decision["checks"] if check["name"] == "teacher"]
+    assert found["difference"]["mean"] == 0
 
 
 def test_an_empty_folder_of_the_released_model_means_nothing_was_released(checkout: Path) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,18 @@ def test_evaluate_gives_the_very_figures_of_the_stages(
     assert words.splitlines()[0].startswith(f"{theirs[part_counted(theirs)]} ")
     assert (made / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads((made / "scores.json").read_text())["scores"]["dev"]
+
+
+def test_examples_that_a_run_was_trained_on_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, dev, described = applied("mine", tmp_path)
+    checkout, run = staged(tmp_path / "checkout", described, model.folder, monkeypatch), tmp_path / "run"
+    shutil.copytree(model.folder, run / artifacts.model_folder("plan"))
+    shutil.copytree(checkout / artifacts.EXAMPLES, run / artifacts.EXAMPLES)
+    own = find_model(str(run / artifacts.model_folder("plan")))
+    entry = infer_entry(own, None, {"rows": SHAPES["classification"]})
+    said = [evaluate(entry, own, file, tmp_path / file.stem, HOW)[1] for file in (dev.with_name("train.csv"), dev)]
+    assert "\n60 of these are training examples of the model" in said[0]
+    assert "training examples" not in said[1]
 
 
 def part_counted(metrics: Mapping[str, Any]) -> str:

@@ -145,6 +145,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "colours", "sentences.csv", "--column", "text=other"], 1, "or --plain if each line is a text"),
     (["predict", "sst2", "questions.csv", "--task", "sst2"], 1, "no column 'sentence'"),
     (["predict", "sst2", "sentences.csv", "out.json"], 2, "cannot hold predictions for examples. Use .jsonl"),
+    (["predict", "sst2", "sentences.csv", "out.npy"], 2, "holds embeddings, which this model does not have"),
     (["predict", "sst2", "sentences.csv", "--n-best", "2"], 2, "--n-best 2 is not supported"),
     (["predict", "sst2", "sentences.csv", "--task", "qnli"], 2, "--task qnli does not fit; valid: classif"),
     (["predict", "qa", "questions.csv", "out.txt"], 2, "OUT is out.txt, but it must end in"),
