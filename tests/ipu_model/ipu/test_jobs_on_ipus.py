@@ -141,16 +141,25 @@ def output_bytes(job: Job) -> Dict[str, bytes]:
 
 @pytest.mark.ipu
 @pytest.mark.parametrize(
-    ("replicas", "iterations", "checkpoint_every", "killed_at", "resumed_from"), [(2, 1, 2, 5, 4), (1, 2, 3, 6, 4)]
+    ("replicas", "iterations", "checkpoint_every", "killed_at", "resumed_from", "precision"),
+    [(2, 1, 2, 5, 4, "fp32"), (1, 2, 3, 6, 4, "fp32"), (2, 1, 1, 2, 1, "fp16")],
 )
 def test_a_run_killed_and_restarted_ends_as_one_that_was_not(
-    replicas: int, iterations: int, checkpoint_every: int, killed_at: int, resumed_from: int, tmp_path: Path
+    replicas: int,
+    iterations: int,
+    checkpoint_every: int,
+    killed_at: int,
+    resumed_from: int,
+    precision: str,
+    tmp_path: Path,
 ) -> None:
-    """Bit for bit, dropout included. With two updates in a call the checkpoint of update 3 lies at 4, its end."""
+    """Bit for bit, with dropout and the moments of fp16. With two updates in a call the
+    checkpoint of update 3 lies at 4, its end."""
     rows = rows_of(tmp_path / "rows", "pretrain", 50)
     optimizer, schedule = dataclasses.replace(LAMB, learning_rate=1e-2), ScheduleConfig(steps=killed_at + 2)
     settings: Dict[str, Any] = {"model": DROPPING, "schedule": schedule, "optimizer": optimizer}
-    settings.update(replicas=replicas, iterations=iterations, checkpoint_every_updates=checkpoint_every)
+    settings.update(replicas=replicas, iterations=iterations, precision=precision)
+    settings["checkpoint_every_updates"] = checkpoint_every
     straight = ipu_job(tmp_path / "a", "pretrain", rows, **settings)
     run_here(straight)
     killed = ipu_job(tmp_path / "b", "pretrain", rows, **settings)

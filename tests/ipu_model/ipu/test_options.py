@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Dict, Iterator
 
@@ -11,21 +10,16 @@ import pytest
 import torch
 from expected_options import (
     ALL,
-    ALWAYS,
     BERT_SWITCHES,
     FINAL,
     FRONT_END,
     GENERAL,
-    HALF_PARTIALS,
-    MEAN,
     NEVER,
     PIPELINED,
-    SHARDED,
     SUM,
 )
-from published_configs import BERT_BASE_IPU, BERT_LARGE_IPU
 
-from ipu_model.ipu.config import IpuConfig, read_ipu_config
+from ipu_model.ipu.config import IpuConfig
 from ipu_model.ipu.options import fill_options
 
 
@@ -86,54 +80,6 @@ def trained(config: IpuConfig, **changes: Any) -> Dict[str, Any]:
 def inferred(config: IpuConfig, **changes: Any) -> Dict[str, Any]:
     options = filled(config, False, changes)
     return recorded(poptorch.inferenceModel(TwoStages().eval(), options), options)
-
-
-# --- the published configs, whole ------------------------------------------------------------------------------------
-
-
-FOR_TRAINING = {
-    "accumulation_and_replication_reduction_type": MEAN,
-    "auto_round_num_ipus": True,
-    "connection_type": ALWAYS,
-    "device_iterations": 1,
-    "execution_mode": PIPELINED,
-    "output_mode": FINAL,
-    "random_seed": 11,
-    "sync_pattern": 0,
-}
-FOR_INFERENCE = {**FOR_TRAINING, "execution_mode": SHARDED, "gradient_accumulation": 1, "output_mode": ALL}
-"""PopTorch's default of the reduction is without meaning here."""
-BASE_MEMORY, LARGE_MEMORY = {0: 0.25, 1: 0.25, 2: 0.25, 3: 0.25}, {0: 0.15, 1: 0.18, 2: 0.2, 3: 0.25}
-
-
-def in_memory(on_chip: int, sharded: int) -> Dict[str, Any]:
-    return {"location_optimizer": {"onChip": on_chip, "useReplicatedTensorSharding": sharded}}
-
-
-def test_the_published_base_config_sets_exactly_these_options() -> None:
-    config = read_ipu_config({**BERT_BASE_IPU, "pod_type": "pod16"})
-    training, inference = trained(config), inferred(config)
-    assert training["general"] == {**FOR_TRAINING, "gradient_accumulation": 16, "replication_factor": 4}
-    assert inference["general"] == {**FOR_INFERENCE, "device_iterations": 5, "replication_factor": 4}
-    for found, rounding in ((training, True), (inference, False)):
-        assert (found["memory"], found["locations"]) == (BASE_MEMORY, in_memory(1, 1))
-        assert found["popart"] == {**BERT_SWITCHES, **HALF_PARTIALS, "enableStochasticRounding": rounding}
-
-
-def test_the_published_large_config_sets_exactly_these_options(tmp_path: Path) -> None:
-    config = read_ipu_config({**BERT_LARGE_IPU, "pod_type": "pod8"})
-    found = trained(config, cache_folder=str(tmp_path), accumulation=64)
-    assert found["general"] == {**FOR_TRAINING, "gradient_accumulation": 64, "replication_factor": 2}
-    assert (found["memory"], found["locations"]) == (LARGE_MEMORY, in_memory(0, 1))
-    cached = {"cachePath": str(tmp_path), "enableEngineCaching": True}
-    assert found["popart"] == {**BERT_SWITCHES, **HALF_PARTIALS, "enableStochasticRounding": True, **cached}
-    found = inferred(read_ipu_config({**BERT_LARGE_IPU, "pod_type": "pod4"}))
-    assert found["general"] == {**FOR_INFERENCE, "device_iterations": 4, "replication_factor": 1}
-    assert (found["memory"], found["locations"]) == (LARGE_MEMORY, in_memory(0, 0))
-    assert found["popart"] == {**BERT_SWITCHES, **HALF_PARTIALS, "enableStochasticRounding": False}
-
-
-# --- each key does what it says --------------------------------------------------------------------------------------
 
 
 def test_the_seed_of_the_config_wins_zero_included_and_the_seed_of_the_job_stands_in() -> None:

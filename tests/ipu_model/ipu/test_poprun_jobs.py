@@ -15,7 +15,7 @@ import torch
 from ipu_jobs import ipu_job, model_folder, rows_of, start_one, write_job
 from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS, make_model
-from tiny_jobs import ROOT, Finished, finish, run_here, start, start_job
+from tiny_jobs import ROOT, Finished, finish, run_here, start
 
 from ipu_model import heads
 from ipu_model.core.errors import CheckpointError, ConfigError
@@ -185,14 +185,3 @@ def test_predicting_under_poprun_is_refused(tmp_path: Path, poprun: Poprun) -> N
     job = ipu_job(tmp_path, "predict", rows, replicas=4, init_checkpoint=model_folder(tmp_path / "model", rows))
     with pytest.raises(ConfigError, match=r"a predict job runs as one process: start it without poprun"):
         run_instance(job, start_one(poprun, 0))
-
-
-def test_the_second_instance_of_the_program_says_nothing_and_writes_to_its_own_folder(job: Job, poptorch: Any) -> None:
-    environment = place(1, 2)
-    environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")])
-    done = finish(start_job(job, environment))
-    assert (done.code, done.events) == (0, []), done.stderr
-    assert not Path(job.output).exists()
-    assert not list(Path(job.run_folder).glob("step-*"))
-    own = json.loads((Path(job.run_folder) / "instance-1" / "result.json").read_text(encoding="utf-8"))
-    assert (own["steps"], own["plan"]["device"]["instances"]) == (UPDATES, 2)

@@ -12,7 +12,7 @@ import torch
 from ipu_jobs import ipu_job as job_with_rows
 from ipu_jobs import rows_of
 from safetensors.torch import load_file
-from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, make_model, train
+from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, train
 from tiny_jobs import run_here
 from torch import Tensor
 from torch.nn import functional
@@ -129,40 +129,6 @@ def test_lamb_has_the_trust_ratio_of_the_whole_table(tmp_path: Path) -> None:
 
 def updates(runtime: IpuRuntime, batches: List[Any], first: int, last: int) -> List[float]:
     return [runtime.train_step(batches[step], RATES[step]).loss for step in range(first, last)]
-
-
-@pytest.mark.ipu
-@pytest.mark.parametrize(("saved", "loaded"), [pytest.param(3, 3, marks=pytest.mark.soak), (3, 1), (1, 2)])
-def test_a_run_resumed_with_another_factor_equals_one_that_was_not_stopped(
-    saved: int, loaded: int, tmp_path: Path
-) -> None:
-    """Bit for bit, with dropout: weights, moments and step counts travel as those of one table."""
-    batches = make_batches(QUESTIONS, 4, 16)
-
-    def runtime(factor: int) -> IpuRuntime:
-        job = ipu_job(QUESTIONS, ADAMW, tmp_path, 1, 1, ipu_config=in_pieces(factor), model=DROPPING)
-        return ipu_runtime(job, config=DROPPING, model=make_model(QUESTIONS, DROPPING))
-
-    straight, first, second = runtime(saved), runtime(saved), runtime(loaded)
-    straight.compile(batches[0])
-    whole = updates(straight, batches, 0, 4)
-    end = (straight.state_dict(), straight.optimizer_state())
-    straight.close()
-    first.compile(batches[0])
-    begun = updates(first, batches, 0, 2)
-    state, moments, generators = first.state_dict(), first.optimizer_state(), first.rng_state()
-    first.close()
-    assert sorted(state) == sorted(make_model(QUESTIONS, DROPPING).state_dict())
-    assert moments[f"ipu_state/Accl1___bert_model.{TABLE}.weight"].shape == (60, 16)
-    assert not [name for name in moments if "pieces" in name]
-    second.load_state_dict(state)
-    second.load_optimizer_state(moments)
-    second.load_rng_state(generators)
-    second.compile(batches[2])
-    assert begun + updates(second, batches, 2, 4) == whole
-    assert same(second.state_dict(), end[0])
-    assert same(second.optimizer_state(), end[1])
-    second.close()
 
 
 @pytest.mark.ipu
