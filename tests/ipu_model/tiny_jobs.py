@@ -13,13 +13,17 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import MANIFEST, Manifest, TeacherRecord, get_columns, row_schema
 from tests.optimizers import optimizer_config
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ModelConfig(vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32)
+STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
+"""Nothing is dropped."""
+STEADY = dataclasses.replace(STILL, initializer_range=0.3)
+"""Nor are its numbers small."""
 _ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "127.0.0.1")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", *_ANY_PORT, "--no-python")
 """As tasks/host/launcher.py starts it, which this Python may not import."""
@@ -218,8 +222,31 @@ def run_here(job: Job) -> Finished:
     return Finished(0, events, "")
 
 
-def pausing(job: Job, event: str) -> None:
-    """Run a job in this process as far as its first event of this kind, after which it is asked to stop."""
+def result_of(job: Job) -> JobResult:
+    return JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
+
+
+def weights_of(job: Job) -> Dict[str, Any]:
+    """Name -> tensor of the finished model."""
+    from safetensors.torch import load_file
+
+    found: Dict[str, Any] = load_file(str(Path(job.output) / "model.safetensors"))
+    return found
+
+
+def table_of(job: Job, name: str = "history.csv") -> np.ndarray:
+    """[lines, columns] of a table of the run folder."""
+    return np.loadtxt(str(Path(job.run_folder) / name), delimiter=",", skiprows=1, ndmin=2)
+
+
+def output_bytes(job: Job) -> Dict[str, bytes]:
+    """The finished model and the loss curve."""
+    files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
+    return {**files, "history.csv": (Path(job.run_folder) / "history.csv").read_bytes()}
+
+
+def pausing(job: Job, event: str, **fields: Any) -> Finished:
+    """Run a job in this process as far as its first event of this kind, with these fields; then it is asked to stop."""
     import pytest
     import torch
 
@@ -227,13 +254,16 @@ def pausing(job: Job, event: str) -> None:
     from ipu_model.train.job_runner import run_job
 
     stop = StopRequest()
+    events: List[Dict[str, Any]] = []
 
-    def emit(name: str, **fields: Any) -> None:
-        stop.requested = stop.requested or name == event
+    def emit(name: str, **told: Any) -> None:
+        events.append({"event": name, **told})
+        stop.requested = stop.requested or {**events[-1], "event": event, **fields} == events[-1]
 
     torch.set_num_threads(1)
     with pytest.raises(Terminated):
         run_job(job, emit, stop)
+    return Finished(0, events, "")
 
 
 def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subprocess.Popen:

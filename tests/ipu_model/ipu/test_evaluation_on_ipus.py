@@ -13,12 +13,12 @@ from ipu_jobs import ipu_job as whole_job
 from ipu_jobs import on_cpu, rows_of
 from recorded_presets import SUPPORTED, operations
 from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches, make_model
-from tiny_jobs import head_of, run_here
+from tiny_jobs import head_of, result_of, run_here, table_of
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
-from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, ScheduleConfig
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 
@@ -158,10 +158,6 @@ def jobs(folder: Path, kind: str, **evaluation: Any) -> List[Job]:
     return [job, on_cpu(job, folder / "cpu")]
 
 
-def curve(job: Job) -> np.ndarray:
-    return np.loadtxt(str(Path(job.run_folder) / "evaluations.csv"), delimiter=",", skiprows=1, ndmin=2)
-
-
 @pytest.mark.ipu
 @pytest.mark.parametrize("kind", ["pretrain", "question_answering"])
 def test_a_job_judges_and_keeps_what_one_on_the_cpu_does(kind: str, tmp_path: Path) -> None:
@@ -170,8 +166,10 @@ def test_a_job_judges_and_keeps_what_one_on_the_cpu_does(kind: str, tmp_path: Pa
     results = []
     for job in both:
         run_here(job)
-        results.append(JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8")))
-    np.testing.assert_allclose(curve(both[0]), curve(both[1]), rtol=0, atol=1e-4)
+        results.append(result_of(job))
+    np.testing.assert_allclose(
+        table_of(both[0], "evaluations.csv"), table_of(both[1], "evaluations.csv"), rtol=0, atol=1e-4
+    )
     ipu, cpu = (result.evaluation for result in results)
     assert ipu is not None
     assert cpu is not None
@@ -196,7 +194,7 @@ def test_the_program_is_built_ahead_and_travels_with_that_of_training(
     ready = [x for x in told if "program ready after" in x]
     assert len(ready) == 2
     assert all(x.endswith("loaded from the cache, nothing was compiled") for x in ready)
-    result = JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
+    result = result_of(job)
     assert result.program == f"restored from {carried}"
 
 

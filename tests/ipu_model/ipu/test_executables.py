@@ -56,19 +56,6 @@ def changed(**geometry: int) -> Dict[str, Any]:
     return {**PARTS, "geometry": {**PARTS["geometry"], **geometry}}
 
 
-def test_the_first_run_misses_and_the_second_hits(open_program: Any) -> None:
-    first = open_program(PARTS)
-    folder = first.path
-    assert folder.is_dir()
-    assert expectation(first) == (False, "miss, no executable yet")
-    (folder / "1234.popef").write_bytes(b"x" * 2_000_000)
-    assert first.report_outcome() == "built, 1 file, 2.0 MB"
-    first.close()
-    second = open_program(PARTS)
-    assert expectation(second) == (True, f"hit, 1 file, 2.0 MB in {folder}")
-    assert second.report_outcome() == "loaded from the cache, nothing was compiled"
-
-
 def test_a_miss_names_what_differs_from_the_nearest_stored_one(open_program: Any) -> None:
     build(open_program)
     build(open_program, changed(micro_batch_size=8, accumulation=8))

@@ -8,10 +8,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import pytest
 from ipu_jobs import NUM_IPUS, ipu_job, model_folder, rows_of, run_code, write_job
-from tiny_jobs import ROOT, finish, run_here, start_job
+from tiny_jobs import ROOT, finish, result_of, run_here, start_job
 
 from ipu_model.core.errors import ConfigError, DeviceJobError
-from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from tests.optimizers import optimizer_config
 
 EXIT_CODES = """
@@ -212,7 +212,7 @@ def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(
     assert len(list(cache.glob("*/*.popef"))) == 1
     assert not Path(compiling.output).exists()
     assert not list(Path(compiling.run_folder).glob("step-*"))
-    result = JobResult.from_json((Path(compiling.run_folder) / "result.json").read_text(encoding="utf-8"))
+    result = result_of(compiling)
     assert (result.steps, result.sequences, result.final_loss) == (0, 0, None)
 
     said = [x["text"] for x in run_here(training).of("message")]

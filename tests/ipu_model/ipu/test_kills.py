@@ -13,7 +13,7 @@ from typing import Any, Dict, List
 
 import pytest
 from ipu_jobs import ipu_job, rows_of, write_job
-from tiny_jobs import ROOT, Finished, finish, run_here
+from tiny_jobs import ROOT, Finished, finish, output_bytes, run_here
 
 from ipu_model.distributed.process import PAUSED
 from ipu_model.estimates.ipu_constants import FITTED
@@ -59,11 +59,6 @@ def start_slow(job: Job, slow_from: int, seconds: int) -> subprocess.Popen:
         if line == f"call {slow_from}\n":
             return process
     raise AssertionError("".join(said))
-
-
-def output_bytes(job: Job) -> Dict[str, bytes]:
-    files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
-    return {**files, "history.csv": (Path(job.run_folder) / "history.csv").read_bytes()}
 
 
 def jobs(folder: Path, **settings: Any) -> List[Job]:

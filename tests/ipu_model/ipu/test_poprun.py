@@ -16,18 +16,7 @@ import torch
 from ipu_model.__main__ import detect_instances
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
-from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import StopRequest
-
-
-def test_without_poprun_a_process_is_alone_and_everything_is_its_own() -> None:
-    alone = detect_instances({}, importer=importlib.import_module)
-    assert alone == Instances(index=0, count=1)
-    assert alone.is_writer
-    assert PopRunInstances().replicas(4) == 4
-    assert alone.share(48) == slice(0, 48)
-    assert alone.mean({"loss": 2.0}) == {"loss": 2.0}
-    assert alone.own_folder("run") == "run"
 
 
 def test_popdist_installed_without_poprun_is_not_initialised(monkeypatch: pytest.MonkeyPatch, poprun: Any) -> None:
@@ -42,13 +31,6 @@ def test_a_process_of_poprun_without_its_packages_does_not_train_alone() -> None
 
     with pytest.raises(ConfigError, match="popdist cannot be imported.*would train alone"):
         detect_instances({"POPDIST_NUM_TOTAL_REPLICAS": "4"}, importer)
-
-
-@pytest.mark.parametrize(("index", "block"), [(0, slice(0, 16)), (1, slice(16, 32)), (2, slice(32, 48))])
-def test_each_instance_has_a_contiguous_block_of_an_update(poprun: Any, index: int, block: slice) -> None:
-    instance = poprun(index, 3)
-    assert (instance.index, instance.count, instance.is_writer) == (index, 3, index == 0)
-    assert instance.share(48) == block
 
 
 def test_rows_that_cannot_be_shared_are_refused() -> None:
@@ -74,15 +56,6 @@ def test_popdist_makes_the_options_and_owns_their_replication(poprun: Any) -> No
             refused()
     with pytest.raises(ConfigError, match=r"--ipus-per-replica 4 does not agree.* uses 8 IPUs"):
         instance.make_options(poptorch, 8)
-
-
-def test_metrics_are_averaged_over_the_instances_by_name(poprun: Any) -> None:
-    instance = poprun(0, 2)
-    hvd = importlib.import_module("horovod.torch")
-    # In order of the names: the other instance had accuracy 0.5 and loss 4.
-    hvd.OTHERS["podium.mean"] = [torch.tensor([0.5, 4.0], dtype=torch.float64)]
-    assert instance.mean({"loss": 2.0, "accuracy": 1.0}) == {"loss": 3.0, "accuracy": 0.75}
-    assert hvd.CALLS == ["init", "allreduce podium.mean"]
 
 
 def test_all_instances_stop_or_save_when_one_was_told_to(poprun: Any) -> None:

@@ -45,18 +45,6 @@ def test_fp16_losses_stay_within_a_hundredth_of_fp32_on_the_cpu(head: str, tmp_p
 
 
 @pytest.mark.ipu
-def test_gradient_clipping_is_applied_as_on_the_cpu(tmp_path: Path) -> None:
-    clipped = dataclasses.replace(ADAMW, max_grad_norm=0.05)
-    settings: Dict[str, Any] = {"replicas": 2, "iterations": 1, "packed": True, "folder": tmp_path}
-    ours, weights = train("ipu", "question_answering", clipped, **settings)
-    theirs, cpu_weights = train("cpu", "question_answering", clipped, **settings)
-    _, unclipped = train("cpu", "question_answering", ADAMW, **settings)
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
-    assert max(float((weights[n] - cpu_weights[n]).abs().max()) for n in weights) < 1e-5
-    assert max(float((weights[n] - unclipped[n]).abs().max()) for n in weights) > 1e-5
-
-
-@pytest.mark.ipu
 def test_training_and_inference_take_turns_and_share_the_weights(tmp_path: Path) -> None:
     """No one detaches by hand: predict in the middle sees the newest weights, and training continues as if alone.
 
@@ -110,9 +98,9 @@ def test_the_model_of_the_job_is_never_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.ipu
-@pytest.mark.parametrize("mode", ["sum", "all", "final"])
+@pytest.mark.parametrize("mode", ["sum", "all", "final", "default"])
 def test_every_output_mode_reports_what_it_says(mode: str, tmp_path: Path) -> None:
-    """sum and all: the loss of the update; final: that of the last micro-batch of each replica."""
+    """sum and all: the loss of the update; final, the default: that of the last micro-batch of each replica."""
     batch = make_batches("pretraining", 1, 32)[0]
     job = ipu_job("pretraining", LAMB, tmp_path, 2, 1, ipu_config={"output_mode": mode})
     runtime = ipu_runtime(job)
@@ -121,7 +109,7 @@ def test_every_output_mode_reports_what_it_says(mode: str, tmp_path: Path) -> No
     runtime.close()
     cpu = TorchRuntime(make_model("pretraining"), "pretraining", 32, "fp32", LAMB, seed=7)
     expected = cpu.train_step(batch, 0.0).loss
-    if mode == "final":
+    if mode in ("final", "default"):
         assert loss != pytest.approx(expected, abs=1e-3)
     else:
         assert loss == pytest.approx(expected, abs=1e-5)

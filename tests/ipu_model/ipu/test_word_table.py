@@ -13,16 +13,14 @@ from ipu_jobs import ipu_job as job_with_rows
 from ipu_jobs import rows_of
 from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, train
-from tiny_jobs import run_here
+from tiny_jobs import pausing, run_here, weights_of
 from torch import Tensor
 from torch.nn import functional
 
 from ipu_model.core.errors import CheckpointError
-from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.ipu.device_model import TABLE, WordTable, cut_table, join_pieces
 from ipu_model.jobs.job import OptimizerConfig, ScheduleConfig
 from ipu_model.runtimes.ipu import IpuRuntime
-from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
 
 ADAMW = optimizer_config(name="adamw", learning_rate=1e-3, loss_scaling=64.0)
@@ -152,10 +150,7 @@ def test_a_checkpoint_of_one_factor_goes_on_under_another_and_the_model_has_hugg
     rows = rows_of(tmp_path / "rows", QUESTIONS, 50)
     settings: Dict[str, Any] = {"model": DROPPING, "schedule": ScheduleConfig(steps=4), "optimizer": ADAMW}
     first = job_with_rows(tmp_path / "a", "finetune", rows, ipu_config=in_pieces(3), **settings)
-    stop = StopRequest()
-    stop.requested = True
-    with pytest.raises(Terminated):
-        run_job(first, lambda event, **fields: None, stop)
+    pausing(first, "plan")
     [checkpoint] = Path(first.run_folder).glob("step-*")
     assert load_file(str(checkpoint / "model.safetensors"))[TABLE + ".weight"].shape == (60, 16)
     other = {**(first.ipu_config or {}), "embedding_serialization_factor": 2}
@@ -163,5 +158,5 @@ def test_a_checkpoint_of_one_factor_goes_on_under_another_and_the_model_has_hugg
     assert any("continuing after update 1 of 4" in x["text"] for x in done.of("message"))
     straight = job_with_rows(tmp_path / "b", "finetune", rows, **settings)
     run_here(straight)
-    ours, theirs = (load_file(str(Path(x.output) / "model.safetensors")) for x in (first, straight))
+    ours, theirs = (weights_of(x) for x in (first, straight))
     assert same(ours, theirs)

@@ -11,10 +11,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, List, Sequence
 
 import pytest
-from tiny_jobs import ROOT, finish, make_job, run_here, start_job
+from tiny_jobs import ROOT, finish, make_job, output_bytes, run_here, start_job
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
@@ -38,11 +38,6 @@ def run_until_paused(job: Job, stop: StopRequest) -> str:
     with lock_run_folder(Path(job.run_folder)), pytest.raises(Terminated) as stopped:
         run_job(job, lambda event, **fields: None, stop)
     return str(stopped.value)
-
-
-def output_bytes(job: Job) -> Dict[str, bytes]:
-    files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
-    return {**files, "history.csv": (Path(job.run_folder) / "history.csv").read_bytes()}
 
 
 class Clock:

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ipu_model.core.errors import ConfigError, NonFiniteWeights
 from ipu_model.core.files import HOST
-from ipu_model.core.memory import free_memory
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.jobs.job import ScheduleConfig
 from ipu_model.models.tensors import DTYPES
@@ -307,37 +306,3 @@ def test_killed_while_one_is_written_the_run_goes_on_from_the_one_before(tmp_pat
     assert (Path(job.run_folder) / "history.csv").read_bytes() == (
         Path(straight.run_folder) / "history.csv"
     ).read_bytes()
-
-
-def kernel_files(root: Path, files: Dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-MEMINFO = {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n"}
-V2 = {
-    "proc/self/cgroup": "0::/pod/job\n",
-    "sys/fs/cgroup/pod/job/memory.max": "max\n",
-    "sys/fs/cgroup/pod/job/memory.current": "900000\n",
-    "sys/fs/cgroup/pod/memory.max": "2000000\n",
-    "sys/fs/cgroup/pod/memory.current": "1500000\n",
-    "sys/fs/cgroup/pod/memory.stat": "anon 5\ninactive_file 200000\n",
-}
-V1 = {
-    "proc/self/cgroup": "5:cpu:/\n4:memory:/job\n0::/\n",
-    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "3000000\n",
-    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "1000000\n",
-    "sys/fs/cgroup/memory/job/memory.stat": "total_inactive_file 7\n",
-}
-
-
-@pytest.mark.parametrize(
-    ("files", "free"),
-    [({}, None), (MEMINFO, 4096000), ({**MEMINFO, **V2}, 700000), ({**MEMINFO, **V1}, 2000007)],
-)
-def test_the_memory_that_is_free_is_what_host_and_limits_leave(
-    files: Dict[str, str], free: Any, tmp_path: Path
-) -> None:
-    assert free_memory(kernel_files(tmp_path, files)) == free
