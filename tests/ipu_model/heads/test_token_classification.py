@@ -59,23 +59,6 @@ def test_the_loss_is_the_mean_over_the_labelled_tokens_of_an_update() -> None:
     assert runtime.train_step(batch, 1e-3).loss == pytest.approx(total / count, rel=1e-5), "micro-batches of 4 rows"
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_sequence_has_the_same_logits_alone_and_in_a_packed_row(precision: str) -> None:
-    columns, runtime = make_columns(HEAD, 10, seed=4), runtime_of(precision)
-    for feature, logits in by_feature(runtime, columns).items():
-        row, own = tokens_of(columns, feature)
-        alone = {name: values[row : row + 1].copy() for name, values in columns.items()}
-        length = int(own.sum())
-        for name in ("input_ids", "token_type_ids", "position_ids", "token_labels"):
-            alone[name][:] = -100 if name == "token_labels" else 0
-            alone[name][0, :length] = columns[name][row][own]
-        alone["sequence_ids"][:] = np.arange(24) < length
-        alone["cls_positions"][:], alone["feature_ids"][:] = [0, -1, -1], [feature, -1, -1]
-        np.testing.assert_allclose(
-            by_feature(runtime, alone)[feature], logits, rtol=1e-5, atol=1e-5 if precision == "fp32" else 0.05
-        )
-
-
 def test_tokens_without_a_label_teach_nothing() -> None:
     columns = make_columns(HEAD, 4, seed=6)
     columns["token_labels"][:] = -100

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,11 +75,3 @@ def test_one_instance_under_poprun_needs_no_horovod(poprun: Any) -> None:
     assert (instance.count, instance.total_replicas, instance.collectives) == (1, 2, None)
     assert "horovod.torch" not in sys.modules
     assert instance.mean({"loss": 2.0}) == {"loss": 2.0}
-
-
-def test_only_the_writer_uses_the_run_folder_itself() -> None:
-    first, second = Instances(index=0, count=2), Instances(index=1, count=2)
-    assert first.own_folder("runs/phase1") == "runs/phase1"
-    assert second.own_folder("runs/phase1") == "runs/phase1/instance-1"
-    for instance in (first, second):
-        assert instance.shared_folder(Path(instance.own_folder("runs/phase1"))) == Path("runs/phase1")

@@ -8,12 +8,6 @@ import torch
 from ipu_model.models import flat as flat_rows
 from ipu_model.models.flat import SCORES_PER_GROUP, SEQUENCE_TILE, AttentionLayout, SequenceAttention
 from ipu_model.models.layers import add_dropped, apply_mask, draw_mask, draw_mask_for, drop, dropout_scale
-from tests.row_attention import RowAttention
-
-LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
-IDS = torch.tensor([[1] * 5 + [2] * 4 + [3] * 2 + [0], [1] * 5 + [2] * 2 + [3] * 2 + [0] * 3])
-# Where the tokens of LENGTHS are in the flattened rows: row 0 starts at 0, row 1 at 12.
-PLACES = torch.tensor([*range(0, 5), *range(12, 17), *range(5, 9), *range(9, 11), *range(17, 19), *range(19, 21)])
 
 
 def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None:
@@ -38,22 +32,6 @@ def test_long_sequences_go_alone() -> None:
         1,
         2,
     ]
-
-
-def test_sequences_alone_equal_whole_rows_under_a_block_mask() -> None:
-    torch.manual_seed(0)
-    rows = [torch.randn(2, 12, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    flat = [x.detach().reshape(24, 8)[PLACES].clone().requires_grad_() for x in rows]
-    whole = RowAttention(IDS)(rows[0], rows[1], rows[2], 2, 0.0).reshape(24, 8)[PLACES]
-    alone = SequenceAttention(LENGTHS)(flat[0], flat[1], flat[2], 2, 0.0)
-    torch.testing.assert_close(alone, whole, rtol=1e-12, atol=1e-12)
-    weights = torch.randn_like(alone)
-    (whole * weights).sum().backward()
-    (alone * weights).sum().backward()
-    for ours, theirs in zip(flat, rows):
-        assert ours.grad is not None
-        assert theirs.grad is not None
-        torch.testing.assert_close(ours.grad, theirs.grad.reshape(24, 8)[PLACES], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("window", [0, 2])
