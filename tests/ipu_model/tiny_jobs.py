@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -25,6 +26,7 @@ STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
 STEADY = dataclasses.replace(STILL, initializer_range=0.3)
 """Nor are its numbers small."""
 _ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "127.0.0.1")
+ONE_THREAD = {"PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", *_ANY_PORT, "--no-python")
 """As tasks/host/launcher.py starts it, which this Python may not import."""
 L, S, P = 24, 3, 4
@@ -266,14 +268,18 @@ def pausing(job: Job, event: str, **fields: Any) -> Finished:
     return Finished(0, events, "")
 
 
-def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subprocess.Popen:
-    """Start `python -m ipu_model` on a job, with one thread."""
+def write_job(job: Job) -> str:
+    """job.json in the run folder; its path."""
     Path(job.run_folder).mkdir(parents=True, exist_ok=True)
     path = Path(job.run_folder) / "job.json"
     path.write_text(job.to_json(), encoding="utf-8")
-    command = [sys.executable, "-m", "ipu_model", str(path)]
-    merged = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1", **(environment or {})}
-    return start(command, merged)
+    return str(path)
+
+
+def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subprocess.Popen:
+    """Start `python -m ipu_model` on a job, with one thread."""
+    command = [sys.executable, "-m", "ipu_model", write_job(job)]
+    return start(command, {**os.environ, **ONE_THREAD, **(environment or {})})
 
 
 def start(command: Sequence[str], environment: Optional[Dict[str, str]] = None, **more: Any) -> subprocess.Popen:
@@ -290,25 +296,36 @@ def finish(process: subprocess.Popen) -> Finished:
 
 def stop_in_training(process: subprocess.Popen) -> Finished:
     """Send SIGTERM to a job after its first logged update, and wait for it."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == "step":
-            break
+    until(process, "step")
     process.terminate()
     return finish(process)
 
 
 def torchrun(job: Job, processes: int, restarts: int = 0) -> subprocess.Popen:
     """Start a job with one thread in each process."""
-    Path(job.run_folder).mkdir(parents=True, exist_ok=True)
-    path = Path(job.run_folder) / "job.json"
-    path.write_text(job.to_json(), encoding="utf-8")
-    program = (sys.executable, "-m", "ipu_model", str(path))
+    program = (sys.executable, "-m", "ipu_model", write_job(job))
     command = [*TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts), *program]
-    return start(command, {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+    return start(command, {**os.environ, **ONE_THREAD})
 
 
-def until_saved(process: subprocess.Popen) -> None:
-    """Wait for the first checkpoint."""
+def until(process: subprocess.Popen, event: str, ending: str = "") -> None:
+    """Wait for the first event of this kind, whose path ends so."""
     assert process.stdout is not None
-    assert any(json.loads(line)["event"] == "saved" for line in process.stdout), "ended without a checkpoint"
+    events = (json.loads(line) for line in process.stdout)
+    assert any(x["event"] == event and x.get("path", "").endswith(ending) for x in events), f"ended without {event}"
+
+
+def is_running(process: int) -> bool:
+    """Not gone, and not merely waiting to be collected by its new parent."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end(processes: Sequence[int], seconds: float = 30) -> None:
+    """Of processes that are no children of this one."""
+    deadline = time.monotonic() + seconds
+    while any(is_running(process) for process in processes):
+        assert time.monotonic() < deadline, "they are still there"
+        time.sleep(0.05)

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
@@ -14,16 +13,16 @@ import pytest
 import torch
 from tiny_jobs import (
     STILL,
-    TORCHRUN,
     Finished,
     finish,
     make_columns,
     make_job,
     result_of,
     run_here,
-    start,
     stop_in_training,
     table_of,
+    torchrun,
+    until,
     weights_of,
     write_rows,
 )
@@ -83,10 +82,7 @@ def stopped_pair(tmp_path_factory: pytest.TempPathFactory) -> Tuple[Job, Finishe
     write_rows(folder / "rows", "pretrain", make_columns("pretrain", 30))
     job = make_job(folder, "pretrain", folder / "rows", schedule=LONG, checkpoint_every_updates=0)
     processes = start_two(job, job)
-    assert processes[0].stdout is not None
-    for line in processes[0].stdout:
-        if json.loads(line)["event"] == "step":
-            break
+    until(processes[0], "step")
     processes[1].send_signal(signal.SIGTERM)
     first, second = (finish(process) for process in processes)
     assert (first.code, second.code) == (PAUSED, PAUSED), (
@@ -141,10 +137,7 @@ def test_processes_that_see_different_checkpoints_do_not_train(
 def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
     first, second = start_two(job, job)
-    assert first.stdout is not None
-    for line in first.stdout:
-        if json.loads(line)["event"] == "saved":
-            break
+    until(first, "saved")
     second.kill()
     second.communicate()
     done = finish(first)
@@ -159,11 +152,7 @@ def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pret
 @pytest.mark.soak
 def test_torchrun_starts_both_and_passes_a_stop_on(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
-    Path(job.run_folder).mkdir(parents=True)
-    path = tmp_path / "job.json"
-    path.write_text(job.to_json())
-    process = start([*TORCHRUN, "--nproc-per-node", "2", sys.executable, "-m", "ipu_model", str(path)])
-    done = stop_in_training(process)
+    done = stop_in_training(torchrun(job, 2))
     assert done.of("paused")[-1]["text"].startswith("stopped on request, after update ")
     assert Path(done.of("saved")[-1]["path"]).is_dir()
 

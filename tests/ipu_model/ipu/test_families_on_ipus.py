@@ -22,6 +22,7 @@ from tiny_ipu import (
 
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
+from ipu_model.jobs.job import BatchGeometry
 from ipu_model.models import flat, layers
 from ipu_model.models.config import HEAD_DROPOUTS, ModelConfig
 from ipu_model.models.families import configure_model, list_families
@@ -75,6 +76,22 @@ def test_updates_on_ipus_are_those_of_the_cpu(family: str, kind: str, tmp_path: 
         ipu.close()
     assert learned < 1e-5
     assert idle < 1e-4
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("family", list_families())
+def test_logits_on_ipus_are_those_of_the_cpu(family: str, tmp_path: Path) -> None:
+    config, kind = tiny(family), "sequence_classification"
+    [batch] = make_batches(kind, 1, 8)
+    batch.columns["token_type_ids"][:] %= max(1, config.type_vocab_size)
+    job = ipu_job(kind, None, tmp_path, 2, 4, kind="predict", model=config, geometry=BatchGeometry(1, 1))
+    ipu = ipu_runtime(job, config=config, model=make_model(kind, config))
+    try:
+        ours = {x.feature_id: x.columns["logits"] for x in ipu.predict(batch)}
+    finally:
+        ipu.close()
+    for expected in TorchRuntime(make_model(kind, config), kind, 4, "fp32", None, 0).predict(batch):
+        assert ours[expected.feature_id] == pytest.approx(expected.columns["logits"], abs=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from ipu_jobs import DYING, ipu_job, manifest_of, on_cpu, rows_of, run_code, write_job
+from ipu_jobs import DYING, ipu_job, manifest_of, on_cpu, rows_of, run_code
 from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import (
@@ -24,6 +24,7 @@ from tiny_jobs import (
     stop_in_training,
     table_of,
     weights_of,
+    write_job,
 )
 
 import ipu_model.train.training

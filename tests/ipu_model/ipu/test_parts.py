@@ -6,31 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, List
+from typing import List
 
 import pytest
-from parts import deal, read_part
-from preset_layouts import LAYOUTS
+from parts import read_part
 
 HERE = Path(__file__).resolve().parent
-
-
-X, Y = LAYOUTS[:2]
-
-
-def toy(name: str, layout: Any = None) -> Any:
-    return SimpleNamespace(nodeid=name, callspec=SimpleNamespace(params={"layout": layout}))
-
-
-def names(items: List[Any]) -> List[str]:
-    return [item.nodeid for item in items]
-
-
-def test_tests_are_dealt_one_by_one_and_those_of_a_layout_stay_together() -> None:
-    items = [toy("a"), toy("b", [0, 1]), toy("blocks-x", X), toy("blocks-y", Y), toy("c"), toy("memory-x", X)]
-    assert names(deal(items, 1, 2)) == ["a", "blocks-x", "memory-x", "c"]
-    assert names(deal(items, 2, 2)) == ["b", "blocks-y"]
 
 
 @pytest.mark.parametrize("stated", ["0/6", "7/6", "6", "1/0", "a/b", "-1/6", "1/6 "])

@@ -11,9 +11,9 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 import pytest
 import torch
-from ipu_jobs import ipu_job, model_folder, rows_of, start_one, write_job
+from ipu_jobs import ipu_job, model_folder, rows_of, start_one
 from tiny_ipu import FOUR_LAYERS, make_model
-from tiny_jobs import ROOT, Finished, finish, result_of, run_here, start, table_of, weights_of
+from tiny_jobs import ONE_THREAD, ROOT, Finished, finish, result_of, run_here, start, table_of, weights_of, write_job
 
 from ipu_model import heads
 from ipu_model.core.errors import CheckpointError, ConfigError
@@ -60,7 +60,7 @@ def place(index: int, count: int) -> Dict[str, str]:
 def run_instances(job: Job, count: int, folder: Path, pause: int = 0) -> List[Finished]:
     """Run a job as N processes; what each said."""
     folder.mkdir()
-    environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **ONE_THREAD}
     environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(PROGRAM), str(folder), str(pause), write_job(job)]
     running = [start(command, {**environment, **place(index, count)}) for index in range(count)]

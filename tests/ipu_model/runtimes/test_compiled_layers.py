@@ -12,7 +12,6 @@ import types
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-import numpy as np
 import pytest
 import torch
 from tiny_jobs import STILL, TINY
@@ -155,27 +154,6 @@ def test_a_model_is_compiled_for_its_first_lengths_only(kernels: None, tmp_path:
     warm = counting.compiled
     for first in range(2, 14):
         predicting.predict(batch.part(first, first + 6))
-    assert counting.compiled == warm
-
-
-@needs_new_torch
-@pytest.mark.parametrize("training", [True, False])
-def test_two_hundred_batches_compile_nothing_after_two_lengths(kernels: None, training: bool) -> None:
-    counting, rng = Counting(), np.random.default_rng(0)
-    call = CompiledLayers(counting)
-    trial = make_trial(training)
-    layer = trial.make_layer(dropout=False)
-
-    def run() -> None:
-        lengths = sorted(rng.integers(2, 30, rng.integers(2, 9)).tolist(), reverse=True)
-        dataclasses.replace(trial, lengths=lengths).run(layer, call)
-
-    for _ in range(2):
-        run()
-    warm = counting.compiled
-    assert 1 <= warm <= 2
-    for _ in range(200):
-        run()
     assert counting.compiled == warm
 
 

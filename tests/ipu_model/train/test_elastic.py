@@ -6,9 +6,8 @@ import dataclasses
 import os
 import signal
 import sys
-import time
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict
 
 import pytest
 import torch
@@ -22,7 +21,8 @@ from tiny_jobs import (
     run_here,
     table_of,
     torchrun,
-    until_saved,
+    until,
+    wait_for_end,
     weights_of,
     write_rows,
 )
@@ -51,20 +51,6 @@ def ranks(launcher: int) -> Dict[int, int]:
         if place:
             found[int(place[0][5:])] = int(folder.name)
     return found
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for_end(processes: List[int], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while any(is_running(process) for process in processes):
-        assert time.monotonic() < until, "they are still there"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -120,7 +106,7 @@ def test_after_a_killed_rank_the_run_restarts_from_its_checkpoint_and_ends_as_un
 ) -> None:
     job = again(undisturbed, tmp_path)
     process = torchrun(job, 2, restarts=1)
-    until_saved(process)
+    until(process, "saved")
     os.kill(ranks(process.pid)[1], signal.SIGKILL)
     done = finish(process)
     assert done.code == 0, done.stderr
@@ -134,11 +120,11 @@ def test_after_a_killed_rank_the_run_restarts_from_its_checkpoint_and_ends_as_un
 def test_ranks_whose_torchrun_is_killed_save_and_end_and_the_run_continues(tmp_path: Path, undisturbed: Job) -> None:
     job = again(undisturbed, tmp_path)
     process = torchrun(job, 2)
-    until_saved(process)
+    until(process, "saved")
     both = list(ranks(process.pid).values())
     assert len(both) == 2
     process.kill()
-    wait_for_end(both, 30)
+    wait_for_end(both)
     process.communicate()
     assert list(Path(job.run_folder).glob("step-*[0-9]"))
     done = finish(torchrun(job, 2))
@@ -151,7 +137,7 @@ def test_ranks_whose_torchrun_is_killed_save_and_end_and_the_run_continues(tmp_p
 def paused(tmp_path: Path, undisturbed: Job) -> Finished:
     """A run of which one rank alone was asked to stop, where torchrun might restart it."""
     process = torchrun(again(undisturbed, tmp_path), 2, restarts=3)
-    until_saved(process)
+    until(process, "saved")
     os.kill(ranks(process.pid)[1], signal.SIGTERM)
     return finish(process)
 
@@ -159,7 +145,7 @@ def paused(tmp_path: Path, undisturbed: Job) -> Finished:
 def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(paused: Finished) -> None:
     assert paused.code == 0, paused.stderr
     assert len(paused.of("paused")) == 1
-    assert paused.of("plan") == []  # what until_saved left has no second start
+    assert paused.of("plan") == []  # what until left has no second start
     assert "another process of this training received a stop request, after update" in paused.of("paused")[0]["text"]
 
 

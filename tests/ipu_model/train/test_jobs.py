@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import resource
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any, Dict
 
@@ -28,7 +26,10 @@ from tiny_jobs import (
     start,
     start_job,
     stop_in_training,
+    until,
+    wait_for_end,
     weights_of,
+    write_job,
     write_rows,
 )
 
@@ -102,11 +103,7 @@ def test_a_run_killed_and_restarted_ends_as_one_that_was_not(tmp_path: Path, pre
     run_here(straight)
     killed = make_job(tmp_path / "b", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=60))
     process = start_job(killed)
-    assert process.stdout is not None
-    for line in process.stdout:
-        event = json.loads(line)
-        if event["event"] == "saved" and event["path"].endswith("step-00000008"):
-            break
+    until(process, "saved", "step-00000008")
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
@@ -166,11 +163,9 @@ def test_a_second_trainer_of_a_run_folder_is_refused_and_told_who_holds_it(tmp_p
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is of Linux")
 def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
-    Path(job.run_folder).mkdir(parents=True)
-    (tmp_path / "job.json").write_text(job.to_json())
     code = (
         "import subprocess, sys\n"
-        f"p = subprocess.Popen([{sys.executable!r}, '-m', 'ipu_model', {str(tmp_path / 'job.json')!r}],"
+        f"p = subprocess.Popen([{sys.executable!r}, '-m', 'ipu_model', {write_job(job)!r}],"
         " stdout=subprocess.PIPE)\n"
         "p.stdout.readline()\n"
         "print(p.pid, flush=True)\n"
@@ -182,13 +177,7 @@ def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows:
     child = int(parent.stdout.readline())
     parent.kill()
     parent.wait()  # and not for the child, which has its errors
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            break  # ended; its new parent has not collected it yet
-        time.sleep(0.05)
-    else:
-        assert not Path(f"/proc/{child}").exists()
+    wait_for_end([child])
     assert list(Path(job.run_folder).glob("step-*[0-9]"))  # SIGTERM from the kernel: a checkpoint was written
 
 
@@ -235,13 +224,11 @@ def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(
     tmp_path: Path, pretrain_rows: Path
 ) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
-    Path(job.run_folder).mkdir(parents=True)
-    (tmp_path / "job.json").write_text(job.to_json())
 
     def limit_file_size() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
-    command = [sys.executable, "-m", "ipu_model", str(tmp_path / "job.json")]
+    command = [sys.executable, "-m", "ipu_model", write_job(job)]
     # Without byte code: Python takes a short write for a whole one, and would keep it in this checkout.
     full = start(command, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, preexec_fn=limit_file_size)
     done = finish(full)

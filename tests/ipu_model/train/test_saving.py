@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import signal
@@ -16,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 import torch
-from tiny_jobs import ROOT, Finished, finish, make_job, run_here, start_job
+from tiny_jobs import ROOT, Finished, finish, make_job, run_here, start_job, until
 from torch import Tensor
 
 from ipu_model.core.errors import ConfigError, NonFiniteWeights
@@ -282,10 +281,7 @@ def test_killed_while_one_is_written_the_run_goes_on_from_the_one_before(tmp_pat
     run_here(straight)
     job = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
     process = start_job(job)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == "saved":
-            break
+    until(process, "saved")
     [writing] = children_of(process.pid)
     os.kill(writing, signal.SIGSTOP)
     while not list(Path(job.run_folder).glob("step-*.partial")) and process.poll() is None:
