@@ -7,20 +7,26 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import MANIFEST, Manifest, TeacherRecord, get_columns, row_schema
 from tests.optimizers import optimizer_config
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ModelConfig(vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32)
+STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
+"""Nothing is dropped."""
+STEADY = dataclasses.replace(STILL, initializer_range=0.3)
+"""Nor are its numbers small."""
 _ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "127.0.0.1")
+ONE_THREAD = {"PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", *_ANY_PORT, "--no-python")
 """As tasks/host/launcher.py starts it, which this Python may not import."""
 L, S, P = 24, 3, 4
@@ -218,8 +224,31 @@ def run_here(job: Job) -> Finished:
     return Finished(0, events, "")
 
 
-def pausing(job: Job, event: str) -> None:
-    """Run a job in this process as far as its first event of this kind, after which it is asked to stop."""
+def result_of(job: Job) -> JobResult:
+    return JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
+
+
+def weights_of(job: Job) -> Dict[str, Any]:
+    """Name -> tensor of the finished model."""
+    from safetensors.torch import load_file
+
+    found: Dict[str, Any] = load_file(str(Path(job.output) / "model.safetensors"))
+    return found
+
+
+def table_of(job: Job, name: str = "history.csv") -> np.ndarray:
+    """[lines, columns] of a table of the run folder."""
+    return np.loadtxt(str(Path(job.run_folder) / name), delimiter=",", skiprows=1, ndmin=2)
+
+
+def output_bytes(job: Job) -> Dict[str, bytes]:
+    """The finished model and the loss curve."""
+    files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
+    return {**files, "history.csv": (Path(job.run_folder) / "history.csv").read_bytes()}
+
+
+def pausing(job: Job, event: str, **fields: Any) -> Finished:
+    """Run a job in this process as far as its first event of this kind, with these fields; then it is asked to stop."""
     import pytest
     import torch
 
@@ -227,23 +256,30 @@ def pausing(job: Job, event: str) -> None:
     from ipu_model.train.job_runner import run_job
 
     stop = StopRequest()
+    events: List[Dict[str, Any]] = []
 
-    def emit(name: str, **fields: Any) -> None:
-        stop.requested = stop.requested or name == event
+    def emit(name: str, **told: Any) -> None:
+        events.append({"event": name, **told})
+        stop.requested = stop.requested or {**events[-1], "event": event, **fields} == events[-1]
 
     torch.set_num_threads(1)
     with pytest.raises(Terminated):
         run_job(job, emit, stop)
+    return Finished(0, events, "")
+
+
+def write_job(job: Job) -> str:
+    """job.json in the run folder; its path."""
+    Path(job.run_folder).mkdir(parents=True, exist_ok=True)
+    path = Path(job.run_folder) / "job.json"
+    path.write_text(job.to_json(), encoding="utf-8")
+    return str(path)
 
 
 def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subprocess.Popen:
     """Start `python -m ipu_model` on a job, with one thread."""
-    Path(job.run_folder).mkdir(parents=True, exist_ok=True)
-    path = Path(job.run_folder) / "job.json"
-    path.write_text(job.to_json(), encoding="utf-8")
-    command = [sys.executable, "-m", "ipu_model", str(path)]
-    merged = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1", **(environment or {})}
-    return start(command, merged)
+    command = [sys.executable, "-m", "ipu_model", write_job(job)]
+    return start(command, {**os.environ, **ONE_THREAD, **(environment or {})})
 
 
 def start(command: Sequence[str], environment: Optional[Dict[str, str]] = None, **more: Any) -> subprocess.Popen:
@@ -260,25 +296,36 @@ def finish(process: subprocess.Popen) -> Finished:
 
 def stop_in_training(process: subprocess.Popen) -> Finished:
     """Send SIGTERM to a job after its first logged update, and wait for it."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == "step":
-            break
+    until(process, "step")
     process.terminate()
     return finish(process)
 
 
 def torchrun(job: Job, processes: int, restarts: int = 0) -> subprocess.Popen:
     """Start a job with one thread in each process."""
-    Path(job.run_folder).mkdir(parents=True, exist_ok=True)
-    path = Path(job.run_folder) / "job.json"
-    path.write_text(job.to_json(), encoding="utf-8")
-    program = (sys.executable, "-m", "ipu_model", str(path))
+    program = (sys.executable, "-m", "ipu_model", write_job(job))
     command = [*TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts), *program]
-    return start(command, {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+    return start(command, {**os.environ, **ONE_THREAD})
 
 
-def until_saved(process: subprocess.Popen) -> None:
-    """Wait for the first checkpoint."""
+def until(process: subprocess.Popen, event: str, ending: str = "") -> None:
+    """Wait for the first event of this kind, whose path ends so."""
     assert process.stdout is not None
-    assert any(json.loads(line)["event"] == "saved" for line in process.stdout), "ended without a checkpoint"
+    events = (json.loads(line) for line in process.stdout)
+    assert any(x["event"] == event and x.get("path", "").endswith(ending) for x in events), f"ended without {event}"
+
+
+def is_running(process: int) -> bool:
+    """Not gone, and not merely waiting to be collected by its new parent."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end(processes: Sequence[int], seconds: float = 30) -> None:
+    """Of processes that are no children of this one."""
+    deadline = time.monotonic() + seconds
+    while any(is_running(process) for process in processes):
+        assert time.monotonic() < deadline, "they are still there"
+        time.sleep(0.05)

@@ -36,9 +36,6 @@ needs_compiler = pytest.mark.skipif(
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch.cuda.is_available() is False: no GPU here")
 
 
-STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
-
-
 WIDE = dataclasses.replace(TINY, hidden_size=128, intermediate_size=256)
 """Heads of 64, as published BERTs have them."""
 

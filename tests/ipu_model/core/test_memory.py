@@ -8,30 +8,43 @@ from typing import Dict, Optional
 
 import pytest
 
-from ipu_model.core.memory import memory_limit
+from ipu_model.core.memory import free_memory, memory_limit
 
 MEMINFO = {"proc/meminfo": "MemTotal:  8000 kB\nMemAvailable:  4000 kB\n"}
 CGROUP = {
     "proc/self/cgroup": "0::/pod/job\n",
     "sys/fs/cgroup/pod/job/memory.max": "max\n",
+    "sys/fs/cgroup/pod/job/memory.current": "900000\n",
     "sys/fs/cgroup/pod/memory.max": "2000000\n",
+    "sys/fs/cgroup/pod/memory.current": "1500000\n",
+    "sys/fs/cgroup/pod/memory.stat": "anon 5\ninactive_file 200000\n",
 }
-OLD_CGROUP = {"proc/self/cgroup": "4:memory:/job\n", "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "3000000\n"}
+OLD_CGROUP = {
+    "proc/self/cgroup": "5:cpu:/\n4:memory:/job\n0::/\n",
+    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "3000000\n",
+    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "1000000\n",
+    "sys/fs/cgroup/memory/job/memory.stat": "total_inactive_file 7\n",
+}
 
 
 @pytest.mark.parametrize(
-    ("files", "limit", "found"),
+    ("files", "limit", "found", "free"),
     [
-        ({}, None, None),
-        (MEMINFO, None, 8192000),
-        ({**MEMINFO, **CGROUP}, None, 2000000),
-        ({**MEMINFO, **OLD_CGROUP}, None, 3000000),
-        (MEMINFO, 5000000, 5000000),
-        ({}, 5000000, 5000000),
+        ({}, None, None, None),
+        (MEMINFO, None, 8192000, 4096000),
+        ({**MEMINFO, **CGROUP}, None, 2000000, 700000),
+        ({**MEMINFO, **OLD_CGROUP}, None, 3000000, 2000007),
+        (MEMINFO, 5000000, 5000000, 4096000),
+        ({}, 5000000, 5000000, None),
     ],
 )
 def test_the_least_of_host_cgroups_and_limits_counts(
-    files: Dict[str, str], limit: Optional[int], found: Optional[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Dict[str, str],
+    limit: Optional[int],
+    found: Optional[int],
+    free: Optional[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, text in files.items():
         path = tmp_path / name
@@ -40,5 +53,6 @@ def test_the_least_of_host_cgroups_and_limits_counts(
     bound = resource.RLIM_INFINITY if limit is None else limit
     monkeypatch.setattr(resource, "getrlimit", lambda which: (bound, bound))
     assert memory_limit(tmp_path) == found
+    assert free_memory(tmp_path) == free
     if found is not None:
         assert memory_limit(tmp_path, others=1000) == (found if found == limit else found - 1000)

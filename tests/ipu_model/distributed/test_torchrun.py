@@ -6,46 +6,39 @@ import dataclasses
 import json
 import shutil
 import signal
-import sys
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Tuple
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny_jobs import (
-    TORCHRUN,
+    STILL,
     Finished,
     finish,
     make_columns,
     make_job,
+    result_of,
     run_here,
-    start,
     stop_in_training,
+    table_of,
+    torchrun,
+    until,
+    weights_of,
     write_rows,
 )
-from tiny_torch import STILL, run_two, start_two
+from tiny_torch import run_two, start_two
 
 from ipu_model.__main__ import detect_instances
 from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.distributed.torchrun import TorchrunInstances, detect_torchrun, make_buckets
-from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, ScheduleConfig
 from ipu_model.runtimes.torch_device import _seed_of
 from ipu_model.train.job_runner import run_job
 
 LONG = ScheduleConfig(steps=200)
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-
-
-def weights(job: Job) -> Dict[str, torch.Tensor]:
-    return load_file(str(Path(job.output) / "model.safetensors"))
-
-
-def history(job: Job) -> List[List[float]]:
-    lines = (Path(job.run_folder) / "history.csv").read_text().splitlines()[1:]
-    return [[float(x) for x in line.split(",")] for line in lines]
 
 
 def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: Path) -> None:
@@ -63,11 +56,11 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: 
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
     assert first.of("saved")[0]["path"].endswith("step-00000001")  # by the clock of one, with the generators of both
     assert second.events == []
-    for name, expected in weights(one).items():
-        torch.testing.assert_close(weights(two)[name], expected, rtol=1e-5, atol=1e-6)
-    for found, wanted in zip(history(two), history(one)):
+    for name, expected in weights_of(one).items():
+        torch.testing.assert_close(weights_of(two)[name], expected, rtol=1e-5, atol=1e-6)
+    for found, wanted in zip(table_of(two), table_of(one)):
         assert found == pytest.approx(wanted, rel=1e-6)
-    alone, together = (JobResult.from_json((Path(job.run_folder) / "result.json").read_text()) for job in (one, two))
+    alone, together = (result_of(job) for job in (one, two))
     assert (alone.plan["replication_factor"], together.plan["replication_factor"]) == (1, 2)
     assert [alone.plan[name] for name in ("rows_per_update", "updates", "total_rows")] == [6, 6, 31]
     assert (together.real_tokens, together.sequences) == (alone.real_tokens, alone.sequences)
@@ -89,10 +82,7 @@ def stopped_pair(tmp_path_factory: pytest.TempPathFactory) -> Tuple[Job, Finishe
     write_rows(folder / "rows", "pretrain", make_columns("pretrain", 30))
     job = make_job(folder, "pretrain", folder / "rows", schedule=LONG, checkpoint_every_updates=0)
     processes = start_two(job, job)
-    assert processes[0].stdout is not None
-    for line in processes[0].stdout:
-        if json.loads(line)["event"] == "step":
-            break
+    until(processes[0], "step")
     processes[1].send_signal(signal.SIGTERM)
     first, second = (finish(process) for process in processes)
     assert (first.code, second.code) == (PAUSED, PAUSED), (
@@ -119,11 +109,11 @@ def test_a_stopped_pair_continues_bit_for_bit_dropout_included(
     resumed = continued(job, tmp_path / "b")
     for each in (straight, resumed):
         assert [done.code for done in run_two(each)] == [0, 0]
-    result = JobResult.from_json((Path(resumed.run_folder) / "result.json").read_text())
+    result = result_of(resumed)
     assert result.resumed_from_step == state["step"] < 200
-    for name, expected in weights(straight).items():
-        assert torch.equal(weights(resumed)[name], expected), name
-    assert history(resumed) == history(straight)
+    for name, expected in weights_of(straight).items():
+        assert torch.equal(weights_of(resumed)[name], expected), name
+    assert table_of(resumed).tolist() == table_of(straight).tolist()
 
 
 @pytest.mark.soak
@@ -147,10 +137,7 @@ def test_processes_that_see_different_checkpoints_do_not_train(
 def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
     first, second = start_two(job, job)
-    assert first.stdout is not None
-    for line in first.stdout:
-        if json.loads(line)["event"] == "saved":
-            break
+    until(first, "saved")
     second.kill()
     second.communicate()
     done = finish(first)
@@ -165,11 +152,7 @@ def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pret
 @pytest.mark.soak
 def test_torchrun_starts_both_and_passes_a_stop_on(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
-    Path(job.run_folder).mkdir(parents=True)
-    path = tmp_path / "job.json"
-    path.write_text(job.to_json())
-    process = start([*TORCHRUN, "--nproc-per-node", "2", sys.executable, "-m", "ipu_model", str(path)])
-    done = stop_in_training(process)
+    done = stop_in_training(torchrun(job, 2))
     assert done.of("paused")[-1]["text"].startswith("stopped on request, after update ")
     assert Path(done.of("saved")[-1]["path"]).is_dir()
 
@@ -232,7 +215,7 @@ def test_two_processes_rank_among_the_texts_of_both(tmp_path: Path) -> None:
     run_here(one)
     first, second = run_two(two)
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
-    for name, expected in weights(one).items():
-        torch.testing.assert_close(weights(two)[name], expected, rtol=1e-5, atol=1e-6)
-    for found, wanted in zip(history(two), history(one)):
+    for name, expected in weights_of(one).items():
+        torch.testing.assert_close(weights_of(two)[name], expected, rtol=1e-5, atol=1e-6)
+    for found, wanted in zip(table_of(two), table_of(one)):
         assert found == pytest.approx(wanted, rel=1e-5)

@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import List
 
 import pytest
+from tiny_jobs import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 WAITS = """
 import os, sys
 from ipu_model.distributed.process import StopRequest, die_with_parent

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, Dict
 
 import pytest
+from tiny_jobs import ROOT
 
 from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.estimates.ipu import estimate_ipus, moment_bytes, plan_for_estimate
@@ -19,7 +19,6 @@ from ipu_model.rows.format import Manifest
 from tests.optimizers import optimizer_config
 
 BASE = ModelConfig(vocab_size=30522)
-ROOT = Path(__file__).resolve().parents[3]
 ROWS = Manifest("pretrain", 128, 1, 20, 30522, "0", 0, 1_000_000, 1_000_000, 100_000_000, {})
 CONFIG: Dict[str, Any] = {
     "layers_per_ipu": [0, 4, 4, 4],

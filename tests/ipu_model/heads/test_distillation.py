@@ -11,6 +11,7 @@ import pytest
 import torch
 from tiny_jobs import (
     LABELS,
+    STEADY,
     TAUGHT,
     TINY,
     add_teacher,
@@ -32,7 +33,6 @@ from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch
 
-STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
 SETTING = Distillation(temperature=3.0, alpha=0.7)
 KIND = "sequence_classification"
 
@@ -71,8 +71,8 @@ def plain_parts(kind: str, columns: Dict[str, np.ndarray], answers: Dict[int, Di
 
 @pytest.mark.parametrize("kind", TAUGHT)
 def test_the_loss_is_alpha_times_kl_at_the_temperature_and_the_rest_of_the_labels(kind: str) -> None:
-    head, model = heads.get_head(head_of(kind)), build_model(head_of(kind), STILL, labels_of(kind)).eval()
-    initialise(model, STILL, seed=3)
+    head, model = heads.get_head(head_of(kind)), build_model(head_of(kind), STEADY, labels_of(kind)).eval()
+    initialise(model, STEADY, seed=3)
     batch = Batch(np.arange(6), add_teacher(kind, make_columns(kind, 6, seed=5)))
     flat, counts = flatten(batch, head.flat_labels), head.label_counts(batch)
     with torch.no_grad():
@@ -89,8 +89,8 @@ def test_the_loss_is_alpha_times_kl_at_the_temperature_and_the_rest_of_the_label
 
 
 def test_class_weights_also_weigh_the_teacher() -> None:
-    head, model = heads.get_head(KIND), build_model(KIND, STILL, 3).eval()
-    initialise(model, STILL, seed=3)
+    head, model = heads.get_head(KIND), build_model(KIND, STEADY, 3).eval()
+    initialise(model, STEADY, seed=3)
     columns, weights = add_teacher(KIND, make_columns(KIND, 6, seed=5)), np.array([0.4, 3.0, 1.5])
     batch = Batch(np.arange(6), columns, weights)
     flat = flatten(batch, head.flat_labels)

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 import pytest
 import torch
-from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
+from tiny_jobs import LABELS, STEADY, TINY, make_columns, make_job, run_here, write_rows
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
@@ -22,8 +22,6 @@ from ipu_model.rows.format import get_columns
 from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
-
-STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
 
 
 def test_a_head_that_is_not_there_is_refused_with_those_that_are() -> None:
@@ -65,22 +63,10 @@ def test_no_two_heads_share_a_name_in_files(field: str) -> None:
 
 
 def _evaluated(kind: str, labels: int, columns: Dict[str, np.ndarray]) -> Tuple[Head, TorchRuntime, Batch]:
-    model = build_model("sequence_classification", STILL, labels)
-    initialise(model, STILL, seed=3)
+    model = build_model("sequence_classification", STEADY, labels)
+    initialise(model, STEADY, seed=3)
     runtime = TorchRuntime(model, "sequence_classification", 10, "fp32", optimizer_config(learning_rate=1e-3), 7)
     return heads.get_head("sequence_classification"), runtime, Batch(np.arange(10), columns)
-
-
-@pytest.mark.parametrize(
-    ("kind", "labels"), [("sequence_classification", 3), ("sequence_multilabel", 3), ("sequence_regression", 1)]
-)
-def test_the_held_out_loss_of_sequences_is_that_of_training(kind: str, labels: int) -> None:
-    head, runtime, batch = _evaluated(kind, labels, make_columns(kind, 10, seed=5))
-    found = head.figures(runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))
-    trained = runtime.train_step(batch, 1e-3)
-    assert found["loss"] == pytest.approx(trained.loss, rel=1e-5)
-    assert found["label_loss"] == pytest.approx(trained.parts["label_loss"], rel=1e-5)
-    assert ("label_accuracy" in found) == (labels > 1), "a value is not right or wrong"
 
 
 def test_a_class_is_right_when_its_logit_is_the_largest() -> None:
@@ -172,15 +158,3 @@ def test_a_class_without_a_name_is_its_number(tmp_path: Path) -> None:
     assert torch.equal(same["weight"], own)
     assert torch.equal(started(tmp_path, kind, numbers[::-1])["weight"], own.flip(0))
     assert started(tmp_path, kind, list(LABELS))["weight"] is None
-
-
-def test_a_fine_tuned_model_is_fine_tuned_again_on_other_classes(tmp_path: Path) -> None:
-    kind = "sequence_classification"
-    write_rows(tmp_path / "rows", kind, make_columns(kind, 20))
-    run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=list(LABELS)))
-    (tmp_path / "model").rename(tmp_path / "base")
-    again = {"head": kind, "init_checkpoint": str(tmp_path / "base"), "model": None}
-    done = run_here(make_job(tmp_path, "finetune", tmp_path / "rows", labels=["x", "y", "z"][: len(LABELS)], **again))
-    said = [event["text"] for event in done.of("message")]
-    assert any(text.startswith("note: the model has the classes") for text in said), said
-    assert list(read_model(tmp_path / "model").labels) == ["x", "y", "z"][: len(LABELS)]

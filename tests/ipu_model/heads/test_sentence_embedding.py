@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 import pytest
 import torch
-from tiny_jobs import TINY, S, make_columns
+from tiny_jobs import STEADY, S, make_columns
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
@@ -23,12 +23,11 @@ from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 
 HEAD = "sentence_embedding"
-STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
-DROPPING = dataclasses.replace(STILL, hidden_dropout=0.2, attention_dropout=0.2)
+DROPPING = dataclasses.replace(STEADY, hidden_dropout=0.2, attention_dropout=0.2)
 ROWS = 7
 
 
-def make_runtime(micro: int, config: Any = STILL, **more: Any) -> TorchRuntime:
+def make_runtime(micro: int, config: Any = STEADY, **more: Any) -> TorchRuntime:
     model = build_model(HEAD, config)
     initialise(model, config, seed=3)
     return TorchRuntime(model, HEAD, micro, "fp32", optimizer_config(learning_rate=1e-2), 7, **more)
@@ -178,14 +177,6 @@ def test_an_aborted_update_leaves_the_generator_as_it_was() -> None:
 def test_a_batch_has_exactly_the_pairs_it_names() -> None:
     assert divide(BatchGeometry(65, micro_batch_size=32), 1.0).rows_per_update == 66
     assert dataclasses.astuple(divide(BatchGeometry(65, micro_batch_size=32), 1.0, exact=True)) == (65, 22, 3)
-
-
-def test_held_out_figures_are_those_of_training() -> None:
-    runtime, batch = make_runtime(ROWS), make_batch()
-    head = heads.get_head(HEAD)
-    found = head.figures(runtime.evaluate([batch]))
-    assert found["loss"] == pytest.approx(runtime.train_step(batch, 0.0).loss, rel=1e-6)
-    assert 0 <= found["pair_accuracy"] <= 1
 
 
 @pytest.mark.parametrize("settings", [{"pooling": "max"}, {"temperature": 2.0}])

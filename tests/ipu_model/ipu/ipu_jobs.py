@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from tiny_ipu import FOUR_LAYERS, unpacked
-from tiny_jobs import ROOT, Finished, make_columns, make_job, run_here, write_rows
+from tiny_jobs import ONE_THREAD, ROOT, Finished, make_columns, make_job, run_here, write_rows
 
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.rows.format import Manifest, read_manifest
@@ -112,17 +112,9 @@ def model_folder(folder: Path, rows: Path) -> str:
     return job.output
 
 
-def write_job(job: Job) -> str:
-    """job.json in the run folder; its path."""
-    Path(job.run_folder).mkdir(parents=True, exist_ok=True)
-    path = Path(job.run_folder) / "job.json"
-    path.write_text(job.to_json(), encoding="utf-8")
-    return str(path)
-
-
 def run_code(code: str, arguments: List[str], **environment: str) -> Finished:
     """Python code in a process of its own, with one thread; every line on its stdout must be an event."""
-    environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1", **environment}
+    environment = {**os.environ, **ONE_THREAD, **environment}
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, cwd=str(ROOT), env=environment, capture_output=True, text=True, timeout=120)
     return Finished(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)

@@ -37,23 +37,12 @@ def test_accumulation_is_derived_from_the_global_batch(
     assert derive_accumulation(global_batch, micro_batch, replicas, factor) == accumulation
 
 
-def test_a_global_batch_that_does_not_divide_is_refused_with_the_nearest_that_do() -> None:
-    with pytest.raises(
-        ConfigError, match=r"micro_batch_size 8 x 4 replicas = 32 rows, 100 / 32 leaves 4.* to 96 or 128"
-    ):
-        derive_accumulation(100, 8, 4, 1.0)
-    assert (derive_accumulation(96, 8, 4, 1.0), derive_accumulation(128, 8, 4, 1.0)) == (3, 4)
-
-
 def test_a_global_batch_below_one_row_per_replica_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Set global_batch_size to 32, or"):
         derive_accumulation(16, 8, 4, 1.0)
 
 
 def test_accumulation_below_2f_minus_1_is_refused_and_2f_minus_1_is_not() -> None:
-    with pytest.raises(ConfigError, match=r"=8 .* IPUs 0-1-2-3-0, 5 forward stages, 2x5-1 = 9 .* Use at least 9: "):
-        check_accumulation(8, PRETRAINING, GEOMETRY, 4, 1.0)
-    check_accumulation(9, PRETRAINING, GEOMETRY, 4, 1.0)
     with pytest.raises(ConfigError, match=r"IPUs 0-1-2-3, 4 forward stages, 2x4-1 = 7 .* Use at least 7: "):
         check_accumulation(6, ANSWERS, GEOMETRY, 4, 1.0)
     check_accumulation(7, ANSWERS, GEOMETRY, 4, 1.0)
@@ -66,7 +55,6 @@ def test_accumulation_below_2f_minus_1_is_refused_and_2f_minus_1_is_not() -> Non
 @pytest.mark.parametrize(
     ("vocab_size", "factor", "said"),
     [
-        (30522, 4, r"projection_serialization_factor=4 must divide the vocabulary of 30522 .* leaves 2\. Use 3 or 6"),
         (30522, 5, r"Use 3 or 6"),
         (30522, 40000, r"Use 30522$"),
     ],
@@ -86,8 +74,6 @@ def test_powers_of_two_up_to_64_per_process_are_accepted(ipus: int, replicas: in
 @pytest.mark.parametrize(
     ("ipus", "replicas", "instances", "said"),
     [
-        (3, 1, 1, r"ipus_per_replica=3 is not a power of two.* Use 2 or 4 entries in layers_per_ipu"),
-        (4, 3, 1, r"4 IPUs x 3 replicas = 12 IPUs is not a power of two\. Set replication_factor to 2 or 4$"),
         (4, 6, 2, r"x 3 replicas of each of 2 instances = 12 IPUs .* replication_factor to 4 or 8$"),
         (4, 32, 1, r"= 128 IPUs, but a process attaches at most 64: set replication_factor to at most 16, or start 2"),
         (128, 1, 1, r"at most 64: start 2 instances under poprun"),

@@ -39,55 +39,37 @@ def same_meaning(one: IpuConfig, other: IpuConfig) -> bool:
 # --- the published files ---------------------------------------------------------------------------------------------
 
 
-def test_the_published_base_config_on_a_pod16_means_what_its_card_says_and_keeps_meaning_it(tmp_path: Path) -> None:
-    config = read_ipu_config({**BERT_BASE_IPU, "pod_type": "pod16"})
-
-    assert config.training == ModeConfig(4, 1, [0, 4, 4, 4], 4, [0.25, 0.25, 0.25, 0.25], 1, 1)
-    assert config.inference == ModeConfig(4, 5, [0, 4, 4, 4], 4, [0.25, 0.25, 0.25, 0.25], 1, 1)
-    assert config.gradient_accumulation_steps == 16
-    assert (config.optimizer_state_offchip, config.replicated_tensor_sharding) == (False, True)
-    assert (config.recompute_checkpoint_every_layer, config.enable_half_partials) == (True, True)
-    assert (config.output_mode, config.seed, config.executable_cache_dir) == ("final", None, "")
-    once = saved_and_loaded(config, tmp_path)
-    assert once == saved_and_loaded(once, tmp_path) == config
-
-
-def test_the_published_large_config_on_a_pod4_means_what_its_card_says_and_keeps_meaning_it(tmp_path: Path) -> None:
-    config = read_ipu_config({**BERT_LARGE_IPU, "pod_type": "pod4"})
-
-    assert config.training == ModeConfig(1, 1, [3, 7, 7, 7], 4, [0.15, 0.18, 0.2, 0.25], 2, 1)
-    assert config.inference == ModeConfig(1, 4, [3, 7, 7, 7], 4, [0.15, 0.18, 0.2, 0.25], 2, 1)
-    assert config.gradient_accumulation_steps == 16
-    assert (config.optimizer_state_offchip, config.replicated_tensor_sharding) == (True, True)
-    assert (config.output_mode, config.seed) == ("final", None)
-    once = saved_and_loaded(config, tmp_path)
-    again = saved_and_loaded(once, tmp_path)
-    assert same_meaning(config, once)
-    assert again == once
+BASE, LARGE = [0, 4, 4, 4], [3, 7, 7, 7]
+PUBLISHED = {
+    "base on a POD16": ({**BERT_BASE_IPU, "pod_type": "pod16"}, (4, BASE, [0.25] * 4, 1), 5, 16, (False, True)),
+    "large on a POD4": (
+        {**BERT_LARGE_IPU, "pod_type": "pod4"},
+        (1, LARGE, [0.15, 0.18, 0.2, 0.25], 2),
+        4,
+        16,
+        (True, True),
+    ),
+    "base of the model": (BERT_BASE_UNCASED, (4, BASE, [0.22] * 4, 2), 4, 512, (False, True)),
+    "large of the model": (BERT_LARGE_UNCASED, (16, LARGE, [0.1, 0.15, 0.15, 0.15], 2), 4, 512, (True, True)),
+}
+"""Replicas, layers, proportions and factor of both modes; iterations of inference; accumulation; and where the state
+of the optimizer is: off chip, sharded."""
 
 
-@pytest.mark.parametrize(
-    ("published", "layers", "share", "replicas", "offchip"),
-    [
-        (BERT_BASE_UNCASED, [0, 4, 4, 4], [0.22, 0.22, 0.22, 0.22], 4, False),
-        (BERT_LARGE_UNCASED, [3, 7, 7, 7], [0.1, 0.15, 0.15, 0.15], 16, True),
-    ],
-)
-def test_the_configs_saved_with_the_pre_trained_models_load_and_save_unchanged_in_meaning(
-    published: Dict[str, Any],
-    layers: List[int],
-    share: List[float],
-    replicas: int,
-    offchip: bool,
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_means_what_its_card_says_and_keeps_meaning_it(name: str, tmp_path: Path) -> None:
+    published, (replicas, layers, share, factor), iterations, accumulation, state = PUBLISHED[name]
     config = read_ipu_config(published)
-
-    assert config.training == ModeConfig(replicas, 1, layers, 4, share, 2, 1)
-    assert config.inference == ModeConfig(replicas, 4, layers, 4, share, 2, 1)
-    assert (config.seed, config.executable_cache_dir, config.optimizer_state_offchip) == (42, "./exe_cache", offchip)
-    assert config.gradient_accumulation_steps == 512
-    assert same_meaning(config, saved_and_loaded(config, tmp_path))
+    assert config.training == ModeConfig(replicas, 1, layers, 4, share, factor, 1)
+    assert config.inference == ModeConfig(replicas, iterations, layers, 4, share, factor, 1)
+    assert config.gradient_accumulation_steps == accumulation
+    assert (config.optimizer_state_offchip, config.replicated_tensor_sharding) == state
+    assert (config.recompute_checkpoint_every_layer, config.enable_half_partials) == (True, True)
+    assert (config.seed, config.executable_cache_dir) == (published["seed"], published["executable_cache_dir"])
+    assert config.output_mode == "final"
+    once = saved_and_loaded(config, tmp_path)
+    assert same_meaning(config, once)
+    assert saved_and_loaded(once, tmp_path) == once
 
 
 def test_a_saved_file_holds_sorted_keys_that_optimum_knows_and_no_null(tmp_path: Path) -> None:

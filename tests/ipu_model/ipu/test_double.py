@@ -16,10 +16,64 @@ from typing import Any, Callable, Optional
 import poptorch
 import pytest
 import torch
-from double_models import Toy, final, increasing, infer_once, on_ipus, quiet, train_once
+from torch import Tensor, nn
 
 DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "poptorch_double"
 Error = poptorch.Error
+
+
+class Toy(nn.Module):
+    """One layer of 3 -> 2 with a squared loss, or what `compute` makes of (model, x)."""
+
+    def __init__(self, compute: Optional[Callable[[Any, Tensor], Any]] = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("seen", torch.zeros(1))
+        self.constant = torch.ones(3)
+        self.compute = compute
+
+    def forward(self, x: Tensor) -> Any:
+        if self.compute is not None:
+            return self.compute(self, x)
+        return final(self.layer(x).square().sum())
+
+
+def final(loss: Tensor) -> Tensor:
+    return poptorch.identity_loss(loss, reduction="none")
+
+
+def quiet() -> Any:
+    return poptorch.Options().showCompilationProgressBar(False)
+
+
+def on_ipus(*ipus: int) -> Callable[[Any, Tensor], Tensor]:
+    """Blocks on these IPUs, the loss in the last."""
+
+    def compute(model: Any, x: Tensor) -> Tensor:
+        for number, ipu in enumerate(ipus[:-1]):
+            with poptorch.Block(f"block{number}", ipu_id=ipu):
+                x = x * 1.5
+        with poptorch.Block("last", ipu_id=ipus[-1]):
+            return final(model.layer(x).square().sum())
+
+    return compute
+
+
+def increasing(options: Any = None) -> Any:
+    """Every change of IPU is a stage."""
+    strategy = poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement)
+    return (options or quiet()).setExecutionStrategy(strategy)
+
+
+def train_once(compute: Any = None, options: Any = None, rows: int = 4, optimizer: Any = None) -> Any:
+    return poptorch.trainingModel(Toy(compute), options or quiet(), optimizer)(torch.randn(rows, 3))
+
+
+def infer_once(compute: Any, options: Any = None, rows: int = 4) -> Any:
+    return poptorch.inferenceModel(Toy(compute), options or quiet())(torch.randn(rows, 3))
+
+
 READS_A_VALUE = {
     "item": lambda model, x: x * x.sum().item(),
     "if": lambda model, x: x if x.sum() > 0 else -x,
@@ -55,7 +109,7 @@ def test_a_host_tensor_is_refused_on_the_device() -> None:
         infer_once(lambda model, x: x + model.constant)
 
 
-def two_final(model: Any, x: torch.Tensor) -> Any:
+def two_final(model: Any, x: Tensor) -> Any:
     return final(model.layer(x).sum()), final(model.layer(x).mean())
 
 
@@ -81,7 +135,7 @@ def test_accumulation_has_to_fill_twice_the_stages_less_one(ipus: Any, enough: i
             train_once(on_ipus(*ipus), short, rows=enough - 1)
 
 
-def two_blocks(model: Any, x: torch.Tensor) -> torch.Tensor:
+def two_blocks(model: Any, x: Tensor) -> Tensor:
     with poptorch.Block("first", ipu_id=0):
         x = x * 2
     with poptorch.Block("second", ipu_id=1):
@@ -103,7 +157,7 @@ def test_inference_accumulates_nothing() -> None:
         poptorch.inferenceModel(Toy(), options)
 
 
-def three_ipus(model: Any, x: torch.Tensor) -> torch.Tensor:
+def three_ipus(model: Any, x: Tensor) -> Tensor:
     for ipu in range(3):
         with poptorch.Block(ipu_id=ipu):
             x = x * 2
@@ -119,7 +173,7 @@ def test_ipus_come_in_powers_of_two_and_at_most_64() -> None:
 
 
 def test_an_operation_after_a_block_belongs_to_a_block() -> None:
-    def outside(model: Any, x: torch.Tensor) -> torch.Tensor:
+    def outside(model: Any, x: Tensor) -> Tensor:
         with poptorch.Block("a", ipu_id=0):
             x = x * 2
         return x + 1
@@ -128,7 +182,7 @@ def test_an_operation_after_a_block_belongs_to_a_block() -> None:
         infer_once(outside)
 
 
-def nested(model: Any, x: torch.Tensor) -> torch.Tensor:
+def nested(model: Any, x: Tensor) -> Tensor:
     with poptorch.Block("outer", ipu_id=0), poptorch.Block("inner", ipu_id=0):
         return x * 2
 
@@ -137,7 +191,7 @@ def _back_and_forth() -> Any:
     return train_once(on_ipus(0, 1, 0), _accumulating(5), rows=5)
 
 
-def _product(x: torch.Tensor, layer: Any) -> torch.Tensor:
+def _product(x: Tensor, layer: Any) -> Tensor:
     return poptorch.serializedMatMul(x, layer.weight.t(), poptorch.MatMulSerializationMode.OutputChannels, 3)
 
 
@@ -238,7 +292,7 @@ def test_a_session_option_of_another_name_or_type_does_not_compile(key: str, val
         infer_once(lambda model, x: x * 2, options)
 
 
-def numbered_layer(model: Any, x: torch.Tensor) -> torch.Tensor:
+def numbered_layer(model: Any, x: Tensor) -> Tensor:
     with poptorch.Attribute(__outline={"layer": 1}):
         return x * 2
 
@@ -267,6 +321,68 @@ def test_functions_refuse_what_they_do_not_know(name: str) -> None:
     attempt, error = FUNCTIONS[name]
     with pytest.raises(error):
         attempt()
+
+
+def test_a_constant_cannot_change_once_compiled_and_a_variable_can() -> None:
+    model = Toy()
+    optimizer = AdamW(model.parameters(), lr=0.1, weight_decay=0.1, loss_scaling=2.0)
+    optimizer.variable_attrs.markAsConstant("weight_decay")
+    executor = poptorch.trainingModel(model, quiet(), optimizer)
+    executor(torch.ones(4, 3))
+    optimizer.param_groups[0]["lr"], optimizer.loss_scaling = 0.3, 4.0
+    executor.setOptimizer(optimizer)
+    optimizer.param_groups[0]["weight_decay"] = 0.2
+    with pytest.raises(Error):
+        executor.setOptimizer(optimizer)
+    with pytest.raises(AssertionError):
+        optimizer.variable_attrs.markAsVariable("weight_dekay")
+
+
+def test_the_device_is_taken_and_given_back() -> None:
+    executor = poptorch.inferenceModel(Toy(lambda model, x: x * 2), quiet())
+    x = torch.ones(2, 3)
+    names = ("attachToDevice", "detachFromDevice", "copyWeightsToHost", "copyWeightsToDevice")
+    too_early = [*(getattr(executor, name) for name in names), lambda: executor.rng_state]
+    for early in too_early:
+        with pytest.raises(Error):
+            early()
+    assert (executor.isCompiled(), executor.isAttachedToDevice()) == (False, False)
+    executor.compile(x)
+    assert (executor.isCompiled(), executor.isAttachedToDevice()) == (True, True)
+    with pytest.raises(Error):
+        executor.attachToDevice()
+    executor.detachFromDevice()
+    with pytest.raises(Error):
+        executor.detachFromDevice()
+    assert executor(x).tolist() == (x * 2).tolist()  # attaches again
+    executor.destroy()
+    assert not executor.isCompiled()
+
+
+def test_a_compiled_model_takes_what_it_was_compiled_for() -> None:
+    executor = poptorch.inferenceModel(Toy(lambda model, x: x * 2), quiet().deviceIterations(2))
+    with pytest.raises(AssertionError):
+        executor(torch.ones(3, 3))  # two iterations
+    executor(torch.ones(4, 3))
+    for other in (torch.ones(6, 3), torch.ones(4, 3).half(), 3):
+        with pytest.raises(Error):
+            executor(other)
+    with pytest.raises(Error):
+        executor()
+    with pytest.raises(AssertionError):
+        executor(torch.ones(4, 3), torch.ones(4, 3))
+    with pytest.raises(AssertionError):
+        executor(y=torch.ones(4, 3))
+    executor.destroy()
+
+
+def test_an_offline_target_compiles_and_does_not_run() -> None:
+    executor = poptorch.inferenceModel(Toy(lambda model, x: x * 2), quiet().useOfflineIpuTarget(2))
+    executor.compile(torch.ones(2, 3))
+    assert (executor.isCompiled(), executor.isAttachedToDevice()) == (True, False)
+    for attempt in (executor.attachToDevice, lambda: executor(torch.ones(2, 3))):
+        with pytest.raises(AssertionError):
+            attempt()
 
 
 def test_the_double_has_no_name_and_no_argument_that_poptorch_lacks() -> None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
 import torch
 from ipu_jobs import ipu_job as whole_job
-from ipu_jobs import on_cpu, rows_of, start_one
+from ipu_jobs import on_cpu, rows_of
 from recorded_presets import SUPPORTED, operations
 from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches, make_model
-from tiny_jobs import head_of, run_here
+from tiny_jobs import head_of, result_of, run_here, table_of
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
-from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, ScheduleConfig
-from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, ScheduleConfig
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 
@@ -159,10 +158,6 @@ def jobs(folder: Path, kind: str, **evaluation: Any) -> List[Job]:
     return [job, on_cpu(job, folder / "cpu")]
 
 
-def curve(job: Job) -> np.ndarray:
-    return np.loadtxt(str(Path(job.run_folder) / "evaluations.csv"), delimiter=",", skiprows=1, ndmin=2)
-
-
 @pytest.mark.ipu
 @pytest.mark.parametrize("kind", ["pretrain", "question_answering"])
 def test_a_job_judges_and_keeps_what_one_on_the_cpu_does(kind: str, tmp_path: Path) -> None:
@@ -171,8 +166,10 @@ def test_a_job_judges_and_keeps_what_one_on_the_cpu_does(kind: str, tmp_path: Pa
     results = []
     for job in both:
         run_here(job)
-        results.append(JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8")))
-    np.testing.assert_allclose(curve(both[0]), curve(both[1]), rtol=0, atol=1e-4)
+        results.append(result_of(job))
+    np.testing.assert_allclose(
+        table_of(both[0], "evaluations.csv"), table_of(both[1], "evaluations.csv"), rtol=0, atol=1e-4
+    )
     ipu, cpu = (result.evaluation for result in results)
     assert ipu is not None
     assert cpu is not None
@@ -197,24 +194,8 @@ def test_the_program_is_built_ahead_and_travels_with_that_of_training(
     ready = [x for x in told if "program ready after" in x]
     assert len(ready) == 2
     assert all(x.endswith("loaded from the cache, nothing was compiled") for x in ready)
-    result = JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
+    result = result_of(job)
     assert result.program == f"restored from {carried}"
-
-
-class Means:
-    """horovod.torch between instance 1, which has judged, and instance 0, which judges after it."""
-
-    Average = object()
-
-    def __init__(self, other: Optional[torch.Tensor] = None) -> None:
-        self.given: List[torch.Tensor] = []
-        self._other = other
-
-    def allreduce(self, tensor: torch.Tensor, *, name: str, op: object) -> torch.Tensor:
-        assert op is self.Average
-        assert name == "podium.evaluate"
-        self.given.append(tensor)
-        return tensor if self._other is None else (tensor + self._other) / 2
 
 
 @pytest.mark.parametrize(
@@ -245,36 +226,6 @@ def test_instances_evaluate_on_as_many_ipus_in_a_replica_as_training_has(
         "2 instances evaluate held-out rows on the 4 IPUs of a replica of training, but inference has 2 IPUs per "
         "replica: use 4 entries in inference_layers_per_ipu, or set evaluate_every_updates of this job to null"
     )
-
-
-def test_two_instances_judge_a_part_each_in_as_many_calls(
-    tmp_path: Path, poprun: Any, poptorch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """21 rows in calls of 4 replicas x 4 micro-batches: instance 1 has 8 rows of the first and none of the second."""
-    calls: List[int] = []
-    real = poptorch.PoplarExecutor.__call__
-
-    def call(self: Any, *tensors: torch.Tensor) -> Any:
-        calls.append(int((tensors[3].sum(1) > 0).sum()))
-        return real(self, *tensors)
-
-    monkeypatch.setattr(poptorch.PoplarExecutor, "__call__", call)
-    job = ipu_job("question_answering", ADAMW, tmp_path, 4, 1)
-    Path(job.run_folder).mkdir(parents=True)
-    held_out = make_batches("question_answering", 1, 21)[0]
-    given: List[torch.Tensor] = []
-    for index in (1, 0):
-        collectives = Means(*given)
-        instance = dataclasses.replace(start_one(poprun, index), collectives=collectives)
-        plan = plan_ipu(job, FOUR_LAYERS, 1.0, False, instance, lambda text: None)
-        model = make_model("question_answering")
-        runtime = IpuRuntime(load_poptorch(), job, plan, model, FOUR_LAYERS, lambda event, **fields: None)
-        found = runtime.evaluate([held_out])
-        runtime.close()
-        given = collectives.given
-    assert calls == [8, 0, 8, 5]
-    cpu = TorchRuntime(make_model("question_answering"), "question_answering", ROWS, "fp32", None, seed=7)
-    assert found == pytest.approx(cpu.evaluate([held_out]), rel=1e-5)
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])

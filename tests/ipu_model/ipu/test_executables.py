@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
+from tiny_jobs import ROOT
 
 from ipu_model.core import files
 from ipu_model.core.errors import ConfigError
@@ -56,44 +57,26 @@ def changed(**geometry: int) -> Dict[str, Any]:
     return {**PARTS, "geometry": {**PARTS["geometry"], **geometry}}
 
 
-def test_the_first_run_misses_and_the_second_hits(open_program: Any) -> None:
-    first = open_program(PARTS)
-    folder = first.path
-    assert folder.is_dir()
-    assert expectation(first) == (False, "miss, no executable yet")
-    (folder / "1234.popef").write_bytes(b"x" * 2_000_000)
-    assert first.report_outcome() == "built, 1 file, 2.0 MB"
-    first.close()
-    second = open_program(PARTS)
-    assert expectation(second) == (True, f"hit, 1 file, 2.0 MB in {folder}")
-    assert second.report_outcome() == "loaded from the cache, nothing was compiled"
+DIFFERENT = {"mode": "training", **{f"key{number}": number for number in range(4)}}
 
 
-def test_a_miss_names_what_differs_from_the_nearest_stored_one(open_program: Any) -> None:
+@pytest.mark.parametrize(
+    ("parts", "ending"),
+    [
+        (changed(micro_batch_size=2), "the most similar cached one differs in geometry.micro_batch_size 4 -> 2"),
+        ({**PARTS, "poptorch": "3.3.0"}, "poptorch 3.4.0 -> 3.3.0; executables do not load under another SDK"),
+        (DIFFERENT, "and 4 more"),  # 4 stored parts are missing, 4 are new, 4 are named
+        ({**PARTS, "mode": "another"}, "no executable yet"),
+    ],
+)
+def test_a_miss_names_what_differs_from_the_nearest_stored_one_of_its_mode(
+    open_program: Any, parts: Dict[str, Any], ending: str
+) -> None:
     build(open_program)
     build(open_program, changed(micro_batch_size=8, accumulation=8))
-    assert expectation(open_program(changed(micro_batch_size=2))) == (
-        False,
-        "miss, no executable yet; the most similar cached one differs in geometry.micro_batch_size 4 -> 2",
-    )
-
-
-def test_a_miss_through_another_sdk_says_so(open_program: Any) -> None:
-    build(open_program)
-    hit, why = expectation(open_program({**PARTS, "poptorch": "3.3.0"}))
-    assert not hit
-    assert why.endswith("poptorch 3.4.0 -> 3.3.0; executables do not load under another SDK")
-
-
-def test_many_differences_are_counted(open_program: Any) -> None:
-    build(open_program)
-    why = open_program({"mode": PARTS["mode"], **{f"key{i}": i for i in range(4)}}).lookup
-    assert why.endswith("and 4 more")  # 4 stored parts are missing, 4 are new, 4 are named
-
-
-def test_a_miss_is_not_compared_with_programs_of_another_mode(open_program: Any) -> None:
-    build(open_program)
-    assert open_program({**PARTS, "mode": "another"}).lookup.endswith("no executable yet")
+    hit, why = expectation(open_program(parts))
+    assert (hit, why.startswith("miss, ")) == (False, True)
+    assert why.endswith(ending)
 
 
 def test_a_miss_although_a_hit_was_expected_is_said(open_program: Any) -> None:
@@ -186,12 +169,9 @@ def test_a_root_that_cannot_be_a_folder_is_refused(tmp_path: Path, said: List[st
         ProgramFolder(tmp_path / "file", PARTS, said.append)
 
 
-CHECKOUT = Path(__file__).resolve().parents[3]
-
-
 def prune(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ipu_model.ipu.executables", *arguments, "--root", str(root)]
-    return subprocess.run(command, cwd=str(CHECKOUT), capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=str(ROOT), capture_output=True, text=True, check=False)
 
 
 def test_list_shows_what_the_folders_were_built_for(tmp_path: Path, open_program: Any) -> None:

@@ -58,11 +58,6 @@ def test_ten_updates_equal_those_of_the_torch_runtime(update: str) -> None:
     assert_same(train(config), train_with_torch(config), 1e-5)
 
 
-@pytest.mark.parametrize("update", UPDATES)
-def test_loss_scaling_does_not_change_the_weights_in_fp32(update: str) -> None:
-    assert_same(train(config_of(update, loss_scaling=16384.0)), train(config_of(update)), 1e-6)
-
-
 @pytest.mark.parametrize(
     ("update", "kind", "expected"),
     [

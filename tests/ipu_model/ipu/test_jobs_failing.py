@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ipu_jobs import ipu_job, rows_of, run_code, write_job
+from ipu_jobs import ipu_job, rows_of, run_code
 from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS
-from tiny_jobs import run_here
+from tiny_jobs import run_here, write_job
 
 from ipu_model.core.errors import NonFiniteLoss, NonFiniteWeights
 from ipu_model.jobs.job import Job

@@ -11,16 +11,26 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from ipu_jobs import DYING, ipu_job, manifest_of, on_cpu, rows_of, run_code, write_job
+from ipu_jobs import DYING, ipu_job, manifest_of, on_cpu, rows_of, run_code
 from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS
-from tiny_jobs import Finished, run_here, start_job, stop_in_training
+from tiny_jobs import (
+    Finished,
+    output_bytes,
+    pausing,
+    result_of,
+    run_here,
+    start_job,
+    stop_in_training,
+    table_of,
+    weights_of,
+    write_job,
+)
 
 import ipu_model.train.training
 from ipu_model.core.errors import CheckpointError
-from ipu_model.distributed.process import PAUSED, StopRequest, Terminated
-from ipu_model.jobs.job import Job, JobResult, ScheduleConfig
-from ipu_model.train.job_runner import run_job
+from ipu_model.distributed.process import PAUSED
+from ipu_model.jobs.job import Job, ScheduleConfig
 from ipu_model.train.training import learning_rate
 from tests.optimizers import optimizer_config
 
@@ -28,19 +38,6 @@ LAMB = optimizer_config(name="lamb", learning_rate=1e-4, loss_scaling=64.0)
 ADAMW = optimizer_config(name="adamw", learning_rate=1e-4, weight_decay=0.0, loss_scaling=128.0)
 DROPPING = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
 SETTINGS = [(replicas, iterations) for replicas in (2, 4) for iterations in (1, 2)]
-
-
-def weights_of(job: Job) -> Dict[str, torch.Tensor]:
-    return load_file(str(Path(job.output) / "model.safetensors"))
-
-
-def result_of(job: Job) -> JobResult:
-    return JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
-
-
-def history_of(job: Job) -> np.ndarray:
-    """[windows, columns] of history.csv."""
-    return np.loadtxt(str(Path(job.run_folder) / "history.csv"), delimiter=",", skiprows=1, ndmin=2)
 
 
 def logits_of(job: Job) -> List[np.ndarray]:
@@ -70,8 +67,8 @@ def check_trained(ours: Job, theirs: Job, replicas: int, iterations: int) -> Non
     assert (mine.plan["gradient_accumulation_steps"], mine.plan["replication_factor"]) == (16, replicas)
     assert mine.plan["device"]["ipus"] == 4 * replicas
     assert (mine.sequences, mine.real_tokens) == (cpu.sequences, cpu.real_tokens)
-    steps = history_of(ours)
-    expected = history_of(theirs).reshape(4 // iterations, iterations, -1)
+    steps = table_of(ours)
+    expected = table_of(theirs).reshape(4 // iterations, iterations, -1)
     assert steps[:, 0].tolist() == [iterations * (call + 1) for call in range(4 // iterations)]
     np.testing.assert_allclose(steps[:, 1:-1], expected[:, :, 1:-1].mean(1), rtol=0, atol=1e-5)
     np.testing.assert_array_equal(steps[:, -1], expected[:, 0, -1])  # one rate for the updates of a call
@@ -132,25 +129,27 @@ def test_pretraining_fine_tuning_and_prediction_follow_one_another_as_on_the_cpu
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-4)
 
 
-def output_bytes(job: Job) -> Dict[str, bytes]:
-    """The finished model and the loss curve."""
-    files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
-    files["history.csv"] = (Path(job.run_folder) / "history.csv").read_bytes()
-    return files
-
-
 @pytest.mark.ipu
 @pytest.mark.parametrize(
-    ("replicas", "iterations", "checkpoint_every", "killed_at", "resumed_from"), [(2, 1, 2, 5, 4), (1, 2, 3, 6, 4)]
+    ("replicas", "iterations", "checkpoint_every", "killed_at", "resumed_from", "precision"),
+    [(2, 1, 2, 5, 4, "fp32"), (1, 2, 3, 6, 4, "fp32"), (2, 1, 1, 2, 1, "fp16")],
 )
 def test_a_run_killed_and_restarted_ends_as_one_that_was_not(
-    replicas: int, iterations: int, checkpoint_every: int, killed_at: int, resumed_from: int, tmp_path: Path
+    replicas: int,
+    iterations: int,
+    checkpoint_every: int,
+    killed_at: int,
+    resumed_from: int,
+    precision: str,
+    tmp_path: Path,
 ) -> None:
-    """Bit for bit, dropout included. With two updates in a call the checkpoint of update 3 lies at 4, its end."""
+    """Bit for bit, with dropout and the moments of fp16. With two updates in a call the
+    checkpoint of update 3 lies at 4, its end."""
     rows = rows_of(tmp_path / "rows", "pretrain", 50)
     optimizer, schedule = dataclasses.replace(LAMB, learning_rate=1e-2), ScheduleConfig(steps=killed_at + 2)
     settings: Dict[str, Any] = {"model": DROPPING, "schedule": schedule, "optimizer": optimizer}
-    settings.update(replicas=replicas, iterations=iterations, checkpoint_every_updates=checkpoint_every)
+    settings.update(replicas=replicas, iterations=iterations, precision=precision)
+    settings["checkpoint_every_updates"] = checkpoint_every
     straight = ipu_job(tmp_path / "a", "pretrain", rows, **settings)
     run_here(straight)
     killed = ipu_job(tmp_path / "b", "pretrain", rows, **settings)
@@ -180,12 +179,6 @@ def test_sigterm_saves_and_exits_with_143_and_only_the_same_run_continues(tmp_pa
     # Where programs are kept decides no weight, nor does a key that repeats what is derived.
     told = {"executable_cache_dir": str(tmp_path / "cache"), "inference_device_iterations": 4}
     same = {**(job.ipu_config or {}), **told, "gradient_accumulation_steps": 9}
-    events: List[Dict[str, Any]] = []
-    stop = StopRequest()
-    stop.requested = True
-    with pytest.raises(Terminated):
-        run_job(
-            dataclasses.replace(job, ipu_config=same), lambda event, **x: events.append({"event": event, **x}), stop
-        )
-    assert any(e.get("text") == f"continuing after update {step} of 100000" for e in events)
-    assert [e["step"] for e in events if e["event"] == "step"] == [step + 1]
+    again = pausing(dataclasses.replace(job, ipu_config=same), "plan")
+    assert texts(again, f"continuing after update {step} of 100000")
+    assert [event["step"] for event in again.of("step")] == [step + 1]

@@ -7,26 +7,13 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import pytest
-from ipu_jobs import NUM_IPUS, ipu_job, model_folder, rows_of, run_code, write_job
-from tiny_jobs import ROOT, finish, run_here, start_job
+from ipu_jobs import NUM_IPUS, ipu_job, model_folder, rows_of, run_code
+from tiny_jobs import ROOT, finish, result_of, run_here, start_job
 
 from ipu_model.core.errors import ConfigError, DeviceJobError
-from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from tests.optimizers import optimizer_config
 
-EXIT_CODES = """
-import json, os, sys
-from ipu_model import __main__ as program
-protocol, codes = os.dup(1), []
-for path in sys.argv[1:]:
-    os.dup2(protocol, 1)  # the program turns its stdout over to what libraries print
-    sys.argv = ["ipu_model", path]
-    codes.append(program.main())
-import poptorch
-done = {"event": "codes", "codes": codes, "executables": len(poptorch.poptorch_core.getRecord()["executables"])}
-os.write(protocol, (json.dumps(done) + "\\n").encode())
-"""
-"""The program once for every job file, in one process; at the end its exit codes and the executables compiled."""
 LAMB = optimizer_config(name="lamb", learning_rate=1e-3)
 PREDICTING = {"kind": "predict", "inference_execution": "pipelined"}
 
@@ -183,15 +170,6 @@ def test_it_is_refused_with_a_setting_that_works(
         assert len(record()) == 1
 
 
-def test_every_refusal_exits_with_2_and_one_error(job_of: Callable[..., Job], poptorch: Any) -> None:
-    paths = [write_job(job_of(f"job-{number}", **case.tried[0])) for number, case in enumerate(CASES)]
-    done = run_code(EXIT_CODES, paths)
-    [codes] = done.of("codes")
-    assert codes["codes"] == [2] * len(CASES), done.stderr
-    assert codes["executables"] == 0
-    assert [x["type"] for x in done.of("error")] == [case.type_ for case in CASES]
-
-
 def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(
     job_of: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any
 ) -> None:
@@ -212,7 +190,7 @@ def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(
     assert len(list(cache.glob("*/*.popef"))) == 1
     assert not Path(compiling.output).exists()
     assert not list(Path(compiling.run_folder).glob("step-*"))
-    result = JobResult.from_json((Path(compiling.run_folder) / "result.json").read_text(encoding="utf-8"))
+    result = result_of(compiling)
     assert (result.steps, result.sequences, result.final_loss) == (0, 0, None)
 
     said = [x["text"] for x in run_here(training).of("message")]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
-from ipu_jobs import ipu_job, rows_of, write_job
-from tiny_jobs import ROOT, Finished, finish, run_here
+from ipu_jobs import ipu_job, rows_of
+from tiny_jobs import ONE_THREAD, ROOT, Finished, finish, output_bytes, run_here, write_job
 
 from ipu_model.distributed.process import PAUSED
 from ipu_model.estimates.ipu_constants import FITTED
@@ -48,7 +48,7 @@ LONG = 300
 
 def start_slow(job: Job, slow_from: int, seconds: int) -> subprocess.Popen:
     """Start a job with slow calls; returns when the first of them is running."""
-    environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **ONE_THREAD}
     command = [sys.executable, "-c", HOLDING, write_job(job), str(slow_from), str(seconds)]
     pipes: Dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "universal_newlines": True}
     process = subprocess.Popen(command, cwd=str(ROOT), env=environment, **pipes)
@@ -59,11 +59,6 @@ def start_slow(job: Job, slow_from: int, seconds: int) -> subprocess.Popen:
         if line == f"call {slow_from}\n":
             return process
     raise AssertionError("".join(said))
-
-
-def output_bytes(job: Job) -> Dict[str, bytes]:
-    files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
-    return {**files, "history.csv": (Path(job.run_folder) / "history.csv").read_bytes()}
 
 
 def jobs(folder: Path, **settings: Any) -> List[Job]:

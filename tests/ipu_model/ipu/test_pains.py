@@ -13,10 +13,9 @@ from typing import Any, Callable, Dict, List
 
 import pytest
 from ipu_jobs import ipu_job, manifest_of, model_folder, rows_of
-from tiny_jobs import ROOT, run_here
+from tiny_jobs import ROOT, result_of, run_here
 
 import ipu_model.train.training
-from ipu_model.jobs.job import JobResult
 
 IMPORT_ALL = """
 import importlib, json, pathlib, pkgutil, socket, sys
@@ -43,7 +42,7 @@ def test_speed_is_real_tokens_by_the_time_that_passed(
     manifest = manifest_of(job.rows)
     assert len(said) == 4
     assert 2 * sum(said) == manifest.real_tokens  # 4 updates of 9 rows are all 36; two seconds each, pads do not count
-    result = JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
+    result = result_of(job)
     assert (result.sequences, result.real_tokens) == (manifest.sequences, manifest.real_tokens)
     assert result.train_seconds == 8.0  # from 100 to 108
     assert result.real_tokens_per_second == pytest.approx(manifest.real_tokens / 8)
@@ -63,24 +62,6 @@ def test_a_folder_of_rows_that_fills_no_whole_number_of_calls_is_predicted_by_on
     result = json.loads((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
     assert result["sequences"] == manifest_of(job.rows).sequences
     assert result["plan"]["rows_per_call"] == 4
-
-
-def test_a_job_says_and_keeps_its_whole_plan(tmp_path: Path, poptorch: Any) -> None:
-    """IPUs, stages, accumulation, batch, updates and sequences: nothing is left to prose or to be guessed later."""
-    rows = rows_of(tmp_path / "rows", "pretrain", 40)
-    job = ipu_job(tmp_path, "pretrain", rows, replicas=2, compile_only=True)
-    [said] = run_here(job).of("plan")
-    kept = json.loads((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))["plan"]
-    assert {name: said[name] for name in kept} == kept
-    numbers = [kept[name] for name in ("rows_per_update", "micro_batch_size", "gradient_accumulation_steps")]
-    assert numbers == [18, 1, 9]
-    assert (kept["replication_factor"], kept["updates"], kept["updates_per_call"]) == (2, 4, 1)
-    assert kept["sequences_per_update"] == round(18 * manifest_of(job.rows).packing_factor, 1)
-    assert (kept["device"]["ipus"], kept["device"]["instances"]) == (8, 1)
-    placement = kept["device"]["placement"]
-    found = (placement["order"], placement["forward_stages"], placement["training_stages"])
-    assert found == ([0, 0, 1, 2, 3, 0, 0], 5, 9)
-    assert kept["device"]["config"]["layers_per_ipu"] == [1, 1, 1, 1]
 
 
 def test_importing_does_nothing(tmp_path: Path) -> None:

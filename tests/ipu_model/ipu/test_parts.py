@@ -5,42 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, List
+from typing import List
 
 import pytest
-from parts import deal, read_part
-from preset_layouts import LAYOUTS
+from parts import read_part
 
 HERE = Path(__file__).resolve().parent
-
-
-X, Y = LAYOUTS[:2]
-
-
-def toy(name: str, layout: Any = None) -> Any:
-    return SimpleNamespace(nodeid=name, callspec=SimpleNamespace(params={"layout": layout}))
-
-
-def names(items: List[Any]) -> List[str]:
-    return [item.nodeid for item in items]
-
-
-def test_tests_are_dealt_one_by_one_and_those_of_a_layout_stay_together() -> None:
-    items = [toy("a"), toy("b", [0, 1]), toy("blocks-x", X), toy("blocks-y", Y), toy("c"), toy("memory-x", X)]
-    assert names(deal(items, 1, 2)) == ["a", "blocks-x", "memory-x", "c"]
-    assert names(deal(items, 2, 2)) == ["b", "blocks-y"]
-
-
-@pytest.mark.parametrize("parts", [1, 2, 6, 7])
-def test_every_test_of_this_run_is_in_exactly_one_part(parts: int, request: pytest.FixtureRequest) -> None:
-    items = [item for item in request.session.items if HERE in Path(str(item.fspath)).parents]
-    assert request.node in items
-    dealt = [item.nodeid for part in range(1, parts + 1) for item in deal(items, part, parts)]
-    assert Counter(dealt) == Counter(item.nodeid for item in items)
-    assert max(Counter(dealt).values()) == 1
 
 
 @pytest.mark.parametrize("stated", ["0/6", "7/6", "6", "1/0", "a/b", "-1/6", "1/6 "])
@@ -58,7 +29,7 @@ def test_a_part_runs_its_tests_and_no_others() -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         lines = [line for line in done.stdout.splitlines() if "::" in line]
-        assert 5 <= len(lines) <= 8, "half of them"
+        assert 4 <= len(lines) <= 5, "half of them"
         found += lines
     assert len(found) == len(set(found))
     assert sum("test_what_is_no_part" in line for line in found) == 7

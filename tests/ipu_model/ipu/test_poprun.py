@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,18 +15,7 @@ import torch
 from ipu_model.__main__ import detect_instances
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
-from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import StopRequest
-
-
-def test_without_poprun_a_process_is_alone_and_everything_is_its_own() -> None:
-    alone = detect_instances({}, importer=importlib.import_module)
-    assert alone == Instances(index=0, count=1)
-    assert alone.is_writer
-    assert PopRunInstances().replicas(4) == 4
-    assert alone.share(48) == slice(0, 48)
-    assert alone.mean({"loss": 2.0}) == {"loss": 2.0}
-    assert alone.own_folder("run") == "run"
 
 
 def test_popdist_installed_without_poprun_is_not_initialised(monkeypatch: pytest.MonkeyPatch, poprun: Any) -> None:
@@ -42,13 +30,6 @@ def test_a_process_of_poprun_without_its_packages_does_not_train_alone() -> None
 
     with pytest.raises(ConfigError, match="popdist cannot be imported.*would train alone"):
         detect_instances({"POPDIST_NUM_TOTAL_REPLICAS": "4"}, importer)
-
-
-@pytest.mark.parametrize(("index", "block"), [(0, slice(0, 16)), (1, slice(16, 32)), (2, slice(32, 48))])
-def test_each_instance_has_a_contiguous_block_of_an_update(poprun: Any, index: int, block: slice) -> None:
-    instance = poprun(index, 3)
-    assert (instance.index, instance.count, instance.is_writer) == (index, 3, index == 0)
-    assert instance.share(48) == block
 
 
 def test_rows_that_cannot_be_shared_are_refused() -> None:
@@ -76,15 +57,6 @@ def test_popdist_makes_the_options_and_owns_their_replication(poprun: Any) -> No
         instance.make_options(poptorch, 8)
 
 
-def test_metrics_are_averaged_over_the_instances_by_name(poprun: Any) -> None:
-    instance = poprun(0, 2)
-    hvd = importlib.import_module("horovod.torch")
-    # In order of the names: the other instance had accuracy 0.5 and loss 4.
-    hvd.OTHERS["podium.mean"] = [torch.tensor([0.5, 4.0], dtype=torch.float64)]
-    assert instance.mean({"loss": 2.0, "accuracy": 1.0}) == {"loss": 3.0, "accuracy": 0.75}
-    assert hvd.CALLS == ["init", "allreduce podium.mean"]
-
-
 def test_all_instances_stop_or_save_when_one_was_told_to(poprun: Any) -> None:
     """Otherwise the one that continues waits in the next reduction for ever. One reduction tells both."""
     instance = poprun(0, 2)
@@ -103,11 +75,3 @@ def test_one_instance_under_poprun_needs_no_horovod(poprun: Any) -> None:
     assert (instance.count, instance.total_replicas, instance.collectives) == (1, 2, None)
     assert "horovod.torch" not in sys.modules
     assert instance.mean({"loss": 2.0}) == {"loss": 2.0}
-
-
-def test_only_the_writer_uses_the_run_folder_itself() -> None:
-    first, second = Instances(index=0, count=2), Instances(index=1, count=2)
-    assert first.own_folder("runs/phase1") == "runs/phase1"
-    assert second.own_folder("runs/phase1") == "runs/phase1/instance-1"
-    for instance in (first, second):
-        assert instance.shared_folder(Path(instance.own_folder("runs/phase1"))) == Path("runs/phase1")

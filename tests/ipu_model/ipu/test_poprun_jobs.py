@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 import pytest
 import torch
-from ipu_jobs import ipu_job, model_folder, rows_of, start_one, write_job
-from safetensors.torch import load_file
+from ipu_jobs import ipu_job, model_folder, rows_of, start_one
 from tiny_ipu import FOUR_LAYERS, make_model
-from tiny_jobs import ROOT, Finished, finish, run_here, start, start_job
+from tiny_jobs import ONE_THREAD, ROOT, Finished, finish, result_of, run_here, start, table_of, weights_of, write_job
 
 from ipu_model import heads
 from ipu_model.core.errors import CheckpointError, ConfigError
@@ -62,7 +60,7 @@ def place(index: int, count: int) -> Dict[str, str]:
 def run_instances(job: Job, count: int, folder: Path, pause: int = 0) -> List[Finished]:
     """Run a job as N processes; what each said."""
     folder.mkdir()
-    environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **ONE_THREAD}
     environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(PROGRAM), str(folder), str(pause), write_job(job)]
     running = [start(command, {**environment, **place(index, count)}) for index in range(count)]
@@ -90,12 +88,11 @@ def test_instances_that_share_the_rows_train_as_one(job: Job, tmp_path: Path, on
 
     alone = elsewhere(job, tmp_path / "one")
     run_here(alone)
-    np.testing.assert_allclose(history(job), history(alone), rtol=0, atol=1e-5)
-    ours, theirs = weights(job), weights(alone)
+    np.testing.assert_allclose(table_of(job), table_of(alone), rtol=0, atol=1e-5)
+    ours, theirs = weights_of(job), weights_of(alone)
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5
-    assert [result(job)[name] for name in ("sequences", "real_tokens")] == [
-        result(alone)[name] for name in ("sequences", "real_tokens")
-    ]
+    together, single = result_of(job), result_of(alone)
+    assert (together.sequences, together.real_tokens) == (single.sequences, single.real_tokens)
 
 
 def check_inputs(job: Job, folder: Path) -> None:
@@ -114,20 +111,6 @@ def check_inputs(job: Job, folder: Path) -> None:
             np.testing.assert_array_equal(seen[-1], np.tile(weighed, (PER_UPDATE // 2, 1)))
 
 
-def weights(job: Job) -> Dict[str, torch.Tensor]:
-    return load_file(str(Path(job.output) / "model.safetensors"))
-
-
-def result(job: Job) -> Dict[str, Any]:
-    found: Dict[str, Any] = json.loads((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
-    return found
-
-
-def history(job: Job) -> np.ndarray:
-    """[updates, columns] of history.csv."""
-    return np.loadtxt(str(Path(job.run_folder) / "history.csv"), delimiter=",", skiprows=1, ndmin=2)
-
-
 def test_instances_that_were_stopped_go_on_as_if_they_had_not_been(job: Job, tmp_path: Path, only_double: None) -> None:
     """Bit for bit, each with its own random numbers: those of instance 0 would drop other units in the others."""
     straight = elsewhere(job, tmp_path / "straight")
@@ -138,9 +121,9 @@ def test_instances_that_were_stopped_go_on_as_if_they_had_not_been(job: Job, tmp
     (alone,) = run_instances(job, 1, tmp_path / "other")
     assert "plan.device.instances: 2 -> 1" in alone.of("error")[0]["text"]  # neither lost nor mixed up
     assert [x.code for x in run_instances(job, 2, tmp_path / "c")] == [0, 0]
-    assert result(job)["resumed_from_step"] == 2
-    assert (history(job) == history(straight)).all()
-    ours, theirs = weights(job), weights(straight)
+    assert result_of(job).resumed_from_step == 2
+    assert (table_of(job) == table_of(straight)).all()
+    ours, theirs = weights_of(job), weights_of(straight)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
@@ -154,15 +137,12 @@ def test_instances_that_share_held_out_rows_judge_as_one(job: Job, tmp_path: Pat
     assert [x.code for x in done] == [0, 0], done[0].stderr
     alone = elsewhere(job, tmp_path / "one")
     run_here(alone)
-    ours, theirs = curve(job), curve(alone)
+    ours, theirs = table_of(job, "evaluations.csv"), table_of(alone, "evaluations.csv")
     assert len(theirs) == 2
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
-    assert result(job)["evaluation"]["rows"] == 21
-
-
-def curve(job: Job) -> np.ndarray:
-    """[evaluations, columns] of evaluations.csv."""
-    return np.loadtxt(str(Path(job.run_folder) / "evaluations.csv"), delimiter=",", skiprows=1, ndmin=2)
+    evaluation = result_of(job).evaluation
+    assert evaluation is not None
+    assert evaluation["rows"] == 21
 
 
 def test_random_numbers_of_another_number_of_instances_are_refused(job: Job, poprun: Poprun) -> None:
@@ -185,14 +165,3 @@ def test_predicting_under_poprun_is_refused(tmp_path: Path, poprun: Poprun) -> N
     job = ipu_job(tmp_path, "predict", rows, replicas=4, init_checkpoint=model_folder(tmp_path / "model", rows))
     with pytest.raises(ConfigError, match=r"a predict job runs as one process: start it without poprun"):
         run_instance(job, start_one(poprun, 0))
-
-
-def test_the_second_instance_of_the_program_says_nothing_and_writes_to_its_own_folder(job: Job, poptorch: Any) -> None:
-    environment = place(1, 2)
-    environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")])
-    done = finish(start_job(job, environment))
-    assert (done.code, done.events) == (0, []), done.stderr
-    assert not Path(job.output).exists()
-    assert not list(Path(job.run_folder).glob("step-*"))
-    own = json.loads((Path(job.run_folder) / "instance-1" / "result.json").read_text(encoding="utf-8"))
-    assert (own["steps"], own["plan"]["device"]["instances"]) == (UPDATES, 2)

@@ -1,24 +1,64 @@
 """Every IPU preset, compiled with all its layers: what PopTorch recorded is what placement, config and job say.
 
-Nothing is executed: the jobs are compile_only. preset_layouts.py lists the jobs.
+Nothing is executed: the jobs are compile_only. preset_layouts.py lists the jobs. The model is fixed, so operations and
+types of numbers stand for a preflight: one without support is found here, not by a user.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import poptorch  # noqa: F401  # marks what needs a recording, see conftest.py
 import pytest
-from expected_options import ALL, BERT_SWITCHES, FRONT_END, GENERAL, HALF_PARTIALS, MEAN, NEVER, PIPELINED, SHARDED, SUM
 from preset_layouts import LAYOUTS, Layout
-from recorded_presets import SEED, compiled, forward_stages, job_of, model_config, record_of
+from recorded_presets import SEED, SUPPORTED, compiled, forward_stages, job_of, model_config, operations, record_of
 
 from ipu_model.estimates.ipu import build_program, plan_for_estimate
 from ipu_model.estimates.ipu_memory import parameters_by_ipu
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.rows.format import Manifest
+
+# Options that every IPU job has.
+FRONT_END = {
+    "instrumentWithHardwareCycleCounter",
+    "rearrangeAnchorsOnHost",
+    "ipuof_configs",
+    "meanAccumulationAndReplicationReductionStrategy",
+}
+"""PopART options that PopTorch sets by itself."""
+BERT_SWITCHES = {
+    "disableGradAccumulationTensorStreams": True,
+    "accumulateOuterFragmentSettings.schedule": 3,  # OverlapMemoryOptimized
+    "accumulateOuterFragmentSettings.excludedVirtualGraphs": ["0"],
+    "outlineThreshold": 10.0,
+    "subgraphCopyingStrategy": 1,  # JustInTime
+    "scheduleNonWeightUpdateGradientConsumersEarly": True,
+    "patterns": {"TiedGather": True, "TiedGatherAccumulate": True, "UpdateInplacePrioritiesForIpu": True},
+    "patterns_level": 2,
+    "engineOptions": {"opt.useAutoloader": "true", "target.syncReplicasIndependently": "true"},
+}
+HALF_PARTIALS = {"partialsTypeMatMuls": "half", "convolutionOptions": {"partialsType": "half"}}
+GENERAL = (
+    "accumulation_and_replication_reduction_type",
+    "auto_round_num_ipus",
+    "connection_type",
+    "device_iterations",
+    "execution_mode",
+    "gradient_accumulation",
+    "ipu_id",
+    "ipu_version",
+    "output_mode",
+    "random_seed",
+    "replication_factor",
+    "sync_pattern",
+)
+PIPELINED, SHARDED = 0, 1
+ALL, SUM = 2, 3
+NEVER = 2
+MEAN = 1
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: x.name)
 every_training = pytest.mark.parametrize("layout", [x for x in LAYOUTS if x.training], ids=lambda x: x.name)
@@ -155,6 +195,28 @@ def test_memory_is_shared_out_as_the_config_says(layout: Layout, tmp_path: Path)
     }
 
 
+@every_layout
+def test_every_operation_is_one_that_poptorch_supports(layout: Layout, tmp_path: Path) -> None:
+    assert operations(record_of(layout, tmp_path)) - SUPPORTED == set()
+
+
+@every_layout
+def test_weights_are_fp16_inputs_int32_and_losses_fp32(layout: Layout, tmp_path: Path) -> None:
+    """No int64 and no float64 reaches an IPU, which has neither."""
+    record = record_of(layout, tmp_path)
+    assert {(kind, trained) for _, kind, trained in record["parameters"].values()} == {("torch.float16", True)}
+    columns = {"pretraining": 8, "question_answering": 6 if layout.training else 4}[layout.head]
+    weights = ["torch.float32"] if layout.training else []  # of the labels
+    assert [x["dtype"] for x in record["inputs"]] == ["torch.int32"] * columns + weights
+    assert [x["shape"][0] for x in record["inputs"]] == [1] * (columns + len(weights)), "one row in a micro-batch"
+    if layout.training:
+        assert record["loss_types"] == ("torch.float32",) * 3, "the loss and its two parts"
+        assert record["losses"][-1] == ["identity_loss", "none"]
+    else:
+        assert record["loss_types"] == ("torch.float32",), "logits"
+        assert record["losses"] == []
+
+
 @every_training
 def test_the_optimizer_is_compiled_with_the_numbers_of_the_job(layout: Layout, tmp_path: Path) -> None:
     """[value, whether it is a constant]: only the rate and the loss scaling may change later."""
@@ -213,3 +275,21 @@ def test_inference_that_cannot_fill_its_pipeline_is_sharded(tmp_path: Path) -> N
     record = compiled(job_of(layout, tmp_path, inference_device_iterations=1), layout)
     assert ["addUint64Option", "execution_mode", SHARDED] in record["option_calls"]
     assert [(x["user_id"], x["ipu_id"]) for x in begun(record)] == blocks_of(layout)
+
+
+@pytest.mark.parametrize(("config", "seed", "expected"), [({"seed": 0}, 5, 0), ({}, 0, 0), ({"seed": 3}, 5, 3)])
+@pytest.mark.parametrize("job", ["phase1", "predict"])
+def test_the_seed_of_the_config_wins_zero_included_and_the_seed_of_the_job_stands_in(
+    job: str, config: Dict[str, Any], seed: int, expected: int, tmp_path: Path
+) -> None:
+    layout = next(x for x in LAYOUTS if x.job == job)
+    record = compiled(dataclasses.replace(job_of(layout, tmp_path, **config), seed=seed), layout)
+    assert ["addUint64Option", "random_seed", expected] in record["option_calls"]
+
+
+@pytest.mark.parametrize("job", ["phase1", "predict"])
+def test_an_fp32_job_has_neither_stochastic_rounding_nor_fp16_partials(job: str, tmp_path: Path) -> None:
+    layout = next(x for x in LAYOUTS if x.job == job)
+    record = compiled(dataclasses.replace(job_of(layout, tmp_path), precision="fp32"), layout)
+    popart = {key: value for key, value in record["popart_session_options"].items() if key not in FRONT_END}
+    assert popart == {**BERT_SWITCHES, "enableStochasticRounding": False}

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections import deque
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 from ipu_jobs import rows_of
 from tiny_ipu import FOUR_LAYERS
-from tiny_jobs import MASKED_KINDS, ROOT, head_of, labels_of, make_columns, start, write_rows
+from tiny_jobs import MASKED_KINDS, ROOT, head_of, labels_of, make_columns, start, wait_for_end, write_rows
 
 from ipu_model import heads
 from ipu_model.core.errors import RowsError, RowWorkerLost
@@ -202,15 +201,4 @@ def test_a_worker_ends_with_its_starter_and_by_no_signal_that_is_meant_for_it(tm
     assert Path(f"/proc/{worker}").exists()
     starter.kill()
     assert "Traceback" not in starter.communicate(timeout=60)[1]  # the worker holds the other end of its errors
-    deadline = time.monotonic() + 30
-    while is_running(worker) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(worker)
-
-
-def is_running(process: str) -> bool:
-    """Not gone, and not merely waiting to be collected by its new parent."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    wait_for_end([int(worker)])

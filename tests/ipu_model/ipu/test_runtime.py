@@ -9,9 +9,8 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 import torch
-from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, make_model, train
+from tiny_ipu import RATES, ipu_job, ipu_runtime, make_batches, make_model, train
 
-from ipu_model.jobs.job import BatchGeometry
 from ipu_model.runtimes.ipu import IpuRuntime
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
@@ -46,70 +45,11 @@ def test_fp16_losses_stay_within_a_hundredth_of_fp32_on_the_cpu(head: str, tmp_p
 
 
 @pytest.mark.ipu
-def test_gradient_clipping_is_applied_as_on_the_cpu(tmp_path: Path) -> None:
-    clipped = dataclasses.replace(ADAMW, max_grad_norm=0.05)
-    settings: Dict[str, Any] = {"replicas": 2, "iterations": 1, "packed": True, "folder": tmp_path}
-    ours, weights = train("ipu", "question_answering", clipped, **settings)
-    theirs, cpu_weights = train("cpu", "question_answering", clipped, **settings)
-    _, unclipped = train("cpu", "question_answering", ADAMW, **settings)
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
-    assert max(float((weights[n] - cpu_weights[n]).abs().max()) for n in weights) < 1e-5
-    assert max(float((weights[n] - unclipped[n]).abs().max()) for n in weights) > 1e-5
-
-
-@pytest.mark.ipu
-@pytest.mark.parametrize(("precision", "stop", "last"), [("fp32", 5, 10), ("fp16", 1, 2)])
-def test_a_resumed_run_equals_one_that_was_not_stopped(precision: str, stop: int, last: int, tmp_path: Path) -> None:
-    """Bit for bit, with dropout and fp16 moments; everything is restored before the first compile."""
-    dropping = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
-    optimizer = dataclasses.replace(LAMB, loss_scaling=64.0)
-    changes = {"precision": precision, "model": dropping, "geometry": BatchGeometry(18, 1)}
-    job = ipu_job("pretraining", optimizer, tmp_path, 2, 1, **changes)
-    batches = make_batches("pretraining", last, 18)
-    straight = ipu_runtime(job, config=dropping)
-    straight.compile(batches[0])
-    whole, end = updates(straight, batches, 0, last), straight.state_dict()
-    straight.close()
-    first = ipu_runtime(job, config=dropping)
-    first.compile(batches[0])
-    begun = updates(first, batches, 0, stop)
-    saved = (first.state_dict(), first.optimizer_state(), first.rng_state())
-    first.close()
-    second = ipu_runtime(job, config=dropping)
-    second.load_state_dict(saved[0])
-    second.load_optimizer_state(saved[1])
-    second.load_rng_state(saved[2])
-    second.compile(batches[stop])
-    assert begun + updates(second, batches, stop, last) == whole
-    assert same(second.state_dict(), end)
-    second.close()
-
-
-@pytest.mark.ipu
-def test_saving_in_the_middle_changes_nothing(tmp_path: Path) -> None:
-    """Optimum's issue 43: saving there swapped modules of the live model, and SQuAD ended at F1 50 instead of 88."""
-    batches = make_batches("question_answering", 6, 32)
-    job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1)
-    runs = []
-    for saving in (False, True):
-        runtime = ipu_runtime(job)
-        runtime.compile(batches[0])
-        losses = []
-        for step in range(6):
-            losses += updates(runtime, batches, step, step + 1)
-            if saving:
-                runtime.state_dict()
-                runtime.optimizer_state()
-                runtime.rng_state()
-        runs.append((losses, runtime.state_dict()))
-        runtime.close()
-    assert runs[0][0] == runs[1][0]
-    assert same(runs[0][1], runs[1][1])
-
-
-@pytest.mark.ipu
 def test_training_and_inference_take_turns_and_share_the_weights(tmp_path: Path) -> None:
-    """No one detaches by hand: predict in the middle sees the newest weights, and training continues as if alone."""
+    """No one detaches by hand: predict in the middle sees the newest weights, and training continues as if alone.
+
+    Neither does saving there change anything: Optimum's issue 43 swapped modules of the live model.
+    """
     batches = make_batches("question_answering", 6, 32)
     job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1)
     alone = ipu_runtime(job)
@@ -120,7 +60,10 @@ def test_training_and_inference_take_turns_and_share_the_weights(tmp_path: Path)
     turns.compile(batches[0])
     losses = updates(turns, batches, 0, 2)
     before = turns.predict(batches[5])
-    losses += updates(turns, batches, 2, 4)
+    losses += updates(turns, batches, 2, 3)
+    for save in (turns.state_dict, turns.optimizer_state, turns.rng_state):
+        save()
+    losses += updates(turns, batches, 3, 4)
     after = turns.predict(batches[5])
     losses += updates(turns, batches, 4, 6)
     assert losses == expected_losses
@@ -133,12 +76,8 @@ def test_training_and_inference_take_turns_and_share_the_weights(tmp_path: Path)
     expected = {x.feature_id: x for x in fourth.predict(batches[5])}
     assert sorted(expected) == sorted(x.feature_id for x in after)
     for answer in after:
-        np.testing.assert_allclose(
-            answer.columns["start_logits"], expected[answer.feature_id].columns["start_logits"], rtol=0, atol=1e-5
-        )
-        np.testing.assert_allclose(
-            answer.columns["end_logits"], expected[answer.feature_id].columns["end_logits"], rtol=0, atol=1e-5
-        )
+        for name, logits in expected[answer.feature_id].columns.items():
+            np.testing.assert_allclose(answer.columns[name], logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.ipu
@@ -159,9 +98,9 @@ def test_the_model_of_the_job_is_never_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.ipu
-@pytest.mark.parametrize("mode", ["sum", "all", "final"])
+@pytest.mark.parametrize("mode", ["sum", "all", "final", "default"])
 def test_every_output_mode_reports_what_it_says(mode: str, tmp_path: Path) -> None:
-    """sum and all: the loss of the update; final: that of the last micro-batch of each replica."""
+    """sum and all: the loss of the update; final, the default: that of the last micro-batch of each replica."""
     batch = make_batches("pretraining", 1, 32)[0]
     job = ipu_job("pretraining", LAMB, tmp_path, 2, 1, ipu_config={"output_mode": mode})
     runtime = ipu_runtime(job)
@@ -170,7 +109,7 @@ def test_every_output_mode_reports_what_it_says(mode: str, tmp_path: Path) -> No
     runtime.close()
     cpu = TorchRuntime(make_model("pretraining"), "pretraining", 32, "fp32", LAMB, seed=7)
     expected = cpu.train_step(batch, 0.0).loss
-    if mode == "final":
+    if mode in ("final", "default"):
         assert loss != pytest.approx(expected, abs=1e-3)
     else:
         assert loss == pytest.approx(expected, abs=1e-5)

@@ -47,12 +47,6 @@ def test_a_model_trained_on_ipus_carries_the_ipu_config_it_was_trained_with(
     run_here(dataclasses.replace(job, ipu_config=again))  # the file serves the same job
 
 
-def test_a_model_trained_on_a_cpu_has_no_ipu_config(job: Job, tmp_path: Path) -> None:
-    run_here(dataclasses.replace(job, runtime="cpu"))
-    kept = sorted(path.name for path in (tmp_path / "model").iterdir())
-    assert kept == ["config.json", "model.safetensors", "podium.json"]
-
-
 @pytest.mark.ipu
 def test_the_config_of_the_model_holds_architecture_only(job: Job, tmp_path: Path) -> None:
     """No batch, rate, device or path: what a model is does not depend on how it was trained."""

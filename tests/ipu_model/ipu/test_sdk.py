@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List
+from typing import Any, Callable, Dict, List
 
 import pytest
 
@@ -107,16 +107,18 @@ def test_a_host_without_fitting_ipus_is_refused(host: Any, told: str) -> None:
     assert "compile_only" not in str(refused.value), "no parameter of Podium"
 
 
-def test_fitting_ipus_are_named() -> None:
-    assert check_hardware(Host(8, hardware=21), 8, compile_only=False, environ={}) == "8 IPUs, hardware version 21"
-
-
-def test_compiling_needs_no_ipus() -> None:
-    assert "none attached" in check_hardware(Host(0), 8, compile_only=True, environ={})
-
-
-def test_the_simulator_is_named_as_such() -> None:
-    assert "simulator" in check_hardware(Host(0), 8, compile_only=False, environ={"POPTORCH_IPU_MODEL": "1"})
+@pytest.mark.parametrize(
+    ("host", "compile_only", "environ", "said"),
+    [
+        (Host(8, hardware=21), False, {}, "8 IPUs, hardware version 21"),
+        (Host(0), True, {}, "none attached"),
+        (Host(0), False, {"POPTORCH_IPU_MODEL": "1"}, "simulator"),
+    ],
+)
+def test_fitting_ipus_none_and_the_simulator_are_named(
+    host: Any, compile_only: bool, environ: Dict[str, str], said: str
+) -> None:
+    assert said in check_hardware(host, 8, compile_only=compile_only, environ=environ)
 
 
 def never() -> Any:

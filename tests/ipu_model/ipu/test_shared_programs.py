@@ -72,17 +72,17 @@ def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(s
     assert second.origin == "loaded from the cache"
 
 
-@pytest.mark.parametrize("at", [0, 13, len(CONTENT) - 1])
-def test_a_flipped_byte_is_found_wherever_it_is(shared: Path, open_program: Any, at: int) -> None:
-    damaged = bytearray(CONTENT)
+def flip(path: Path, at: int) -> None:
+    damaged = bytearray(path.read_bytes())
     damaged[at] ^= 1
-    (shared / "1234.popef").write_bytes(bytes(damaged))
-    refused(open_program, f"{shared} was discarded: 1234.popef does not match its SHA-256")
+    path.write_bytes(bytes(damaged))
 
 
-def test_a_program_that_was_cut_short_is_refused(shared: Path, open_program: Any) -> None:
-    (shared / "1234.popef").write_bytes(CONTENT[:-1])
-    refused(open_program, "1234.popef does not match its SHA-256")
+def add_bad(shared: Path) -> None:
+    """One bad program of two."""
+    (shared / "9999.popef").write_bytes(b"second")
+    hashes = {"1234.popef": hashlib.sha256(CONTENT).hexdigest(), "9999.popef": "0" * 64}
+    rewritten(shared, executables={"1234.popef": len(CONTENT), "9999.popef": 6}, sha256=hashes)
 
 
 def refused(open_program: Any, why: str) -> None:
@@ -102,6 +102,12 @@ def refused(open_program: Any, why: str) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
+        *(
+            (lambda x, at=at: flip(x / "1234.popef", at), "was discarded: 1234.popef does not match its SHA-256")
+            for at in (0, 13, len(CONTENT) - 1)
+        ),
+        (lambda x: (x / "1234.popef").write_bytes(CONTENT[:-1]), "1234.popef does not match its SHA-256"),
+        (add_bad, "9999.popef does not match its SHA-256"),
         (lambda x: (x / "1234.popef").unlink(), "was discarded: 1234.popef is missing"),
         (lambda x: (x / "podium.json").unlink(), "has no program"),
         (lambda x: (x / "podium.json").write_text("{", encoding="utf-8"), "was discarded: podium.json is damaged"),
@@ -124,13 +130,6 @@ def test_a_program_of_another_sdk_is_left_alone_and_the_versions_are_named(share
     why = f"{shared} was built for another job: poptorch 3.4.0 -> 3.5.0; executables do not load under another"
     assert why in newer.lookup
     assert (shared / "1234.popef").exists()
-
-
-def test_one_bad_program_of_two_leaves_neither(shared: Path, open_program: Any) -> None:
-    (shared / "9999.popef").write_bytes(b"second")
-    hashes = {"1234.popef": hashlib.sha256(CONTENT).hexdigest(), "9999.popef": "0" * 64}
-    rewritten(shared, executables={"1234.popef": len(CONTENT), "9999.popef": 6}, sha256=hashes)
-    refused(open_program, "9999.popef does not match its SHA-256")
 
 
 def test_what_a_killed_run_left_in_the_live_folder_is_replaced_by_what_travels(shared: Path, open_program: Any) -> None:

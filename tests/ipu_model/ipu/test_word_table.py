@@ -12,17 +12,15 @@ import torch
 from ipu_jobs import ipu_job as job_with_rows
 from ipu_jobs import rows_of
 from safetensors.torch import load_file
-from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, make_model, train
-from tiny_jobs import run_here
+from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, train
+from tiny_jobs import pausing, run_here, weights_of
 from torch import Tensor
 from torch.nn import functional
 
 from ipu_model.core.errors import CheckpointError
-from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.ipu.device_model import TABLE, WordTable, cut_table, join_pieces
 from ipu_model.jobs.job import OptimizerConfig, ScheduleConfig
 from ipu_model.runtimes.ipu import IpuRuntime
-from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
 
 ADAMW = optimizer_config(name="adamw", learning_rate=1e-3, loss_scaling=64.0)
@@ -132,40 +130,6 @@ def updates(runtime: IpuRuntime, batches: List[Any], first: int, last: int) -> L
 
 
 @pytest.mark.ipu
-@pytest.mark.parametrize(("saved", "loaded"), [pytest.param(3, 3, marks=pytest.mark.soak), (3, 1), (1, 2)])
-def test_a_run_resumed_with_another_factor_equals_one_that_was_not_stopped(
-    saved: int, loaded: int, tmp_path: Path
-) -> None:
-    """Bit for bit, with dropout: weights, moments and step counts travel as those of one table."""
-    batches = make_batches(QUESTIONS, 4, 16)
-
-    def runtime(factor: int) -> IpuRuntime:
-        job = ipu_job(QUESTIONS, ADAMW, tmp_path, 1, 1, ipu_config=in_pieces(factor), model=DROPPING)
-        return ipu_runtime(job, config=DROPPING, model=make_model(QUESTIONS, DROPPING))
-
-    straight, first, second = runtime(saved), runtime(saved), runtime(loaded)
-    straight.compile(batches[0])
-    whole = updates(straight, batches, 0, 4)
-    end = (straight.state_dict(), straight.optimizer_state())
-    straight.close()
-    first.compile(batches[0])
-    begun = updates(first, batches, 0, 2)
-    state, moments, generators = first.state_dict(), first.optimizer_state(), first.rng_state()
-    first.close()
-    assert sorted(state) == sorted(make_model(QUESTIONS, DROPPING).state_dict())
-    assert moments[f"ipu_state/Accl1___bert_model.{TABLE}.weight"].shape == (60, 16)
-    assert not [name for name in moments if "pieces" in name]
-    second.load_state_dict(state)
-    second.load_optimizer_state(moments)
-    second.load_rng_state(generators)
-    second.compile(batches[2])
-    assert begun + updates(second, batches, 2, 4) == whole
-    assert same(second.state_dict(), end[0])
-    assert same(second.optimizer_state(), end[1])
-    second.close()
-
-
-@pytest.mark.ipu
 def test_predictions_between_updates_are_made_with_the_pieces_of_training(tmp_path: Path) -> None:
     batches = make_batches(QUESTIONS, 2, 16)
     answers = []
@@ -186,10 +150,7 @@ def test_a_checkpoint_of_one_factor_goes_on_under_another_and_the_model_has_hugg
     rows = rows_of(tmp_path / "rows", QUESTIONS, 50)
     settings: Dict[str, Any] = {"model": DROPPING, "schedule": ScheduleConfig(steps=4), "optimizer": ADAMW}
     first = job_with_rows(tmp_path / "a", "finetune", rows, ipu_config=in_pieces(3), **settings)
-    stop = StopRequest()
-    stop.requested = True
-    with pytest.raises(Terminated):
-        run_job(first, lambda event, **fields: None, stop)
+    pausing(first, "plan")
     [checkpoint] = Path(first.run_folder).glob("step-*")
     assert load_file(str(checkpoint / "model.safetensors"))[TABLE + ".weight"].shape == (60, 16)
     other = {**(first.ipu_config or {}), "embedding_serialization_factor": 2}
@@ -197,5 +158,5 @@ def test_a_checkpoint_of_one_factor_goes_on_under_another_and_the_model_has_hugg
     assert any("continuing after update 1 of 4" in x["text"] for x in done.of("message"))
     straight = job_with_rows(tmp_path / "b", "finetune", rows, **settings)
     run_here(straight)
-    ours, theirs = (load_file(str(Path(x.output) / "model.safetensors")) for x in (first, straight))
+    ours, theirs = (weights_of(x) for x in (first, straight))
     assert same(ours, theirs)

@@ -8,12 +8,6 @@ import torch
 from ipu_model.models import flat as flat_rows
 from ipu_model.models.flat import SCORES_PER_GROUP, SEQUENCE_TILE, AttentionLayout, SequenceAttention
 from ipu_model.models.layers import add_dropped, apply_mask, draw_mask, draw_mask_for, drop, dropout_scale
-from tests.row_attention import RowAttention
-
-LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
-IDS = torch.tensor([[1] * 5 + [2] * 4 + [3] * 2 + [0], [1] * 5 + [2] * 2 + [3] * 2 + [0] * 3])
-# Where the tokens of LENGTHS are in the flattened rows: row 0 starts at 0, row 1 at 12.
-PLACES = torch.tensor([*range(0, 5), *range(12, 17), *range(5, 9), *range(9, 11), *range(17, 19), *range(19, 21)])
 
 
 def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None:
@@ -38,31 +32,6 @@ def test_long_sequences_go_alone() -> None:
         1,
         2,
     ]
-
-
-def test_every_head_of_every_token_has_one_place_and_pads_have_the_rest() -> None:
-    layout = AttentionLayout.from_lengths([SEQUENCE_TILE + 3, 5, 4, 4], heads=3)
-    rows = torch.arange(3 * (SEQUENCE_TILE + 16))
-    there = rows[layout.source]
-    assert torch.equal(there[layout.target], rows)
-    places = torch.cat([layout.target, layout.pads]).sort().values
-    assert torch.equal(places, torch.arange(len(layout.source)))
-
-
-def test_sequences_alone_equal_whole_rows_under_a_block_mask() -> None:
-    torch.manual_seed(0)
-    rows = [torch.randn(2, 12, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    flat = [x.detach().reshape(24, 8)[PLACES].clone().requires_grad_() for x in rows]
-    whole = RowAttention(IDS)(rows[0], rows[1], rows[2], 2, 0.0).reshape(24, 8)[PLACES]
-    alone = SequenceAttention(LENGTHS)(flat[0], flat[1], flat[2], 2, 0.0)
-    torch.testing.assert_close(alone, whole, rtol=1e-12, atol=1e-12)
-    weights = torch.randn_like(alone)
-    (whole * weights).sum().backward()
-    (alone * weights).sum().backward()
-    for ours, theirs in zip(flat, rows):
-        assert ours.grad is not None
-        assert theirs.grad is not None
-        torch.testing.assert_close(ours.grad, theirs.grad.reshape(24, 8)[PLACES], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("window", [0, 2])
@@ -102,14 +71,6 @@ def test_bf16_scores_are_softmaxed_in_fp32() -> None:
     torch.testing.assert_close(ours.float(), reference, rtol=0.02, atol=0.02)  # bf16 keeps 8 bits
 
 
-def test_filler_at_the_end_changes_no_sequence() -> None:
-    torch.manual_seed(0)
-    inputs = [torch.randn(12, 8) for _ in range(3)]
-    alone = SequenceAttention([5, 4])(*(x[:9] for x in inputs), 2, 0.0)
-    filled = SequenceAttention([5, 4, 3])(inputs[0], inputs[1], inputs[2], 2, 0.0)
-    torch.testing.assert_close(filled[:9], alone)
-
-
 @pytest.mark.parametrize("probability", [0.1, 0.5])
 def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability: float) -> None:
     torch.manual_seed(0)
@@ -124,23 +85,6 @@ def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability: flo
     for one, other in ((kept[:, :-1], kept[:, 1:]), (kept[:-1], kept[1:])):
         together = float(torch.corrcoef(torch.stack([one.reshape(-1), other.reshape(-1)]))[0, 1])
         assert together == pytest.approx(0.0, abs=0.01)
-
-
-def test_dropout_scales_what_it_keeps_and_its_gradient_alike_and_follows_the_seed() -> None:
-    values = torch.ones(50, 7, requires_grad=True)
-
-    def dropped() -> torch.Tensor:
-        return drop(values, draw_mask_for(values, 0.25), 0.25)
-
-    torch.manual_seed(1)
-    first = dropped()
-    assert first.detach().unique().tolist() == pytest.approx([0.0, 4 / 3])
-    first.sum().backward()
-    assert values.grad is not None
-    assert torch.equal(values.grad, first.detach())
-    torch.manual_seed(1)
-    assert torch.equal(dropped(), first)
-    assert not torch.equal(dropped(), first)
 
 
 def test_no_dropout_draws_nothing_and_changes_nothing() -> None:

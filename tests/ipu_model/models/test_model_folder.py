@@ -76,12 +76,6 @@ def test_a_folder_comes_back_as_it_was_written(folder: Path) -> None:
     assert "cls.predictions.decoder.weight" not in found.state  # tied: saved once
 
 
-def test_older_names_of_the_same_weights_are_read(folder: Path) -> None:
-    expected = read_model(folder).state
-    rename(folder, {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"})
-    assert set(read_model(folder).state) == set(expected)
-
-
 def test_a_bare_encoder_is_read_and_its_heads_are_missing(folder: Path) -> None:
     rename(folder, {"bert.": "", "cls.": "unused."})
     found = read_model(folder)
@@ -93,19 +87,6 @@ def test_a_bare_encoder_is_read_and_its_heads_are_missing(folder: Path) -> None:
 def test_an_incomplete_encoder_is_refused(folder: Path) -> None:
     rename(folder, {"bert.encoder.layer.1.output": "bert.encoder.layer.1.other"})
     with pytest.raises(CheckpointError, match=r"lacks 4 weights of the encoder.*bert\.encoder\.layer\.1"):
-        read_model(folder)
-
-
-def test_a_weight_of_another_shape_is_refused(folder: Path) -> None:
-    change_config(folder, max_position_embeddings=48)
-    with pytest.raises(CheckpointError, match=r"position_embeddings.weight has shape \(32, 16\).*\(48, 16\)"):
-        read_model(folder)
-
-
-@pytest.mark.parametrize(("key", "value"), [("hidden_act", "relu"), ("position_embedding_type", "relative_key")])
-def test_what_is_not_computed_here_is_refused(folder: Path, key: str, value: str) -> None:
-    change_config(folder, **{key: value})
-    with pytest.raises(CheckpointError, match=key):
         read_model(folder)
 
 

@@ -23,7 +23,7 @@ from tiny_jobs import (
     run_here,
     start_job,
     torchrun,
-    until_saved,
+    until,
     write_rows,
 )
 from torch import Tensor
@@ -219,7 +219,7 @@ def test_a_killed_training_that_is_run_again_ends_with_the_same_weights(tmp_path
     straight = dataclasses.replace(job, run_folder=str(tmp_path / "straight"), output=str(tmp_path / "other"))
     run_here(straight)
     process = start_job(job)
-    until_saved(process)
+    until(process, "saved")
     process.kill()
     process.communicate()
     assert not Path(job.output).exists()

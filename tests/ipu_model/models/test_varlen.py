@@ -12,7 +12,6 @@ from ipu_model.models import flat
 from ipu_model.models.flat import SequenceAttention
 from ipu_model.models.layers import Attention
 from ipu_model.runtimes.cuda import PaddedAttention, VarlenAttention, choose_attention
-from tests.row_attention import RowAttention
 
 LENGTHS = [9, 9, 7, 4, 1]
 OFFSETS = torch.tensor([0, 9, 18, 25, 29, 30], dtype=torch.int32)
@@ -24,36 +23,28 @@ def inputs(dtype: torch.dtype = torch.float64) -> List[Tensor]:
     return [torch.randn(sum(LENGTHS), HIDDEN, generator=generator).to(dtype) for _ in range(4)]
 
 
-def run(attention: Attention, rows: bool = False, window: int = 0) -> List[Tensor]:
+def run(attention: Attention, window: int = 0) -> List[Tensor]:
     """The result and the gradients of query, key and value."""
     query, key, value, d_output = inputs()
     leaves = [x.clone().requires_grad_() for x in (query, key, value)]
-    q, k, v = (x[None] if rows else x for x in leaves)
-    output = attention(q, k, v, HEADS, 0.0, *([window] if window else []))
-    output.backward(d_output[None] if rows else d_output)
-    return [output.detach().reshape(d_output.shape), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+    output = attention(leaves[0], leaves[1], leaves[2], HEADS, 0.0, *([window] if window else []))
+    output.backward(d_output)
+    return [output.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
 
-def test_padded_attention_equals_the_other_forms() -> None:
-    found = run(PaddedAttention(OFFSETS, max(LENGTHS)))
-    ids = torch.repeat_interleave(torch.arange(1, 6), torch.tensor(LENGTHS))[None]
-    for expected in (run(SequenceAttention(LENGTHS)), run(RowAttention(ids), rows=True)):
-        for one, other in zip(found, expected):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-
-
-def test_a_window_hides_distant_tokens_in_every_form() -> None:
-    found = run(PaddedAttention(OFFSETS, max(LENGTHS)), window=3)
+@pytest.mark.parametrize("window", [0, 3])
+def test_every_form_is_the_plain_one_and_a_window_hides_distant_tokens(window: int) -> None:
+    found = run(PaddedAttention(OFFSETS, max(LENGTHS)), window)
     index = torch.arange(sum(LENGTHS))
     numbers = torch.repeat_interleave(torch.arange(len(LENGTHS)), torch.tensor(LENGTHS))
-    hidden = (numbers[:, None] != numbers) | ((index[:, None] - index).abs() > 3)
+    hidden = (numbers[:, None] != numbers) | ((index[:, None] - index).abs() > (window or 99))
 
     def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
         q, k, v = (x.view(len(x), heads, -1).transpose(0, 1) for x in (query, key, value))
         scores = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).masked_fill(hidden, float("-inf"))
         return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
 
-    for expected in (run(SequenceAttention(LENGTHS), window=3), run(attend)):
+    for expected in (run(SequenceAttention(LENGTHS), window), run(attend)):
         for one, other in zip(found, expected):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 

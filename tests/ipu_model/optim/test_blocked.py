@@ -12,7 +12,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.layers import LowPrecisionCopies
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.optim import optimizers as blocked
-from ipu_model.optim.optimizers import BlockedAdamW, BlockedLamb, Lamb, _has_fused_adamw, make_optimizer, split_blocks
+from ipu_model.optim.optimizers import BlockedAdamW, BlockedLamb, Lamb, _has_fused_adamw, make_optimizer
 from tests.optimizers import optimizer_config
 
 pytestmark = pytest.mark.skipif(
@@ -126,9 +126,3 @@ def test_gradients_of_copies_are_used_and_copies_are_refreshed(name: str) -> Non
     torch.testing.assert_close(list(models[0].parameters()), list(models[1].parameters()))
     for weight, copy in low.pairs:
         assert torch.equal(copy.detach(), weight.detach().bfloat16())
-
-
-def test_blocks_cover_everything_once() -> None:
-    assert split_blocks(7) == [slice(0, 7)]
-    assert split_blocks(15) == [slice(0, 7), slice(7, 14), slice(14, 15)]
-    assert split_blocks(0) == []

@@ -10,10 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.core.errors import ConfigError
+from ipu_model.optim import optimizers
 from ipu_model.optim.optimizers import Lamb, clip_gradients, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from tests.optimizers import optimizer_config
 
 SETTINGS = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-6}
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a small tensor has several, the last one short."""
+    monkeypatch.setattr(optimizers, "BLOCK", 7)
 
 
 class Small(nn.Module):
@@ -56,46 +63,30 @@ def gradients_of(model: nn.Module, steps: int) -> List[List[Tensor]]:
     return [[torch.randn(p.shape) for p in model.parameters()] for _ in range(steps)]
 
 
-@pytest.mark.parametrize("name", ["lamb", "adamw"])
-@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize(
+    ("name", "corrected"),
+    [("lamb", True), ("lamb", False), ("adamw", True), ("adamw", False), ("adam", True), ("sgd", True)],
+)
 def test_ten_updates_follow_the_plain_reference(name: str, corrected: bool) -> None:
+    """Decay is a penalty of the gradient for Adam and SGD; biases and LayerNorm have none."""
     torch.manual_seed(0)
     model = Small()
-    config = optimizer_config(name=name, learning_rate=0.1, weight_decay=0.05, bias_correction=corrected, **SETTINGS)
-    optimizer = make_optimizer(config, model)
+    settings = {"weight_decay": 0.05, "momentum": 0.8, "bias_correction": corrected, **SETTINGS}
+    optimizer = make_optimizer(optimizer_config(name=name, learning_rate=0.1, **settings), model)
     expected = {n: p.detach().double().clone() for n, p in model.named_parameters()}
     memory: Dict[str, Dict[str, Tensor]] = {n: {} for n in expected}
     for step, gradients in enumerate(gradients_of(model, 10), start=1):
         for (n, parameter), gradient in zip(model.named_parameters(), gradients):
             parameter.grad = gradient.clone()
             exempt = n in ("second.bias", "LayerNorm.weight", "LayerNorm.bias")
-            decay, ratio = 0.0 if exempt else 0.05, name == "lamb" and not exempt
-            expected[n] = reference_update(
-                expected[n], gradient.double(), memory[n], step, 0.1, decay, corrected, ratio
-            )
-        optimizer.step()
-    for n, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.detach().double(), expected[n], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["adam", "sgd"])
-def test_ten_updates_with_an_l2_penalty_follow_the_plain_reference(name: str) -> None:
-    torch.manual_seed(0)
-    model = Small()
-    config = optimizer_config(name=name, learning_rate=0.1, weight_decay=0.05, momentum=0.8, **SETTINGS)
-    optimizer = make_optimizer(config, model)
-    expected = {n: p.detach().double().clone() for n, p in model.named_parameters()}
-    memory: Dict[str, Dict[str, Tensor]] = {n: {} for n in expected}
-    for step, gradients in enumerate(gradients_of(model, 10), start=1):
-        for (n, parameter), gradient in zip(model.named_parameters(), gradients):
-            parameter.grad = gradient.clone()
-            exempt = n in ("second.bias", "LayerNorm.weight", "LayerNorm.bias")
-            penalised = gradient.double() + (0.0 if exempt else 0.05) * expected[n]
-            if name == "adam":
-                expected[n] = reference_update(expected[n], penalised, memory[n], step, 0.1, 0.0, True, ratio=False)
-            else:
-                memory[n]["v"] = 0.8 * memory[n].get("v", torch.zeros_like(penalised)) + penalised
+            decay, ratio, slope = 0.0 if exempt else 0.05, name == "lamb" and not exempt, gradient.double()
+            if name in ("adam", "sgd"):
+                slope, decay = slope + decay * expected[n], 0.0
+            if name == "sgd":
+                memory[n]["v"] = 0.8 * memory[n].get("v", torch.zeros_like(slope)) + slope
                 expected[n] = expected[n] - 0.1 * memory[n]["v"]
+            else:
+                expected[n] = reference_update(expected[n], slope, memory[n], step, 0.1, decay, corrected, ratio)
         optimizer.step()
     for n, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach().double(), expected[n], rtol=1e-5, atol=1e-6)

@@ -12,7 +12,7 @@ from tiny_jobs import MASK, TINY, make_columns, make_job, pausing, run_here, wri
 from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.jobs.job import EvaluationConfig
 from ipu_model.rows.masking import DynamicMasking
-from ipu_model.rows.row_folder import NO_ROW, Batch, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import NO_ROW, Batch, RowFolder
 
 SPECIAL = (0, 1, 2, 3, 4)
 
@@ -93,13 +93,6 @@ def test_chosen_tokens_are_spread_evenly_and_replaced_80_10_10() -> None:
     for flags, found in zip(masked, (one, two)):
         np.put_along_axis(flags, found["masked_positions"].astype(int), True, axis=1)
     assert (masked[0] & masked[1]).sum() / (rows * most) == pytest.approx(most / (length - 2), abs=0.01)
-
-
-def test_rows_of_an_update_know_their_epoch() -> None:
-    whole = UpdateRows(10, 4, seed=1)
-    assert [whole.epochs(step).tolist() for step in range(5)] == [[0] * 4, [0] * 4, [0, 0, 1, 1], [1] * 4, [1] * 4]
-    half = UpdateRows(10, 4, seed=1, share=slice(2, 4))
-    assert half.epochs(1, 2).tolist() == [0, 0, 1, 1]
 
 
 def jobs(tmp_path: Path, name: str, kind: str, **changes: Any) -> Any:

@@ -15,7 +15,7 @@ from tiny_jobs import TINY, make_columns, write_rows
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.core.schedules import BatchSizes
-from ipu_model.models.flat import TOKEN_TILE, flatten, pad_logits
+from ipu_model.models.flat import TOKEN_TILE, flatten
 from ipu_model.rows.row_folder import NO_ROW, RowFolder, UpdateRows, row_order
 
 ORDER_3_0 = [6, 1, 8, 5, 2, 7, 9, 4, 3, 0]
@@ -153,17 +153,6 @@ def test_answers_are_counted_from_the_start_of_their_sequence(tmp_path: Path) ->
         end = columns["end_positions"][row, slot] - first
         start = columns["start_positions"][row, slot] - first if (row, slot) != tuple(absent) else -100
         assert (int(flat.labels["start_labels"][at]), int(flat.labels["end_labels"][at])) == (start, end)
-
-
-def test_a_softmax_covers_the_tokens_of_one_sequence_only() -> None:
-    import torch
-
-    logits = torch.arange(10.0).reshape(5, 2)  # sequences of 3 and 2 tokens
-    split = pad_logits(logits, torch.tensor([0, 3]), np.array([3, 2]))
-    assert split[0, :, 0].tolist() == [0.0, 2.0, 4.0]
-    assert split[1, :, 0].tolist() == [6.0, 8.0, float("-inf")]
-    filled = torch.cat([logits, torch.full((3, 2), 99.0)])
-    assert torch.equal(pad_logits(filled, torch.tensor([0, 3]), np.array([3, 2])), split)
 
 
 @pytest.mark.parametrize(

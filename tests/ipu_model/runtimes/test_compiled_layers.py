@@ -12,16 +12,14 @@ import types
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-import numpy as np
 import pytest
 import torch
-from tiny_jobs import TINY
-from tiny_torch import STILL, WIDE, Elsewhere, make_batch, needs_gpu
+from tiny_jobs import STILL, TINY
+from tiny_torch import WIDE, Elsewhere, make_batch, needs_gpu
 from torch import Tensor
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
-from ipu_model.distributed.instances import Instances
 from ipu_model.jobs.plan import Choice
 from ipu_model.models import masked_lm
 from ipu_model.models.encoder import call_layer
@@ -33,7 +31,7 @@ from ipu_model.runtimes.cuda import PaddedAttention, VarlenAttention, choose_att
 from ipu_model.runtimes.selection import plan_compilation
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train import auto_compile
-from ipu_model.train.auto_compile import COMPILE, LayerTrial, describe_short_job, try_compiled
+from ipu_model.train.auto_compile import LayerTrial, describe_short_job, try_compiled
 from tests.optimizers import optimizer_config
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -156,27 +154,6 @@ def test_a_model_is_compiled_for_its_first_lengths_only(kernels: None, tmp_path:
     warm = counting.compiled
     for first in range(2, 14):
         predicting.predict(batch.part(first, first + 6))
-    assert counting.compiled == warm
-
-
-@needs_new_torch
-@pytest.mark.parametrize("training", [True, False])
-def test_two_hundred_batches_compile_nothing_after_two_lengths(kernels: None, training: bool) -> None:
-    counting, rng = Counting(), np.random.default_rng(0)
-    call = CompiledLayers(counting)
-    trial = make_trial(training)
-    layer = trial.make_layer(dropout=False)
-
-    def run() -> None:
-        lengths = sorted(rng.integers(2, 30, rng.integers(2, 9)).tolist(), reverse=True)
-        dataclasses.replace(trial, lengths=lengths).run(layer, call)
-
-    for _ in range(2):
-        run()
-    warm = counting.compiled
-    assert 1 <= warm <= 2
-    for _ in range(200):
-        run()
     assert counting.compiled == warm
 
 
@@ -322,23 +299,6 @@ def test_a_layer_compiled_for_cuda_has_the_numbers_of_a_plain_one(training: bool
     trial = LayerTrial(config, torch.bfloat16, [90, 70, 40, 9], training, device, attention, clock)
     choice = try_compiled(trial, CompiledLayers(), "model")
     assert choice.value == "model", choice.reason
-
-
-def test_a_resumed_run_keeps_what_was_measured(tmp_path: Path) -> None:
-    plan: Any = types.SimpleNamespace(kind="pretrain", runtime="cuda")
-    asked: List[str] = []
-
-    def choose(value: str) -> Choice:
-        asked.append(value)
-        return Choice(value, "auto: measured")
-
-    def resolve(value: str, run: Dict[str, Any]) -> Choice:
-        return COMPILE.resolve(plan, run, tmp_path, Instances(), lambda *_, **__: None, lambda: choose(value))
-
-    assert resolve("model", {"seed": 1, COMPILE.field: "auto"}).value == "model"
-    assert resolve("none", {"seed": 1, COMPILE.field: "auto"}) == Choice("model", "auto: measured")
-    assert asked == ["model"]
-    assert resolve("none", {"seed": 2, COMPILE.field: "auto"}).value == "none", "another job"
 
 
 def test_compilation_is_for_gpus() -> None:

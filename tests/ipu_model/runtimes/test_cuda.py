@@ -9,20 +9,16 @@ from typing import Any, Dict, List, Optional
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from tiny_jobs import make_job, run_here
-from tiny_torch import STILL, WIDE, Elsewhere, make_batch, needs_gpu
+from tiny_jobs import STILL, make_job, pausing, result_of, run_here, weights_of
+from tiny_torch import WIDE, Elsewhere, make_batch, needs_gpu
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
-from ipu_model.distributed.process import StopRequest, Terminated
-from ipu_model.jobs.job import JobResult, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.runtimes.cuda import CudaDevice, PaddedAttention, VarlenAttention, fastest_precision, move_batch
 from ipu_model.runtimes.selection import choose_precision, choose_runtime
 from ipu_model.runtimes.torch_device import TorchRuntime
-from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
 
 
@@ -193,17 +189,14 @@ def test_a_cuda_run_stopped_and_continued_ends_as_one_that_was_not(tmp_path: Pat
     straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
     run_here(straight)
     stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
-    stop = StopRequest()
-    stop.requested = True
-    with pytest.raises(Terminated):
-        run_job(stopped, lambda event, **fields: None, stop)
+    pausing(stopped, "plan")
     run_here(stopped)
-    result = JobResult.from_json((Path(stopped.run_folder) / "result.json").read_text())
+    result = result_of(stopped)
     assert (result.runtime, result.resumed_from_step) == ("cuda", 1)
     assert result.peak_device_memory_mb is not None
     assert result.peak_device_memory_mb > 1
     assert result.versions["gpu"] == torch.cuda.get_device_name()
-    first, second = (load_file(str(Path(job.output) / "model.safetensors")) for job in (straight, stopped))
+    first, second = (weights_of(job) for job in (straight, stopped))
     for name, expected in first.items():
         if not name.endswith("key.bias"):  # its true gradient is 0: Adam makes steps of rounding
             assert float((second[name] - expected).abs().mean()) < 2e-4, name
@@ -228,10 +221,3 @@ def test_a_step_on_cuda_waits_for_nothing_before_its_end(tmp_path: Path) -> None
         assert np.isfinite(runtime.train_step(prepared, 1e-3).loss)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-def test_the_cpu_runtime_tells_of_no_gpu_memory(tmp_path: Path, pretrain_rows: Path) -> None:
-    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=0))
-    run_here(job)
-    result = JobResult.from_json((Path(job.run_folder) / "result.json").read_text())
-    assert result.peak_device_memory_mb is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import platform
 from pathlib import Path
@@ -60,15 +59,6 @@ class Gone(io.StringIO):
 
     def write(self, text: str) -> int:
         raise BrokenPipeError
-
-
-def test_events_are_one_json_object_per_line() -> None:
-    stream = io.StringIO()
-    emit = Progress(stream)
-    emit("message", text="line one\nline two")
-    emit("saved", path="x")
-    lines = stream.getvalue().splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["message", "saved"]
 
 
 def test_a_reader_that_went_away_does_not_stop_the_job() -> None:

@@ -6,16 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
 import torch
+from tiny_jobs import ROOT
 
 from ipu_model.models.transformers_encoder import describe_type
 from ipu_model.runtimes import host_check
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def told(

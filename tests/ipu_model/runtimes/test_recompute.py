@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_jobs import TINY, make_columns, make_job, pausing, run_here, write_rows
+from tiny_jobs import TINY, make_columns, make_job, pausing, run_here, weights_of, write_rows
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
@@ -46,7 +46,7 @@ def test_a_run_goes_on_with_or_without_it(tmp_path: Path) -> None:
     run_here(dataclasses.replace(stopped, recompute=True))
     result = JobResult.from_json((tmp_path / "stopped/run/result.json").read_text(encoding="utf-8"))
     assert result.resumed_from_step > 0
-    one, other = (load_file(str(Path(job.output) / "model.safetensors")) for job in (whole, stopped))
+    one, other = (weights_of(job) for job in (whole, stopped))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 

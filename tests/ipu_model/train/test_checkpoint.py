@@ -94,7 +94,3 @@ def test_another_run_is_refused_with_the_difference(tmp_path: Path) -> None:
         Checkpoints(tmp_path, other, Told()).load_latest()
     assert str(tmp_path) in str(caught.value)
     assert "rows_per_update" not in str(caught.value)
-
-
-def test_an_empty_run_folder_has_none(tmp_path: Path) -> None:
-    assert Checkpoints(tmp_path, FINGERPRINT, Told()).load_latest() is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
+from tiny_jobs import LABELS, STEADY, head_of, make_columns, make_job, run_here, write_rows
 
 from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.jobs.job import Job, ScheduleConfig
@@ -18,7 +17,6 @@ from ipu_model.models.model_folder import read_model
 from tests.optimizers import optimizer_config
 
 HEAD = "sequence_classification"
-STEADY = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2)
 
 
 def job_of(folder: Path, kind: str, rows: Path, **changes: Any) -> Job:
@@ -88,18 +86,24 @@ def test_a_model_of_other_classes_is_not_taken_for_one_of_these_but_gets_a_new_h
     again = job_of(tmp_path / "b", "finetune", tmp_path / "rows", **changes)
     said = [x["text"] for x in run_here(again).of("message")]
     assert any("no, yes, maybe" in text and "a, b, c" in text and "the head is new" in text for text in said), said
+    assert list(read_model(tmp_path / "b" / "model").labels) == ["a", "b", "c"]
 
 
-TARGETS = [("sequence_regression", "targets", value) for value in (np.nan, -np.inf)]
-
-
-@pytest.mark.parametrize(("kind", "column", "value"), [(HEAD, "class_labels", 3), *TARGETS])
+@pytest.mark.parametrize(
+    ("kind", "column", "slot", "value"),
+    [
+        (HEAD, "class_labels", 0, 3),
+        ("token_classification", "token_labels", 1, 3),
+        ("sequence_regression", "targets", 0, np.nan),
+        ("sequence_regression", "targets", 0, -np.inf),
+    ],
+)
 def test_a_label_out_of_range_is_named_with_its_file_and_row(
-    tmp_path: Path, kind: str, column: str, value: float
+    tmp_path: Path, kind: str, column: str, slot: int, value: float
 ) -> None:
     columns = make_columns(kind, 8)
-    columns[column][5, 0] = value
+    columns[column][5, slot] = value
     write_rows(tmp_path / "rows", kind, columns)
-    labels = list(LABELS) if kind == HEAD else ["value"]
-    with pytest.raises(RowsError, match=rf"rows-00000.arrow, row 5: {column}\[0\]"):
-        run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=labels))
+    labels = ["value"] if kind == "sequence_regression" else list(LABELS)
+    with pytest.raises(RowsError, match=rf"rows-00000.arrow, row 5: {column}\[{slot}\]"):
+        run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=labels, head=head_of(kind)))

@@ -6,34 +6,35 @@ import dataclasses
 import os
 import signal
 import sys
-import time
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny_jobs import (
-    TINY,
+    STILL,
     Finished,
     finish,
     make_columns,
     make_job,
+    result_of,
     run_here,
+    table_of,
     torchrun,
-    until_saved,
+    until,
+    wait_for_end,
+    weights_of,
     write_rows,
 )
 
 from ipu_model.distributed.torchrun import choose_exit_code
-from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from tests.optimizers import optimizer_config
 
 pytestmark = [
     pytest.mark.soak,  # dozens of processes that import torch
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
 ]
-STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
 LONG = ScheduleConfig(steps=120)
 
 
@@ -50,33 +51,6 @@ def ranks(launcher: int) -> Dict[int, int]:
         if place:
             found[int(place[0][5:])] = int(folder.name)
     return found
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for_end(processes: List[int], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while any(is_running(process) for process in processes):
-        assert time.monotonic() < until, "they are still there"
-        time.sleep(0.05)
-
-
-def weights(job: Job) -> Dict[str, torch.Tensor]:
-    return load_file(str(Path(job.output) / "model.safetensors"))
-
-
-def history(job: Job) -> List[List[float]]:
-    lines = (Path(job.run_folder) / "history.csv").read_text().splitlines()[1:]
-    return [[float(x) for x in line.split(",")] for line in lines]
-
-
-def result(job: Job) -> JobResult:
-    return JobResult.from_json((Path(job.run_folder) / "result.json").read_text())
 
 
 @pytest.fixture
@@ -115,15 +89,15 @@ def test_four_processes_end_as_one_of_the_same_global_batch(tmp_path: Path, rows
     run_here(one)
     done = finish(torchrun(many, 4))
     assert done.code == 0, done.stderr
-    assert result(many).plan["replication_factor"] == 4
-    assert result(many).plan["rows_per_update"] == result(one).plan["rows_per_update"] == 8
-    for name, expected in weights(one).items():
-        torch.testing.assert_close(weights(many)[name], expected, rtol=0, atol=1e-6)
-    assert result(many).plan["total_rows"] == result(one).plan["total_rows"] == 3 + 5 + 7 + 3 * 8
-    assert len(history(many)) == 6
-    for found, wanted in zip(history(many), history(one)):
+    assert result_of(many).plan["replication_factor"] == 4
+    assert result_of(many).plan["rows_per_update"] == result_of(one).plan["rows_per_update"] == 8
+    for name, expected in weights_of(one).items():
+        torch.testing.assert_close(weights_of(many)[name], expected, rtol=0, atol=1e-6)
+    assert result_of(many).plan["total_rows"] == result_of(one).plan["total_rows"] == 3 + 5 + 7 + 3 * 8
+    assert len(table_of(many)) == 6
+    for found, wanted in zip(table_of(many), table_of(one)):
         assert found == pytest.approx(wanted, rel=1e-6)
-    first, last = history(one)[0], history(one)[-1]
+    first, last = table_of(one)[0], table_of(one)[-1]
     assert abs(first[1] - last[1]) > 1e-3  # something was learned that could have differed
 
 
@@ -132,38 +106,38 @@ def test_after_a_killed_rank_the_run_restarts_from_its_checkpoint_and_ends_as_un
 ) -> None:
     job = again(undisturbed, tmp_path)
     process = torchrun(job, 2, restarts=1)
-    until_saved(process)
+    until(process, "saved")
     os.kill(ranks(process.pid)[1], signal.SIGKILL)
     done = finish(process)
     assert done.code == 0, done.stderr
     assert any("continuing after update" in event["text"] for event in done.of("message"))
-    assert 20 <= result(job).resumed_from_step < 120
-    for name, expected in weights(undisturbed).items():
-        assert torch.equal(weights(job)[name], expected), name
-    assert history(job) == history(undisturbed)
+    assert 20 <= result_of(job).resumed_from_step < 120
+    for name, expected in weights_of(undisturbed).items():
+        assert torch.equal(weights_of(job)[name], expected), name
+    assert table_of(job).tolist() == table_of(undisturbed).tolist()
 
 
 def test_ranks_whose_torchrun_is_killed_save_and_end_and_the_run_continues(tmp_path: Path, undisturbed: Job) -> None:
     job = again(undisturbed, tmp_path)
     process = torchrun(job, 2)
-    until_saved(process)
+    until(process, "saved")
     both = list(ranks(process.pid).values())
     assert len(both) == 2
     process.kill()
-    wait_for_end(both, 30)
+    wait_for_end(both)
     process.communicate()
     assert list(Path(job.run_folder).glob("step-*[0-9]"))
     done = finish(torchrun(job, 2))
     assert done.code == 0, done.stderr
-    for name, expected in weights(undisturbed).items():
-        assert torch.equal(weights(job)[name], expected), name
+    for name, expected in weights_of(undisturbed).items():
+        assert torch.equal(weights_of(job)[name], expected), name
 
 
 @pytest.fixture
 def paused(tmp_path: Path, undisturbed: Job) -> Finished:
     """A run of which one rank alone was asked to stop, where torchrun might restart it."""
     process = torchrun(again(undisturbed, tmp_path), 2, restarts=3)
-    until_saved(process)
+    until(process, "saved")
     os.kill(ranks(process.pid)[1], signal.SIGTERM)
     return finish(process)
 
@@ -171,7 +145,7 @@ def paused(tmp_path: Path, undisturbed: Job) -> Finished:
 def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(paused: Finished) -> None:
     assert paused.code == 0, paused.stderr
     assert len(paused.of("paused")) == 1
-    assert paused.of("plan") == []  # what until_saved left has no second start
+    assert paused.of("plan") == []  # what until left has no second start
     assert "another process of this training received a stop request, after update" in paused.of("paused")[0]["text"]
 
 

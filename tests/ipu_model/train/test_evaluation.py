@@ -13,35 +13,43 @@ from typing import Any, Dict, Iterable, List
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
+from tiny_jobs import (
+    STEADY,
+    TINY,
+    head_of,
+    labels_of,
+    make_columns,
+    make_job,
+    output_bytes,
+    pausing,
+    result_of,
+    run_here,
+    weights_of,
+    write_rows,
+)
 from torch import Tensor
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError, NonFiniteWeights, RowsError
-from ipu_model.distributed.instances import Instances
-from ipu_model.distributed.process import StopRequest, Terminated
-from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, ScheduleConfig
+from ipu_model.jobs.job import EvaluationConfig, Job, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.evaluation import EVALUATIONS, Evaluator
-from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
 
 HEADS = {"pretraining": "pretrain", "question_answering": "question_answering"}
-STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
 
 
 def batch_of(head: str, rows: int = 10, seed: int = 5) -> Batch:
     return Batch(np.arange(rows), make_columns(HEADS[head], rows, seed=seed))
 
 
-def runtime_of(head: str, precision: str = "fp32", **more: Any) -> TorchRuntime:
-    model = build_model(head, STILL)
-    initialise(model, STILL, seed=3)
-    return TorchRuntime(model, head, 10, precision, optimizer_config(learning_rate=1e-3), 7, **more)
+def runtime_of(head: str, precision: str = "fp32", labels: int = 0) -> TorchRuntime:
+    model = build_model(head, STEADY, labels)
+    initialise(model, STEADY, seed=3)
+    return TorchRuntime(model, head, 10, precision, optimizer_config(learning_rate=1e-3), 7)
 
 
 def test_figures_are_means_over_labels() -> None:
@@ -61,18 +69,32 @@ def test_figures_are_means_over_labels() -> None:
     assert heads.get_head("pretraining").figures(dict.fromkeys(sums, 0.0))["mlm_loss"] == 0.0
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("head", sorted(HEADS))
-def test_the_loss_is_that_of_training_without_dropout(head: str, precision: str) -> None:
-    batch, runtime = batch_of(head), runtime_of(head, precision)
-    found = heads.get_head(head).figures(runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [
+        *((kind, precision) for kind in HEADS.values() for precision in ("fp32", "bf16")),
+        ("sequence_classification", "fp32"),
+        ("sequence_multilabel", "fp32"),
+        ("sequence_regression", "fp32"),
+        ("sentence_embedding", "fp32"),
+    ],
+)
+def test_the_loss_is_that_of_training_without_dropout(kind: str, precision: str) -> None:
+    head, batch = heads.get_head(head_of(kind)), Batch(np.arange(10), make_columns(kind, 10, seed=5))
+    runtime = runtime_of(head.name, precision, labels_of(kind))
+    parts = [batch] if kind == "sentence_embedding" else [batch.part(0, 4), batch.part(4, 10)]  # it ranks all texts
+    found = head.figures(runtime.evaluate(parts))
     trained = runtime.train_step(batch, 1e-3)
-    expected = {"loss": trained.loss, **trained.parts}
+    expected = {"loss": trained.loss, **{name: trained.parts[name] for name in head.parts}}
     assert {name: found[name] for name in expected} == pytest.approx(
         expected, rel=1e-5 if precision == "fp32" else 5e-3
     )
-    if head == "pretraining":
+    if kind == "pretrain":
         assert found["perplexity"] == pytest.approx(math.exp(found["mlm_loss"]))
+    elif kind.startswith("sequence"):
+        assert ("label_accuracy" in found) == (kind != "sequence_regression"), "a value is not right or wrong"
+    elif kind == "sentence_embedding":
+        assert 0 <= found["pair_accuracy"] <= 1
 
 
 def test_a_span_is_right_when_both_of_its_ends_are() -> None:
@@ -121,45 +143,14 @@ def test_masked_tokens_and_next_sentences_are_right_when_their_largest_logit_is(
     assert (sums["mlm_labels"], sums["nsp_labels"]) == ((labels != -100).sum(), batch.sequences)
 
 
-class Half(Instances):
-    """One of two processes, which gives its sums to no one."""
-
-    def all_reduce(self, tensors: List[Tensor]) -> None:
-        pass
-
-
-def test_processes_share_the_batches() -> None:
-    batch = batch_of("pretraining")
-    parts = [batch.part(i, i + 2) for i in range(0, 10, 2)]
-    whole = runtime_of("pretraining").evaluate(parts)
-    halves = [runtime_of("pretraining", instances=Half(i, 2)).evaluate(parts) for i in (0, 1)]
-    assert all(0 < half["nsp_labels"] < whole["nsp_labels"] for half in halves)
-    assert {name: sum(half[name] for half in halves) for name in whole} == pytest.approx(whole)
-
-
-@pytest.mark.parametrize("head", sorted(HEADS))
-def test_nothing_changes_by_looking(head: str) -> None:
-    runtime = runtime_of(head)
-    runtime.train_step(batch_of(head), 1e-3)
-    before = {**runtime.state_dict(), **runtime.optimizer_state(), **runtime.rng_state()}
-    runtime.evaluate([batch_of(head, seed=9)])
-    after = {**runtime.state_dict(), **runtime.optimizer_state(), **runtime.rng_state()}
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
 @pytest.fixture
 def held_out(tmp_path: Path) -> Path:
     write_rows(tmp_path / "rows" / "held-out", "pretrain", make_columns("pretrain", 9, seed=8))
     return tmp_path / "rows" / "held-out"
 
 
-def files_of(job: Job) -> Dict[str, bytes]:
-    found = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
-    return {**found, **{name: (Path(job.run_folder) / name).read_bytes() for name in ("history.csv", EVALUATIONS)}}
-
-
-def result_of(job: Job) -> JobResult:
-    return JobResult.from_json((Path(job.run_folder) / "result.json").read_text())
+def curve_of(job: Job) -> bytes:
+    return (Path(job.run_folder) / EVALUATIONS).read_bytes()
 
 
 def test_a_job_with_evaluations_ends_with_the_weights_of_one_without(
@@ -171,7 +162,7 @@ def test_a_job_with_evaluations_ends_with_the_weights_of_one_without(
         make_job(tmp_path / "b", "pretrain", pretrain_rows), evaluation=EvaluationConfig(str(held_out), 4, max_rows=5)
     )
     done = run_here(looked)
-    ours, theirs = (load_file(str(Path(job.output) / "model.safetensors")) for job in (looked, plain))
+    ours, theirs = (weights_of(job) for job in (looked, plain))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert [event["after"] for event in done.of("evaluated")] == [4, 6]  # every four updates, and at the end
     summary = result_of(looked).evaluation
@@ -227,25 +218,19 @@ def test_the_original_is_evaluated_first_without_a_trace_in_the_weights(
     assert before["mlm_loss"] == pytest.approx(theirs["mlm_loss"], rel=1e-6)
     labels = groups[:, 2].sum()
     assert groups.sum(0)[:2] / labels == pytest.approx([before["mlm_loss"], summary["mlm_loss"]], rel=1e-6)
-    stop = StopRequest()
-
-    def emit(event: str, **fields: Any) -> None:
-        stop.requested = stop.requested or (event == "evaluated" and fields["after"] == 4)
-
-    with pytest.raises(Terminated):
-        run_job(stopped, emit, stop)
+    pausing(stopped, "evaluated", after=4)
     assert [event["after"] for event in run_here(stopped).of("evaluated")] == [6]
     again = result_of(stopped).evaluation
     assert again is not None
     assert again["before"] == summary["before"]
-    assert files_of(stopped) == files_of(compared)
+    assert (output_bytes(stopped), curve_of(stopped)) == (output_bytes(compared), curve_of(compared))
 
 
 def test_the_original_is_evaluated_with_its_own_rotation(tmp_path: Path) -> None:
     for name, count in (("rows", 30), ("rows/held-out", 9)):
         write_rows(tmp_path / name, "masked_lm", make_columns("masked_lm", count, seed=8))
     values: Dict[str, Any] = {"head": "masked_lm", "evaluation": EvaluationConfig(str(tmp_path / "rows/held-out"), 6)}
-    config, folder = dataclasses.replace(STILL, family="modernbert", type_vocab_size=0), str(tmp_path / "a" / "model")
+    config, folder = dataclasses.replace(STEADY, family="modernbert", type_vocab_size=0), str(tmp_path / "a" / "model")
     of_both: List[Dict[str, Any]] = [
         {"model": config, "global_rope_theta": 20.0},
         {"model": None, "init_checkpoint": folder, "original": folder, "global_rope_theta": 2.0},
@@ -281,17 +266,11 @@ def test_a_job_stopped_and_continued_ends_as_one_that_was_not(
     kept = result_of(straight).steps
     assert 0 < kept < stopped_after
     stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
-    stop = StopRequest()
-
-    def emit(event: str, **fields: Any) -> None:
-        stop.requested = stop.requested or (event == "evaluated" and fields["after"] == stopped_after)
-
-    with pytest.raises(Terminated):
-        run_job(stopped, emit, stop)
+    pausing(stopped, "evaluated", after=stopped_after)
     run_here(stopped)
     assert result_of(stopped).resumed_from_step == stopped_after
     assert result_of(stopped).steps == kept
-    assert files_of(stopped) == files_of(straight)
+    assert (output_bytes(stopped), curve_of(stopped)) == (output_bytes(straight), curve_of(straight))
 
 
 def test_a_job_that_ran_out_of_patience_ends_there_also_when_it_was_stopped_there(
@@ -312,15 +291,10 @@ def test_a_job_that_ran_out_of_patience_ends_there_also_when_it_was_stopped_ther
     origin = json.loads((Path(straight.output) / "podium.json").read_text())
     assert origin["steps"] == last - 2
 
-    stopped, stop = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings), StopRequest()
-
-    def emit(event: str, **fields: Any) -> None:
-        stop.requested = stop.requested or (event == "evaluated" and fields["after"] == last)
-
-    with pytest.raises(Terminated):
-        run_job(stopped, emit, stop)
+    stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
+    pausing(stopped, "evaluated", after=last)
     assert run_here(stopped).of("evaluated") == []
-    assert files_of(stopped) == files_of(straight)
+    assert (output_bytes(stopped), curve_of(stopped)) == (output_bytes(straight), curve_of(straight))
 
 
 class Scripted:

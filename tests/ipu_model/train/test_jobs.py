@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import resource
 import signal
 import sys
-import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from safetensors.torch import load_file
-from tiny_jobs import TINY, finish, make_columns, make_job, run_here, start, start_job, stop_in_training, write_rows
+from tiny_jobs import (
+    TINY,
+    finish,
+    make_columns,
+    make_job,
+    output_bytes,
+    pausing,
+    result_of,
+    run_here,
+    start,
+    start_job,
+    stop_in_training,
+    until,
+    wait_for_end,
+    weights_of,
+    write_job,
+    write_rows,
+)
 
 from ipu_model.core.errors import CheckpointError, ConfigError, DeviceJobError, NonFiniteLoss, RowsError
-from ipu_model.distributed.process import PAUSED, StopRequest, Terminated, lock_run_folder
-from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
+from ipu_model.distributed.process import PAUSED, lock_run_folder
+from ipu_model.jobs.job import BatchGeometry, ScheduleConfig
 from ipu_model.optim.optimizers import _has_fused_adamw
-from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
-
-
-def output_bytes(job: Job) -> Dict[str, bytes]:
-    """The finished model and the loss curve."""
-    files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
-    files["history.csv"] = (Path(job.run_folder) / "history.csv").read_bytes()
-    return files
 
 
 def test_pretraining_fine_tuning_and_prediction_follow_one_another(
@@ -46,7 +53,7 @@ def test_pretraining_fine_tuning_and_prediction_follow_one_another(
     second = make_job(tmp_path / "b", "finetune", answer_rows, model=None, init_checkpoint=first.output)
     done = run_here(second)
     assert any("qa_outputs.weight, qa_outputs.bias: initialised" in x["text"] for x in done.of("message"))
-    result = JobResult.from_json((Path(second.run_folder) / "result.json").read_text())
+    result = result_of(second)
     assert (result.steps, result.runtime, result.precision) == (6, "cpu", "fp32")
     assert result.plan == {k: v for k, v in done.of("plan")[0].items() if k != "event"}
     lines = (Path(second.run_folder) / "history.csv").read_text().splitlines()
@@ -55,6 +62,8 @@ def test_pretraining_fine_tuning_and_prediction_follow_one_another(
     assert last[0] == 6
     assert last[1] == pytest.approx((last[2] + last[3]) / 2, rel=1e-6)
     assert result.final_loss == pytest.approx(last[1], rel=1e-6)
+    assert result.foretold is not None
+    assert result.foretold["memory"]["measured"] == result.peak_memory_mb * 2**20
 
     third = make_job(tmp_path / "c", "predict", answer_rows, init_checkpoint=second.output)
     run_here(third)
@@ -96,17 +105,13 @@ def test_a_run_killed_and_restarted_ends_as_one_that_was_not(tmp_path: Path, pre
     run_here(straight)
     killed = make_job(tmp_path / "b", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=60))
     process = start_job(killed)
-    assert process.stdout is not None
-    for line in process.stdout:
-        event = json.loads(line)
-        if event["event"] == "saved" and event["path"].endswith("step-00000008"):
-            break
+    until(process, "saved", "step-00000008")
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not Path(killed.output).exists()
     run_here(killed)
-    result = JobResult.from_json((Path(killed.run_folder) / "result.json").read_text())
+    result = result_of(killed)
     assert 8 <= result.resumed_from_step < 60
     assert output_bytes(killed) == output_bytes(straight)
 
@@ -117,17 +122,12 @@ def test_a_run_that_ended_between_its_last_checkpoint_and_its_output_only_writes
     straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=1))
     run_here(straight)
     stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=1))
-    stop = StopRequest()
-    stop.requested = True
-    with pytest.raises(Terminated):
-        run_job(stopped, lambda event, **fields: None, stop)
+    pausing(stopped, "plan")
     assert not Path(stopped.output).exists()
     done = run_here(stopped)
     assert done.of("step") == []
     assert output_bytes(stopped) == output_bytes(straight)
-    first, second = (
-        JobResult.from_json((Path(job.run_folder) / "result.json").read_text()) for job in (straight, stopped)
-    )
+    first, second = (result_of(job) for job in (straight, stopped))
     assert second.final_loss == first.final_loss
     assert (second.resumed_from_step, second.sequences) == (1, 0)
 
@@ -150,13 +150,9 @@ def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path: Path, p
         run_here(dataclasses.replace(job, schedule=ScheduleConfig(steps=100001)))
     # Where it logs and writes is not part of the run: it continues, from the same update.
     elsewhere = dataclasses.replace(job, log_every_updates=1, output=str(tmp_path / "elsewhere"))
-    events: List[Dict[str, Any]] = []
-    stop = StopRequest()
-    stop.requested = True
-    with pytest.raises(Terminated):
-        run_job(elsewhere, lambda event, **fields: events.append({"event": event, **fields}), stop)
-    assert any(e.get("text") == f"continuing after update {step} of 100000" for e in events)
-    assert [e["step"] for e in events if e["event"] == "step"] == [step + 1]
+    again = pausing(elsewhere, "plan")
+    assert any(event["text"] == f"continuing after update {step} of 100000" for event in again.of("message"))
+    assert [event["step"] for event in again.of("step")] == [step + 1]
 
 
 def test_a_second_trainer_of_a_run_folder_is_refused_and_told_who_holds_it(tmp_path: Path, pretrain_rows: Path) -> None:
@@ -169,11 +165,9 @@ def test_a_second_trainer_of_a_run_folder_is_refused_and_told_who_holds_it(tmp_p
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is of Linux")
 def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
-    Path(job.run_folder).mkdir(parents=True)
-    (tmp_path / "job.json").write_text(job.to_json())
     code = (
         "import subprocess, sys\n"
-        f"p = subprocess.Popen([{sys.executable!r}, '-m', 'ipu_model', {str(tmp_path / 'job.json')!r}],"
+        f"p = subprocess.Popen([{sys.executable!r}, '-m', 'ipu_model', {write_job(job)!r}],"
         " stdout=subprocess.PIPE)\n"
         "p.stdout.readline()\n"
         "print(p.pid, flush=True)\n"
@@ -185,13 +179,7 @@ def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows:
     child = int(parent.stdout.readline())
     parent.kill()
     parent.wait()  # and not for the child, which has its errors
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            break  # ended; its new parent has not collected it yet
-        time.sleep(0.05)
-    else:
-        assert not Path(f"/proc/{child}").exists()
+    wait_for_end([child])
     assert list(Path(job.run_folder).glob("step-*[0-9]"))  # SIGTERM from the kernel: a checkpoint was written
 
 
@@ -215,10 +203,10 @@ def test_zero_steps_save_the_model_as_it_was_initialised(tmp_path: Path, pretrai
     run_here(job)
     expected = build_model("pretraining", TINY)
     initialise(expected, TINY, job.seed)
-    state = load_file(str(Path(job.output) / "model.safetensors"))
+    state = weights_of(job)
     assert all(bool((state[name] == x).all()) for name, x in expected.state_dict().items())
-    result = JobResult.from_json((Path(job.run_folder) / "result.json").read_text())
-    assert (result.steps, result.final_loss) == (0, None)
+    result = result_of(job)
+    assert (result.steps, result.final_loss, result.peak_device_memory_mb) == (0, None, None)
 
 
 def test_rows_of_another_tokenizer_than_the_weights_are_refused(tmp_path: Path, pretrain_rows: Path) -> None:
@@ -238,13 +226,11 @@ def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(
     tmp_path: Path, pretrain_rows: Path
 ) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
-    Path(job.run_folder).mkdir(parents=True)
-    (tmp_path / "job.json").write_text(job.to_json())
 
     def limit_file_size() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
-    command = [sys.executable, "-m", "ipu_model", str(tmp_path / "job.json")]
+    command = [sys.executable, "-m", "ipu_model", write_job(job)]
     # Without byte code: Python takes a short write for a whole one, and would keep it in this checkout.
     full = start(command, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, preexec_fn=limit_file_size)
     done = finish(full)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Dict, List
@@ -13,7 +12,19 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 import torch
-from tiny_jobs import LABELS, ROOT, TINY, head_of, labels_of, make_columns, make_job, write_rows
+from tiny_jobs import (
+    LABELS,
+    ONE_THREAD,
+    TINY,
+    finish,
+    head_of,
+    labels_of,
+    make_columns,
+    make_job,
+    start,
+    start_job,
+    write_rows,
+)
 
 from ipu_model.core.errors import ConfigError, OutOfMemory, RowsError
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job
@@ -145,10 +156,8 @@ def test_a_measurement_is_near_what_the_job_takes(tmp_path: Path) -> None:
     job = make_job(tmp_path / "job", "pretrain", rows, model=model, geometry=geometry)
     path = tmp_path / "job.json"
     path.write_text(job.to_json(), encoding="utf-8")
-    environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     found = run_measurement(path)
-    words = [sys.executable, "-m", "ipu_model", str(path)]
-    subprocess.run(words, cwd=str(ROOT), env=environment, stdout=subprocess.PIPE, check=True)
+    assert finish(start_job(job)).code == 0
     taken = json.loads((tmp_path / "job" / "run" / "result.json").read_text())
     assert found["memory"] / (1 << 20) == pytest.approx(taken["peak_memory_mb"], rel=0.15)
 
@@ -184,11 +193,8 @@ def test_a_job_for_ipus_or_without_an_architecture_is_not_measured(
 
 
 def run_measurement(path: Path) -> Dict[str, Any]:
-    environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "ipu_model", "--measure", str(path)]
-    done = subprocess.run(words, cwd=str(ROOT), env=environment, stdout=subprocess.PIPE, check=False)
-    last: Dict[str, Any] = json.loads(done.stdout.decode().splitlines()[-1])
-    return {"code": done.returncode, **last}
+    done = finish(start([sys.executable, "-m", "ipu_model", "--measure", str(path)], {**os.environ, **ONE_THREAD}))
+    return {"code": done.code, **done.events[-1]}
 
 
 @pytest.mark.soak

@@ -11,10 +11,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, List, Sequence
 
 import pytest
-from tiny_jobs import ROOT, finish, make_job, run_here, start_job
+from tiny_jobs import ROOT, finish, make_job, output_bytes, run_here, start_job
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
@@ -38,11 +38,6 @@ def run_until_paused(job: Job, stop: StopRequest) -> str:
     with lock_run_folder(Path(job.run_folder)), pytest.raises(Terminated) as stopped:
         run_job(job, lambda event, **fields: None, stop)
     return str(stopped.value)
-
-
-def output_bytes(job: Job) -> Dict[str, bytes]:
-    files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
-    return {**files, "history.csv": (Path(job.run_folder) / "history.csv").read_bytes()}
 
 
 class Clock:
@@ -110,16 +105,12 @@ def test_the_program_pauses_at_the_time_of_its_environment(tmp_path: Path, pretr
     assert "PODIUM_STOP_AT='noon' is not a valid time" in done.of("error")[0]["text"]
 
 
-@pytest.mark.parametrize(
-    "text", ["1800000000", "2027-01-15T08:00:00Z", "2027-01-15T09:00:00+01:00", " 2027-01-15 08:00:00+00:00 "]
-)
-def test_moments(text: str) -> None:
-    assert parse_stop_time(text) == NOON
+ZONED = ("2027-01-15T08:00:00Z", "2027-01-15T09:00:00+01:00", " 2027-01-15 08:00:00+00:00 ")
 
 
-@pytest.mark.parametrize("text", [None, ""])
-def test_no_moment_is_never(text: Any) -> None:
-    assert parse_stop_time(text) is None
+@pytest.mark.parametrize(("text", "moment"), [*((x, NOON) for x in ("1800000000", *ZONED)), (None, None), ("", None)])
+def test_moments(text: Any, moment: Any) -> None:
+    assert parse_stop_time(text) == moment
 
 
 @pytest.mark.parametrize("text", ["2027-01-15T08:00:00", "8 h", "nan", "inf", "2027-13-01T00:00:00Z"])

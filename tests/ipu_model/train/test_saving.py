@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import signal
@@ -16,12 +15,11 @@ from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 import torch
-from tiny_jobs import ROOT, Finished, finish, make_job, run_here, start_job
+from tiny_jobs import ROOT, Finished, finish, make_job, run_here, start_job, until
 from torch import Tensor
 
 from ipu_model.core.errors import ConfigError, NonFiniteWeights
 from ipu_model.core.files import HOST
-from ipu_model.core.memory import free_memory
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.jobs.job import ScheduleConfig
 from ipu_model.models.tensors import DTYPES
@@ -283,10 +281,7 @@ def test_killed_while_one_is_written_the_run_goes_on_from_the_one_before(tmp_pat
     run_here(straight)
     job = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
     process = start_job(job)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == "saved":
-            break
+    until(process, "saved")
     [writing] = children_of(process.pid)
     os.kill(writing, signal.SIGSTOP)
     while not list(Path(job.run_folder).glob("step-*.partial")) and process.poll() is None:
@@ -307,37 +302,3 @@ def test_killed_while_one_is_written_the_run_goes_on_from_the_one_before(tmp_pat
     assert (Path(job.run_folder) / "history.csv").read_bytes() == (
         Path(straight.run_folder) / "history.csv"
     ).read_bytes()
-
-
-def kernel_files(root: Path, files: Dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-MEMINFO = {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n"}
-V2 = {
-    "proc/self/cgroup": "0::/pod/job\n",
-    "sys/fs/cgroup/pod/job/memory.max": "max\n",
-    "sys/fs/cgroup/pod/job/memory.current": "900000\n",
-    "sys/fs/cgroup/pod/memory.max": "2000000\n",
-    "sys/fs/cgroup/pod/memory.current": "1500000\n",
-    "sys/fs/cgroup/pod/memory.stat": "anon 5\ninactive_file 200000\n",
-}
-V1 = {
-    "proc/self/cgroup": "5:cpu:/\n4:memory:/job\n0::/\n",
-    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "3000000\n",
-    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "1000000\n",
-    "sys/fs/cgroup/memory/job/memory.stat": "total_inactive_file 7\n",
-}
-
-
-@pytest.mark.parametrize(
-    ("files", "free"),
-    [({}, None), (MEMINFO, 4096000), ({**MEMINFO, **V2}, 700000), ({**MEMINFO, **V1}, 2000007)],
-)
-def test_the_memory_that_is_free_is_what_host_and_limits_leave(
-    files: Dict[str, str], free: Any, tmp_path: Path
-) -> None:
-    assert free_memory(kernel_files(tmp_path, files)) == free
