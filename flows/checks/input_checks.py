@@ -15,7 +15,6 @@ downloads a teacher, README.md, config.json and tokenizer of the base model, and
 release, and it changes nothing there.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -99,16 +98,21 @@ def make_corpus_check() -> InputCheck:
         from tasks.corpus.documents import name_files, read_piece
         from tasks.corpus.pieces import choose_columns
         from tasks.corpus.quality import make_rules
+        from tasks.records.layouts import MORE_DOCUMENTS
 
         section = params.corpus
         make_rules(section.quality)
         columns, reading = choose_columns(section), Interpretation()
         until = time.monotonic() + LIMIT_S
-        files = list(name_files(Path(section.path), section.layout, reading, columns))
+        files, counts = list(name_files(Path(section.path), section.layout, reading, columns)), list[int]()
         for file in files:
-            collections.deque(itertools.islice(read_piece(file, columns, reading, section.separator), HEAD), 0)
+            counts.append(sum(1 for _ in itertools.islice(read_piece(file, columns, reading, section.separator), HEAD)))
             if time.monotonic() > until:
                 break
+        least, whole = params.validate_.min_documents, len(counts) == len(files) and max(counts) < HEAD
+        if whole and sum(counts) < least:
+            what = format_count(sum(counts), "documents")
+            raise InputError(f"{section.path} has {what}; at least {least:,} are required: {MORE_DOCUMENTS}")
         inputs[f"{Path(section.path).name} (first records)"] = reading
         return f"{format_count(len(files), 'files')} in {section.path}; checked the first records of {reading.files}"
 

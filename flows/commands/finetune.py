@@ -55,6 +55,7 @@ common_options = combine_options(
 save_options = combine_options(
     click.option("--save-params", type=options.FILE, metavar="FILE", help="save these parameters as a preset"),
     click.option("--plan", is_flag=True, help="only show the stages, time and memory of the run"),
+    click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)"),
     options.force_option,
 )
 
@@ -131,7 +132,8 @@ def run_preset(
     from flows.runs.run_request import resolve_request
     from tasks.estimates.job_estimates import EstimateOptions
 
-    request = resolve_request(project, preset, overrides, name=args["name"], force=args["force"])
+    chosen = {option: args[option] for option in ("name", "on_workers", "force")}
+    request = resolve_request(project, preset, overrides, **chosen)
     if args["save_params"] is not None:
         save_preset(resolve_path(ctx, args["save_params"]), request.values, f"Saved by {ctx.command_path}.")
     if args["plan"]:

@@ -24,7 +24,7 @@ from flows.commands.project import CommandContext, resolve_path
 from tasks.params.downstream import RowsParams, data_params, kind_names
 from tasks.params.sections import DeviceParams
 from tasks.stage import artifacts, streams
-from tasks.stage.errors import require_packages
+from tasks.stage.errors import InputError, require_packages
 
 if TYPE_CHECKING:
     from tasks.downstream.inference.job import InferenceOptions
@@ -106,6 +106,12 @@ def resolve_model(
         return find(str(trained), run / artifacts.TOKENIZER), entry
     if folder.is_dir():
         _note_champion(folder, name)
+    elif (
+        context.project is not None
+        and folder.parent == context.project / artifacts.RELEASES
+        and checkout_folder(context.project, folder.name).is_dir()
+    ):
+        raise InputError(f"run {folder.name} has published nothing: podium runs show {folder.name} tells why")
     return find(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer)), {}
 
 

@@ -153,11 +153,12 @@ class Run:
         found = None if score is None else self.describe_data(score.owner)
         if score is None or found is None:
             return None
-        of_entry = score.owner in self.entries  # its score is one on development data
-        data = (
-            item for item in found[1:] if not (of_entry and item[0].startswith(("data.train", "rows.", "distill.")))
-        )
-        return score.metric, found[0], *data
+        ignored: tuple[str, ...] = ()
+        if (
+            score.owner in self.entries
+        ):  # its score is one on development data, which may be a part of the training data
+            ignored = ("rows.", "distill.", *(() if ("data.dev_path", "null") in found else ("data.train",)))
+        return score.metric, found[0], *(item for item in found[1:] if not item[0].startswith(ignored))
 
     @property
     def entries(self) -> dict[str, str]:

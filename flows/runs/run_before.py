@@ -21,7 +21,7 @@ def compare_with_run_before(record: report.RunReport, project: Path) -> None:
     Nothing is added if there is no such run, or if its files are missing or from another version of Podium.
     """
     run = listing.Run(record.name, project / record.folder, record, at_work=False)
-    before = find_run_before(run, listing.list_all(project))
+    before = find_run_before(run, listing.list_shown(project))
     if before is None or before.record is None:
         return
     first, second = before.record.leading_score, record.leading_score

@@ -58,6 +58,8 @@ RESTART_TAG = "podium-sent-again"
 ALARM = "podium-alarm"
 ALARMING = ("Failed", "Crashed", "Rejected", PAUSED_STATE)
 """Names of the states of a run that call someone."""
+ADDRESS = "{{ (flow_run | ui_url) or flow_run.id }}"
+"""Address of a run's page; its id where the server does not know its own address (PREFECT_UI_URL)."""
 
 
 def create_pools(client: SyncPrefectClient, say: Say) -> None:
@@ -160,8 +162,7 @@ def alarm_automation(blocks: Sequence[UUID]) -> AutomationCore:
             threshold=1,
         ),
         actions=[
-            SendNotification(block_document_id=block, subject=subject, body=f"{body}\n{{{{ flow_run | ui_url }}}}")
-            for block in blocks
+            SendNotification(block_document_id=block, subject=subject, body=f"{body}\n{ADDRESS}") for block in blocks
         ],
     )
 

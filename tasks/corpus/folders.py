@@ -61,7 +61,9 @@ def list_usable_files(path: Path, reading: Interpretation, columns: Columns) -> 
             other_data.append(file)
         return usable
 
-    usable = tables.select_files(path, KEY, is_usable, f"{NEEDED}. Unpack files of other formats first", reading)
+    usable = tables.select_files(
+        path, KEY, is_usable, f"{NEEDED}. Convert other formats first (Markdown: name it .txt)", reading
+    )
     if packed := [name for name in reading.ignored if _PACKED.fullmatch(name)]:
         raise InputError(
             f"the folder {path} contains {', '.join(packed[:5])} next to {len(usable)} readable files: {KEY} needs "

@@ -24,6 +24,11 @@ KEY = "corpus.path"
 AUTO, WIKITEXT, PARAGRAPHS, SENTENCES, LINES, WIKIEXTRACTOR, FILE = (
     "auto", "wikitext", "paragraphs", "sentences", "lines", "wikiextractor", "file",
 )  # fmt: skip
+MORE_DOCUMENTS = (
+    "add text (corpus.path, corpus.demo_documents), set corpus.layout to lines if each line of a .txt file is a "
+    "document, or lower validate.min_documents"
+)
+"""Advice on too few documents."""
 JSON_LINES = "JSON lines"
 """Layout of .txt files with objects instead of text; it is only detected."""
 TITLE = re.compile(r"^\s*=\s+(?!=)(.*?[^=\s])\s+=\s*$")

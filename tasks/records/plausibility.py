@@ -61,10 +61,13 @@ class Rule(NamedTuple):
 
 
 def find_decimals(labels: Labels) -> list[str]:
-    """Return the labels with decimals, after a dot or a comma, if all are numbers."""
-    numbers = {name: parse_number(name if "." in name else name.replace(",", ".", 1)) for name in labels}
+    """Return the labels with decimals, after a dot or a comma, an exponent or a percent sign, if all are numbers."""
+    plain = {name: name.removesuffix("%").rstrip() for name in labels}
+    numbers = {name: parse_number(text if "." in text else text.replace(",", ".", 1)) for name, text in plain.items()}
     return [
-        name for name, number in numbers.items() if number is not None and number % 1 and None not in numbers.values()
+        name
+        for name, number in numbers.items()
+        if number is not None and None not in numbers.values() and (number % 1 or {*name.lower()} & {*"%e"})
     ]
 
 
@@ -129,8 +132,9 @@ def _is_open(data: Any) -> bool:
 RULES = (
     Rule(
         "labels_without_decimals",
-        "no number with decimals, or names among the labels",
-        f"a number with decimals as a class: --regression learns values; {AS_NAMES}",
+        "no number with decimals, an exponent or a percent sign, or names among the labels",
+        "a number with decimals, an exponent or a percent sign as a class: --regression learns values (write them "
+        f"without the sign); {AS_NAMES}",
         find_decimals,
         _is_open,
     ),

@@ -46,6 +46,12 @@ MAX_COLUMNS = 10_000
 SHOWN_COLUMNS, SHOWN_CHARACTERS, SHOWN_FILES = 20, 80, 5
 NO_ROWS = "has a header and no rows"
 UNNAMED = "(no name)"
+EXPORTS = {
+    "annotations": "JSON of Label Studio is nested: export CSV instead",
+    "messages": "A chat is not one text: write what the model is to read into a field of its own",
+    "accept": "Prodigy's choices: write the accepted one into a field of its own",
+}
+"""Field of an export that has no columns of ours -> what to do."""
 FEWEST_WORDS = 4
 """Words of a cell that is not the name of a column."""
 JSON_FORMATS = ("JSON, UTF-8", "JSON lines, UTF-8")
@@ -394,6 +400,7 @@ def _describe_missing(present: Sequence[str], columns: Columns) -> str:
         + (f"its columns are {found}" if found else "it has no columns")
         + (f"; did you mean {', '.join(similar)}? " if similar else ". ")
         + f"Set {', '.join(dict.fromkeys(one.key for one in missing))}"
+        + "".join(f". {EXPORTS[name]}" for name in present if name in EXPORTS)
     )
 
 

@@ -195,8 +195,8 @@ def check_signature(release: ReceivedRelease) -> str:
     if not release.has(SIGNATURE):
         if release.trust is not None or release.has(ATTESTATION):
             raise ValueError(f"not signed: {SIGNATURE} is missing")
-        known = "a release tag" if release.tags is not None else "nothing" if release.receipt is None else "a receipt"
-        raise CheckSkipped(f"not signed: bytes are checked only against {known}")
+        known = "the release tag" if release.tags is not None else "" if release.receipt is None else "the receipt"
+        raise CheckSkipped(f"not signed{known and f', only {known} states its bytes'}")
     if release.trust is None:
         raise CheckSkipped("signed, but by whom was not checked: pass --key PUBLIC_KEY, or --identity and --issuer")
     if problem := release.trust.explain_failure(release.folder):

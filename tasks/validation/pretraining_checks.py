@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tasks.params.schema import ValidateParams
 from tasks.records.interpretation import read_reading
+from tasks.records.layouts import MORE_DOCUMENTS
 from tasks.records.parquet import list_corpus_files
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
@@ -45,8 +46,7 @@ class CorpusData(ParquetFiles):
                 "documents",
                 "rows",
                 f"at least {limits.min_documents:,} documents",
-                "add text (corpus.path, corpus.demo_documents), set corpus.layout to lines if each line of a .txt "
-                "file is a document, or lower validate.min_documents",
+                MORE_DOCUMENTS,
                 minimum=limits.min_documents,
             ),
             DataCheck(

@@ -124,9 +124,9 @@ class TextsReader(Reader):
         if not 2 <= len(labels) <= most:
             only = f" ({labels[0]})" if len(labels) == 1 else ""
             raise InputError(
-                f"the training examples have {len(labels):,} class(es){only}, 2 to {MAX_CLASSES:,} are required. Check "
-                f"{self.entry.key('data', 'columns.label')}, or set downstream.{self.entry.name}.regression: true for "
-                "values"
+                f"the training examples have {len(labels):,} class(es){only}, 2 to {MAX_CLASSES:,} are required. Is "
+                f"another column the label? Set {self.entry.key('data', 'columns.label')} (--column label=NAME), or "
+                f"downstream.{self.entry.name}.regression: true for values"
             )
 
     def _check_dev(self, split: str, train: Counter[Label], dev: Counter[Label]) -> None:

@@ -369,7 +369,7 @@ def test_files_of_which_nothing_can_be_learned_or_measured_are_refused_before_an
 
 
 def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
-    (tmp_path / "text.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "text.txt").write_text("one\n\n" * 10)
     for name in ("train", "dev"):
         (tmp_path / f"{name}.json").write_text(json.dumps(squad()))
     found = look(
@@ -383,6 +383,14 @@ def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
     assert found["corpus", "ok"].startswith("1 file in")
     assert str(tmp_path / "dev.json") in found["squad", "ok"]
     assert not [name for name, level in found if level != "ok"]
+
+
+def test_a_text_of_too_few_documents_is_refused_before_the_run(project, tmp_path):
+    (tmp_path / "text.txt").write_text("One line. It has two sentences.\n" * 30)
+    text = ("corpus.source=files", f"corpus.path={tmp_path / 'text.txt'}")
+    assert "has 1 document; at least 10 are required" in look(project, *text)["corpus", "problem"]
+    assert ("corpus", "problem") not in look(project, *text, "corpus.layout=lines")
+    assert ("corpus", "problem") not in look(project, *text, "validate.min_documents=1")
 
 
 def test_the_power_of_the_development_set_is_said_before_the_first_stage(project, tmp_path, monkeypatch, capsys):

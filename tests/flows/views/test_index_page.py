@@ -62,6 +62,18 @@ def test_a_score_is_compared_with_the_run_before_on_the_same_development_data() 
     assert 'data-note="against run-2"' in page(runs)
 
 
+def test_development_data_set_aside_from_other_training_data_are_others() -> None:
+    data = "downstream.squad.data."
+    runs = [
+        shown(number, changed={f"{data}dev_path": dev, f"{data}train_path": f'"{number // 2}.json"'})
+        for number, dev in enumerate(("null", "null", "null", '"dev.json"', '"dev.json"'))
+    ]
+    for hours, run in enumerate(runs):
+        assert run.record is not None
+        run.record.began = f"2026-11-23T{hours:02d}:00:00+0000"
+    assert {name: one.before for name, one in find_changes(runs[::-1]).items()} == {"run-1": "run-0", "run-4": "run-3"}
+
+
 def test_a_pre_training_has_its_loss_as_score_and_less_is_better() -> None:
     runs = []
     for number, loss in ((1, 2.5), (0, 3.0)):

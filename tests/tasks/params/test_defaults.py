@@ -121,7 +121,7 @@ def test_fine_tuning_a_given_model_has_no_number_that_only_the_demo_has():
     [
         "finetune squad --model my-bert --train train.json",
         "finetune glue --task sst2 --model my-bert --train .",
-        "finetune ner --model my-bert --train train.json --batch-size 8",
+        "finetune ner --model my-bert --train train.json --batch-size 8 --on-workers",
         "pretrain --text text.txt",
         "pretrain --text text.txt --model my-bert --steps 100",
         "pretrain --text text.txt --finetune squad --train train.json",
@@ -137,6 +137,7 @@ def test_no_verb_has_a_number_that_only_the_demo_has(words: str, tmp_path: Path,
     CliRunner().invoke(cli, ["--project", str(ROOT), *words.split()], catch_exceptions=False)
     [request] = asked
     assert unsaid(request.preset, request.overrides) == {}
+    assert request.on_workers is ("--on-workers" in words)
 
 
 def test_params_yaml_is_not_read_where_a_preset_is_named(tmp_path: Path):

@@ -129,5 +129,5 @@ def test_nothing_states_the_weights_of_an_unsigned_folder(release: Path, project
     shutil.rmtree(release / "onnx")  # they would show it
     done = project.call("verify", release)
     assert done.returncode == 0, done.stdout
-    assert "not signed: bytes are checked only against nothing" in done.stdout
+    assert "not signed" in done.stdout
     assert done.stdout.endswith("but its weights and its signer were not checked\n")

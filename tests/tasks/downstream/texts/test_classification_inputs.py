@@ -254,7 +254,7 @@ BAD = {
     "no number": (
         "a.jsonl",
         '{"text": "x", "label": 0.5}\n',
-        "a number with decimals as a class: --regression .*: line 1",
+        "a number with decimals, .* as a class: --regression .*: line 1",
     ),
     "a list": (
         "a.jsonl",
