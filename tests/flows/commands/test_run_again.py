@@ -50,6 +50,8 @@ def test_a_run_without_a_verdict_is_not_published(failed, toy_project, capsys):
     assert code == 1
     assert "podium resume mine" in said.err
     assert not (toy_project / "published").exists()
+    code, said = podium(capsys, "predict", "published/mine", "--text", "a")
+    assert (code, "run mine has published nothing" in said.err) == (1, True)
 
 
 def test_a_killed_run_resumes(failed, toy_project, capsys):
