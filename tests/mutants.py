@@ -114,19 +114,16 @@ def main():
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--seed", type=int, default=61)
     parser.add_argument("--output", type=Path, default=Path("runs/mutants.jsonl"))
-    parser.add_argument("--part", default="0/1", help="K/N: every Nth mutant from K, for N runs side by side")
     args = parser.parse_args()
     sites = [(path, node) for path in sources(*PACKAGES) for node in list_sites(path)]
     drawn = random.Random(args.seed).sample(sites, args.count)
-    first, step = map(int, args.part.split("/"))
     args.output.parent.mkdir(parents=True, exist_ok=True)
     known = [json.loads(line) for line in args.output.read_text().splitlines()] if args.output.is_file() else []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "clone"
         (root.parent / SHARED.name).symlink_to(SHARED)
         subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ".", str(root)], check=True)
-        for number in range(first, args.count, step):
-            path, node = drawn[number]
+        for number, (path, node) in enumerate(drawn):
             name, text = name_of(path), path.read_text(encoding="utf-8")
             if any(one["number"] == number for one in known):
                 continue
