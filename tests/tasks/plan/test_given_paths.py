@@ -302,7 +302,7 @@ def test_a_link_of_a_model_folder_stays_in_it(tmp_path: Path) -> None:
 
 NAMED: dict[str, tuple[str, Read]] = {
     "questions": (
-        "downstream.*.data.train_path",
+        "data.train_path",
         lambda path: make_questions(
             question_params(source="files", train_path=str(path), dev_path=str(path)), path.parent / "made"
         ),
