@@ -16,7 +16,8 @@ from ipu_model import heads
 from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.core.schedules import BatchSizes
 from ipu_model.models.flat import TOKEN_TILE, flatten
-from ipu_model.rows.row_folder import NO_ROW, RowFolder, UpdateRows, row_order
+from ipu_model.rows.format import ABSENT, IGNORED
+from ipu_model.rows.row_folder import NO_ROW, Batch, RowFolder, UpdateRows, row_order
 
 ORDER_3_0 = [6, 1, 8, 5, 2, 7, 9, 4, 3, 0]
 ORDER_3_1 = [9, 7, 8, 3, 5, 6, 4, 0, 2, 1]
@@ -26,6 +27,18 @@ ORDER_4_0 = [0, 6, 9, 3, 8, 4, 1, 2, 7, 5]
 def change_manifest(folder: Path, **changes: Any) -> None:
     path = folder / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_each_label_of_a_row_is_of_one_of_its_sequences() -> None:
+    columns = make_columns("pretrain", 20)
+    batch, present = Batch(np.arange(20), columns), columns["cls_positions"] != ABSENT
+    first = present & (np.arange(present.shape[1]) == 0)
+    assert (present & ~first).any()
+    one, other = (batch.keep_sequences(kept).columns for kept in (first, present & ~first))
+    for name, missing in (("masked_labels", IGNORED), ("next_sentence_labels", IGNORED), ("cls_positions", ABSENT)):
+        assert not ((one[name] != missing) & (other[name] != missing)).any()
+        np.testing.assert_array_equal(np.where(one[name] != missing, one[name], other[name]), columns[name])
+    np.testing.assert_array_equal(one["next_sentence_labels"][:, 0], columns["next_sentence_labels"][:, 0])
 
 
 def test_rows_come_back_in_the_order_asked_for_across_files(tmp_path: Path) -> None:
