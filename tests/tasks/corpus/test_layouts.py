@@ -18,6 +18,7 @@ from flows.checks.input_checks import make_corpus_check
 from tasks.corpus import documents
 from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import FilePiece, divide_file, read_piece
+from tasks.params.schema import ValidateParams
 from tasks.pretraining.rows.pair_rows import split_sentences, tokenize_documents
 from tasks.records.interpretation import Interpretation
 from tasks.records.layouts import PARAGRAPHS, SENTENCES, LineEnds, choose_layout
@@ -42,7 +43,8 @@ def make(folder: Path, path: Path, **values: Any) -> list[str]:
 def tell(path: Path, **values: Any) -> str:
     """What a run says of its corpus before the first stage."""
     check = make_corpus_check()
-    check.check(SimpleNamespace(corpus=params(path=str(path), **values)))  # type: ignore[arg-type]
+    asked = SimpleNamespace(corpus=params(path=str(path), **values), validate_=ValidateParams(min_documents=1))
+    check.check(asked)  # type: ignore[arg-type]
     return "\n".join(check.tell())
 
 
