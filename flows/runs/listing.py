@@ -154,9 +154,7 @@ class Run:
         if score is None or found is None:
             return None
         ignored: tuple[str, ...] = ()
-        if (
-            score.owner in self.entries
-        ):  # its score is one on development data, which may be a part of the training data
+        if score.owner in self.entries:  # a score on development data, which may be a part of the training data
             ignored = ("rows.", "distill.", *(() if ("data.dev_path", "null") in found else ("data.train",)))
         return score.metric, found[0], *(item for item in found[1:] if not item[0].startswith(ignored))
 

@@ -64,11 +64,9 @@ def find_decimals(labels: Labels) -> list[str]:
     """Return the labels with decimals, after a dot or a comma, an exponent or a percent sign, if all are numbers."""
     plain = {name: name.removesuffix("%").rstrip() for name in labels}
     numbers = {name: parse_number(text if "." in text else text.replace(",", ".", 1)) for name, text in plain.items()}
-    return [
-        name
-        for name, number in numbers.items()
-        if number is not None and None not in numbers.values() and (number % 1 or {*name.lower()} & {*"%e"})
-    ]
+    if None in numbers.values():
+        return []
+    return [name for name, number in numbers.items() if (number or 0) % 1 or {*name.lower()} & {*"%e"}]
 
 
 def find_rare(labels: Labels) -> list[str]:
