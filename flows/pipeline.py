@@ -5,11 +5,14 @@
 
 import contextlib
 import errno
+import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
@@ -22,27 +25,13 @@ from flows.dvc.session import DvcSession, open_session, use_fork_server
 from flows.runs import checkout, environment, listing, locks, report, run_estimate, run_params
 from flows.runs.log import check_log
 from flows.runs.run_before import compare_with_run_before
-from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
-from flows.runs.stage_plan import ALL
+from flows.runs.run_options import NO_KIND, RunOptions
+from flows.runs.run_request import RunRequest, resolve_request
 from flows.runs.stopping import RESUME_HINT, Interrupted, RunFailed, RunPaused, RunStopped, stop
 from flows.server import run_artifacts
-from flows.server.run_artifacts import (
-    NO_KIND,
-    NO_PRESET,
-    HiddenText,
-    Kind,
-    Part,
-    Preset,
-    Text,
-    Texts,
-    resolve_preset,
-    strip_items,
-    strip_text,
-)
 from flows.server.stage_tasks import CANCELLED, PAUSED_STATE, PrefectFollower, describe_cancellation
 from flows.views import index_page, run_page
 from flows.workers import dispatch
-from tasks.params.overlays import Setting
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.process import is_sent
@@ -53,56 +42,22 @@ UNEXPECTED = "the run ended early: it was cancelled or failed unexpectedly (see 
 _prepared: ContextVar[tuple[RunRequest | None, DvcSession | None]] = ContextVar("prepared", default=(None, None))
 """Request of a run started in this process, and its DVC session if it has started. For runs started by a server, the
 flow resolves its own parameters."""
-FormParser = Callable[..., tuple[str, Sequence[str | Setting]]]
+FormParser = Callable[[Path, RunOptions], RunOptions]
 _parse_form: ContextVar[FormParser] = ContextVar("form parser")
-"""Returns preset and overrides for the form's fields of a fine-tuning (flows/commands/finetune.py)."""
+"""Returns the options of a run for the form's fields of a fine-tuning (flows/commands/finetune.py)."""
+
+
+def _take_options(function: Callable[..., State]) -> Callable[..., State]:
+    """Give a flow the parameters of `RunOptions` and their texts, from which Prefect derives the form."""
+    function.__signature__ = inspect.signature(RunOptions)  # type: ignore[attr-defined]
+    function.__doc__ = f"{function.__doc__}\n{inspect.getdoc(RunOptions)}"
+    return function
 
 
 @flow(name="podium", retries=0, flow_run_name=run_artifacts.format_start_name)
-def pipeline(
-    preset: Preset = NO_PRESET,
-    overrides: Texts = (),
-    name: Text = "",
-    part: Part = ALL,
-    kind: Kind = NO_KIND,
-    task: Text = "",
-    model: Text = "",
-    train: Text = "",
-    dev: Text = "",
-    columns: Texts = (),
-    to: Texts = (),
-    publish: bool = True,
-    force: bool = False,
-    on_workers: bool = False,
-    cpu_queue: str = CPU_QUEUE,
-    device_queue: Text = "",
-    command: HiddenText = None,
-    log: HiddenText = None,
-) -> State:
+@_take_options
+def pipeline(*values: Any, **named: Any) -> State:
     """Bring every stage up to date, then publish if the gate accepts.
-
-    Args:
-        preset: A preset that extends the defaults. params.yaml: use the project's parameters.
-        overrides: Parameters to change, as `section.key=value`, for example `pretrain.seed=7`.
-        name: Name of the run and of its folder, instead of the "Run Name" above. A name that belongs to a run with
-            other parameters is refused.
-        part: Part of the pipeline: all; pretraining; finetuning, which restores the pre-trained model; or the stages of
-            one kind of task.
-        kind: Kind of task, to fine-tune `model` on the file `train` as `podium finetune` does, without `preset`.
-        task: Task of the kind glue, such as sst2.
-        model: Model folder, run of podium pretrain, or Hub repository.
-        train: Training data, a file or folder on the workers, or a Hub data set.
-        dev: Evaluation data; if empty, a part of `train`.
-        columns: Columns of the files, as PART=NAME, for example `label=stars`.
-        to: Stages, such as gate@squad. Only these and the stages they need run, and nothing is published.
-        publish: Publish models that the gate accepts. Otherwise the run ends at the gate.
-        force: Run device jobs even if they are not expected to fit into memory.
-        on_workers: Send the stages to queues. Otherwise they run on the host of this run.
-        cpu_queue: The `pool/queue` for data preparation, validation, evaluation, gate and publish.
-        device_queue: The `pool/queue` for training and prediction, such as ipu/pod-a. If empty, the queue `default` of
-            the pool named like device.runtime, which must not be auto.
-        command: The command line that started the run, for the list of runs.
-        log: The log file, relative to the project's folder.
 
     Raises:
         ParamsError: The parameters are invalid, before anything runs. On a worker, the run fails with that message.
@@ -111,27 +66,23 @@ def pipeline(
         Completed, Completed named "Paused", Failed with the reason, named "Rejected" if the gate did, or Cancelled if
         Ctrl-C or SIGTERM came before there was anything to keep. reports/run.json records the same.
     """
-    queues = (cpu_queue.strip(), strip_text(device_queue)) if on_workers else None
-    project, called, recipe = Path.cwd(), run_artifacts.read_run_name(name), resolve_preset(preset)
+    project, options = Path.cwd(), RunOptions(*values, **named)
+    options = replace(options, name=run_artifacts.read_run_name(options.name))
     try:
         with stop.reclaim():
             environment.prepare_run(project, get_run_logger().info)  # for workers; podium run has already done it
             checkout.require_project(project)
-            log = check_log(log) if is_sent() else log
+            log = check_log(options.log) if is_sent() else options.log
             request, session = _prepared.get()
             if request is None:
-                words: Sequence[str | Setting] = strip_items(overrides)
-                if kind != NO_KIND:
-                    fields = {"task": task, "model": model, "train": train, "dev": dev, "name": called}
-                    recipe, words = _parse_form.get()(project, kind, fields, strip_items(columns), words)
-                ends, sent = strip_items(to), queues is not None
-                request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)
+                own = options if options.kind == NO_KIND else _parse_form.get()(project, options)
+                request = resolve_request(project, own)
             checkout.check_inputs(project, request.values, request.plan)
-            return _run(request, session, queues, command, log)
+            return _run(request, session, options.command, log)
     except Interrupted:
         return Cancelled(message=f"cancelled by {stop.reason()} before the first stage")
     except PodiumError as error:
-        run_artifacts.label_flow_run(run_artifacts.format_name(called or recipe, "refused"))
+        run_artifacts.label_flow_run(run_artifacts.format_name(options.name or options.preset, "refused"))
         if not (is_sent() and isinstance(error, (InputError, ParamsError))):
             raise
         get_run_logger().error(printable(str(error)))  # Prefect itself logs it at a lower level
@@ -165,45 +116,40 @@ def use_form_parser(parse: FormParser) -> None:
     _parse_form.set(parse)
 
 
-def _run(
-    request: RunRequest,
-    session: DvcSession | None,
-    queues: tuple[str, str | None] | None,
-    command: str | None,
-    log: str | None,
-) -> State:
-    """Run a request, on workers if `queues` names those for the CPU and for devices."""
-    project, name, follower = request.project, request.explicit_name, PrefectFollower()
+def _run(request: RunRequest, session: DvcSession | None, command: str | None, log: str | None) -> State:
+    """Run a request, here or on workers."""
+    options, follower = request.options, PrefectFollower()
+    project, name, sends = request.project, options.name, options.on_workers
     values, root, plan = request.values, request.root, list(request.target)
-    run_artifacts.label_flow_run(tags=run_artifacts.make_tags(values, request.preset, project))
+    run_artifacts.label_flow_run(tags=run_artifacts.make_tags(values, options.preset, project))
     if is_sent():  # podium run has checked this and more before it started the flow
         device.require_fit(request, follower.say)
-    words, folder = list(request.overrides), os.path.relpath(root, project)
-    command = command or f"podium run{request.command_options}{' --on-workers' if queues is not None else ''}"
-    run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
-    run.options = {**request.options, "queues": queues}
+    words, folder = list(map(str, options.overrides)), os.path.relpath(root, project)
+    command = command or f"podium run{options.as_words}{' --on-workers' if sends else ''}"
+    run = report.RunReport(folder, options.preset, words, command=command, log=log, plan=plan)
+    run.options = options.recorded
     run.details = index_page.describe_parameters(values)
-    kind = locks.CHECKOUT_LOCK if queues is None else locks.DISPATCH_LOCK
+    kind = locks.DISPATCH_LOCK if sends else locks.CHECKOUT_LOCK
     with locks.hold_run(project, run.name, follower.say, kind):
         run_params.require_same_params(project, values, name)
-        found = None if queues is None else dispatch.resolve_queues(values["device"]["runtime"], *queues)
-        for queue in found or ():
+        queues = sends and dispatch.resolve_queues(values["device"]["runtime"], options.cpu_queue, options.device_queue)
+        for queue in queues or ():
             dispatch.require_deployment(queue)
         if session is None:
             checkout.prepare_checkout(request.checkout, follower.say)
-        if found is None:
+        if not queues:
             if note := run_estimate.describe_preparation(request):
                 follower.say(note)
 
             def run_here() -> None:
                 with Engine(root, run, follower, session) as engine:
-                    engine.run_plan(plan, request.publish)
+                    engine.run_plan(plan, options.publish)
 
             return _supervise(run, project, root, name, run_here)
-        code, checkout_name = checkout.hash_code(project), checkout.default_name(values, name or request.preset)
+        code, checkout_name = checkout.hash_code(project), checkout.default_name(values, name or options.preset)
         told = {"values": values, "checkout_name": checkout_name, "code": code}
         sender = dispatch.Dispatcher(root, told, run, follower.say, flow_run.id)
-        return _supervise(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
+        return _supervise(run, project, root, name, lambda: sender.run_plan(plan, *queues, options.publish))
 
 
 def _supervise(run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]) -> State:

@@ -94,7 +94,7 @@ def probe_device(request: RunRequest) -> Iterator[Probe]:
 
 def _stages(request: RunRequest) -> list[Stage]:
     """Return the stages that need a device on this host, without those that it may only restore."""
-    if request.on_workers:
+    if request.options.on_workers:
         return []
     runtime, offered = request.params.device.runtime, (*offered_kinds(), "auto")
     return [stage for stage in request.stages if stage.host != ANYWHERE and stage.kind(runtime) in offered]
@@ -134,7 +134,7 @@ def check_fit(request: RunRequest) -> Iterator[CheckResult]:
     """Check each device job that would run: it must fit and must be able to run with its parameters."""
     try:
         stages = find_stages_to_run(request)
-        names = () if request.on_workers or request.thorough else [one.stage for one in stages]
+        names = () if request.options.on_workers or request.thorough else [one.stage for one in stages]
         jobs = estimate_run_jobs(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
     except (InputError, OSError) as error:  # a stage or another check reports the file
         yield warning(JOBS, f"no estimates: {error}")
@@ -159,20 +159,20 @@ def require_fit(request: RunRequest, tell: Callable[[str], None]) -> None:
 def find_stages_to_run(request: RunRequest) -> list[StageStatus]:
     """Return the stages that would run; all stages if finding out takes long, or if an input cannot be read."""
     inputs = find_parameters(request.values, OWN_INPUTS).values()
-    if not request.on_workers and sum(folder_bytes(request.project / path) for path in inputs) <= MAX_HASHED:
+    if not request.options.on_workers and sum(folder_bytes(request.project / path) for path in inputs) <= MAX_HASHED:
         with contextlib.suppress(OSError):  # another check reports the file
             return [one for one in request.forecast if one.status == RUNS]
     return [StageStatus(stage, RUNS, ()) for stage in request.target]
 
 
 def _check_job(job: EstimatedJob, request: RunRequest) -> CheckResult:
-    elsewhere = request.on_workers and job.runtime != HOST_INDEPENDENT
+    elsewhere = request.options.on_workers and job.runtime != HOST_INDEPENDENT
     if job.impossible and not elsewhere:
         return problem(JOBS, f"{job.name}: {job.problem}", of_parameters=True)
     if job.estimate is None:  # an assumption may be the cause, so that the job itself decides
         return warning(JOBS, f"{job.name}: {job.problem}")
     if not job.refusal or elsewhere:
         return ok(JOBS, JobView(job).summary)
-    if request.force:
+    if request.options.force:
         return warning(JOBS, f"{job.refusal}; it runs anyway (--force)")
     return problem(JOBS, f"{job.refusal}. Use podium run --force (in a flow: force) to run it anyway")

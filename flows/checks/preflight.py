@@ -64,7 +64,7 @@ def check_outputs(request: RunRequest) -> Iterator[CheckResult]:
     if problems := check_output_folders(request.values, request.project, request.plan):
         yield from (problem("folders", text, of_parameters=True) for text in problems)
         return
-    if not request.publish or request.on_workers or request.params.publish.target != "local":
+    if not request.options.publish or request.options.on_workers or request.params.publish.target != "local":
         return
     for gate in (stage for stage in request.stages if stage.is_gate):
         try:
@@ -81,7 +81,7 @@ def probe_files(request: RunRequest) -> Iterator[Probe]:
     there = find_parameters(request.checkout.values, READ)
     read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
     compared = [one for one in _list_compared(request, "local") if _release_folder(request, one).exists()]
-    if select_checks(request.params, read, compared) and not request.on_workers:
+    if select_checks(request.params, read, compared) and not request.options.on_workers:
         values = {"values": request.values, "read": read, "compared": compared}
         yield Probe("files", "flows.checks.input_checks", values, LOCAL_LIMIT_S)
 
@@ -100,7 +100,7 @@ def check_token(request: RunRequest) -> Iterator[CheckResult]:
 
 def check_signing(request: RunRequest) -> Iterator[CheckResult]:
     """Check the key or identity that signs releases; a worker's key is on its own host."""
-    if not request.publish or request.on_workers or not any(stage.is_gate for stage in request.stages):
+    if not request.options.publish or request.options.on_workers or not any(stage.is_gate for stage in request.stages):
         return
     try:
         if signer := open_signer(request.params.publish.signing):
@@ -140,7 +140,7 @@ def require_fitting_model(request: RunRequest) -> None:
 
 def check_export(request: RunRequest) -> Iterator[CheckResult]:
     """Check the packages that exporting needs; a worker's are on its own host."""
-    if request.on_workers or not any(stage.group == "export" for stage in request.stages):
+    if request.options.on_workers or not any(stage.group == "export" for stage in request.stages):
         return
     from tasks.downstream.inference.onnx_answers import EXPORTING  # imports numpy and pyarrow
 
@@ -153,7 +153,7 @@ def check_export(request: RunRequest) -> Iterator[CheckResult]:
 def check_origin(request: RunRequest) -> Iterator[CheckResult]:
     """Check license and language of the model, which its card on the Hub requires."""
     base, folder = request.params.base_model, request.project / request.params.base_model.path
-    elsewhere = base.source == "folder" and request.on_workers and not folder.is_dir()
+    elsewhere = base.source == "folder" and request.options.on_workers and not folder.is_dir()
     if not _goes_to_hub(request) or base.source == "hub" or elsewhere:
         return  # `probe_hub` checks a base model on the Hub; publishing checks a folder on a worker's host
     resolved = resolve_origin(request.params, read_origin(folder) if base.source == "folder" else None)
@@ -179,10 +179,10 @@ def probe_hub(request: RunRequest) -> Iterator[Probe]:
             publish = [str(request.params.downstream[name].publish.repository) for name in gates]
         except PublishError:
             pass  # reported by `check_token`
-    sources = [] if request.on_workers else list(_hub_sources(request))
+    sources = [] if request.options.on_workers else list(_hub_sources(request))
     publishing = request.params.publish
     # Without the token that publishing needs, a private repository cannot be read either.
-    compared = _list_compared(request, "hub") if publish or not request.publish else []
+    compared = _list_compared(request, "hub") if publish or not request.options.publish else []
     explicit = publishing.license and publishing.language
     origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not explicit
     if (publish or sources or origin or compared) and not list(server.check_network(request)):
@@ -196,17 +196,17 @@ def _release_folder(request: RunRequest, entry: str) -> Path:
 
 def _list_compared(request: RunRequest, target: str) -> list[str]:
     """Return the entries whose gates compare with what publishing replaces; a worker's are checked on its own host."""
-    if request.on_workers or request.params.publish.target != target:
+    if request.options.on_workers or request.params.publish.target != target:
         return []
     return [stage.item for stage in request.stages if stage.group == RELEASE_STAGES]
 
 
 def _publishes(request: RunRequest) -> bool:
-    return _goes_to_hub(request) and not request.on_workers
+    return _goes_to_hub(request) and not request.options.on_workers
 
 
 def _goes_to_hub(request: RunRequest) -> bool:
-    return request.publish and request.params.publish.target == "hub"
+    return request.options.publish and request.params.publish.target == "hub"
 
 
 def _hub_sources(request: RunRequest) -> Iterator[dict[str, Any]]:
@@ -351,7 +351,7 @@ def check_disk(request: RunRequest) -> Iterator[CheckResult]:
     A run is refused only if the space is clearly too small, because the estimate is low for folders that are too large
     to scan; `python -m tasks.estimates.data_estimate` measures.
     """
-    if request.on_workers:
+    if request.options.on_workers:
         return
     needed = estimate_data_bytes(request) + estimate_model_bytes(request)
     free = shutil.disk_usage(request.project).free
@@ -390,7 +390,7 @@ def check_checkpoint_remote(request: RunRequest) -> Iterator[CheckResult]:
     from tasks.host.checkpoint_sync import address_of
 
     remote = request.params.checkpoint.remote
-    if remote is None or request.on_workers:
+    if remote is None or request.options.on_workers:
         return
     try:
         address = address_of(remote, request.project)
@@ -444,7 +444,7 @@ def run_checks(request: RunRequest, meanwhile: Callable[[], None] = lambda: None
         meanwhile: called while probes run, unless the other checks have found a problem.
     """
     found = _run_checks(request, meanwhile)
-    if any(finding.level == "problem" for finding in found) and not request.on_workers:
+    if any(finding.level == "problem" for finding in found) and not request.options.on_workers:
         left = tuple(one.stage for one in device.find_stages_to_run(request))
         if len(left) < len(request.target):
             found = _run_checks(dataclasses.replace(request, target=left))

@@ -58,7 +58,7 @@ def check_server_setting(request: RunRequest) -> Iterator[CheckResult]:
     """Check that a run on workers has a server."""
     if may_be_configured():
         return
-    if request.on_workers:
+    if request.options.on_workers:
         yield problem("server", f"--on-workers requires a Prefect server. Set {URL} (docs/workers.md)")
     elif request.thorough:
         yield ok("server", f"{URL} is not set: a run starts its own server, which ends with it")
@@ -67,7 +67,7 @@ def check_server_setting(request: RunRequest) -> Iterator[CheckResult]:
 def probe_server(request: RunRequest) -> Iterator[Probe]:
     """Probe the server."""
     if may_be_configured() and not list(check_network(request)):
-        yield Probe("server", "flows.checks.server", {"required": request.on_workers}, REMOTE_LIMIT_S)
+        yield Probe("server", "flows.checks.server", {"required": request.options.on_workers}, REMOTE_LIMIT_S)
         if request.thorough:
             yield Probe("workers", "flows.workers.versions", {"project": str(request.project)}, REMOTE_LIMIT_S)
 

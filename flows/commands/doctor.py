@@ -11,6 +11,7 @@ import click
 from flows.checks import preflight
 from flows.commands import options
 from flows.commands.project import enter_project
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from tasks.stage import streams
 from tasks.stage.errors import FAILED, WRONG_USAGE
@@ -34,7 +35,7 @@ WIDEST = 120
 def command(ctx: click.Context, as_json: bool, no_publish: bool, **asked: Any) -> None:
     project = enter_project(ctx)
     options.warn_unread_params(project, asked["preset"])
-    request = resolve_request(project, **asked, publish=not no_publish, thorough=True)
+    request = resolve_request(project, RunOptions(**asked, publish=not no_publish), thorough=True)
     findings = preflight.run_checks(request)
     problems = [finding for finding in findings if finding.level == "problem"]
     if as_json:
@@ -42,9 +43,9 @@ def command(ctx: click.Context, as_json: bool, no_publish: bool, **asked: Any) -
     else:
         _print_table(findings)
     if not problems:
-        options.print_next(f"podium run{request.command_options}")
+        options.print_next(f"podium run{request.options.as_words}")
         return
-    options.print_next(f"fix the items marked NO, then rerun podium doctor{request.command_options}")
+    options.print_next(f"fix the items marked NO, then rerun podium doctor{request.options.as_words}")
     raise SystemExit(WRONG_USAGE if preflight.has_parameter_problem(problems) else FAILED)
 
 

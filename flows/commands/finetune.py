@@ -5,7 +5,8 @@ The run is one of `--preset finetune` with an entry of `downstream`, in a checko
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import click
 from flows.commands import options
 from flows.commands.options import Decorator, combine_options
 from flows.commands.project import CommandContext, enter_project, resolve_path
+from flows.runs.run_options import RunOptions
 from tasks.downstream.kind import KINDS
 from tasks.params.downstream import EntryParams, data_params, defaults_of, kind_names, kind_params
 from tasks.params.overlays import Setting, complete_names, make_settings, resolve
@@ -133,7 +135,7 @@ def run_preset(
     from tasks.estimates.job_estimates import EstimateOptions
 
     chosen = {option: args[option] for option in ("name", "on_workers", "force")}
-    request = resolve_request(project, preset, overrides, **chosen)
+    request = resolve_request(project, RunOptions(preset, overrides, **chosen))
     if args["save_params"] is not None:
         save_preset(resolve_path(ctx, args["save_params"]), request.values, f"Saved by {ctx.command_path}.")
     if args["plan"]:
@@ -200,22 +202,21 @@ def mark_options(ctx: click.Context, values: Mapping[str, Any], args: Mapping[st
     ]
 
 
-def parse_form(
-    project: Path, kind: str, fields: Mapping[str, str | None], columns: Sequence[str], overrides: Sequence[str]
-) -> tuple[str, list[str | Setting]]:
-    """Return preset and overrides for a form's fields, parsed as the options of the command line with these names.
+def parse_form(project: Path, form: RunOptions) -> RunOptions:
+    """Return a form with preset and overrides for its fields, parsed as the options of the command line.
 
     Raises:
         InputError, ParamsError: a field is missing or invalid.
     """
-    words = [f"--{name}={text.strip()}" for name, text in fields.items() if text and text.strip()]
-    words += [f"--{option}={text}" for option, texts in (("column", columns), ("set", overrides)) for text in texts]
+    fields = {"task": form.task, "model": form.model, "train": form.train, "dev": form.dev, "name": form.name}
+    words = [f"--{name}={text}" for name, text in fields.items() if text is not None]
+    words += [f"--column={text}" for text in form.columns] + [f"--set={text}" for text in form.overrides]
     place = CommandContext(project, project, None)
     try:
-        ctx = KindCommands().make_command(kind).make_context(kind, words, obj=place)
+        ctx = KindCommands().make_command(form.kind).make_context(form.kind, words, obj=place)
     except click.UsageError as error:
         raise ParamsError(error.format_message()) from None
-    return PRESET, build_overrides(ctx, project, kind, ctx.params)
+    return replace(form, preset=PRESET, overrides=build_overrides(ctx, project, form.kind, ctx.params))
 
 
 def fit_rows(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:

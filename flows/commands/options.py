@@ -101,9 +101,18 @@ parameter_options = combine_options(
     ),
 )
 """Options with the arguments `preset` and `overrides`."""
+
+
+def _check_name(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    from flows.runs.checkout import check_name
+
+    return None if name is None else check_name(name)
+
+
 name_option = click.option(
     "--name",
     metavar="NAME",
+    callback=_check_name,
     shell_complete=complete_runs,
     help="name of the run; reuse a name to resume its run (podium runs)",
 )

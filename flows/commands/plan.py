@@ -15,6 +15,7 @@ from flows.commands.ledger import print_ledger
 from flows.commands.project import enter_project, resolve_output
 from flows.runs import checkout, run_params
 from flows.runs.run_estimate import RunEstimate, estimate_run
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import RunRequest, resolve_request
 from flows.views import plan_page
 from ipu_model.core.files import write_text
@@ -68,10 +69,11 @@ def command(
     if write:
         _write(project, bool(run or asked["preset"] or overrides or asked["name"]))
         return
+    wanted, values = RunOptions(**asked), None
     if run is not None:
-        asked |= run_params.copy_params(project, run, overrides, asked["name"])
-    options.warn_unread_params(project, asked["preset"] if run is None else None)
-    request = resolve_request(project, **asked)
+        wanted, values = run_params.copy_params(project, run, wanted)
+    options.warn_unread_params(project, wanted.preset if run is None else None)
+    request = resolve_request(project, wanted, values)
     require_fitting_model(request)
     if page is not None:
         own = (artifacts.PARAMS, artifacts.PRESETS, PLAN_FILE)
@@ -104,7 +106,7 @@ def show_plan(
         ParamsError, InputError: the run would be refused.
         SystemExit: a device job cannot run with these parameters.
     """
-    project, again = request.project, again or f"podium run{request.command_options}"
+    project, again = request.project, again or f"podium run{request.options.as_words}"
     checkout.check_inputs(project, request.values, request.plan)
     found = estimate_run(request, price, dataclasses.replace(estimating or EstimateOptions(), say=streams.note))
     if page is not None:

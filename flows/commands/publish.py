@@ -99,9 +99,10 @@ def _find_root(
         ParamsError: the parameters are invalid, or differ from those of the run.
         InputError: there is no run with these parameters.
     """
+    from flows.runs.run_options import RunOptions
     from flows.runs.run_request import resolve_request
 
-    request = resolve_request(project, preset, overrides, name=name)
+    request = resolve_request(project, RunOptions(preset, overrides, name))
     values, root = request.values, request.root
     if root != project:  # podium gate may have changed the limits of a run without a name
         run_params.require_same_params(project, values, root.name)

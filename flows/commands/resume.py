@@ -1,18 +1,15 @@
 """`podium resume`: continue a run that stopped, failed, was paused or was killed."""
 
-from typing import Any
-
 import click
 
 from flows.commands import options, run
 from flows.commands.project import enter_project
 from flows.runs import listing, report
+from flows.runs.run_options import RECORDED, RunOptions
 from flows.runs.run_params import read_run_params, require_known_params
 from flows.runs.run_request import resolve_request
 from tasks.stage import streams
 from tasks.stage.errors import DONE, REJECTED, InputError
-
-QUEUES = ("cpu_queue", "device_queue")
 
 
 @click.command(
@@ -32,11 +29,9 @@ def command(ctx: click.Context, name: str, as_json: bool, verbose: bool) -> None
         options.print_next(f"podium run --like {name} --set ... starts a new run from it; podium open {name} shows it")
         raise SystemExit(REJECTED if found.status == "rejected" else DONE)
     require_known_params(project, found)
-    asked: dict[str, Any] = {**record.options}
-    queues = dict(zip(QUEUES, asked.pop("queues", None) or (), strict=False))
-    asked |= {"name": None if name == listing.PROJECT else name, "values": read_run_params(project, found.folder)}
-    request = resolve_request(project, record.preset, record.overrides, **asked)
-    run.execute_run(request, as_json, verbose, publish=request.publish, command=record.command, **queues)
+    own = None if name == listing.PROJECT else name
+    asked = RunOptions(record.preset, record.overrides, own, command=record.command, **record.options)
+    run.execute_run(resolve_request(project, asked, read_run_params(project, found.folder)), as_json, verbose)
 
 
 def _require_started(found: listing.Run) -> report.RunReport:
@@ -50,9 +45,9 @@ def _require_started(found: listing.Run) -> report.RunReport:
         raise InputError(f"run {name} is running: podium open {name} shows its progress")
     if record is None:
         raise InputError(f"run {name} never started: podium run --like {name} --name {name} starts it")
-    if not record.options and found.status in report.UNFINISHED:
+    if found.status in report.UNFINISHED and set(record.options) != set(RECORDED):
         raise InputError(
-            f"an older version of Podium started run {name} and did not record its options: repeat its command, "
+            f"an older version of Podium started run {name} and recorded other options: repeat its command, "
             f"{record.command or 'podium run'}"
         )
     return record

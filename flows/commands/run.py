@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from flows.runs import checkout, listing, locks, report, run_params
 from flows.runs.environment import is_writable, prepare_run
 from flows.runs.log import new_log, redirect_logging
 from flows.runs.next_step import suggest_next
-from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
+from flows.runs.run_options import CPU_QUEUE, RunOptions
+from flows.runs.run_request import RunRequest, resolve_request
 from flows.runs.stage_plan import PUBLISH
 from flows.runs.stopping import RESUME_HINT, Interrupted, RunFailed, stop
 from flows.server.local_server import LocalServer, connect_server, may_be_configured, start_early
@@ -71,33 +73,28 @@ KEPT_FIELDS = (
     "--cpu-queue", default=CPU_QUEUE, show_default=True, metavar="POOL/QUEUE", help="queue for all other stages"
 )
 @click.option("--device-queue", metavar="POOL/QUEUE", help="queue for training and prediction")
-@click.option("--started-by", hidden=True, help="command line that starts this run, for its record")
+@click.option("--started-by", "command", hidden=True, help="command line that starts this run, for its record")
 @options.force_option
 @options.json_option
 @options.verbose_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, verbose: bool, no_publish: bool, like: str | None, **asked: Any) -> None:
-    project, publish = enter_project(ctx), not no_publish
+    project, run, values = enter_project(ctx), RunOptions(**asked, publish=not no_publish), None
+    options.warn_unread_params(project, run.preset)
     if like is not None:
-        if asked["preset"] is not None:
+        if run.preset is not None:
             raise click.UsageError("--like takes the parameters of a run: leave out --preset", ctx)
-        asked |= run_params.copy_params(project, like, asked["overrides"], asked["name"])
-    options.warn_unread_params(project, asked["preset"] if like is None else None)
-    others = {name: asked.pop(name) for name in ("cpu_queue", "device_queue")}
-    if (command_line := asked.pop("started_by")) is not None:
-        others["command"] = command_line
-    request = resolve_request(project, **asked, publish=publish)
-    execute_run(request, as_json, verbose, publish=publish, **others)
+        run, values = run_params.copy_params(project, like, run)
+    execute_run(resolve_request(project, run, values), as_json, verbose)
 
 
-def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any) -> None:
+def execute_run(request: RunRequest, as_json: bool, verbose: bool) -> None:
     """Run the pipeline, then print the outcome and the next step. All commands that run stages end with this.
 
     Args:
         request: run to carry out.
         as_json: print the report as JSON to standard output, and everything else to standard error.
         verbose: show the output of the stages.
-        others: arguments of the flow that are not in the request.
 
     Raises:
         SystemExit: the run did not end with exit code 0.
@@ -106,7 +103,7 @@ def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any
     run = None
     with stop.listen(), contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
         try:
-            code, run = _run_locked(request, verbose, others)
+            code, run = _run_locked(request, verbose)
         except Interrupted:
             print_reason(f"cancelled by {stop.reason()}: nothing half-written was kept; {RESUME_HINT}", "red")
             code = stop.exit_code()
@@ -120,24 +117,24 @@ def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any
         raise SystemExit(code)
 
 
-def _run_locked(request: RunRequest, verbose: bool, others: dict[str, Any]) -> tuple[int, report.RunReport | None]:
+def _run_locked(request: RunRequest, verbose: bool) -> tuple[int, report.RunReport | None]:
     """Run a request; return the exit code and the record of the run."""
     project = request.project
-    kind = locks.DISPATCH_LOCK if request.on_workers else locks.CHECKOUT_LOCK
+    kind = locks.DISPATCH_LOCK if request.options.on_workers else locks.CHECKOUT_LOCK
     if not is_writable(project / locks.FOLDER):
         _require_runnable(request)  # reports who owns the folder, and all other problems
     with locks.hold_run(project, request.name, streams.note, kind):
         run_params.require_same_params(
-            project, request.values, request.explicit_name
+            project, request.values, request.options.name
         )  # the run we waited for may have created it
         code = finish_if_unchanged(request)
         if code is None:
             with use_screen(make_screen(verbose)):
-                code = _start(request, others)
+                code = _start(request)
         return code, report.read_report(project, request.root)
 
 
-def _start(request: RunRequest, others: dict[str, Any]) -> int:
+def _start(request: RunRequest) -> int:
     """Check a request while Prefect starts, which takes seconds; run it and return the exit code."""
     project = request.project
     current_screen().tell("checking the run and starting Prefect (a few seconds)")
@@ -151,7 +148,7 @@ def _start(request: RunRequest, others: dict[str, Any]) -> int:
             raise
         prepare_run(project, streams.note)
         load_flow()
-        return _run(request, others, log, started)
+        return _run(request, log, started)
     finally:
         if started is not None:
             started.end()
@@ -174,23 +171,21 @@ def load_flow() -> None:
         import flows.pipeline  # noqa: F401
 
 
-def _run(request: RunRequest, others: dict[str, Any], log: Path, started: LocalServer | None) -> int:
+def _run(request: RunRequest, log: Path, started: LocalServer | None) -> int:
     from flows import pipeline
     from flows.server.api import SERVER_ERRORS, exit_without_server, silence_outages
 
     project, context = request.project, click.get_current_context().find_object(CommandContext)
-    others.setdefault("command", None if context is None else context.command_line)
+    command = request.options.command or (None if context is None else context.command_line)
+    shown = replace(request.options, command=command, log=str(log))  # Prefect's pages show these arguments
     prepared = pipeline.use_request(request, None if started is None else current_screen().tell)
     with redirect_logging(project / log), prepared, connect_server(project / log, started) as is_own:
         silence_outages()
         flow = pipeline.pipeline
         if not is_own:
             flow = flow.with_options(on_running=[_print_link, _follow_cancellation])
-        # Prefect's pages show these arguments.
-        shown = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
-        shown |= {"name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
         try:
-            state = flow(**shown, **others, log=str(log), return_state=True)
+            state = flow(**vars(shown), return_state=True)
         except SERVER_ERRORS as error:  # the final state did not reach the server
             run = _read_ended(request, log)
             code = FAILED if run is None else print_end(run, [report.format_total(run)], log)
@@ -203,7 +198,7 @@ def _run(request: RunRequest, others: dict[str, Any], log: Path, started: LocalS
     if (run := _read_ended(request, log)) is None:
         stop.check()
         raise PodiumError(f"the run wrote no report: {state.message}\nlog: {log}")
-    rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.on_workers else []
+    rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.options.on_workers else []
     code = print_end(run, [*rows, report.format_total(run)], log)
     return code or (0 if state.is_completed() else FAILED)
 
@@ -247,9 +242,9 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     """
     project, root, plan = request.project, request.root, list(request.target)
     if (
-        request.on_workers
+        request.options.on_workers
         or may_be_configured()
-        or (request.publish and request.values["publish"]["target"] != "local")
+        or (request.options.publish and request.values["publish"]["target"] != "local")
     ):
         return None
     before = report.read_report(project, root)
@@ -260,8 +255,8 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     if find_dvc_files(project, list_input_paths(request.values)):
         return None  # the checks before a run refuse it, together with all other problems
     checkout.prepare_checkout(request.checkout, current_screen().tell)  # its code may be older than the project's
-    made = {name: getattr(before, name) for name in KEPT_FIELDS}
-    run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
+    made, words = {name: getattr(before, name) for name in KEPT_FIELDS}, list(map(str, request.options.overrides))
+    run = report.RunReport(os.path.relpath(root, project), request.options.preset, words, plan=plan, **made)
     published = False
     with Engine(root, run) as engine:
         try:
@@ -274,7 +269,7 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
         with streams.outlive_output():
             streams.say(f"nothing changed: all {len(plan)} stages are up to date\n")
         try:
-            published = request.publish and engine.publish(plan)
+            published = request.options.publish and engine.publish(plan)
         except RunFailed as error:
             run.error = str(error)
     if run.error is None and not published:

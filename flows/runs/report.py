@@ -131,7 +131,7 @@ class RunReport:
     command: str | None = None
     """Command line that started it."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options it was started with, as arguments of `resolve_request`, and the queues of its stages."""
+    """Options it was started with: `RunOptions.recorded`."""
     began: str | None = None
     """Local time, ISO 8601, like `ended`; None until the run has begun."""
     ended: str | None = None

@@ -158,7 +158,7 @@ def estimate_run_jobs(
         InputError: an input file is invalid.
     """
     to_run = [one.stage for one in stages if one.status != SKIPPED]
-    records, elsewhere = ledger.read(ledger.ledger_file()), request.on_workers
+    records, elsewhere = ledger.read(ledger.ledger_file()), request.options.on_workers
     options = dataclasses.replace(options or EstimateOptions(), records=records, elsewhere=elsewhere)
     return estimate_jobs(request.params, request.project, request.root, [one.stage for one in stages], to_run, options)
 

@@ -4,12 +4,13 @@ import contextlib
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flows.runs import listing, report
 from flows.runs.checkout import checkout_folder, default_name, rebase_paths
+from flows.runs.run_options import RunOptions
 from ipu_model.core.files import write_text
 from tasks.params.overlays import Setting, complete_names, nest, read_base, replace_overrides, resolve
 from tasks.params.schema import default_values, validate_params
@@ -63,13 +64,12 @@ def require_known_params(project: Path, run: listing.Run) -> None:
         ) from None
 
 
-def copy_params(project: Path, like: str, overrides: Sequence[str], name: str | None) -> dict[str, Any]:
-    """Return the arguments of `resolve_request` for a run with the parameters of another run and overrides.
+def copy_params(project: Path, like: str, options: RunOptions) -> tuple[RunOptions, dict[str, Any]]:
+    """Return options and parameters of a run with the parameters of another run and the overrides of its own options.
 
     A release folder that has the name of the other run gets the name of the new one.
 
-    Args:
-        name: name of the new run; None: derived from the other's name and the parameters.
+    A run without a name gets one from the other's name and the parameters.
 
     Raises:
         ParamsError: there is no such run, or an override is invalid.
@@ -77,9 +77,9 @@ def copy_params(project: Path, like: str, overrides: Sequence[str], name: str | 
     [run] = listing.find_runs(project, [like])
     require_known_params(project, run)
     values = read_run_params(project, run.folder)
-    overrides = complete_names(overrides, values)
+    overrides = complete_names(list(map(str, options.overrides)), values)
     values = resolve(values, None, overrides)
-    name = name or default_name(values, like if like != listing.PROJECT else None)
+    name = options.name or default_name(values, like if like != listing.PROJECT else None)
     folders = {
         f"downstream.{entry}.publish.folder": one["publish"]["folder"] for entry, one in values["downstream"].items()
     }
@@ -90,7 +90,7 @@ def copy_params(project: Path, like: str, overrides: Sequence[str], name: str | 
     ]
     preset, before = (None, []) if run.record is None else (run.record.preset, run.record.overrides)
     found = replace_overrides(before, [*overrides, *map(str, moved)])
-    return {"preset": preset, "overrides": found, "name": name, "values": resolve(values, None, moved)}
+    return replace(options, preset=preset, overrides=found, name=name), resolve(values, None, moved)
 
 
 def complete_params(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

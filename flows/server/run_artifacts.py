@@ -1,37 +1,28 @@
-"""Presentation of runs on a Prefect server: the form that starts a run, names and tags of runs, and result tables.
-
-The form comes from the schema of the deployment (`podium deploy`); its fields have the order of the flow's parameters
-and the texts of its docstring. Optional parameters are plain fields that may stay empty, because "or null" would show
-two fields each. Fields and list items may contain outer whitespace or be empty; both are ignored.
+"""Presentation of runs on a Prefect server: names and tags of runs, and result tables.
 
 A run's name has its preset or name, its result and its start: `bert f1 88.41 2026-11-23 14:05`. Names, tags and tables
 are optional: if the server does not answer, the run continues without them.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
-from pydantic import WithJsonSchema
-from pydantic.json_schema import SkipJsonSchema
 
 from flows.runs.report import RunReport, read_revision
-from flows.runs.stage_plan import known_parts
+from flows.runs.run_options import NO_PRESET, RunOptions
 from flows.server.api import call_optional
 from flows.views import run_view
 from flows.views.run_view import UNREADABLE, RunView
 from tasks.pages.markup import replace_hidden
-from tasks.params.downstream import kind_names
-from tasks.params.overlays import list_preset_names
-from tasks.stage import artifacts
 from tasks.stage.process import is_sent
 
 FORMATTED_NAME = re.compile(r" \d{4}-\d\d-\d\d \d\d:\d\d$")
@@ -42,44 +33,13 @@ SCORED = ("finished", "proposed", "published")
 """Outcomes for which a name has a score instead."""
 
 
-NO_PRESET = str(artifacts.PARAMS)
-"""Choice in the form for params.yaml instead of a preset."""
-Preset = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [NO_PRESET, *list_preset_names()]})]
-"""Presets of the folder in which the flow is loaded."""
-Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
-Part = Annotated[str, WithJsonSchema({"type": "string", "enum": known_parts(kind_names())})]
-NO_KIND = "none"
-"""Choice in the form for the entries of the preset or params.yaml."""
-Kind = Annotated[str, WithJsonSchema({"type": "string", "enum": [NO_KIND, *kind_names()]})]
-Texts = Annotated[Sequence[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string", "default": ""}})]
-"""List of texts; the default is the value of a new item, which would otherwise be null and refused."""
-
-HiddenText = Annotated[str | None, SkipJsonSchema()]
-"""Parameter that only `podium run` sets; the form leaves it out."""
-
-
-def strip_text(written: str | None) -> str | None:
-    """Return the content of a field without outer whitespace; None: empty."""
-    return (written or "").strip() or None
-
-
-def strip_items(written: Sequence[str] | None) -> list[str]:
-    """Return the non-empty items of a list field."""
-    return [word for item in written or () if (word := strip_text(item))]
-
-
-def resolve_preset(chosen: str | None) -> str | None:
-    """Return the chosen preset; None: params.yaml."""
-    return None if chosen == NO_PRESET else chosen
-
-
 def read_run_name(field: str | None) -> str | None:
-    """Return the name of the current run: the field `name`, else the "Run Name" of Prefect's form, as a folder's name.
+    """Return the name of the current run: the option `name`, else the "Run Name" of Prefect's form, as a folder's name.
 
     Runs in a shell and of a schedule have no such name.
     """
-    if (called := strip_text(field)) or not is_sent() or "auto-scheduled" in flow_run.tags:
-        return called
+    if field is not None or not is_sent() or "auto-scheduled" in flow_run.tags:
+        return field
     typed = str(flow_run.name)
     if FORMATTED_NAME.search(typed):  # the run is started again, after `format_name` named it
         return typed.partition(" ")[0]
@@ -88,8 +48,8 @@ def read_run_name(field: str | None) -> str | None:
 
 def format_start_name() -> str:
     """Return the name of the current flow run at its start, from its parameters (the flow's `flow_run_name`)."""
-    values = flow_run.parameters
-    return format_name(read_run_name(values.get("name")) or resolve_preset(values.get("preset")))
+    options = RunOptions(**flow_run.parameters)
+    return format_name(read_run_name(options.name) or options.preset)
 
 
 def format_end_name(called: str | None, run: RunView) -> str:

@@ -35,7 +35,7 @@ def render_plan(found: RunEstimate, request: RunRequest, folder: Path, again: st
         "plan.html.j2",
         view=PlanView(found),
         links=make_head_links(folder, request.project, "plan.md", request.root),
-        name=request.preset or "params.yaml",
+        name=request.options.preset or "params.yaml",
         run=request.name,
         again=again,
         graph=lay_out(boxes, request.plan),

@@ -16,6 +16,7 @@ import yaml
 from flows.runs.listing import Run
 from flows.runs.report import RunReport, StageRecord
 from flows.runs.run_estimate import estimate_run
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from flows.views import compare_page, index_page, plan_page, run_page
 from flows.views.run_view import RunView
@@ -39,7 +40,7 @@ Maker = Callable[[Path], Path]
 
 def _plan(folder: Path) -> Path:
     """Of stages that are called so; their names alone, as the rest is planted in the plans that are looked at."""
-    wanted = resolve_request(copy_project(folder / "project"), "bert", (), name="of-a-test")
+    wanted = resolve_request(copy_project(folder / "project"), RunOptions("bert", name="of-a-test"))
     found = estimate_run(wanted)
     stages = tuple(replace(one, stage=at("stage", one.stage)) for one in found.stages)
     jobs = tuple(replace(job, planned=replace(job.planned, stage=at("stage", job.name))) for job in found.jobs)

@@ -11,6 +11,7 @@ from typing import Any
 from flows.runs import report
 from flows.runs.listing import Run
 from flows.runs.run_estimate import estimate_run
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from flows.views import compare_page, index_page, plan_page, run_page
 from flows.views.run_view import RunView
@@ -48,7 +49,7 @@ def _evaluation(page: Callable[[], str], folder: Path) -> Path:
 
 def _plan(preset: str, folder: Path) -> Path:
     """With all words planted but those by which parts are found: stages, whose names `_plan_of_stages` plants."""
-    wanted = resolve_request(copy_project(folder / "project"), preset, (), name="of-a-test")
+    wanted = resolve_request(copy_project(folder / "project"), RunOptions(preset, name="of-a-test"))
     found = everywhere(estimate_run(wanted, price=2.5), keep=("planned", "stage", "status", "runtime"))
     first, *rest = found.jobs
     hostile = replace(first.planned, split=at("split"))

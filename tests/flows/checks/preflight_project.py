@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from flows.checks import device, preflight
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
@@ -53,16 +54,16 @@ def asks_device(project, monkeypatch):
     monkeypatch.delenv("PODIUM_STAGE_KINDS")
 
 
-def look(project, *overrides, **choices):
+def look(project, *overrides, thorough=False, **choices):
     """The findings, by name and level, of a run with these overrides."""
-    wanted = resolve_request(project, None, overrides, **choices)
+    wanted = resolve_request(project, RunOptions(None, overrides, **choices), thorough=thorough)
     return {(finding.name, finding.level): finding.text for finding in preflight.run_checks(wanted)}
 
 
 def refuse(project, *overrides, **choices):
     """The error that such a run ends with."""
     with pytest.raises((InputError, ParamsError)) as refused:
-        preflight.require_runnable(resolve_request(project, None, overrides, **choices))
+        preflight.require_runnable(resolve_request(project, RunOptions(None, overrides, **choices)))
     return refused.value
 
 

@@ -11,6 +11,7 @@ from flows.checks import preflight
 from flows.checks.input_checks import check_files, check_hub, run_check, select_checks
 from flows.checks.probes import CheckResult
 from flows.runs.model_source import model_parameters
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from tasks.downstream.texts.examples import TextsReader
 from tasks.params.overlays import make_settings, resolve
@@ -151,7 +152,7 @@ def test_a_teacher_on_the_hub_is_refused_before_the_first_stage_too(
     places = [
         f"{section}.{key}" for section in ("base_model", "tokenizer") for key in ("source=hub", "repository=user/model")
     ]
-    wanted = resolve_request(ROOT, "finetune", [*places, f"downstream={json.dumps({'own': own})}"])
+    wanted = resolve_request(ROOT, RunOptions("finetune", [*places, f"downstream={json.dumps({'own': own})}"]))
     [question] = preflight.probe_hub(wanted)
     [found] = [one for one in check_hub(question.request) if one.name == "teacher of own"]
     assert found.level == ("problem" if said else "ok"), found.text
@@ -202,7 +203,7 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
     overrides = [
         f"{section}.{key}" for section in ("base_model", "tokenizer") for key in ("source=hub", "repository=user/model")
     ]
-    wanted = resolve_request(ROOT, "finetune", [*overrides, f"downstream={json.dumps(entries)}"])
+    wanted = resolve_request(ROOT, RunOptions("finetune", [*overrides, f"downstream={json.dumps(entries)}"]))
     [question] = preflight.probe_hub(wanted)
     found = [one for one in check_hub(question.request) if one.name in entries]
     assert [(one.name, one.level) for one in found] == [
@@ -242,7 +243,7 @@ def test_a_release_that_cannot_be_compared_is_refused_before_the_first_stage(
         own = {"kind": "classification", "data": data, "publish": where, "gate": gate}
         settings = [f"downstream={json.dumps({'own': own})}", f"publish.target={target}"]
         given = make_settings(model_parameters(str(model), place, ROOT))
-        [question] = probe(resolve_request(ROOT, "finetune", [*given, *settings]))
+        [question] = probe(resolve_request(ROOT, RunOptions("finetune", [*given, *settings])))
         return [one for one in check(question.request) if one.name == "release"]
 
     if target == "local" and not kind:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from flows.checks import preflight
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from tests.places import ROOT
 
 
 def asked_for(*overrides: str) -> list[str | None]:
-    wanted = resolve_request(ROOT, None, overrides)
+    wanted = resolve_request(ROOT, RunOptions(None, overrides))
     return [source["name"] for question in preflight.probe_hub(wanted) for source in question.request["sources"]]
 
 

@@ -21,6 +21,7 @@ from flows.checks.input_checks import INPUT, describe_dev_sets, run_check, selec
 from flows.checks.probes import CheckResult
 from flows.runs import run_estimate
 from flows.runs.locks import FOLDER
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from ipu_model.estimates.shapes import model_parameters
 from ipu_model.models.config import ModelConfig
@@ -138,7 +139,7 @@ def test_settings_that_break_every_connection_are_refused_with_the_variable(
 
 def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):
     needed = run_estimate.estimate_model_bytes(
-        wanted := resolve_request(project, None, [])
+        wanted := resolve_request(project, RunOptions())
     ) + run_estimate.estimate_data_bytes(wanted)
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
     (finding,) = preflight.check_disk(wanted)
@@ -164,7 +165,7 @@ def test_too_little_room_is_refused_with_what_is_needed(project):
 
 def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(project):
     def of(*overrides):
-        wanted = resolve_request(project, None, overrides)
+        wanted = resolve_request(project, RunOptions(None, overrides))
         return run_estimate.estimate_data_bytes(wanted), run_estimate.estimate_model_bytes(wanted)
 
     data, models = of()
@@ -184,18 +185,18 @@ def test_another_base_of_rotation_is_refused_for_a_model_with_a_table_of_positio
 
 
 def test_a_large_corpus_is_described_before_it_is_prepared(project):
-    wanted = resolve_request(project, None, ["corpus.demo_documents=84388185"])  # 20 GB
+    wanted = resolve_request(project, RunOptions(None, ["corpus.demo_documents=84388185"]))  # 20 GB
     note = run_estimate.describe_preparation(wanted)
     assert note.startswith("the corpus has 20.0 GB of text: stages that need no device take roughly "), note
     assert " h, corpus and rows " in note
     assert "GB of disk; " in note
-    assert run_estimate.describe_preparation(resolve_request(project, None, ())) == "", "a small one"
+    assert run_estimate.describe_preparation(resolve_request(project, RunOptions())) == "", "a small one"
     (wanted.root / "data/corpus").mkdir(parents=True)
     assert run_estimate.describe_preparation(wanted) == "", "it is prepared already"
 
 
 def test_parameters_are_counted_as_bert_base_has_them(project):
-    model = ModelConfig(30522, **resolve_request(project, "cpu-base-paddle", ()).params.model.model_dump())
+    model = ModelConfig(30522, **resolve_request(project, RunOptions("cpu-base-paddle")).params.model.model_dump())
     assert model_parameters(model, "pretraining") == 110_106_428  # BertForPreTraining of bert-base-uncased
 
 
@@ -227,7 +228,7 @@ def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothin
     monkeypatch.setenv("PODIUM_DEVICE_PYTHON", str(slow))
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "0.5")
     began = time.monotonic()
-    preflight.require_runnable(resolve_request(project, None, ()))
+    preflight.require_runnable(resolve_request(project, RunOptions()))
     assert capsys.readouterr().err == "note: device: not checked: no answer within 0.5 s (PODIUM_CHECK_SECONDS)\n"
     assert time.monotonic() - began < 50, "it sleeps for 60"
 
@@ -256,7 +257,8 @@ def test_auto_starts_no_python_with_torch_where_only_the_cpu_can_be_meant(
 ):
     monkeypatch.setattr(device, "version", lambda name: torch)
     words = ("device.runtime=auto", f"device.precision={precision}")
-    assert bool(list(device.probe_device(resolve_request(project, None, words, thorough=thorough)))) == probed
+    wanted = resolve_request(project, RunOptions(None, words), thorough=thorough)
+    assert bool(list(device.probe_device(wanted))) == probed
 
 
 @pytest.mark.usefixtures("asks_device")
@@ -266,7 +268,7 @@ def test_a_recipe_of_more_ipus_than_there_are_is_refused_before_the_first_stage(
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "doubles" / "poptorch_double"))
     monkeypatch.setenv("PODIUM_DOUBLE_IPUS", "4")
 
-    wanted = resolve_request(project, "ipu-base-pod16-examples", (), thorough=True)
+    wanted = resolve_request(project, RunOptions("ipu-base-pod16-examples"), thorough=True)
     said = {(one.name, one.level): one.text for one in preflight.run_checks(wanted)}["device", "problem"]
     assert "the job needs 16 IPUs" in said
     assert "this host has 4" in said
@@ -363,7 +365,7 @@ def test_files_of_which_nothing_can_be_learned_or_measured_are_refused_before_an
     data = f"data: {{source: files, train_path: {train}, {dev}}}"
     overrides = (f"downstream.own={{kind: {kind}, {data}}}", "downstream.squad=null")
     with pytest.raises((InputError, ParamsError)) as refused:
-        preflight.require_runnable(resolve_request(project, None, overrides))
+        preflight.require_runnable(resolve_request(project, RunOptions(None, overrides)))
     assert reason in str(refused.value)
     assert capsys.readouterr().out == ""
 
@@ -410,7 +412,7 @@ def test_the_power_of_the_development_set_is_said_before_the_first_stage(project
         "asked": f"{{kind: squad, data: {{source: files, {both.format(questions)}}}}}",
     }
     request = resolve_request(
-        project, None, ("downstream.squad=null", *(f"downstream.{k}={v}" for k, v in data.items()))
+        project, RunOptions(None, ("downstream.squad=null", *(f"downstream.{k}={v}" for k, v in data.items())))
     )
     said = {line.partition(":")[0]: line for line in describe_dev_sets(request.params)}
     assert said["own"] == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from flows.cli import cli
 from flows.commands import finetune, pretrain
 from flows.commands.project import CommandContext
+from flows.runs.run_options import RunOptions
 from flows.runs.run_params import changed_values, save_preset
 from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.overlays import Setting, resolve
@@ -177,15 +179,16 @@ def test_questions_that_may_have_no_answer_have_the_recipe_of_squad_2(here: Path
 
 def test_the_fields_of_a_form_are_the_options_of_the_command(here: Path) -> None:
     own = {"model": str(here / "my-bert"), "train": str(here / "train.json"), "dev": " ", "name": "mine"}
-    preset, found = finetune.parse_form(ROOT, "classification", own, ["text=a", "label=b"], ["pretrain.seed=7"])
+    form = RunOptions(None, ["pretrain.seed=7"], kind="classification", columns=["text=a ", "", "label=b"], **own)
+    found = finetune.parse_form(ROOT, form)
     columns = [("text", "a"), ("label", "b")]
-    assert preset == finetune.PRESET
+    assert (found.preset, found.name) == (finetune.PRESET, "mine")
     same = values(here, "classification", name="mine", columns=columns, overrides=["pretrain.seed=7"])
-    assert resolve({}, preset, found) == same
+    assert resolve({}, found.preset, found.overrides) == same
     with pytest.raises(ParamsError, match="Missing option '--train'"):
-        finetune.parse_form(ROOT, "classification", {"model": "bert"}, [], [])
+        finetune.parse_form(ROOT, RunOptions(kind="classification", model="bert"))
     with pytest.raises(ParamsError, match="must be PART=NAME"):
-        finetune.parse_form(ROOT, "classification", own, ["text"], [])
+        finetune.parse_form(ROOT, replace(form, columns=["text"]))
 
 
 def test_a_release_is_called_like_the_run_or_else_like_the_model(here: Path) -> None:
@@ -365,6 +368,7 @@ def test_set_takes_the_end_of_a_name_that_only_one_parameter_has(here: Path) -> 
 
 
 def test_the_form_names_the_task_of_glue(here: Path) -> None:
-    fields = {"task": "sst2", "model": str(here / "my-bert"), "train": str(here), "dev": "", "name": "mine"}
-    (entry,) = resolve({}, *finetune.parse_form(ROOT, "glue", fields, [], []))["downstream"].values()
+    fields = {"task": "sst2", "model": str(here / "my-bert"), "train": str(here), "name": "mine"}
+    found = finetune.parse_form(ROOT, RunOptions(kind="glue", **fields))
+    (entry,) = resolve({}, found.preset, found.overrides)["downstream"].values()
     assert entry["task"] == "sst2"

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from flows import cli
 from flows.checks import device, preflight
 from flows.runs.run_estimate import estimate_run
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import RunRequest, resolve_request
 from flows.views import plan_page
 from flows.views.plan_page import JobView, format_interval, format_jobs, format_likely
@@ -65,7 +66,7 @@ def plan(*words: str) -> str:
 
 
 def wanted(preset: str | None = None, *overrides: str, **choices: bool) -> RunRequest:
-    return resolve_request(Path.cwd(), preset, overrides, name="of-a-test", **choices)
+    return resolve_request(Path.cwd(), RunOptions(preset, overrides, name="of-a-test", **choices))
 
 
 PRESETS = list_preset_names(ROOT / "presets")
@@ -224,7 +225,8 @@ def test_figures_are_written_with_their_units() -> None:
 
 
 def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:
-    assert format_jobs(estimate_run(resolve_request(Path.cwd(), "bert", (), to=("corpus",), name="of-a-test"))) == ""
+    only = RunOptions("bert", to=("corpus",), name="of-a-test")
+    assert format_jobs(estimate_run(resolve_request(Path.cwd(), only))) == ""
 
 
 def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from flows import cli, pipeline
 from flows.checks import preflight
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from tasks.plan.dvc_records import LOST
 from tasks.stage.errors import ParamsError
@@ -15,7 +16,7 @@ from tasks.stage.errors import ParamsError
 
 def told(project, *overrides):
     """Stage -> status and reasons, as podium plan finds them."""
-    return {one.stage: one for one in resolve_request(project, None, overrides).forecast}
+    return {one.stage: one for one in resolve_request(project, RunOptions(None, overrides)).forecast}
 
 
 def done(project, *overrides):
@@ -62,7 +63,8 @@ def test_what_is_forecast_is_what_a_run_then_does(request, toy_project):
     shutil.rmtree(toy_project / ".dvc" / "cache" / "files")
     found = told(toy_project)["first"]
     assert (found.status, found.why) == ("runs", (LOST,))
-    [said] = [one for one in preflight.check_cache(resolve_request(toy_project, None, ())) if one.level == "warning"]
+    found = preflight.check_cache(resolve_request(toy_project, RunOptions()))
+    [said] = [one for one in found if one.level == "warning"]
     assert said.text.startswith("data/first")
     assert "`dvc gc`" in said.text
 

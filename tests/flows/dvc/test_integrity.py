@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from flows import pipeline
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from tests.flows.toy_runs import run, run_json, statuses
 
@@ -56,7 +57,7 @@ def test_a_verdict_changed_in_place_is_made_anew(prefect_session, linked, comman
 def test_a_run_that_goes_the_whole_way_makes_it_anew_too(prefect_session, linked):
     run()
     accept(linked / "metrics" / "squad-gate.json")
-    with pipeline.use_request(resolve_request(linked, None, []), print):  # its DVC is not another one that works here
+    with pipeline.use_request(resolve_request(linked, RunOptions()), print):  # its DVC is not another one at work here
         pipeline.pipeline(return_state=True)
     assert statuses(linked)["gate@squad"] == "ran"
     assert run_json(linked)["results"]["gate@squad"]["decision"]["accepted"] is False

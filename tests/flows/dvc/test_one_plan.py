@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from flows.runs import checkout
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from flows.workers import stage_flow
 from tasks.params.schema import validate_params
@@ -138,7 +139,7 @@ def test_stages_of_one_command_are_told_apart_by_what_they_make(project):
     shutil.rmtree(project / "data")
     (project / "dvc.lock").unlink()
     plan = ["each@one", "each@two", "after@one", "after@two"]
-    found = resolve_request(project, None, []).forecast
+    found = resolve_request(project, RunOptions()).forecast
     assert {one.stage: one.status for one in found} == dict.fromkeys(plan, "restored")
     said = call("repro", root=project).stdout
     assert said.count("is cached - skipping run") == len(plan)
@@ -153,5 +154,5 @@ def test_forecast_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project
     plan = (project / "dvc.yaml").read_text()
     (project / "dvc.yaml").write_text(plan.replace("inputs/corpus", str(outside)))
     assert call("repro", "first", root=project).returncode == 0
-    found = resolve_request(project, None, []).forecast
+    found = resolve_request(project, RunOptions()).forecast
     assert [one.status for one in found if one.stage == "first"] == ["skipped"]

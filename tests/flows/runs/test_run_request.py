@@ -15,6 +15,7 @@ import pytest
 from flows import cli, pipeline  # noqa: F401 (what the flow imports is counted as well)
 from flows.checks import preflight
 from flows.runs import checkout
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from tasks.params import schema
 from tasks.params.schema import validate_params
@@ -110,7 +111,7 @@ def test_so_do_commands_that_end_in_a_run(
 def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project: Path) -> None:
     (toy_project.parent / "mine.txt").write_text("text")
     words = ("corpus.source=files", "corpus.path=../mine.txt", "downstream.squad.data.source=files", FASTER)
-    request = resolve_request(toy_project, None, words, name="mine")
+    request = resolve_request(toy_project, RunOptions(overrides=words, name="mine"))
     assert request.values["corpus"]["path"] == "../mine.txt" == request.params.corpus.path
     assert request.checkout.values["corpus"]["path"] == "../../../../mine.txt"
     assert request.checkout.definitions == stages.define(validate_params(request.checkout.values))
@@ -121,6 +122,6 @@ def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project: Pa
 
 def test_0_and_0_0_are_one_value_of_a_parameter(toy_project: Path) -> None:
     key = "downstream.squad.finetune.weight_decay"
-    found = [resolve_request(toy_project, None, [f"{key}={text}"]) for text in ("0", "0.0")]
+    found = [resolve_request(toy_project, RunOptions(None, [f"{key}={text}"])) for text in ("0", "0.0")]
     assert found[0].name == found[1].name
     assert [type(one.values["downstream"]["squad"]["finetune"]["weight_decay"]) for one in found] == [float, float]

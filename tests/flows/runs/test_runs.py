@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows.runs import listing, locks, report
+from flows.runs.run_options import RunOptions
 from flows.views import screen
 from flows.views.run_view import RunView
 from ipu_model.core.files import write_json
@@ -329,7 +330,7 @@ def test_a_run_of_another_version_is_listed_and_refused_in_one_line_where_it_can
 
 def test_an_unfinished_run_of_another_version_is_not_resumed(old_run, capsys):
     record = json.loads((old_run / "reports/run.json").read_text())
-    record |= {"error": "it failed", "options": {"part": "all"}, "field of a later version": {}}
+    record |= {"error": "it failed", "options": RunOptions().recorded, "field of a later version": {}}
     record["stages"][0]["another"] = 1
     (old_run / "reports/run.json").write_text(json.dumps(record))
     code, said = podium(capsys, "resume", "older")

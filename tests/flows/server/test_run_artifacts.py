@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from contextvars import ContextVar
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ from prefect.settings import PREFECT_API_URL
 
 from flows import pipeline
 from flows.runs.report import RunReport, StageRecord, read_revision
+from flows.runs.run_options import RunOptions
 from flows.server import run_artifacts
 from flows.views import run_view
 from flows.views.run_view import RunView
@@ -207,27 +209,24 @@ def test_a_server_that_refuses_artifacts_costs_the_run_nothing(prefect_session, 
 )
 def test_a_run_has_the_name_that_was_typed_into_prefects_own_field(monkeypatch, typed, tags, called):
     monkeypatch.setattr(run_artifacts, "flow_run", SimpleNamespace(name=typed, tags=tags, parameters={}))
-    assert run_artifacts.read_run_name(" ") is None, "a run of a shell has a name of Prefect's"
+    assert run_artifacts.read_run_name(None) is None, "a run of a shell has a name of Prefect's"
     monkeypatch.setattr(run_artifacts, "is_sent", lambda: True)
-    assert run_artifacts.read_run_name("") == called
-    assert run_artifacts.read_run_name("mine\n") == "mine"
+    assert run_artifacts.read_run_name(None) == called
+    assert run_artifacts.read_run_name("mine") == "mine"
     assert run_artifacts.format_start_name().startswith(f"{called or 'params.yaml'} 20")
 
 
 def test_the_form_fine_tunes_with_the_overrides_of_the_command(prefect_session, toy_project, monkeypatch):
-    asked = []
+    def parse(project, form):
+        assert form == RunOptions(
+            None, ["a=1"], "mine", kind="squad", model="bert", train="a.csv", columns=["context=text"]
+        )
+        return replace(form, overrides=["downstream.squad.gate.min_f1=80.0"])
+
     monkeypatch.setattr(pipeline, "_parse_form", ContextVar("form parser"))
-    pipeline.use_form_parser(lambda *fields: asked.append(fields[1:]) or (None, ["downstream.squad.gate.min_f1=80.0"]))
+    pipeline.use_form_parser(parse)
     fields = {"kind": "squad", "model": "bert", "train": " a.csv", "columns": ["", "context=text "]}
     found = run("a=1", name="mine", **fields)
-    assert asked == [
-        (
-            "squad",
-            {"task": "", "model": "bert", "train": " a.csv", "dev": "", "name": "mine"},
-            ["context=text"],
-            ["a=1"],
-        )
-    ]
     assert found.name.startswith("mine exact_match 70.00 ")
 
 

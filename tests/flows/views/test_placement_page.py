@@ -7,6 +7,7 @@ import pytest
 
 from flows.runs.report import RunReport, StageRecord
 from flows.runs.run_estimate import estimate_run
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from flows.views import placement, plan_page
 from flows.views.run_view import RunView
@@ -37,7 +38,9 @@ def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
 
 
 def test_the_plan_on_ipus_draws_each_job_and_no_table_of_it_is_wider_than_a_phone(tmp_path):
-    wanted = resolve_request(copy_project(tmp_path / "project"), "ipu-large-pod16-examples", (), name="of-a-test")
+    wanted = resolve_request(
+        copy_project(tmp_path / "project"), RunOptions("ipu-large-pod16-examples", name="of-a-test")
+    )
     html = plan_page.render_plan(estimate_run(wanted), wanted, tmp_path, "podium run --name of-a-test")
     assert "<code>podium run --name of-a-test</code>" in html
     jobs = re.findall(r"<figcaption>(\S+): pipeline of one replica on its IPUs", html)

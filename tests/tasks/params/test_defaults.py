@@ -136,8 +136,8 @@ def test_no_verb_has_a_number_that_only_the_demo_has(words: str, tmp_path: Path,
         (tmp_path / name).write_text("{}")
     CliRunner().invoke(cli, ["--project", str(ROOT), *words.split()], catch_exceptions=False)
     [request] = asked
-    assert unsaid(request.preset, request.overrides) == {}
-    assert request.on_workers is ("--on-workers" in words)
+    assert unsaid(request.options.preset, request.options.overrides) == {}
+    assert request.options.on_workers is ("--on-workers" in words)
 
 
 def test_params_yaml_is_not_read_where_a_preset_is_named(tmp_path: Path):
