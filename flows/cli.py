@@ -90,9 +90,9 @@ def _print_completion(ctx: click.Context, option: click.Parameter, shell: str | 
     """Print the completion script of a shell, and end the command."""
     if shell is None:
         return
-    found = get_completion_class(shell)
-    assert found is not None  # click knows all choices
-    sys.stdout.write(found(ctx.command, {}, "podium", "_PODIUM_COMPLETE").source() + "\n")
+    completion = get_completion_class(shell)
+    assert completion is not None  # click knows all choices
+    sys.stdout.write(completion(ctx.command, {}, "podium", "_PODIUM_COMPLETE").source() + "\n")
     ctx.exit()
 
 
@@ -117,15 +117,15 @@ def cli(ctx: click.Context, project: Path | None) -> None:
     environment.prepare_environment()
     before = os.environ.pop(CALLED_FROM, None)
     here = Path(before or current_folder())
-    found = find_project(here if project is None else here / project, above=project is None)
-    if found is not None and found != SELF and (found / "flows" / "cli.py").is_file():
+    folder = find_project(here if project is None else here / project, above=project is None)
+    if folder is not None and folder != SELF and (folder / "flows" / "cli.py").is_file():
         if before is not None:
-            raise ParamsError(f"Python imports the code of {SELF}, not of {found}: unset PYTHONPATH")
+            raise ParamsError(f"Python imports the code of {SELF}, not of {folder}: unset PYTHONPATH")
         # This command was installed from another project: start again with the code of this one.
-        os.chdir(found)
+        os.chdir(folder)
         os.environ[CALLED_FROM] = str(here)
         os.execv(sys.executable, [sys.executable, "-m", "flows", *sys.argv[1:]])
-    ctx.obj = CommandContext(here, found, project, ctx.obj)
+    ctx.obj = CommandContext(here, folder, project, ctx.obj)
 
 
 def _explain(error: click.ClickException) -> str:

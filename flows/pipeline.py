@@ -102,7 +102,7 @@ def use_request(request: RunRequest, say: Callable[[str], None] | None = None) -
         if say is not None:
             checkout.prepare_checkout(request.checkout, say)
             session = held.enter_context(open_session(request.root, say))
-            expected = [request.plan[one.stage] for one in device.find_stages_to_run(request)]
+            expected = [request.plan[status.stage] for status in device.find_stages_to_run(request)]
             held.enter_context(use_fork_server(session, expected, request.root))
         token = _prepared.set((request, session))
         try:
@@ -147,8 +147,8 @@ def _run(request: RunRequest, session: DvcSession | None, command: str | None, l
 
             return _supervise(run, project, root, name, run_here)
         code, checkout_name = checkout.hash_code(project), checkout.default_name(values, name or options.preset)
-        told = {"values": values, "checkout_name": checkout_name, "code": code}
-        sender = dispatch.Dispatcher(root, told, run, follower.say, flow_run.id)
+        shared = {"values": values, "checkout_name": checkout_name, "code": code}
+        sender = dispatch.Dispatcher(root, shared, run, follower.say, flow_run.id)
         return _supervise(run, project, root, name, lambda: sender.run_plan(plan, *queues, options.publish))
 
 
@@ -172,8 +172,8 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
         return Completed(name=PAUSED_STATE, message=run.paused)
     except CANCELLED as stopped:
         run.interrupted = describe_cancellation(stopped)
-        place = f" in stage {stopped}" if isinstance(stopped, RunStopped) else ""
-        cause = f"{run.interrupted}{place}"
+        where = f" in stage {stopped}" if isinstance(stopped, RunStopped) else ""
+        cause = f"{run.interrupted}{where}"
         how = "ended early by" if run.interrupted == report.WORKER_ENDED else "was cancelled by"
         run.error = f"the run {how} {cause}: nothing half-written was kept; {RESUME_HINT}"
         if not isinstance(stopped, (RunStopped, Interrupted)):
@@ -188,7 +188,7 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
     if run.error is not None:
         return Failed(message=run.error)
     if (outcome := report.run_outcome(run)) == "rejected":
-        decisions = [one["decision"] for one in run.results.values() if one["decision"] is not None]
+        decisions = [result["decision"] for result in run.results.values() if result["decision"] is not None]
         reasons = [reason for decision in decisions for reason in decision["reasons"]]
         # Of type Failed, so that it does not look like a success, and automations for failures act on it.
         return Failed(name=REJECTED_STATE, message=" ".join(reasons))

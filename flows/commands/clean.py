@@ -130,8 +130,8 @@ def _orphans(project: Path, going: Collection[str]) -> list[Path]:
             raise InputError(
                 f"{listed} is not a directory listing ({error}): run dvc fetch or remove the file, then try again"
             ) from None
-    found = [path for path in (cache / OBJECTS).glob("??/*") if path.parent.name + path.name not in used]
-    return sorted(found, key=lambda path: (path.suffix != ".dir", path))
+    unused = [path for path in (cache / OBJECTS).glob("??/*") if path.parent.name + path.name not in used]
+    return sorted(unused, key=lambda path: (path.suffix != ".dir", path))
 
 
 def _run_item(run: listing.Run) -> RemovalItem:
@@ -165,7 +165,7 @@ def _receipts(run: listing.Run) -> list[dict[str, Any]]:
 def _release_inside(run: listing.Run) -> str:
     """Return why removing the run would remove a published model; empty if it would not."""
     parts = [path.resolve() for path in run.parts()]
-    for release in [run.folder / str(one["folder"]) for one in _receipts(run) if one.get("folder")]:
+    for release in [run.folder / str(receipt["folder"]) for receipt in _receipts(run) if receipt.get("folder")]:
         files = [release, *release.rglob("*")] if release.is_dir() else []
         if inside := [path for path in files if any(path.resolve().is_relative_to(part) for part in parts)]:
             return f"its published model is inside it or links into it ({inside[0]}): copy {release} elsewhere first"
@@ -219,8 +219,8 @@ def remove_items(project: Path, items: Sequence[RemovalItem], say: Callable[[str
 
 def _link_above(path: Path, project: Path) -> Path | None:
     """Return a folder between the project and a path that is a link, as to another disk or another user's files."""
-    above = [one for one in path.parents if one.is_relative_to(project) and one != project]
-    return next((one for one in above if one.is_symlink()), None)
+    above = [parent for parent in path.parents if parent.is_relative_to(project) and parent != project]
+    return next((parent for parent in above if parent.is_symlink()), None)
 
 
 def _is_in_use_by_dvc(project: Path, part: RemovalItem) -> bool:
@@ -255,26 +255,26 @@ def _read_age(text: str) -> float:
 def command(ctx: click.Context, yes: bool, **chosen: Any) -> None:
     project = enter_project(ctx)
     if not any(chosen.values()) and chosen["older_than"] is None:
-        found, retained = plan_removal(project, every=True, caches=True)
-        found += plan_removal(project, orphans=True)[0]
-        _print_plan(found, retained, "can be removed")
+        removed, retained = plan_removal(project, every=True, caches=True)
+        removed += plan_removal(project, orphans=True)[0]
+        _print_plan(removed, retained, "can be removed")
         options.print_next("podium clean NAME, --older-than 30d, --caches, --orphans or --all")
         return
-    found, retained = plan_removal(project, **chosen)
-    _print_plan(found, retained, "to remove")
-    if not found:
+    removed, retained = plan_removal(project, **chosen)
+    _print_plan(removed, retained, "to remove")
+    if not removed:
         return
     if not yes and not sys.stdin.isatty():
         context: CommandContext = ctx.obj
         options.print_next(f"nothing was removed; to remove it: {context.command_line or 'podium clean'} --yes")
     elif yes or click.confirm("remove it?", err=True):
-        remove_items(project, found, streams.note)
+        remove_items(project, removed, streams.note)
 
 
 def _print_plan(items: Sequence[RemovalItem], retained: Mapping[str, str], how: str) -> None:
     if items:
-        rows = [(one.name, format_bytes(listing.measure_disk(one.paths).own), one.why) for one in items]
-        whole = listing.measure_disk([path for one in items for path in one.paths])
+        rows = [(item.name, format_bytes(listing.measure_disk(item.paths).own), item.why) for item in items]
+        whole = listing.measure_disk([path for item in items for path in item.paths])
         streams.say(format_table([(how, "frees", ""), *rows, ("total", format_bytes(whole.own), "")]))
         if whole.shared:
             size = format_bytes(whole.shared)

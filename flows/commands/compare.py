@@ -48,14 +48,14 @@ def command(
     if all(path.suffix == ".json" or (path.exists() and not path.is_dir()) for path in paths):
         if len(words) != 2:
             raise click.UsageError(f"files of predictions are compared in pairs, but {len(words)} were passed", ctx)
-        found, text, after = _compare_files(ctx, *words, **of_files)
+        comparison, text, after = _compare_files(ctx, *words, **of_files)
     else:
         if misused := [name for name in FILE_OPTIONS if of_files[name] is not None]:
             raise click.UsageError(f"--{misused[0]} applies to files of predictions only, but these are runs", ctx)
-        found, text, after = _compare_runs(ctx, words)
+        comparison, text, after = _compare_runs(ctx, words)
     if output is not None:
-        write_json(resolve_path(ctx, output), found)
-    options.print_result(as_json, found, text, after)
+        write_json(resolve_path(ctx, output), comparison)
+    options.print_result(as_json, comparison, text, after)
 
 
 def _compare_runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], str, str]:
@@ -65,11 +65,11 @@ def _compare_runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str,
     if len(set(words)) < len(words):
         raise ParamsError("the same run is named twice: pass different runs")
     context: CommandContext = ctx.obj
-    found = compare_page.resolve_sides(project, context.folder, words)
-    values = compare_page.compare_sides(found)
+    sides = compare_page.resolve_sides(project, context.folder, words)
+    values = compare_page.compare_sides(sides)
     names = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word).strip("-") or "own" for word in words)
     page = artifacts.REPORTS / f"compare-{names[:100]}.html"
-    pages = compare_page.page_links(project, found)
+    pages = compare_page.page_links(project, sides)
     write_text(project / page, compare_page.render_comparison(values, project, pages))
     return values, compare_page.format_comparison(values), f"open {page} for the same comparison with overlaid curves"
 
@@ -90,10 +90,10 @@ def _compare_files(
             raise ParamsError("pass the questions of these predictions: --questions FILE")
     else:
         references = resolve_path(ctx, questions)
-    found = compare_files(
+    comparison = compare_files(
         references, resolve_path(ctx, Path(first)), resolve_path(ctx, Path(second)), confidence or 0.95
     )
     if changed is not None:
-        write_text(resolve_path(ctx, changed), changed_csv(found["changed"]))
+        write_text(resolve_path(ctx, changed), changed_csv(comparison["changed"]))
     after = "--changed FILE lists the answers that changed, --output FILE saves the comparison"
-    return found, format_comparison(found, confidence or 0.95) + "\n", after
+    return comparison, format_comparison(comparison, confidence or 0.95) + "\n", after

@@ -65,12 +65,12 @@ def first_sequences(
         start, length = columns["cls_positions"][slot], columns["sequence_ids"].count(slot + 1)
         ids = columns["input_ids"][start : start + length]
         text = encoder.decode(ids, skip_special_tokens=False)
-        found = {"row": row, "slot": slot, "tokens": length, "text": text, "ids": ids}
+        sequence = {"row": row, "slot": slot, "tokens": length, "text": text, "ids": ids}
         if "feature_ids" in columns and (feature := columns["feature_ids"][slot]) != ABSENT:
-            found["feature"] = feature
+            sequence["feature"] = feature
             if windows is not None and windows[1][feature] > 1:
-                found["window"] = {"number": int(windows[0][feature]) + 1, "of": int(windows[1][feature])}
-        yield {**found, "labels": dict(_read_labels(columns, slot, length, encoder, labels))}
+                sequence["window"] = {"number": int(windows[0][feature]) + 1, "of": int(windows[1][feature])}
+        yield {**sequence, "labels": dict(_read_labels(columns, slot, length, encoder, labels))}
 
 
 def _read_labels(
@@ -150,17 +150,17 @@ def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: s
             raise ParamsError(f"--split {split} not found: {name} has {', '.join(entry.splits)}")
         rows, stage = entry.rows_folder(split, root), entry.stage("rows")
         labels = list(labels_of(entry, rows)) if rows.is_dir() else []
-    found = list(first_sequences(rows, root / artifacts.TOKENIZER, count, labels, stage))
+    sequences = list(first_sequences(rows, root / artifacts.TOKENIZER, count, labels, stage))
     options.print_result(
-        as_json, found, "\n".join(map(_format_sequence, found)), "--split dev, -n 20 and --json show more"
+        as_json, sequences, "\n".join(map(_format_sequence, sequences)), "--split dev, -n 20 and --json show more"
     )
 
 
-def _format_sequence(one: dict[str, Any]) -> str:
-    window = one.get("window")
+def _format_sequence(sequence: dict[str, Any]) -> str:
+    window = sequence.get("window")
     cut = f", window {window['number']} of {window['of']} of its example" if window else ""
-    lines = [f"row {one['row']}, sequence {one['slot'] + 1}: {one['tokens']} tokens{cut}"]
-    lines += [f"  text    {replace_hidden(one['text'])}", f"  ids     {' '.join(map(str, one['ids']))}"]
-    for name, found in one["labels"].items():
-        lines.append(f"  {name}  {replace_hidden(', '.join(found) if isinstance(found, list) else found)}")
+    lines = [f"row {sequence['row']}, sequence {sequence['slot'] + 1}: {sequence['tokens']} tokens{cut}"]
+    lines += [f"  text    {replace_hidden(sequence['text'])}", f"  ids     {' '.join(map(str, sequence['ids']))}"]
+    for name, labels in sequence["labels"].items():
+        lines.append(f"  {name}  {replace_hidden(', '.join(labels) if isinstance(labels, list) else labels)}")
     return "\n".join(lines) + "\n"

@@ -36,21 +36,21 @@ OF_PREDICTIONS = ("na_probs", "na_threshold")
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, model: str, file: Path, output: Path | None, as_json: bool, **args: Any) -> None:
-    place, of_predictions = resolve_path(ctx, Path(model)), [args.pop(name) for name in OF_PREDICTIONS]
-    if place.suffix == ".json" or (place.exists() and not place.is_dir()):
+    path, of_predictions = resolve_path(ctx, Path(model)), [args.pop(name) for name in OF_PREDICTIONS]
+    if path.suffix == ".json" or (path.exists() and not path.is_dir()):
         if other := [name for name in args if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]:
             raise click.UsageError(f"--{other[0].replace('_', '-')} is for models, and {model} has predictions", ctx)
-        _score_predictions(ctx, place, resolve_path(ctx, file), output, as_json, *of_predictions)
+        _score_predictions(ctx, path, resolve_path(ctx, file), output, as_json, *of_predictions)
         return
-    if any(one is not None for one in of_predictions):
+    if any(option is not None for option in of_predictions):
         raise click.UsageError(f"--na-probs and --na-threshold are for a .json file of predictions, not {model}", ctx)
     from tasks.downstream.inference.predict import evaluate
 
-    found, entry = model_options.load_model(ctx, model, args, resolve_path(ctx, file), labelled=True)
-    called = place.resolve().name if place.exists() else model
+    loaded, entry = model_options.load_model(ctx, model, args, resolve_path(ctx, file), labelled=True)
+    called = path.resolve().name if path.exists() else model
     folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{called}-{file.stem}"))
-    settings = model_options.choose_settings(found, args)
-    metrics, words = evaluate(entry, found, resolve_path(ctx, file), resolve_path(ctx, folder), settings, called)
+    settings = model_options.choose_settings(loaded, args)
+    metrics, words = evaluate(entry, loaded, resolve_path(ctx, file), resolve_path(ctx, folder), settings, called)
     streams.note("computed on {runtime} in {precision}".format_map(metrics["predict"]), "")
     page = folder / artifacts.evaluation_page(entry.name).name
     options.print_result(as_json, metrics, f"{words}\n", f"open {page}")
@@ -79,16 +79,16 @@ def _score_predictions(
     options.print_result(as_json, summary, _format_scores(summary), after)
 
 
-def _format_scores(found: Mapping[str, float]) -> str:
+def _format_scores(scores: Mapping[str, float]) -> str:
     """Format the scores of all questions, and of those with and without an answer if there are both."""
     lines = []
     for prefix, what in (("", "questions"), ("HasAns_", "with an answer"), ("NoAns_", "without an answer")):
-        if f"{prefix}total" in found:
-            exact = found.get(f"{prefix}exact", found.get("exact_match", 0.0))
-            lines.append(f"{found[f'{prefix}total']} {what}, exact match {exact:.2f}, F1 {found[f'{prefix}f1']:.2f}")
+        if f"{prefix}total" in scores:
+            exact = scores.get(f"{prefix}exact", scores.get("exact_match", 0.0))
+            lines.append(f"{scores[f'{prefix}total']} {what}, exact match {exact:.2f}, F1 {scores[f'{prefix}f1']:.2f}")
     lines += [
-        f"best {title} {found[f'best_{name}']:.2f}, with a no-answer threshold of {found[f'best_{name}_thresh']:.4f}"
+        f"best {title} {scores[f'best_{name}']:.2f}, with a no-answer threshold of {scores[f'best_{name}_thresh']:.4f}"
         for name, title in (("exact", "exact match"), ("f1", "F1"))
-        if f"best_{name}" in found
+        if f"best_{name}" in scores
     ]
     return "".join(f"{line}\n" for line in lines)

@@ -40,8 +40,10 @@ def command(
     named = resolve_path(ctx, Path(name))
     folder = out or Path(f"{(named.resolve() if named.exists() else Path(name)).name}-onnx")
     chosen = list(EXPORT_FILES) if formats == "all" else [formats]
-    found = export_model(model, resolve_path(ctx, folder), chosen, trained)
-    lines = [f"{folder / file}: {size / 1e6:.1f} MB\n" for file, size in found["bytes"].items()]
-    apart = found["transformers_difference"]
-    lines.append(f"logits of {next(iter(found['bytes']))} differ by up to {apart:.2g} from transformers\n")
-    options.print_result(as_json, found, "".join(lines), f"podium predict {folder} --backend {chosen[-1]} --text TEXT")
+    exported = export_model(model, resolve_path(ctx, folder), chosen, trained)
+    lines = [f"{folder / file}: {size / 1e6:.1f} MB\n" for file, size in exported["bytes"].items()]
+    apart = exported["transformers_difference"]
+    lines.append(f"logits of {next(iter(exported['bytes']))} differ by up to {apart:.2g} from transformers\n")
+    options.print_result(
+        as_json, exported, "".join(lines), f"podium predict {folder} --backend {chosen[-1]} --text TEXT"
+    )

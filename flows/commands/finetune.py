@@ -186,7 +186,7 @@ def mark_options(ctx: click.Context, values: Mapping[str, Any], args: Mapping[st
     """Return parameters as settings that name the option that set them, so that `--set` cannot contradict it."""
     from flows.runs.run_params import format_parameter
 
-    words = {one.name: one.opts[0] for one in ctx.command.params}
+    words = {param.name: param.opts[0] for param in ctx.command.params}
     columns = {f"columns.{part}": f"--column {part}={name}" for part, name in args["columns"]}
 
     def find_option(name: str) -> str:
@@ -196,9 +196,16 @@ def mark_options(ctx: click.Context, values: Mapping[str, Any], args: Mapping[st
             return columns.get(short, "")
         return f"{words[argument]} {format_parameter(args[argument])}"
 
-    own = ((name, key, one) for name, value in values.items() if isinstance(value, dict) for key, one in value.items())
+    own = (
+        (name, key, single)
+        for name, value in values.items()
+        if isinstance(value, dict)
+        for key, single in value.items()
+    )
     return make_settings(values, {name: find_option(name) for name in values}) + [
-        Setting(f"{name}.{key}", one, f"--{key} {one}") for name, key, one in own if key != "kind" and args.get(key)
+        Setting(f"{name}.{key}", single, f"--{key} {single}")
+        for name, key, single in own
+        if key != "kind" and args.get(key)
     ]
 
 
@@ -211,9 +218,9 @@ def parse_form(project: Path, form: RunOptions) -> RunOptions:
     fields = {"task": form.task, "model": form.model, "train": form.train, "dev": form.dev, "name": form.name}
     words = [f"--{name}={text}" for name, text in fields.items() if text is not None]
     words += [f"--column={text}" for text in form.columns] + [f"--set={text}" for text in form.overrides]
-    place = CommandContext(project, project, None)
+    context = CommandContext(project, project, None)
     try:
-        ctx = KindCommands().make_command(form.kind).make_context(form.kind, words, obj=place)
+        ctx = KindCommands().make_command(form.kind).make_context(form.kind, words, obj=context)
     except click.UsageError as error:
         raise ParamsError(error.format_message()) from None
     return replace(form, preset=PRESET, overrides=build_overrides(ctx, project, form.kind, ctx.params))

@@ -49,32 +49,32 @@ NEEDED = ("released", "seeds")
 @click.pass_context
 def command(ctx: click.Context, name: str, overrides: tuple[str, ...], entry: str | None, as_json: bool) -> None:
     project = enter_project(ctx)
-    [found] = listing.find_runs(project, [name])
+    [run] = listing.find_runs(project, [name])
     if name == listing.PROJECT:
         raise ParamsError(f"run {name} has its limits in {artifacts.PARAMS}: change them there, then podium run")
-    if found.at_work:
+    if run.at_work:
         raise InputError(f"run {name} is running: wait until it ends")
-    if found.record is None or found.status not in listing.FINISHED:
-        raise InputError(f"run {name} is {found.status}: podium resume {name} finishes it")
-    run_params.require_known_params(project, found)
+    if run.record is None or run.status not in listing.FINISHED:
+        raise InputError(f"run {name} is {run.status}: podium resume {name} finishes it")
+    run_params.require_known_params(project, run)
     to_json = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with to_json, locks.hold_run(project, name, streams.note):
-        limits = _read_limits(found, found.record, overrides, entry)
+        limits = _read_limits(run, run.record, overrides, entry)
         try:
-            run = _decide(project, found, found.record, limits)
+            decided = _decide(project, run, run.record, limits)
         except RunFailed as error:
             raise InputError(str(error)) from None
-        code = print_end(run, [])
+        code = print_end(decided, [])
     if as_json:
-        options.print_json(run.as_values())
+        options.print_json(decided.as_values())
     else:
-        options.print_next(suggest_next(run) if code else f"podium publish {name} releases the accepted model")
+        options.print_next(suggest_next(decided) if code else f"podium publish {name} releases the accepted model")
     if code:
         raise SystemExit(code)
 
 
 def _read_limits(
-    found: listing.Run, record: report.RunReport, overrides: Sequence[str], entry: str | None
+    run: listing.Run, record: report.RunReport, overrides: Sequence[str], entry: str | None
 ) -> list[Setting]:
     """Return the overrides with the full names of their parameters.
 
@@ -83,38 +83,38 @@ def _read_limits(
     """
     entries = [gate.partition("@")[2] for gate in record.results]
     if not entries:
-        raise InputError(f"run {found.name} has no gate, so there is nothing to decide")
+        raise InputError(f"run {run.name} has no gate, so there is nothing to decide")
     if entry is not None and entry not in entries:
         raise ParamsError(f"--entry {entry} not found{nearest(entry, entries)}")
     settings = []
-    for stated in overrides:
-        setting = read_setting(stated)
+    for text in overrides:
+        setting = read_setting(text)
         name = setting.name
         if not name.startswith("downstream."):
             if entry is None and len(entries) > 1:
                 raise ParamsError(
-                    f"--set {stated} fits several entries ({', '.join(entries)}): name one with --entry, or "
-                    f"downstream.{entries[0]}.gate.{stated}"
+                    f"--set {text} fits several entries ({', '.join(entries)}): name one with --entry, or "
+                    f"downstream.{entries[0]}.gate.{text}"
                 )
             name = f"downstream.{entry or entries[0]}.gate.{name.removeprefix('gate.')}"
         _, owner, section, key = f"{name}...".split(".")[:4]
         if owner not in entries or section != "gate" or key in NEEDED:
             raise ParamsError(
-                f"--set {stated} is not a limit of a gate of run {found.name}: podium run --like {found.name} --set "
-                f"{stated} starts a run with it"
+                f"--set {text} is not a limit of a gate of run {run.name}: podium run --like {run.name} --set "
+                f"{text} starts a run with it"
             )
         settings.append(Setting(name, setting.value, setting.option))
     return settings
 
 
-def _decide(project: Path, found: listing.Run, record: report.RunReport, limits: Sequence[Setting]) -> report.RunReport:
+def _decide(project: Path, run: listing.Run, record: report.RunReport, limits: Sequence[Setting]) -> report.RunReport:
     """Write the limits into the parameters of a run, run its gates, and record their decisions.
 
     Raises:
         InputError: a stage before a gate is not up to date, or a file that a gate reads was changed.
         RunFailed: a gate failed; the run keeps its limits, and has no decision until the gate runs again.
     """
-    root, gates = found.folder, list(record.results)
+    root, gates = run.folder, list(record.results)
     plan = read_plan(root)
     upstream = [stage for stage in plan.with_upstream(gates) if stage not in gates]
     releases.fetch_releases(upstream, root, streams.say_line, unchanged=upstream)
@@ -123,12 +123,12 @@ def _decide(project: Path, found: listing.Run, record: report.RunReport, limits:
         unchanged = engine.session.check_plan(upstream).unchanged
         if unchanged != upstream:
             raise InputError(
-                f"run {found.name} is not up to date: {upstream[len(unchanged)]} would run again, so the gate would "
-                f"decide on old results. podium run --like {found.name} --name {found.name} updates it"
+                f"run {run.name} is not up to date: {upstream[len(unchanged)]} would run again, so the gate would "
+                f"decide on old results. podium run --like {run.name} --name {run.name} updates it"
             )
         if damaged := find_gate_damage(gates, root):
             raise InputError("\n".join(damaged))
-        with run_params.change_params(project, found, limits) as values:
+        with run_params.change_params(project, run, limits) as values:
             engine.bring(gates, PlanStatus([], True))
     _record_decision(project, root, record, values, limits, receipts)
     return record

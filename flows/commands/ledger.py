@@ -16,11 +16,11 @@ COLUMN_TITLES = ("memory", "seconds", "tokens/s")
 def print_ledger(as_json: bool) -> None:
     """Print median, lowest and highest ratio measured / estimated of the device jobs on this host."""
     records = ledger.read(ledger_file())
-    found = summarize(records)
-    values = {"file": str(ledger_file() or ""), "devices": found, "records": records}
+    devices = summarize(records)
+    values = {"file": str(ledger_file() or ""), "devices": devices, "records": records}
     text = "no device jobs recorded yet\n"
-    if found:
-        text = format_table([("device", "kind", "jobs", *COLUMN_TITLES), *map(_format_row, found)])
+    if devices:
+        text = format_table([("device", "kind", "jobs", *COLUMN_TITLES), *map(_format_row, devices)])
         text += "measured / estimated; 1 is exact, - is not estimated or not measured\n"
     after = (
         f"podium plan --ledger --json prints every record; the ledger is {ledger_file() or 'disabled (PODIUM_LEDGER)'}"
@@ -28,8 +28,8 @@ def print_ledger(as_json: bool) -> None:
     options.print_result(as_json, values, text, after)
 
 
-def _format_row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    return one["device"], one["kind"], str(one["jobs"]), *(_format_spread(one["ratios"][figure]) for figure in FIGURES)
+def _format_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return row["device"], row["kind"], str(row["jobs"]), *(_format_spread(row["ratios"][figure]) for figure in FIGURES)
 
 
 def _format_spread(spread: Mapping[str, float] | None) -> str:
@@ -39,18 +39,18 @@ def _format_spread(spread: Mapping[str, float] | None) -> str:
 def summarize(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return, for each device and kind of job, the number of jobs and the spread of measured / estimated per figure."""
     groups: dict[tuple[str, str], list[Record]] = {}
-    for one in records:
-        if not one.get("measurement"):  # podium plan --measure records measurements that are not jobs
-            groups.setdefault((one["device"], one["kind"]), []).append(one)
+    for record in records:
+        if not record.get("measurement"):  # podium plan --measure records measurements that are not jobs
+            groups.setdefault((record["device"], record["kind"]), []).append(record)
     return [
         {
             "device": device,
             "kind": kind,
-            "jobs": len(found),
-            "newest": found[-1]["at"],
-            "ratios": {figure: _spread(ledger.ratios(found, figure)) for figure in ledger.FIGURES},
+            "jobs": len(alike),
+            "newest": alike[-1]["at"],
+            "ratios": {figure: _spread(ledger.ratios(alike, figure)) for figure in ledger.FIGURES},
         }
-        for (device, kind), found in sorted(groups.items())
+        for (device, kind), alike in sorted(groups.items())
     ]
 
 

@@ -152,10 +152,10 @@ def load_model(
             own["data"].setdefault(key, trained[key])
     if args["null_threshold"] is not None:
         own["data"]["unanswerable"] = "use"
-    stated = {section: values for section, values in own.items() if values}
+    chosen = {section: values for section, values in own.items() if values}
     if run or args["task"] or table is None:
-        return model, infer_entry(model, args["task"], stated, run)
-    return model, choose_entry(model, table, stated, labelled=labelled)
+        return model, infer_entry(model, args["task"], chosen, run)
+    return model, choose_entry(model, table, chosen, labelled=labelled)
 
 
 def choose_settings(model: InferenceModel, args: Mapping[str, Any]) -> InferenceOptions:
@@ -166,6 +166,6 @@ def choose_settings(model: InferenceModel, args: Mapping[str, Any]) -> Inference
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("tasks").setLevel(logging.INFO)
     exported = None if args["backend"] == "torch" else find_exported(model, args["backend"])
-    place = choose_place(model.folder, args["runtime"], args["precision"])
-    rows = args["batch_size"] or (ROWS_ON_IPU if place.runtime == "ipu" else ROWS_AT_ONCE)
-    return InferenceOptions(place, rows, lambda text: streams.note(text, ""), exported)
+    spec = choose_place(model.folder, args["runtime"], args["precision"])
+    rows = args["batch_size"] or (ROWS_ON_IPU if spec.runtime == "ipu" else ROWS_AT_ONCE)
+    return InferenceOptions(spec, rows, lambda text: streams.note(text, ""), exported)

@@ -39,13 +39,13 @@ def command(ctx: click.Context, run: str | None, every: bool) -> None:
 
 def _find_page(project: Path, name: str | None) -> Path:
     """Return the page of a run, with its current status; None: of the run started last."""
-    found = listing.find_runs(project, [name]) if name is not None else listing.list_shown(project)[:1]
-    if not found:
+    shown = listing.find_runs(project, [name]) if name is not None else listing.list_shown(project)[:1]
+    if not shown:
         raise InputError("no runs yet: podium run starts one")
-    runs.fix_pages(project, found)
-    page = found[0].folder / artifacts.RUN_PAGE
+    runs.fix_pages(project, shown)
+    page = shown[0].folder / artifacts.RUN_PAGE
     if not page.is_file():
-        raise InputError(f"run {found[0].name} has no page: it is {found[0].status}")
+        raise InputError(f"run {shown[0].name} has no page: it is {shown[0].status}")
     return page
 
 

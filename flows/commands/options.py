@@ -43,8 +43,8 @@ def combine_options(*decorators: Decorator) -> Decorator:
     """Combine several options into one decorator."""
 
     def decorate(function: Any) -> Any:
-        for one in reversed(decorators):
-            function = one(function)
+        for decorator in reversed(decorators):
+            function = decorator(function)
         return function
 
     return decorate
@@ -135,12 +135,12 @@ stage_options = combine_options(
 
 
 def _split_formats(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str]:
-    found = list(dict.fromkeys(part.strip() for part in (value or "").split(",") if part.strip()))
-    if unknown := [one for one in found if one not in EXPORT_FILES]:
+    formats = list(dict.fromkeys(part.strip() for part in (value or "").split(",") if part.strip()))
+    if unknown := [name for name in formats if name not in EXPORT_FILES]:
         raise click.BadParameter(
             f"{unknown[0]!r} is not a format; valid: {', '.join(EXPORT_FILES)}, separated by commas"
         )
-    return found
+    return formats
 
 
 export_option = click.option(
@@ -210,7 +210,7 @@ def parameter_option(section: type[Section], name: str, word: str | None = None,
 def reading_options(*sections: type[Section]) -> Iterator[Decorator]:
     """Yield an option for each parameter of READING that one of these sections has."""
     for name in READING:
-        if section := next((one for one in sections if name in one.model_fields), None):
+        if section := next((section for section in sections if name in section.model_fields), None):
             yield parameter_option(section, name)
 
 

@@ -39,12 +39,12 @@ def list_parameters(
     if query:
         values = params.add_left_out(params.add_kinds(values))
     rows = params.search(values, documentation.collect_meanings(values), query)
-    found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
+    listed = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.format_value(value), meaning) for name, value, meaning in rows]
     text = options.truncate_lines(params.format_table(lines)) if lines else f"no parameter matches {query!r}\n"
     source = f" --like {name}" if name is not None else f" --preset {preset}" if preset is not None else ""
     after = f"podium run{source} --set NAME=VALUE, or podium params show for the whole file"
-    options.print_result(as_json, found, text, after)
+    options.print_result(as_json, listed, text, after)
 
 
 @command.command("show", help="Show the resolved parameters as a params.yaml, with the origin of each value.")
@@ -86,9 +86,11 @@ def print_schema(ctx: click.Context, of_presets: bool, is_written: bool) -> None
 def diff_presets(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     enter_project(ctx)
     rows = params.compare_presets(read_base(None), (first, second))
-    found = {name: {first: one, second: two} for name, (one, two) in rows}
+    differences = {name: {first: left, second: two} for name, (left, two) in rows}
     text = options.truncate_lines(params.format_differences(rows, first, second))
-    options.print_result(as_json, found, text, f"podium params show --preset {first if first != DEMO else second}")
+    options.print_result(
+        as_json, differences, text, f"podium params show --preset {first if first != DEMO else second}"
+    )
 
 
 command.add_command(presets.command)

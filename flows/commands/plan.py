@@ -78,10 +78,10 @@ def command(
     if page is not None:
         own = (artifacts.PARAMS, artifacts.PRESETS, PLAN_FILE)
         read = [*own, *map(Path, list_input_paths(request.values))]
-        page = resolve_output(ctx, page, [project / one for one in read])
+        page = resolve_output(ctx, page, [project / path for path in read])
     limit = None if memory is None else memory * GB
     measured = request.target if measure else ()
-    words = "".join(f" --set {shlex.quote(one)}" for one in overrides)
+    words = "".join(f" --set {shlex.quote(text)}" for text in overrides)
     again = None if run is None else f"podium run --like {run}{words}"
     show_plan(request, as_json, price, EstimateOptions((), limit, "bow" if bow else MK2, measured), page, again)
 
@@ -108,27 +108,27 @@ def show_plan(
     """
     project, again = request.project, again or f"podium run{request.options.as_words}"
     checkout.check_inputs(project, request.values, request.plan)
-    found = estimate_run(request, price, dataclasses.replace(estimating or EstimateOptions(), say=streams.note))
+    estimate = estimate_run(request, price, dataclasses.replace(estimating or EstimateOptions(), say=streams.note))
     if page is not None:
-        write_text(page, plan_page.render_plan(found, request, page.parent, again))
+        write_text(page, plan_page.render_plan(estimate, request, page.parent, again))
     if as_json:
-        options.print_json(found.as_values())
+        options.print_json(estimate.as_values())
     else:
-        streams.say(options.truncate_lines(plan_page.format_stages(found)))
-        streams.say(plan_page.format_jobs(found))
+        streams.say(options.truncate_lines(plan_page.format_stages(estimate)))
+        streams.say(plan_page.format_jobs(estimate))
         from flows.checks.input_checks import describe_dev_sets
 
         for text in describe_dev_sets(request.params) if notes is None else notes:
             streams.say_line(text)
-        if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
+        if dvc.has_remote(project) and any(stage.status == "runs" for stage in estimate.stages):
             streams.say("the DVC remote was not checked: stages that it has are restored instead of run\n")
-    _end(found, again, as_json)
+    _end(estimate, again, as_json)
 
 
-def _end(found: RunEstimate, again: str, as_json: bool) -> None:
+def _end(estimate: RunEstimate, again: str, as_json: bool) -> None:
     """Print the next step: the run, or what to change if it would be refused."""
-    impossible = [job.name for job in found.running if job.impossible]
-    refused = impossible or [job.name for job in found.running if job.refusal]
+    impossible = [job.name for job in estimate.running if job.impossible]
+    refused = impossible or [job.name for job in estimate.running if job.refusal]
     if refused:
         what = "cannot run with these parameters" if impossible else "does not fit into memory"
         options.print_next(f"{', '.join(refused)} {what}: change the parameter named above, and plan again")

@@ -56,12 +56,12 @@ def command(ctx: click.Context, model: str, input: Path | None, output: Path, pl
         raise click.UsageError("the text is empty", ctx)
     source = None if input is None or str(input) == "-" else resolve_path(ctx, input)
     table = None if plain or source is None or file_suffix(source) == ".txt" else source
-    found, entry = model_options.load_model(ctx, model, args, table, labelled=False)
-    read = [*([source] if source else []), *read_files(found.folder), *read_files(found.tokenizer)]
+    loaded, entry = model_options.load_model(ctx, model, args, table, labelled=False)
+    read = [*([source] if source else []), *read_files(loaded.folder), *read_files(loaded.tokenizer)]
     target = None if str(output) == "-" else resolve_output(ctx, output, read)
     if target is not None and target.exists() and not args["force"]:
         raise click.UsageError(f"{output} already exists: name another file, or pass --force", ctx)
-    settings = model_options.choose_settings(found, args)
+    settings = model_options.choose_settings(loaded, args)
     for_people = bool(texts) or sys.stdout.isatty()
     usual = "jsonl" if args["as_json"] or not for_people else "text"
     ending = args["kind"] or usual if target is None else target.suffix.lower().removeprefix(".")
@@ -72,7 +72,7 @@ def command(ctx: click.Context, model: str, input: Path | None, output: Path, pl
         if note:
             streams.note(note, "")
         wanted = PredictionOutput(target, ending, args["n_best"], with_text)
-        examples, result = predict(entry, found, path, wanted, settings, says_reading=not texts)
+        examples, result = predict(entry, loaded, path, wanted, settings, says_reading=not texts)
     if not texts:
         took = f"{examples:,} answers in {result.train_seconds:.1f} s"
         streams.note(f"{took} ({result.runtime}, {result.precision})", "")

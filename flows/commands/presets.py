@@ -27,9 +27,13 @@ def list_presets(ctx: click.Context, query: str = "", as_json: bool = False) -> 
     enter_project(ctx)
     every = [read_preset(name) for name in list_preset_names()]
     wanted = query.lower()
-    found = [one for one in every if wanted in " ".join((one.name, one.head.description, *one.head.source)).lower()]
-    values = [{"name": one.name, **one.head.model_dump(exclude_none=True)} for one in found]
-    rows = [(one.name, _device(one), _score(one), _summarize(one)) for one in found]
+    presets = [
+        preset
+        for preset in every
+        if wanted in " ".join((preset.name, preset.head.description, *preset.head.source)).lower()
+    ]
+    values = [{"name": preset.name, **preset.head.model_dump(exclude_none=True)} for preset in presets]
+    rows = [(preset.name, _device(preset), _score(preset), _summarize(preset)) for preset in presets]
     heads = ("preset", "device", "published", "description")
     text = options.truncate_lines(parameters.format_table([heads, *rows])) if rows else f"no preset matches {query!r}\n"
     options.print_result(as_json, values, text, "podium params presets show NAME, or podium run --preset NAME")
@@ -58,8 +62,8 @@ def _score(preset: Preset) -> str:
 @click.pass_context
 def show_preset(ctx: click.Context, name: str, as_json: bool) -> None:
     enter_project(ctx)
-    found = read_preset(name)
-    values = {"name": name, **found.head.model_dump(exclude_none=True), "values": found.values}
+    preset = read_preset(name)
+    values = {"name": name, **preset.head.model_dump(exclude_none=True), "values": preset.values}
     text = (artifacts.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
     after = f"podium params show --preset {name} shows all resolved parameters; podium run --preset {name} runs it"
     options.print_result(as_json, values, text, after)

@@ -70,13 +70,13 @@ def _find_phases(overrides: Sequence[str]) -> list[str]:
     Raises:
         ParamsError: they switch pre-training off.
     """
-    said = {one.name: one.value for one in map(read_setting, overrides)}
+    said = {setting.name: setting.value for setting in map(read_setting, overrides)}
     if said.get("pretrain.enabled") is False:
         raise ParamsError(
             "pretrain.enabled=false leaves nothing to pre-train: podium finetune trains on examples alone"
         )
     named = said.get("pretrain.phases")
-    return named if isinstance(named, list) and named and all(isinstance(one, str) for one in named) else [*PHASES]
+    return named if isinstance(named, list) and named and all(isinstance(item, str) for item in named) else [*PHASES]
 
 
 def add_original(entry: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +119,9 @@ def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> 
         if model:
             name = next(iter(entry))
             entry |= finetune.fit_rows(args["kind"], name, model)
-            overrides += [f"{name}-original{one.removeprefix(name)}" for one in overrides if one.startswith(f"{name}.")]
+            overrides += [
+                f"{name}-original{text.removeprefix(name)}" for text in overrides if text.startswith(f"{name}.")
+            ]
             entry = add_original(entry)
     if positions := model.get("model.max_positions"):
         lengths = {phase: getattr(PretrainRowsParams(), phase).row_length for phase in PHASES}

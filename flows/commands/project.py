@@ -96,7 +96,7 @@ def resolve_output(ctx: click.Context, path: Path, inputs: Iterable[Path]) -> Pa
     """
     target = resolve_path(ctx, path)
     places = [target, *target.resolve().parents] if target.exists() else []
-    for one in filter(Path.exists, inputs):
-        if any(place.samefile(one) for place in places):
+    for source in filter(Path.exists, inputs):
+        if any(output.samefile(source) for output in places):
             raise click.UsageError(f"{path} is an input of this command: name another output file", ctx)
     return target

@@ -44,14 +44,14 @@ def command(ctx: click.Context, run: str | None, task: str | None, dry_run: bool
     asked["name"] = run or asked["name"]
     project = enter_project(ctx)
     changed: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    settings = [read_setting(one) for one in asked["overrides"]]
-    if asked["name"] and not asked["preset"] and all(OF_PUBLISHING.fullmatch(one.name) for one in settings):
-        [found] = listing.find_runs(project, [asked["name"]])
-        root, values = found.folder, run_params.read_run_params(project, found.folder)
-        if settings and found.name == listing.PROJECT:
-            raise ParamsError(f"run {found.name} has its parameters in {artifacts.PARAMS}: change them there")
+    settings = [read_setting(text) for text in asked["overrides"]]
+    if asked["name"] and not asked["preset"] and all(OF_PUBLISHING.fullmatch(setting.name) for setting in settings):
+        [accepted] = listing.find_runs(project, [asked["name"]])
+        root, values = accepted.folder, run_params.read_run_params(project, accepted.folder)
+        if settings and accepted.name == listing.PROJECT:
+            raise ParamsError(f"run {accepted.name} has its parameters in {artifacts.PARAMS}: change them there")
         if settings:
-            changed = run_params.change_params(project, found, settings)
+            changed = run_params.change_params(project, accepted, settings)
     else:
         root, values = _find_root(project, **asked)
     reject_dvc_files(project, list_input_paths(values))

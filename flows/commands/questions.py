@@ -64,15 +64,15 @@ def answer_question(ctx: click.Context, name: str, question: str, as_json: bool,
     context = _read_context(ctx, args["context"], args["context_file"])
     model, run = model_options.resolve_model(ctx, name, args["tokenizer"], find)
     odds = read_null_threshold(model.folder) if args["null_threshold"] is None else args["null_threshold"]
-    place = choose_place(model.folder, args["runtime"], args["precision"])
+    spec = choose_place(model.folder, args["runtime"], args["precision"])
     shape = WindowShape.for_model(model, args["row_length"], args["doc_stride"])
     evaluate: Any = infer_entry(model, "squad", run=run).params.evaluate
     longest = args["max_answer_length"] or evaluate.max_answer_length
     more = {"top": max(1, args["n_best"]), "max_answer_length": longest, "null_threshold": odds}
-    answers, logits = ask.ask(model, question, context, shape, place=place, **more)
+    answers, logits = ask.ask(model, question, context, shape, place=spec, **more)
     if args["compare"] is not None:
         others, other_logits = ask.ask(model, question, context, shape, place=args["compare"], **more)
-        both = [(place, answers[0]), (args["compare"], others[0])]
+        both = [(spec, answers[0]), (args["compare"], others[0])]
         _print_comparison(both, ask.compare_logits(logits, other_logits), as_json)
         return
     text = "".join(map(_format_answer, answers))
@@ -93,13 +93,13 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
                 raw = stream.read(MAX_CONTEXT_BYTES + 1)
         if len(raw) > MAX_CONTEXT_BYTES:
             raise InputError(f"{file} has more than {MAX_CONTEXT_BYTES >> 20} MB of text: pass a part of it")
-        found = raw.decode("utf-8-sig")
+        decoded = raw.decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}): pass a text file, or -") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text ({error}): convert it to UTF-8") from None
-    require_room_for_text(file, found)
-    return found
+    require_room_for_text(file, decoded)
+    return decoded
 
 
 def _format_answer(answer: Answer) -> str:
@@ -107,13 +107,13 @@ def _format_answer(answer: Answer) -> str:
     return f"{text}  (score {answer.score:.4f})\n"
 
 
-def _print_comparison(both: Sequence[tuple[RuntimeSpec, Answer]], found: dict[str, Any], as_json: bool) -> None:
+def _print_comparison(both: Sequence[tuple[RuntimeSpec, Answer]], differences: dict[str, Any], as_json: bool) -> None:
     records = [
         {"runtime": p.runtime, "precision": p.precision, "answer": a.text, "score": round(a.score, 6)} for p, a in both
     ]
-    lines = [f"{place.runtime}:{place.precision}  {_format_answer(answer)}" for place, answer in both]
-    largest = f"{found['max_logit_difference']:.4g}, the largest is {found['max_logit']:.4g}"
+    lines = [f"{spec.runtime}:{spec.precision}  {_format_answer(answer)}" for spec, answer in both]
+    largest = f"{differences['max_logit_difference']:.4g}, the largest is {differences['max_logit']:.4g}"
     if as_json:
-        options.print_json({"places": records, **found})
+        options.print_json({"places": records, **differences})
     else:
         streams.say("".join([*lines, f"logits differ by up to {largest}\n"]))

@@ -41,16 +41,22 @@ def command() -> None:
 @click.pass_context
 def list_releases(ctx: click.Context, model: str, as_json: bool, **_: Any) -> None:
     target = open_releases(ctx, model)
-    found = target.describe()
+    releases = target.describe()
     if as_json:
-        options.print_json([asdict(one) for one in found])
+        options.print_json([asdict(release) for release in releases])
         return
-    scores = [escape_name(one.score) for one in found]  # of a card that others may have edited
-    for one, score in zip(found, scores, strict=True):
-        signed = "signed" if one.signed else "unsigned"
-        words = (one.tag, one.published or "", score.ljust(max(map(len, scores))), f"{signed:8}", ", ".join(one.names))
+    scores = [escape_name(release.score) for release in releases]  # of a card that others may have edited
+    for release, score in zip(releases, scores, strict=True):
+        signed = "signed" if release.signed else "unsigned"
+        words = (
+            release.tag,
+            release.published or "",
+            score.ljust(max(map(len, scores))),
+            f"{signed:8}",
+            ", ".join(release.names),
+        )
         streams.say_line("  ".join(words).rstrip())
-    if not found:
+    if not releases:
         streams.note(f"{target.title} has no release yet: podium publish RUN publishes one", "")
 
 
@@ -84,7 +90,7 @@ def open_releases(ctx: click.Context, model: str) -> NamedReleases:
     runs = {run.name: run for run in listing.list_all(project)}
     folder = resolve_path(ctx, Path(model))
     if model in runs and (record := runs[model].record) is not None:
-        receipts = [found["published"] for found in record.results.values() if found.get("published")]
+        receipts = [result["published"] for result in record.results.values() if result.get("published")]
         if len(receipts) != 1:
             count = "several models" if receipts else "no model"
             raise InputError(f"run {model} has published {count}: pass the folder or repository of the release")

@@ -46,11 +46,11 @@ PRIVATE = "[core]\n    analytics = false\n    no_scm = true\n"
 @click.pass_context
 def command(ctx: click.Context, name: str) -> None:
     project = enter_project(ctx)
-    [found] = listing.find_runs(project, [name])
-    if found.record is None or found.status not in listing.FINISHED:
-        raise InputError(f"run {name} is {found.status}: only a finished run can be reproduced")
-    with stop.listen(), locks.hold_run(project, name, streams.note), _checkout(project, found) as folder:
-        ends = [stage for stage in found.record.plan if stage.partition("@")[0] in LAST]
+    [original] = listing.find_runs(project, [name])
+    if original.record is None or original.status not in listing.FINISHED:
+        raise InputError(f"run {name} is {original.status}: only a finished run can be reproduced")
+    with stop.listen(), locks.hold_run(project, name, streams.note), _checkout(project, original) as folder:
+        ends = [stage for stage in original.record.plan if stage.partition("@")[0] in LAST]
         words = ["run", "--no-publish", *(word for stage in ends for word in ("--to", stage))]
         try:
             code = stop.run_child(
@@ -60,7 +60,7 @@ def command(ctx: click.Context, name: str) -> None:
             raise SystemExit(stop.exit_code()) from None
         if code:
             raise SystemExit(code)
-        first, again = (_read_outputs(place) for place in (found.folder, folder))
+        first, again = (_read_outputs(root) for root in (original.folder, folder))
     differ = [path for path in again if again[path] != first.get(path)]
     for path in again:
         streams.say_line(f"{path}: {'differs' if path in differ else 'the same'}")
@@ -73,37 +73,39 @@ def command(ctx: click.Context, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _checkout(project: Path, found: listing.Run) -> Iterator[Path]:
+def _checkout(project: Path, run: listing.Run) -> Iterator[Path]:
     """Check out the revision of a run with its parameters within the context.
 
     Raises:
         InputError: the run has no revision, none of a branch, or its code was not that of the revision.
     """
-    commit = found.record.commit if found.record is not None else None
+    commit = run.record.commit if run.record is not None else None
     if not commit or not (run_git(project, "branch", "--contains", commit) or "").strip():
-        raise InputError(f"the revision of run {found.name} ({commit or 'none recorded'}) is on no branch here")
-    own = "_project" if found.name == listing.PROJECT else found.name  # no name of a run begins so
+        raise InputError(f"the revision of run {run.name} ({commit or 'none recorded'}) is on no branch here")
+    own = "_project" if run.name == listing.PROJECT else run.name  # no name of a run begins so
     folder = project / artifacts.RUNS / "reproduced" / own
     try:
         run_git(project, "worktree", "remove", "--force", str(folder))  # of a command that was killed
         done = call_git(project, "worktree", "add", "--force", "--detach", str(folder), commit)
         if done.returncode:
             raise InputError(f"git cannot check out {commit}: {done.stderr.strip()}")
-        if changed := changed_code(code_hashes(read_locked_stages(found.folder / LOCK)), folder):
-            raise InputError(f"run {found.name} ran with changes that {commit} does not have: {', '.join(changed)}")
+        if changed := changed_code(code_hashes(read_locked_stages(run.folder / LOCK)), folder):
+            raise InputError(f"run {run.name} ran with changes that {commit} does not have: {', '.join(changed)}")
         shutil.rmtree(folder / "inputs", ignore_errors=True)
         (folder / "inputs").symlink_to(project / "inputs")
         write_text(folder / ".dvc" / "config", PRIVATE)
-        write_text(folder / artifacts.PARAMS, yaml_text(_repeat_params(project, found, folder)))
+        write_text(folder / artifacts.PARAMS, yaml_text(_repeat_params(project, run, folder)))
         yield folder
     finally:
         run_git(project, "worktree", "remove", "--force", str(folder))
 
 
-def _repeat_params(project: Path, found: listing.Run, folder: Path) -> dict[str, Any]:
+def _repeat_params(project: Path, original: listing.Run, folder: Path) -> dict[str, Any]:
     """Return the parameters of a run, with the precision that it chose and with OF_TODAY."""
-    values, today = (run_params.read_run_params(project, place) for place in (found.folder, project))
-    chosen = {read_json(path).get("precision") for path in (found.folder / artifacts.METRICS).glob("*.json")} - {None}
+    values, today = (run_params.read_run_params(project, root) for root in (original.folder, project))
+    chosen = {read_json(path).get("precision") for path in (original.folder / artifacts.METRICS).glob("*.json")} - {
+        None
+    }
     if len(chosen) == 1:
         values["device"]["precision"] = chosen.pop()
     return rebase_paths({**values, **{name: today[name] for name in OF_TODAY if name in today}}, project, folder)
@@ -115,7 +117,7 @@ def _read_outputs(root: Path) -> dict[str, Any]:
     The fingerprint has the precision as it was stated, so that a chosen one differs from a repeated one.
     """
     outs = [out for stage in read_locked_stages(root / LOCK).values() for out in stage.get("outs", ())]
-    found: dict[str, Any] = {out["path"]: out.get("md5", "") for out in outs if out["path"].startswith(COMPARED)}
-    for path in (path for path in found if path.endswith(".json")):
-        found[path] = {key: value for key, value in read_json(root / path).items() if key != "fingerprint"}
-    return found
+    outputs: dict[str, Any] = {out["path"]: out.get("md5", "") for out in outs if out["path"].startswith(COMPARED)}
+    for path in (path for path in outputs if path.endswith(".json")):
+        outputs[path] = {key: value for key, value in read_json(root / path).items() if key != "fingerprint"}
+    return outputs

@@ -22,30 +22,30 @@ from tasks.stage.errors import DONE, REJECTED, InputError
 @click.pass_context
 def command(ctx: click.Context, name: str, as_json: bool, verbose: bool) -> None:
     project = enter_project(ctx)
-    [found] = listing.find_runs(project, [name])
-    record = _require_started(found)
-    if found.status not in report.UNFINISHED:
-        streams.note(f"run {name} is {found.status}: there is nothing to resume", "")
+    [stopped] = listing.find_runs(project, [name])
+    record = _require_started(stopped)
+    if stopped.status not in report.UNFINISHED:
+        streams.note(f"run {name} is {stopped.status}: there is nothing to resume", "")
         options.print_next(f"podium run --like {name} --set ... starts a new run from it; podium open {name} shows it")
-        raise SystemExit(REJECTED if found.status == "rejected" else DONE)
-    require_known_params(project, found)
+        raise SystemExit(REJECTED if stopped.status == "rejected" else DONE)
+    require_known_params(project, stopped)
     own = None if name == listing.PROJECT else name
     asked = RunOptions(record.preset, record.overrides, own, command=record.command, **record.options)
-    run.execute_run(resolve_request(project, asked, read_run_params(project, found.folder)), as_json, verbose)
+    run.execute_run(resolve_request(project, asked, read_run_params(project, stopped.folder)), as_json, verbose)
 
 
-def _require_started(found: listing.Run) -> report.RunReport:
+def _require_started(stopped: listing.Run) -> report.RunReport:
     """Return the record of a run that is not running; it must state the options that the run was started with.
 
     Raises:
         InputError: the run is running, never started, or its record is from an older version.
     """
-    name, record = found.name, found.record
-    if found.at_work:
+    name, record = stopped.name, stopped.record
+    if stopped.at_work:
         raise InputError(f"run {name} is running: podium open {name} shows its progress")
     if record is None:
         raise InputError(f"run {name} never started: podium run --like {name} --name {name} starts it")
-    if found.status in report.UNFINISHED and set(record.options) != set(RECORDED):
+    if stopped.status in report.UNFINISHED and set(record.options) != set(RECORDED):
         raise InputError(
             f"an older version of Podium started run {name} and recorded other options: repeat its command, "
             f"{record.command or 'podium run'}"

@@ -260,12 +260,12 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     published = False
     with Engine(root, run) as engine:
         try:
-            found = engine.check_plan(plan)
+            status = engine.check_plan(plan)
         except RunFailed:  # the run reports it
             return None
-        if found.unchanged != plan:
+        if status.unchanged != plan:
             return None
-        engine.bring(plan, found)
+        engine.bring(plan, status)
         with streams.outlive_output():
             streams.say(f"nothing changed: all {len(plan)} stages are up to date\n")
         try:

@@ -49,33 +49,33 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         streams.say(f"{artifacts.INDEX_PAGE}\n")
         return
     every = listing.list_shown(project)
-    found = listing.filter_runs(every, words, statuses)
-    fix_pages(project, found)
+    shown = listing.filter_runs(every, words, statuses)
+    fix_pages(project, shown)
     if as_json:
-        options.print_json([run.as_values() for run in found])
+        options.print_json([run.as_values() for run in shown])
         return
-    if not found:
+    if not shown:
         known = [*listing.STATUSES, *(text for run in every for text in (run.name, *run.scores))]
         near = "".join(nearest(word, known, "") for word in words if not listing.filter_runs(every, [word], ()))
         streams.say(f"no matching runs{near}\n" if words or statuses else "no runs yet\n")
         options.print_next("podium run starts one; --name gives it a name")
         return
-    sizes = {run.name: run.size().own for run in found}
-    rows = _list_rows(found, sizes, listing.find_changes(every), read_sweeps(project))
+    sizes = {run.name: run.size().own for run in shown}
+    rows = _list_rows(shown, sizes, listing.find_changes(every), read_sweeps(project))
     streams.say(options.truncate_lines(format_table(rows)))
     cache = format_bytes(sum(vars(listing.measure_disk([find_cache(project)])).values()))
-    streams.say(f"{format_count(len(found), 'runs')}, {format_bytes(sum(sizes.values()))}; shared DVC cache, {cache}\n")
-    options.print_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")
+    streams.say(f"{format_count(len(shown), 'runs')}, {format_bytes(sum(sizes.values()))}; shared DVC cache, {cache}\n")
+    options.print_next(f"podium runs show {shown[0].name}, or podium clean to see what can be removed")
 
 
 def _list_rows(
-    found: Sequence[listing.Run],
+    listed: Sequence[listing.Run],
     sizes: Mapping[str, int],
     changes: Mapping[str, listing.ScoreChange],
     sweeps: Sequence[SweepView],
 ) -> list[tuple[str, ...]]:
     """Return the rows of the table of runs, newest first; the trials of a sweep are below a row of the sweep."""
-    now, owners = time.time(), {trial["name"]: one for one in sweeps for trial in one.trials}
+    now, owners = time.time(), {trial["name"]: sweep for sweep in sweeps for trial in sweep.trials}
     rows: list[tuple[str, ...]] = [("name", "status", "score", "change", "duration", "age", "size", "command")]
 
     def add(name: str, status: str, score: str, change: str, runs: Sequence[listing.Run], command: str | None) -> None:
@@ -91,9 +91,9 @@ def _list_rows(
         )
 
     shown = set[str]()
-    for first in found:
+    for first in listed:
         sweep = owners.get(first.name)
-        together = [first] if sweep is None else [run for run in found if owners.get(run.name) is sweep]
+        together = [first] if sweep is None else [run for run in listed if owners.get(run.name) is sweep]
         if first.name in shown:
             continue
         shown |= {run.name for run in together}
@@ -114,9 +114,9 @@ def _command_of(run: listing.Run) -> str | None:
     return None if run.record is None else run.record.command
 
 
-def fix_pages(project: Path, found: Sequence[listing.Run]) -> None:
+def fix_pages(project: Path, shown: Sequence[listing.Run]) -> None:
     """Correct the pages of runs that were killed, which still show them as running."""
-    killed = [run for run in found if run.was_killed]
+    killed = [run for run in shown if run.was_killed]
     if killed:
         from flows.views import run_page  # slow to import
 

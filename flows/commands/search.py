@@ -34,13 +34,15 @@ def command(
         raise click.UsageError("the text is empty", ctx)
     source = resolve_path(ctx, file)
     table = None if plain or file_suffix(source) == ".txt" else source
-    found, entry = model_options.load_model(ctx, model, args, table, labelled=False)
-    settings = model_options.choose_settings(found, args)
+    loaded, entry = model_options.load_model(ctx, model, args, table, labelled=False)
+    settings = model_options.choose_settings(loaded, args)
     with open_input(entry, source, [], plain=plain) as (path, note):
         if note:
             streams.note(note, "")
-        matches, count = search(entry, found, path, text, top, settings)
-    lines = (f"{one.similarity:.3f}  {one.id}  {replace_hidden(' '.join(one.text.split()))}" for one in matches)
+        matches, count = search(entry, loaded, path, text, top, settings)
+    lines = (f"{match.similarity:.3f}  {match.id}  {replace_hidden(' '.join(match.text.split()))}" for match in matches)
     shown = "".join(f"{options.truncate_lines(line).rstrip()}\n" for line in lines)
     streams.note(f"{count:,} texts compared", "")
-    options.print_result(as_json, [one._asdict() for one in matches], shown, "--top N shows more, --json prints JSON")
+    options.print_result(
+        as_json, [match._asdict() for match in matches], shown, "--top N shows more, --json prints JSON"
+    )

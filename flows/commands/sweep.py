@@ -156,7 +156,7 @@ def _take_space(args: dict[str, Any]) -> dict[str, BaseDistribution]:
         kinds = types_at(key.split(".")) or [float]  # an unknown name is refused later
         if span := parse_range(value, kinds, f"--set {key}"):
             space[key] = span
-        elif "," in value and (number := next((one for one in (float, int) if one in kinds), None)):
+        elif "," in value and (number := next((kind for kind in (float, int) if kind in kinds), None)):
             space[key] = _parse_list(value, number, f"--set {key}")
     args["overrides"] = [text for text in args["overrides"] if text.partition("=")[0] not in space]
     ranges = [name for name, values in space.items() if not isinstance(values, CategoricalDistribution)]
@@ -181,11 +181,11 @@ def _start_sweep(
     values = flatten_keys(resolve({}, preset, overrides))
     held_out = f"{training.rows}.held_out_fraction"
     if not values[held_out]:  # the development set must not decide the choice
-        if any(str(one).startswith(f"{held_out}=") for one in overrides):
+        if any(str(override).startswith(f"{held_out}=") for override in overrides):
             raise ParamsError(f"a sweep compares recipes on held-out rows: set {held_out} above 0, such as 0.1")
         overrides.append(Setting(held_out, HELD_OUT_FRACTION))
         streams.note(f"{held_out}: {HELD_OUT_FRACTION}, to compare recipes on examples that no trial learns", "")
-    if trials is not None and not any(str(one).startswith(f"{key}=") for one in overrides):
+    if trials is not None and not any(str(override).startswith(f"{key}=") for override in overrides):
         overrides.append(Setting(key, EVALUATION_SHARE))
     elif values[key] is None:
         overrides.append(Setting(key, NEVER))
@@ -202,7 +202,7 @@ def _start_sweep(
     more = (*started_by, *(("--verbose",) if args["verbose"] else ()))
     sent = ("--on-workers", *queue) if args["on_workers"] else ()
     sweep = Sweep(name, training, preset, words, space, more, sent, trials, seed)
-    ends = {name: getattr(one, "choices", None) or (one.low, one.high) for name, one in space.items()}
+    ends = {name: getattr(span, "choices", None) or (span.low, span.high) for name, span in space.items()}
     for number in range(max(map(len, ends.values()), default=1)):
         recipe = {name: values[number % len(values)] for name, values in ends.items()}
         validate_params(resolve({}, preset, [*overrides, *training.settings(recipe)]), "the parameters")
@@ -212,24 +212,24 @@ def _start_sweep(
 
     with stop.listen(), locks.hold_run(project, f"{name}-sweep", note):
         try:
-            found = run_sweep(sweep, project, note if args["as_json"] else streams.say_line)
+            record = run_sweep(sweep, project, note if args["as_json"] else streams.say_line)
         except Interrupted:
             note(f"stopped by {stop.reason()}; run the same command again to continue")
             raise SystemExit(stop.exit_code()) from None
-    after = f"podium runs show {found['best']}"
+    after = f"podium runs show {record['best']}"
     if training.stage.startswith("pretrain@"):
-        after = f"podium finetune KIND --model {found['best']} --train FILE"
-    options.print_result(args["as_json"], found, _format_result(found), after)
+        after = f"podium finetune KIND --model {record['best']} --train FILE"
+    options.print_result(args["as_json"], record, _format_result(record), after)
 
 
-def _format_result(found: Mapping[str, Any]) -> str:
-    figure, recipes = found["judged_by"], found["recipes"]
+def _format_result(record: Mapping[str, Any]) -> str:
+    figure, recipes = record["judged_by"], record["recipes"]
     names = [name for name in recipes[0] if name not in ("seeds", "mean", "deviation")]
     rows = [(*map(shorten_parameter, names), "seeds", f"held-out {title_figure(figure)}")]
-    for one in recipes:
-        spread = "" if one["deviation"] is None else f" ± {format_figure(figure, one['deviation'])}"
-        mean = f"{format_figure(figure, signed_figure(figure, one['mean']))}{spread}"
-        rows.append((*(f"{one[name]:g}" for name in names), str(one["seeds"]), mean))
-    states = Counter(one["state"] for one in found["trials"])
+    for recipe in recipes:
+        spread = "" if recipe["deviation"] is None else f" ± {format_figure(figure, recipe['deviation'])}"
+        mean = f"{format_figure(figure, signed_figure(figure, recipe['mean']))}{spread}"
+        rows.append((*(f"{recipe[name]:g}" for name in names), str(recipe["seeds"]), mean))
+    states = Counter(trial["state"] for trial in record["trials"])
     ended = "trials: " + ", ".join(f"{count} {state}" for state, count in states.items())
-    return "\n" + format_table(rows) + "".join(f"{line}\n" for line in (*found["verdict"], ended))
+    return "\n" + format_table(rows) + "".join(f"{line}\n" for line in (*record["verdict"], ended))

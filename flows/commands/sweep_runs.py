@@ -82,21 +82,23 @@ class Training:
 
     def settings(self, values: Mapping[str, Any]) -> list[Setting]:
         """Return the settings of a recipe. A name with dots is that of params.yaml."""
-        dotted = {key: one for key, one in values.items() if "." in key}
-        plain = {f"{place}.{key}": one for key, one in values.items() if "." not in key for place in self.places}
+        dotted = {key: value for key, value in values.items() if "." in key}
+        plain = {
+            f"{section}.{key}": value for key, value in values.items() if "." not in key for section in self.places
+        }
         repeated = (name for name in plain if not name.endswith(f".{SEED}"))  # seeds count up from the one of --set
         return make_settings(plain | dotted, dict.fromkeys(repeated, "the values to try"))
 
     def read_held_out(self, root: Path) -> dict[str, Any] | None:
         """Return the metrics on held-out rows in a checkout; None if the training did not finish."""
         path = root / artifacts.metrics_file(self.job)
-        found = read_json(path).get("held_out") if path.is_file() else None
-        return {**found, "judged_by": self.judged_by or found["judged_by"]} if found is not None else None
+        figures = read_json(path).get("held_out") if path.is_file() else None
+        return {**figures, "judged_by": self.judged_by or figures["judged_by"]} if figures is not None else None
 
     def read_scores(self, root: Path, figure: str) -> list[float]:
         """Return the scores of all evaluations so far by a held-out figure; larger is better."""
         columns = read_columns(find_evaluations(self.job, root))
-        return [signed_figure(figure, one) for one in columns.get(figure, ())]
+        return [signed_figure(figure, score) for score in columns.get(figure, ())]
 
 
 @dataclass
@@ -138,7 +140,7 @@ class Sweep:
     @property
     def search(self) -> dict[str, Any]:
         """Everything that the trials in one record must have in common."""
-        space = {name: str(one) for name, one in self.space.items()}
+        space = {name: str(distribution) for name, distribution in self.space.items()}
         return {"space": space, "seed": self.seed, "overrides": list(self.overrides)}
 
     @property
@@ -163,7 +165,7 @@ class Sweep:
 
     def command(self, trial: Trial, *last: str) -> list[str]:
         """Return the command that runs a trial; `last` are options of this call only."""
-        own = [f"{one.name}={one.value}" for one in self.training.settings(trial.values)]
+        own = [f"{setting.name}={setting.value}" for setting in self.training.settings(trial.values)]
         args = [word for text in replace_overrides(self.overrides, own) for word in ("--set", text)]
         start = [sys.executable, "-m", "flows", "run", "--preset", self.preset]
         return [*start, *args, "--name", trial.name, *self.extra_options, *self.worker_options, *last]
@@ -179,8 +181,8 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
         ParamsError: the record on disk is of another search.
         PodiumError: no run finished.
     """
-    place = project / SWEEPS / f"{sweep.name}.json"
-    trials = _run_trials(sweep, project, place, say)
+    file = project / SWEEPS / f"{sweep.name}.json"
+    trials = _run_trials(sweep, project, file, say)
     if not (recipes := _rank(sweep, trials)):
         raise PodiumError(f"none of the {len(trials)} runs finished; podium runs {sweep.name} lists them")
     alike = recipes[0][1]
@@ -192,10 +194,10 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
         "judged_by": best.held_out["judged_by"],
         "best": best.name,
         **_make_record(sweep, trials),
-        "runs": [{"name": one.name, **one.values, "held_out": one.held_out} for one in trials],
+        "runs": [{"name": trial.name, **trial.values, "held_out": trial.held_out} for trial in trials],
         "recipes": [figures for figures, _ in recipes],
     }
-    write_json(place, record)
+    write_json(file, record)
     say(f"best held-out {title_figure(record['judged_by'])}: {best.name}; finishing this run")
     if code := _run(_final_command(sweep, best, alike, project, say), project, say):
         raise SystemExit(code)
@@ -203,27 +205,27 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
     # The gate's conclusions about the recipe; none if it has only one model.
     ended = report.read_report(project, root)
     results = [] if ended is None else RunView(ended, root, project).results
-    record["verdict"] = [one.recipe for one in results if one.recipe is not None]
-    write_json(place, record)
+    record["verdict"] = [result.recipe for result in results if result.recipe is not None]
+    write_json(file, record)
     return record
 
 
 def _make_record(sweep: Sweep, trials: Sequence[Trial]) -> dict[str, Any]:
-    return {"search": sweep.search, "trials": [asdict(one) for one in trials]}
+    return {"search": sweep.search, "trials": [asdict(trial) for trial in trials]}
 
 
-def _run_trials(sweep: Sweep, project: Path, place: Path, say: Say) -> list[Trial]:
+def _run_trials(sweep: Sweep, project: Path, file: Path, say: Say) -> list[Trial]:
     """Run the trials that have not finished, and return all. The record has each trial before its run starts.
 
     Raises:
         ParamsError: the record on disk is of another search.
     """
-    record = read_json(place) if place.is_file() else {}
-    known = [Trial(**one) for one in record.get("trials", ())]
+    record = read_json(file) if file.is_file() else {}
+    known = [Trial(**trial) for trial in record.get("trials", ())]
     if known and record["search"] != sweep.search:
         if sweep.trials is not None:
             raise ParamsError(
-                f"{place} is of a sweep with other ranges or parameters: pass another --name, or remove it"
+                f"{file} is of a sweep with other ranges or parameters: pass another --name, or remove it"
             )
         known = []  # other lists under the same name: finished runs report that nothing changed
     combinations, trials = sweep.combinations, list[Trial]()
@@ -234,11 +236,11 @@ def _run_trials(sweep: Sweep, project: Path, place: Path, say: Say) -> list[Tria
             values = trial.values if trial is not None else combinations[number - 1] if combinations else None
             live = ask_trial(sweep, trials, values)
             trial = Trial(sweep.run_name(number, live.params), dict(live.params))
-            write_json(place, _make_record(sweep, [*trials, trial, *known[number:]]))
+            write_json(file, _make_record(sweep, [*trials, trial, *known[number:]]))
             shown = ", ".join(f"{shorten_parameter(name)} {value:.4g}" for name, value in trial.values.items())
             say(f"trial {number} of {total}: {trial.name}, {shown}")
             _run_trial(sweep, trial, live, trials, project, say)
-            write_json(place, _make_record(sweep, [*trials, trial, *known[number:]]))
+            write_json(file, _make_record(sweep, [*trials, trial, *known[number:]]))
         trials.append(trial)
         ended = f" after evaluation {len(trial.scores)}"
         if trial.held_out is not None:
@@ -296,7 +298,7 @@ def _run_trial(
 ) -> None:
     """Run a trial to its end, or until it is hopeless; enter its state and scores."""
     root = checkout.checkout_folder(project, trial.name)
-    figure = next((one.held_out["judged_by"] for one in before if one.held_out is not None), "")
+    figure = next((trial.held_out["judged_by"] for trial in before if trial.held_out is not None), "")
 
     def is_hopeless() -> bool:
         return sweep.trials is not None and enter_scores(trial, live, sweep.training.read_scores(root, figure))
@@ -315,8 +317,10 @@ def _run_trial(
 def _failed_before_training(sweep: Sweep, trial: Trial, project: Path, root: Path) -> bool:
     """Return whether all trials would fail, as this one did before its training."""
     ended, kind = report.read_report(project, root), sweep.training.stage.partition("@")[0]
-    shared = all(one.name.startswith(tuple(sweep.training.places)) for one in sweep.training.settings(trial.values))
-    failed = [one.name.partition("@")[0] for one in ended.stages if one.status == "failed"] if ended else []
+    shared = all(
+        setting.name.startswith(tuple(sweep.training.places)) for setting in sweep.training.settings(trial.values)
+    )
+    failed = [stage.name.partition("@")[0] for stage in ended.stages if stage.status == "failed"] if ended else []
     return shared and kind not in failed
 
 
@@ -326,10 +330,10 @@ def _score(trial: Trial) -> float:
 
 def _rank(sweep: Sweep, trials: Sequence[Trial]) -> list[tuple[dict[str, Any], list[Trial]]]:
     """Return mean and deviation over the seeds of each recipe with its complete trials, best recipe first."""
-    found = []
+    ranked = []
     for first in range(0, len(trials), sweep.seeds):
-        if alike := [one for one in trials[first : first + sweep.seeds] if one.state == COMPLETE]:
-            scores = [_score(one) for one in alike]
+        if alike := [trial for trial in trials[first : first + sweep.seeds] if trial.state == COMPLETE]:
+            scores = [_score(trial) for trial in alike]
             figures = {
                 **({"trial": first + 1} if sweep.trials is not None else {}),
                 **{name: value for name, value in alike[0].values.items() if name != SEED},
@@ -337,8 +341,8 @@ def _rank(sweep: Sweep, trials: Sequence[Trial]) -> list[tuple[dict[str, Any], l
                 "mean": statistics.mean(scores),
                 "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
             }
-            found.append((figures, alike))
-    return sorted(found, key=lambda one: -one[0]["mean"])
+            ranked.append((figures, alike))
+    return sorted(ranked, key=lambda recipe: -recipe[0]["mean"])
 
 
 def _final_command(sweep: Sweep, best: Trial, alike: Sequence[Trial], project: Path, say: Say) -> list[str]:
@@ -356,7 +360,7 @@ def _final_command(sweep: Sweep, best: Trial, alike: Sequence[Trial], project: P
         say(f"predictions of seed {number} of {len(alike)}: {trial.name}")
         if code := _run(sweep.command(trial, "--to", f"evaluate@{sweep.training.item}"), project, say):
             raise SystemExit(code)
-    others = {one.values[SEED]: checkout.checkout_folder(project, one.name) for one in alike if one is not best}
+    others = {trial.values[SEED]: checkout.checkout_folder(project, trial.name) for trial in alike if trial is not best}
     folder = SWEEPS / sweep.name / best.name
     write_seed_scores(project / folder, others, sweep.training.item, say)
     # The scores of the other seeds are on this host only, so gate and publish run here.
@@ -391,9 +395,9 @@ def write_seed_scores(folder: Path, checkouts: Mapping[int, Path], entry: str, s
     Raises:
         PodiumError: a model has no predictions for the development set.
     """
-    found = {seed: _scores_of(root, entry, say) for seed, root in checkouts.items()}
+    scores_by_seed = {seed: _scores_of(root, entry, say) for seed, root in checkouts.items()}
     with new_folder(folder) as fresh:
-        for seed, scores in found.items():
+        for seed, scores in scores_by_seed.items():
             write_json(fresh / seed_file_name(seed), {**scores, SEED: seed})
 
 

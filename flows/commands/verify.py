@@ -53,17 +53,17 @@ def command(
     with _open_release(ctx, model, trust) as release:
         if tag is not None:
             release = dataclasses.replace(release, tags=frozenset({tag}))
-        found = verify(release)
+        checks = verify(release)
         facts, is_signed = {} if release.links else release.facts, release.has(SIGNATURE)
-    results = {check.name: check.result for check in found}
+    results = {check.name: check.result for check in checks}
     failed, signed = "failed" in results.values(), results["signature"] == "ok"
     facts["signer"] = ((identity or str(key)) if signed else "not checked") if facts else "unknown"
     if as_json:
         verified = {"model": model, **facts, "verified": signed and not failed}
-        options.print_json({**verified, "checks": [check._asdict() for check in found]})
+        options.print_json({**verified, "checks": [check._asdict() for check in checks]})
     else:
         # Names and texts come from the release: line breaks and control characters are escaped.
-        rows = [(name, "", text) for name, text in facts.items()] + [tuple(check) for check in found]
+        rows = [(name, "", text) for name, text in facts.items()] + [tuple(check) for check in checks]
         width = max(len(name) for name, _, _ in rows)
         lines = [f"{name:{width}}  {result:7}  {escape_name(text)}" for name, result, text in rows]
         why = "its signer was not checked" if is_signed else "this release is unsigned"
@@ -96,14 +96,14 @@ def _open_release(ctx: click.Context, model: str, trust: "Trust | None") -> "Ite
             yield ReceivedRelease((run / receipt["folder"]).resolve(), trust, receipt=receipt["files"])
             return
         model = f"{receipt['repository']}@{receipt['tag']}"
-    with scratch_folder() as place:
-        release = place / "release"
+    with scratch_folder() as scratch:
+        release = scratch / "release"
         yield ReceivedRelease(release, trust, tags=download_release(model, release))
 
 
 def _read_receipt(run: Path, name: str) -> dict[str, Any]:
-    found = [find_object(path) for path in sorted((run / artifacts.REPORTS).glob("publish-*.json"))]
-    receipts = [receipt for receipt in found if receipt and receipt.get("tag")]
+    files = [find_object(path) for path in sorted((run / artifacts.REPORTS).glob("publish-*.json"))]
+    receipts = [receipt for receipt in files if receipt and receipt.get("tag")]
     if len(receipts) != 1:
         count = f"{len(receipts)} releases: name the folder or repository of one" if receipts else "not published"
         raise InputError(f"{name} has {count}")

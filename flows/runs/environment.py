@@ -80,8 +80,8 @@ def prepare_run(project: Path, say: Callable[[str], None]) -> None:
 def keep_loopback_direct() -> None:
     """Exclude loopback addresses from proxies, for Prefect's temporary server and test servers."""
     for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
-        stated = os.environ.get(name) or os.environ.get(other, "")
-        hosts = [host.strip() for host in stated.split(",") if host.strip()]
+        value = os.environ.get(name) or os.environ.get(other, "")
+        hosts = [host.strip() for host in value.split(",") if host.strip()]
         os.environ[name] = ",".join([*hosts, *(host for host in LOOPBACK if host not in hosts)])
 
 
@@ -107,14 +107,14 @@ def provide_home(project: Path, say: Callable[[str], None]) -> None:
         os.environ.setdefault("HF_HOME", str(_expand("~/.cache/huggingface")))  # writable, often on its own disk
     places = {name: lent if name == "HOME" else lent / name.lower() for name in missing}
     try:
-        for place in places.values():
-            place.mkdir(parents=True, exist_ok=True)
+        for folder in places.values():
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
             f"{what}; cannot create {error.filename} instead ({error.strerror}): set {' and '.join(missing)} to a "
             "writable folder"
         ) from None
-    os.environ.update({name: str(place) for name, place in places.items()})
+    os.environ.update({name: str(folder) for name, folder in places.items()})
     say(f"{what}: this run uses {lent} instead")
 
 
@@ -134,8 +134,8 @@ def _work_without_git(project: Path, say: Callable[[str], None]) -> None:
         return
     folder = project / ".dvc"
     own, path = folder / "config", folder / "config.local"
-    stated = "".join(config.read_text(encoding="utf-8") for config in (own, path) if config.is_file())
-    if re.search(r"^\s*no_scm\s*=", stated, re.MULTILINE) or not is_writable(folder):
+    settings = "".join(config.read_text(encoding="utf-8") for config in (own, path) if config.is_file())
+    if re.search(r"^\s*no_scm\s*=", settings, re.MULTILINE) or not is_writable(folder):
         return
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     before, header, after = text.partition("[core]\n")

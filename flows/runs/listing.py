@@ -122,8 +122,8 @@ class Run:
         """Entry -> metric -> percent; phase of the pre-training -> score (report.PRETRAINING_SCORES)."""
         if self.record is None:
             return {}
-        trained = {one["name"]: report.sort_scores(one["scores"]) for one in self.record.pretraining.values()}
-        return trained | {one["name"]: one["scores"] for one in self.record.results.values()}
+        trained = {phase["name"]: report.sort_scores(phase["scores"]) for phase in self.record.pretraining.values()}
+        return trained | {result["name"]: result["scores"] for result in self.record.results.values()}
 
     @property
     def last(self) -> float:
@@ -150,13 +150,13 @@ class Run:
         """Facts that runs must share for their leading scores to be comparable: the metric, the kind of the entry and
         its development data, or the phase and the text of a pre-training; None: not known."""
         score = self.record.leading_score if self.record is not None else None
-        found = None if score is None else self.describe_data(score.owner)
-        if score is None or found is None:
+        data = None if score is None else self.describe_data(score.owner)
+        if score is None or data is None:
             return None
         ignored: tuple[str, ...] = ()
         if score.owner in self.entries:  # a score on development data, which may be a part of the training data
-            ignored = ("rows.", "distill.", *(() if ("data.dev_path", "null") in found else ("data.train",)))
-        return score.metric, found[0], *(item for item in found[1:] if not item[0].startswith(ignored))
+            ignored = ("rows.", "distill.", *(() if ("data.dev_path", "null") in data else ("data.train",)))
+        return score.metric, data[0], *(item for item in data[1:] if not item[0].startswith(ignored))
 
     @property
     def entries(self) -> dict[str, str]:
@@ -172,7 +172,9 @@ class Run:
         parts = ("data.", "task", "rows.", "distill.")
         data = (*(f"{entry}{part}" for part in parts),) if kind else ("corpus.", "tokenizer.", "pretrain_rows.")
         changed = self.record.details["changed"].items()
-        return kind or owner, *sorted((name.removeprefix(entry), one) for name, one in changed if name.startswith(data))
+        return kind or owner, *sorted(
+            (name.removeprefix(entry), value) for name, value in changed if name.startswith(data)
+        )
 
     def parts(self) -> list[Path]:
         """Return the files and folders of the run."""
@@ -217,21 +219,21 @@ class ScoreChange:
 def find_changes(runs: Sequence[Run]) -> dict[str, ScoreChange]:
     """Return name -> change of each of these runs, newest first, whose score can be compared with an earlier one."""
     last: dict[tuple[Any, ...], tuple[str, float]] = {}
-    found = {}
-    for run in sorted(reversed(runs), key=lambda one: one.began):  # noqa: C414 - the sort is stable
+    changes = {}
+    for run in sorted(reversed(runs), key=lambda item: item.began):  # noqa: C414 - the sort is stable
         if run.record is None or (score := run.record.leading_score) is None or (key := run.evaluated_on) is None:
             continue
-        if paired := next((one["before"] for one in run.record.results.values() if "before" in one), None):
+        if paired := next((result["before"] for result in run.record.results.values() if "before" in result), None):
             is_better = {"better": True, "worse": False}.get(paired["verdict"])
-            found[run.name] = ScoreChange(paired["run"], f"{paired['mean']:+.2f}", is_better)
+            changes[run.name] = ScoreChange(paired["run"], f"{paired['mean']:+.2f}", is_better)
         elif key in last:
             before, value = last[key]
             falls, points = score.metric in report.LOWER_IS_BETTER, score.value - value
             low, high = score.interval or (score.value, score.value)
             is_better = None if low <= value <= high else (points < 0) == falls
-            found[run.name] = ScoreChange(before, f"{points:+.{4 if falls else 2}f}", is_better)
+            changes[run.name] = ScoreChange(before, f"{points:+.{4 if falls else 2}f}", is_better)
         last[key] = run.name, score.value
-    return found
+    return changes
 
 
 def format_score(score: report.LeadingScore) -> str:
@@ -271,22 +273,22 @@ def list_all(project: Path) -> list[Run]:
     """Return all runs of a project, last started first."""
     folder = checkout_folder(project, "")
     names = [path.name for path in (folder.iterdir() if folder.is_dir() else ()) if path.is_dir()]
-    found = [_read_run(project, name) for name in names if not name.startswith(".")]
+    runs = [_read_run(project, name) for name in names if not name.startswith(".")]
     if (project / report.OWN_RECORD).is_file() or (project / LOCK).is_file() or locks.is_running(project, PROJECT):
-        found.append(_read_run(project, PROJECT))
-    return sorted(found, key=lambda run: run.began, reverse=True)
+        runs.append(_read_run(project, PROJECT))
+    return sorted(runs, key=lambda run: run.began, reverse=True)
 
 
 def list_shown(project: Path) -> list[Run]:
     """Return the runs of a project without the stages that a listed run sent to a worker of this same project."""
-    found = list_all(project)
-    senders = {run.name for run in found if run.record is not None and run.record.options.get("on_workers")}
+    runs = list_all(project)
+    senders = {run.name for run in runs if run.record is not None and run.record.options.get("on_workers")}
 
     def is_sent(run: Run) -> bool:  # its name is that of its sender with a key of the parameters
         sender = run.name.rpartition("-")[0]
         return run.record is not None and run.record.command == report.SENT and sender in senders
 
-    return [run for run in found if not is_sent(run)]
+    return [run for run in runs if not is_sent(run)]
 
 
 def _read_run(project: Path, name: str) -> Run:
@@ -312,8 +314,8 @@ def find_runs(project: Path, names: Sequence[str]) -> list[Run]:
 
 def filter_runs(runs: Sequence[Run], words: Sequence[str], statuses: Sequence[str]) -> list[Run]:
     """Return runs with one of the statuses, and with each word in name, command, status or entries, ignoring case."""
-    found = [run for run in runs if not statuses or run.status in statuses]
+    kept = [run for run in runs if not statuses or run.status in statuses]
     for word in words:
-        texts = ((run, [run.name, (run.record and run.record.command) or "", run.status, *run.scores]) for run in found)
-        found = [run for run, text in texts if word.lower() in " ".join(text).lower()]
-    return found
+        texts = ((run, [run.name, (run.record and run.record.command) or "", run.status, *run.scores]) for run in kept)
+        kept = [run for run, text in texts if word.lower() in " ".join(text).lower()]
+    return kept

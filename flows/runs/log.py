@@ -43,7 +43,7 @@ def redirect_logging(path: Path) -> Iterator[None]:
     file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     file.addFilter(lambda record: not record.getMessage().startswith(SKIPPED_PREFIXES))
     known = (logging.getLogger(name) for name in [*logging.root.manager.loggerDict] if name.startswith("prefect"))
-    loggers = [logging.root, *(one for one in known if any(map(_writes_to_a_terminal, one.handlers)))]
+    loggers = [logging.root, *(logger for logger in known if any(map(_writes_to_a_terminal, logger.handlers)))]
     before = [(logger, list(logger.handlers)) for logger in loggers]
     terminal = [handler for handler in logging.root.handlers if isinstance(handler, logging.StreamHandler)]
     file.setFormatter(next((handler.formatter for handler in terminal if handler.formatter is not None), None))

@@ -56,9 +56,9 @@ def model_parameters(model: str, here: Path, project: Path) -> dict[str, Any]:
         except InputError as error:
             runs = [path.name for path in checkout_folder(project, "").glob("*/")]
             raise InputError(f"{error}{nearest(model, runs, '')}") from None
-    found = read_architecture(folder, f"--model {model}")
-    packing = {} if packs_rows(found.family) else {"packing": False}
-    return given | packing | {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields}
+    architecture = read_architecture(folder, f"--model {model}")
+    packing = {} if packs_rows(architecture.family) else {"packing": False}
+    return given | packing | {f"model.{name}": getattr(architecture, name) for name in ModelParams.model_fields}
 
 
 def _download(model: str) -> tuple[Path, dict[str, Any]]:
@@ -96,10 +96,10 @@ def start_from_teacher(teacher: Mapping[str, Any], project: Path) -> dict[str, A
     if "teacher" not in teacher:
         return model_parameters(f"{teacher['repository']}@{teacher['revision']}", project, project)
     folder = project / teacher["teacher"]
-    found = model_parameters(str(folder), project, project)
+    params = model_parameters(str(folder), project, project)
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):  # models/NAME of a run
-        found["tokenizer.path"] = project_path(folder.parent.parent / artifacts.TOKENIZER, project)
-    return found
+        params["tokenizer.path"] = project_path(folder.parent.parent / artifacts.TOKENIZER, project)
+    return params
 
 
 def base_folder(model: Mapping[str, Any], project: Path) -> Path:
@@ -130,8 +130,8 @@ def add_prefix_space(model: Mapping[str, Any], project: Path) -> dict[str, Any]:
 
 def project_path(path: Path, project: Path) -> str:
     """Return a path for params.yaml of `project`: relative if it is inside the project, else absolute."""
-    found = Path(os.path.abspath(path))
-    return str(found.relative_to(project)) if found.is_relative_to(project) else str(found)
+    absolute = Path(os.path.abspath(path))
+    return str(absolute.relative_to(project)) if absolute.is_relative_to(project) else str(absolute)
 
 
 def find_pretrained(run: Path) -> Path | None:
@@ -139,7 +139,7 @@ def find_pretrained(run: Path) -> Path | None:
     path = run / artifacts.PARAMS
     training = read_yaml(path).get("pretrain", {}) if path.is_file() else {}
     # An older params.yaml has a section for each phase, and no list of them.
-    phases = training.get("phases") or [name for name, one in training.items() if isinstance(one, dict)]
+    phases = training.get("phases") or [name for name, section in training.items() if isinstance(section, dict)]
     phases = phases or [*DEFAULT_PHASES]
     folders = (run / artifacts.MODELS / phase for phase in reversed(phases))
     return next((folder for folder in folders if (folder / "config.json").is_file()), None)
@@ -155,7 +155,7 @@ def find_finetuned(project: Path, run: Path) -> tuple[Path, Mapping[str, Any]]:
         ParamsError: the run has not fine-tuned a model yet, or has fine-tuned several.
     """
     entries = read_run_params(project, run).get("downstream", {})
-    compared = {one.get("against") for one in entries.values()}
+    compared = {entry.get("against") for entry in entries.values()}
     folders = {name: run / artifacts.model_folder(name) for name in entries if name not in compared}
     trained = [name for name, folder in folders.items() if (folder / "config.json").is_file()]
     if not trained:

@@ -13,7 +13,7 @@ QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
 
 def suggest_next(run: report.RunReport) -> str:
     """Return the next useful step after a run."""
-    rejected = [one for one in run.results.values() if one["decision"] and not one["decision"]["accepted"]]
+    rejected = [result for result in run.results.values() if result["decision"] and not result["decision"]["accepted"]]
     if rejected:
         if advice := format_advice(rejected[0]["decision"], run.name):
             return " ".join(advice)
@@ -24,11 +24,11 @@ def suggest_next(run: report.RunReport) -> str:
             limit = f"podium gate {run.name} --set LIMIT=VALUE"
         return f"open {page} to see the answers; train with more data or other parameters, or change a limit: {limit}"
     run_name = "" if run.name == listing.PROJECT else f" {run.name}"
-    published = [one for one in run.results.values() if one["published"] is not None]
+    published = [result for result in run.results.values() if result["published"] is not None]
     if published:
-        asked = [one for one in published if any(one["scores"].keys() >= pair for pair in QA_SCORES)]
-        place = report.model_name((asked or published)[0]["published"])
-        return f"podium predict {place} --text {'QUESTION --context TEXT' if asked else 'TEXT'}"
+        asked = [result for result in published if any(result["scores"].keys() >= pair for pair in QA_SCORES)]
+        release = report.model_name((asked or published)[0]["published"])
+        return f"podium predict {release} --text {'QUESTION --context TEXT' if asked else 'TEXT'}"
     to = run.options.get("to")
     if to or run.options.get("part", ALL) != ALL:
         return f"repeat the command without {'--to' if to else '--part'} to run the rest"

@@ -160,10 +160,10 @@ def _problems(values: dict[str, Any], policy: _Policy) -> Iterator[str]:
     if accounts := [name for name in sent["backends"] if name in ACCOUNTS]:
         fixed["tracking.backends"] = (accounts, [name for name in accounts if name in own["backends"]])
         fixed["tracking.project"] = (sent["project"], own["project"])
-    for key, (stated, required) in fixed.items():
-        if stated != required:
+    for key, (value, required) in fixed.items():
+        if value != required:
             yield (
-                f"{key}={_quote_yaml(stated)}: the {artifacts.PARAMS} of this worker requires {_quote_yaml(required)}, "
+                f"{key}={_quote_yaml(value)}: the {artifacts.PARAMS} of this worker requires {_quote_yaml(required)}, "
                 "and a sent run cannot override it; change it there"
             )
 
@@ -225,7 +225,7 @@ class _Policy:
     def may_publish(self, repository: str) -> bool:
         """Return whether a sent run may publish to a Hub repository."""
         named = HUB_NAME.fullmatch(repository)
-        return bool(named) and any(fnmatch.fnmatchcase(repository, one) for one in self._repositories)
+        return bool(named) and any(fnmatch.fnmatchcase(repository, pattern) for pattern in self._repositories)
 
     def _stays_in(self, path: Path, home: Path) -> bool:
         if path.is_relative_to(self.project):

@@ -186,10 +186,10 @@ class RunReport:
     @property
     def leading_score(self) -> LeadingScore | None:
         """The leading score of its first result, else the loss of its last phase of pre-training."""
-        for one in self.results.values():
-            if (name := leading_metric(one)) is not None:
-                bounds = one.get("intervals", {}).get(name)
-                return LeadingScore(one["name"], name, one["scores"][name], tuple(bounds) if bounds else None)
+        for result in self.results.values():
+            if (name := leading_metric(result)) is not None:
+                bounds = result.get("intervals", {}).get(name)
+                return LeadingScore(result["name"], name, result["scores"][name], tuple(bounds) if bounds else None)
         for phase in reversed(self.pretraining.values()):
             if "mlm_loss" in (scores := phase["scores"]):
                 return LeadingScore(phase["name"], "mlm_loss", scores["mlm_loss"], None, scores.get("perplexity"))
@@ -236,9 +236,9 @@ class RunReport:
 
     def read_scores(self) -> dict[str, Any]:
         """Return start, leading metrics, scores and intervals, for comparison with the next run in this folder."""
-        results = {one["name"]: one for one in (*self.pretraining.values(), *self.results.values())}
+        results = {result["name"]: result for result in (*self.pretraining.values(), *self.results.values())}
         kept = ("leading", "scores", "intervals")
-        parts = {part: {name: one.get(part, {}) for name, one in results.items()} for part in kept}
+        parts = {part: {name: result.get(part, {}) for name, result in results.items()} for part in kept}
         return {"began": self.began, **parts}
 
     def end(self) -> None:
@@ -278,7 +278,9 @@ class RunReport:
                 figures = read_metrics(stage, root)
                 if "packing_factor" in figures:
                     self.packing[stage.name] = {key: figures[key] for key in ("packing_factor", "packing_efficiency")}
-                if "program" in figures and any(one.name == stage.name and one.status == "ran" for one in self.stages):
+                if "program" in figures and any(
+                    record.name == stage.name and record.status == "ran" for record in self.stages
+                ):
                     self.programs[stage.name] = figures["program"]
         older = self.previous.pop("previous", {})
         if self.previous.get("scores") == self.read_scores()["scores"]:  # the same evaluation, which did not run again
@@ -339,12 +341,12 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
 
 def read_metrics(stage: Stage, root: Path) -> dict[str, Any]:
     """Return the metrics of a stage; empty if it has none or has not run."""
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for path in stage.figures:
         for name, value in (read_json_object(root / path) or {}).items():
-            before = found.get(name)  # a development set, if there are several
-            found[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
-    return found
+            before = metrics.get(name)  # a development set, if there are several
+            metrics[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+    return metrics
 
 
 def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
@@ -354,7 +356,7 @@ def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
     figures = read_json_object(root / files[0]) or {} if files else {}
     scores = {name: value for name, value in figures.items() if f"{name}_low" in figures}
     decided = read_metrics(gate, root)
-    exported = decided.get(EXPORTS, {})
+    exports = {name: {key: verdict[key] for key in VERDICT} for name, verdict in decided.get(EXPORTS, {}).items()}
     return {
         "name": Path(files[0]).stem if files else gate.name,
         "leading": figures.get("leading", []),
@@ -367,7 +369,7 @@ def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
         "published": None,
         **({"against": figures["against"]} if "against" in figures else {}),
         **({"near": near} if (near := describe_near_duplicates(figures)) else {}),
-        **({EXPORTS: {name: {key: one[key] for key in VERDICT} for name, one in exported.items()}} if exported else {}),
+        **({EXPORTS: exports} if exports else {}),
     }
 
 
@@ -399,8 +401,8 @@ def sort_scores(scores: Mapping[str, float]) -> dict[str, float]:
 def _group_pages(pages: Sequence[str]) -> list[str]:
     """Return the pages, those in the same folder replaced by one pattern."""
     folders = [str(PurePosixPath(page).parent) for page in pages]
-    found = (page if folders.count(one) == 1 else f"{one}/*.html" for page, one in zip(pages, folders, strict=True))
-    return list(dict.fromkeys(found))
+    alike = zip(pages, folders, strict=True)
+    return list(dict.fromkeys(page if folders.count(folder) == 1 else f"{folder}/*.html" for page, folder in alike))
 
 
 def run_outcome(report: RunReport) -> str:
@@ -418,10 +420,10 @@ def run_outcome(report: RunReport) -> str:
     if report.paused is not None:
         return "paused"
     results = report.results.values()
-    if any(one["decision"] is not None and not one["decision"]["accepted"] for one in results):
+    if any(result["decision"] is not None and not result["decision"]["accepted"] for result in results):
         return "rejected"
-    found = [release_status(one["published"]) for one in results if one["published"] is not None]
-    return min(found, key=("proposed", "published").index, default="finished")
+    statuses = [release_status(result["published"]) for result in results if result["published"] is not None]
+    return min(statuses, key=("proposed", "published").index, default="finished")
 
 
 def release_status(receipt: dict[str, Any]) -> str:
@@ -431,8 +433,8 @@ def release_status(receipt: dict[str, Any]) -> str:
 
 def format_stage(stage: StageRecord) -> str:
     """Format a stage as a line."""
-    place = "" if stage.host is None else f"  {stage.host}"
-    return f"{stage.name:<{NAMES}} {stage.status:<9} {stage.seconds:7.1f}{place}"
+    host = "" if stage.host is None else f"  {stage.host}"
+    return f"{stage.name:<{NAMES}} {stage.status:<9} {stage.seconds:7.1f}{host}"
 
 
 def format_total(report: RunReport) -> str:
@@ -455,20 +457,20 @@ def read_report(project: Path, root: Path) -> RunReport | None:
         return None
     values["stages"] = [StageRecord(**_known_values(StageRecord, stage)) for stage in values.get("stages", ())]
     trained = values.get("pretraining", {})  # the file has its keys in alphabetical order
-    values["pretraining"] = {one.name: trained[one.name] for one in values["stages"] if one.name in trained}
+    values["pretraining"] = {stage.name: trained[stage.name] for stage in values["stages"] if stage.name in trained}
     known = _known_values(RunReport, values)
     return RunReport(**known, of_other_version=len(known) < len(values))
 
 
 def _known_values(record: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the fields of a record, without those that another version of Podium wrote."""
-    return {one.name: values[one.name] for one in fields(record) if one.name in values}
+    return {field.name: values[field.name] for field in fields(record) if field.name in values}
 
 
 def release_location(published: dict[str, Any]) -> str:
     """Format the URL, repository or folder of a receipt."""
-    place = published.get("url") or published.get("repository") or published.get("folder")
-    return f"{place}{' (unchanged)' if published.get('unchanged') else ''}"
+    target = published.get("url") or published.get("repository") or published.get("folder")
+    return f"{target}{' (unchanged)' if published.get('unchanged') else ''}"
 
 
 def model_name(published: dict[str, Any]) -> str:

@@ -11,8 +11,9 @@ from tasks.stage.errors import PodiumError
 def find_run_before(run: listing.Run, runs: list[listing.Run]) -> listing.Run | None:
     """Return the newest of these runs that began before a run and whose leading score can be compared with its own."""
     task = run.evaluated_on
-    earlier = (one for one in runs if one.name != run.name and not one.at_work and one.began < run.began)
-    return max((one for one in earlier if task and one.evaluated_on == task), key=lambda one: one.began, default=None)
+    earlier = (other for other in runs if other.name != run.name and not other.at_work and other.began < run.began)
+    alike = (other for other in earlier if task and other.evaluated_on == task)
+    return max(alike, key=lambda other: other.began, default=None)
 
 
 def compare_with_run_before(record: report.RunReport, project: Path) -> None:
@@ -33,12 +34,12 @@ def compare_with_run_before(record: report.RunReport, project: Path) -> None:
 
     with contextlib.suppress(PodiumError, OSError, KeyError, ValueError):
         both = [
-            read_run(find_entry(validate_params(read_run_params(project, one.folder)), score.owner), one.folder)
-            for one, score in ((before, first), (run, second))
+            read_run(find_entry(validate_params(read_run_params(project, ended.folder)), score.owner), ended.folder)
+            for ended, score in ((before, first), (run, second))
         ]
         if both[0] is None or both[1] is None:
             return
-        found = compare_runs(both[0], both[1])
-        if difference := found.get("differences", {}).get(second.metric):
-            result = next(one for one in record.results.values() if one["name"] == second.owner)
+        comparison = compare_runs(both[0], both[1])
+        if difference := comparison.get("differences", {}).get(second.metric):
+            result = next(result for result in record.results.values() if result["name"] == second.owner)
             result["before"] = {"run": before.name, "metric": second.metric, **difference}

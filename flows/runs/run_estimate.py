@@ -80,7 +80,7 @@ class RunEstimate:
     @property
     def running(self) -> tuple[EstimatedJob, ...]:
         """Jobs of stages that would run."""
-        names = {one.stage for one in self.stages if one.status == RUNS}
+        names = {stage.stage for stage in self.stages if stage.status == RUNS}
         return tuple(job for job in self.jobs if job.planned.stage in names)
 
     @property
@@ -97,7 +97,7 @@ class RunEstimate:
     def unknown(self) -> list[str]:
         """Stages that would run and have no estimate."""
         timed = {job.planned.stage for job in self.jobs if job.seconds is not None} | set(self.other_seconds)
-        return [one.stage for one in self.stages if one.status == RUNS and one.stage not in timed]
+        return [stage.stage for stage in self.stages if stage.status == RUNS and stage.stage not in timed]
 
     def cost(self, seconds: Interval | None) -> Interval | None:
         """Return the cost of device seconds; None without a price."""
@@ -118,7 +118,7 @@ class RunEstimate:
             "price": self.price,
             "cost": _plain(self.cost(self.device_seconds)),
         }
-        return {"stages": [dataclasses.asdict(one) for one in self.stages], "jobs": jobs, "total": whole}
+        return {"stages": [dataclasses.asdict(stage) for stage in self.stages], "jobs": jobs, "total": whole}
 
 
 def _plain(interval: Interval | None) -> dict[str, float] | None:
@@ -138,7 +138,7 @@ def estimate_run(
         InputError: an input file is invalid.
     """
     stages = request.forecast
-    running = [one.stage for one in stages if one.status == RUNS]
+    running = [stage.stage for stage in stages if stage.status == RUNS]
     options = options or EstimateOptions()
     measured = set(options.measured) & set(running)
     jobs = estimate_run_jobs(request, stages, dataclasses.replace(options, measured=measured))
@@ -157,10 +157,12 @@ def estimate_run_jobs(
     Raises:
         InputError: an input file is invalid.
     """
-    to_run = [one.stage for one in stages if one.status != SKIPPED]
+    to_run = [stage.stage for stage in stages if stage.status != SKIPPED]
     records, elsewhere = ledger.read(ledger.ledger_file()), request.options.on_workers
     options = dataclasses.replace(options or EstimateOptions(), records=records, elsewhere=elsewhere)
-    return estimate_jobs(request.params, request.project, request.root, [one.stage for one in stages], to_run, options)
+    return estimate_jobs(
+        request.params, request.project, request.root, [stage.stage for stage in stages], to_run, options
+    )
 
 
 def estimate_stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Interval]:
@@ -171,15 +173,15 @@ def estimate_stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[s
         stages: stages that will run.
     """
     last = report.read_report(request.project, request.root)
-    before = {one.name: one.seconds for one in (last.stages if last is not None else ()) if one.status == "ran"}
+    before = {stage.name: stage.seconds for stage in (last.stages if last is not None else ()) if stage.status == "ran"}
     text_mb = text_bytes(request) / 1e6
-    found = {}
+    seconds = {}
     for stage in stages:
         if stage in before:
-            found[stage] = interval_around(before[stage], SAME_HOST)
+            seconds[stage] = interval_around(before[stage], SAME_HOST)
         elif stage in CPU_SECONDS and text_mb:
-            found[stage] = interval_around(_estimate_text_stage(stage, text_mb), OTHER_HOST)
-    return found
+            seconds[stage] = interval_around(_estimate_text_stage(stage, text_mb), OTHER_HOST)
+    return seconds
 
 
 def describe_preparation(request: RunRequest) -> str:

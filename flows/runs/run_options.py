@@ -90,8 +90,8 @@ class RunOptions:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(field.default, tuple):
-                items = (one.strip() if isinstance(one, str) else one for one in value)
-                value = tuple(one for one in items if one)
+                items = (item.strip() if isinstance(item, str) else item for item in value)
+                value = tuple(item for item in items if item)
             elif not isinstance(value, bool):
                 value = (value or "").strip() or field.default or None
             object.__setattr__(self, field.name, None if value == NO_PRESET else value)
@@ -104,7 +104,7 @@ class RunOptions:
     @property
     def as_words(self) -> str:
         """Options of the command line, quoted for a shell, after a space; empty if there are none."""
-        stated = [("--preset", self.preset), *(("--set", str(one)) for one in self.overrides), ("--name", self.name)]
-        stated += [("--part", self.part if self.part != ALL else None), *(("--to", one) for one in self.to)]
-        words = [word for option, value in stated if value is not None for word in (option, value)]
+        options = [("--preset", self.preset), *(("--set", str(text)) for text in self.overrides), ("--name", self.name)]
+        options += [("--part", self.part if self.part != ALL else None), *(("--to", stage) for stage in self.to)]
+        words = [word for option, value in options if value is not None for word in (option, value)]
         return f" {shlex.join(words)}" if words else ""

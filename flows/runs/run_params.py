@@ -36,9 +36,9 @@ def read_run_params(project: Path, folder: Path) -> dict[str, Any]:
     Raises:
         ParamsError: the file is missing or cannot be read.
     """
-    stated = read_yaml(folder / artifacts.PARAMS)
+    written = read_yaml(folder / artifacts.PARAMS)
     # Newer parameters get their defaults. The values were validated before the run and are not validated again.
-    values = complete_params(default_values(stated), stated)
+    values = complete_params(default_values(written), written)
     if folder == project:
         return values
     try:
@@ -81,7 +81,8 @@ def copy_params(project: Path, like: str, options: RunOptions) -> tuple[RunOptio
     values = resolve(values, None, overrides)
     name = options.name or default_name(values, like if like != listing.PROJECT else None)
     folders = {
-        f"downstream.{entry}.publish.folder": one["publish"]["folder"] for entry, one in values["downstream"].items()
+        f"downstream.{entry}.publish.folder": params["publish"]["folder"]
+        for entry, params in values["downstream"].items()
     }
     moved = [
         Setting(key, str(artifacts.RELEASES / name))
@@ -89,8 +90,8 @@ def copy_params(project: Path, like: str, options: RunOptions) -> tuple[RunOptio
         if folder == str(artifacts.RELEASES / like) and not any(text.startswith(f"{key}=") for text in overrides)
     ]
     preset, before = (None, []) if run.record is None else (run.record.preset, run.record.overrides)
-    found = replace_overrides(before, [*overrides, *map(str, moved)])
-    return replace(options, preset=preset, overrides=found, name=name), resolve(values, None, moved)
+    replaced = replace_overrides(before, [*overrides, *map(str, moved)])
+    return replace(options, preset=preset, overrides=replaced, name=name), resolve(values, None, moved)
 
 
 def complete_params(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,13 +131,13 @@ def change_params(project: Path, run: listing.Run, settings: Sequence[Setting]) 
     values = resolve(read_run_params(project, run.folder), None, settings)
     validate_params(values, f"the parameters of run {run.name}")
     path = run.folder / artifacts.PARAMS
-    before, stated = path.read_text(encoding="utf-8"), read_yaml(path)
+    before, written = path.read_text(encoding="utf-8"), read_yaml(path)
     for setting in settings:
         *sections, key = setting.name.split(".")
-        functools.reduce(lambda place, section: place.setdefault(section, {}), sections, stated)[key] = value_at(
+        functools.reduce(lambda parent, section: parent.setdefault(section, {}), sections, written)[key] = value_at(
             values, setting.name
         )
-    write_text(path, yaml_text(stated))
+    write_text(path, yaml_text(written))
     try:
         yield values
     except BaseException:
@@ -198,12 +199,12 @@ def read_run_settings(run: report.RunReport, root: Path, project: Path) -> RunSe
         base = values
         if root != project:
             base = resolve(read_base(run.preset, project), run.preset, [], project / artifacts.PRESETS)
-        told, unusual = (
-            tuple((name, *both) for name, both in diff_params(one, values)) for one in (base, default_values())
+        changed, unusual = (
+            tuple((name, *both) for name, both in diff_params(origin, values)) for origin in (base, default_values())
         )
     except (ParamsError, KeyError):  # missing, or from a revision with other sections
         return RunSettings()
-    return RunSettings(values, run.preset or str(artifacts.PARAMS), told, unusual)
+    return RunSettings(values, run.preset or str(artifacts.PARAMS), changed, unusual)
 
 
 def format_parameter(value: Any) -> str:
@@ -232,5 +233,5 @@ def save_preset(path: Path, values: Mapping[str, Any], description: str) -> None
 def changed_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that differ from the defaults, nested, including the kind of each entry."""
     defaults = dict(leaves(default_values(values)))
-    stated = ((name, value) for name, value in leaves(values) if value != defaults.get(name) or name.endswith(".kind"))
-    return nest(dict(stated))
+    changed = ((name, value) for name, value in leaves(values) if value != defaults.get(name) or name.endswith(".kind"))
+    return nest(dict(changed))

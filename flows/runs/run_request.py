@@ -69,8 +69,8 @@ class RunRequest:
         Raises:
             OSError: an input file cannot be read.
         """
-        stated = {PARAMS_FILE: self.checkout.values}
-        return compute_statuses(self.project, self.root, self.plan, stated, self.target)
+        params = {PARAMS_FILE: self.checkout.values}
+        return compute_statuses(self.project, self.root, self.plan, params, self.target)
 
     def makes(self, *names: str) -> bool:
         """Return whether the target has a stage of one of these groups, such as pretrain for pretrain@phase1."""
@@ -99,9 +99,9 @@ def resolve_request(
     params = policy.require_parameters(values, project, SUBJECT) if is_sent() else validate_params(values, SUBJECT)
     values = unify_numbers(values, params)
     folder = choose_folder(project, values, preset, overrides, name, options.on_workers)
-    place = describe_checkout(project, values, params, folder)
-    target = tuple(select_stages(place.plan, options.part, options.to))
+    checkout = describe_checkout(project, values, params, folder)
+    target = tuple(select_stages(checkout.plan, options.part, options.to))
     run_params.require_same_params(project, values, name)
-    publish = options.publish and not options.to and any(place.plan[stage].is_gate for stage in target)
+    publish = options.publish and not options.to and any(checkout.plan[stage].is_gate for stage in target)
     options = replace(options, overrides=tuple(map(str, overrides)), publish=publish)
-    return RunRequest(options, values, params, place, target, thorough)
+    return RunRequest(options, values, params, checkout, target, thorough)

@@ -44,14 +44,14 @@ def select_stages(plan: Plan, part: str = ALL, to: Sequence[str] = ()) -> list[s
     ends = [stage.name for stage in plan.values() if stage.meta.get("part") == wanted]
     if not ends and part != FINETUNING:
         raise ParamsError(f"--part {part} has no stages with these parameters{_hint('part', wanted)}")
-    found = plan.with_upstream(ends)
-    return [stage for stage in plan if stage not in found] if part == FINETUNING else found
+    needed = plan.with_upstream(ends)
+    return [stage for stage in plan if stage not in needed] if part == FINETUNING else needed
 
 
 def list_parts(plan: Plan) -> list[str]:
     """Return the names of parts: `all`, those of stages, and `finetuning` (all but pre-training)."""
-    stated = [str(stage.meta["part"]) for stage in plan.values() if "part" in stage.meta]
-    return list(dict.fromkeys([ALL, *stated, *known_parts(()), FINETUNING]))
+    own = [str(stage.meta["part"]) for stage in plan.values() if "part" in stage.meta]
+    return list(dict.fromkeys([ALL, *own, *known_parts(()), FINETUNING]))
 
 
 def known_parts(kinds: Sequence[str]) -> list[str]:
@@ -60,14 +60,14 @@ def known_parts(kinds: Sequence[str]) -> list[str]:
     Args:
         kinds: kinds of entries, each of which is a part.
     """
-    stated = (part for part in _list_table("part") if "{" not in part)
-    return list(dict.fromkeys([ALL, PRETRAINING, FINETUNING, *stated, *kinds]))
+    own = (part for part in _list_table("part") if "{" not in part)
+    return list(dict.fromkeys([ALL, PRETRAINING, FINETUNING, *own, *kinds]))
 
 
 def _match_stages(name: str, plan: Plan) -> list[str]:
-    found = [stage.name for stage in plan.values() if name in (stage.name, stage.group)]
-    if found:
-        return found
+    names = [stage.name for stage in plan.values() if name in (stage.name, stage.group)]
+    if names:
+        return names
     group, at, item = name.partition("@")
     if group in MERGED:
         new = f"{MERGED[group]}{at}{item}"
@@ -84,12 +84,12 @@ def _match_stages(name: str, plan: Plan) -> list[str]:
 def _list_table(attribute: str) -> list[str]:
     from tasks.plan.stages import STAGES
 
-    return [value for one in STAGES if (value := getattr(one, attribute))]
+    return [value for group in STAGES if (value := getattr(group, attribute))]
 
 
 def _hint(attribute: str, value: str) -> str:
     """Return a hint with the parameter that decides whether the stages of a name or part exist; empty if unknown."""
     from tasks.plan.stages import STAGES
 
-    because = next((one.because for one in STAGES if getattr(one, attribute) == value and one.because), "")
+    because = next((group.because for group in STAGES if getattr(group, attribute) == value and group.because), "")
     return f"; it depends on {because} (--set {because}=...)" if because else ""
