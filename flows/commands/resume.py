@@ -30,7 +30,8 @@ def command(ctx: click.Context, name: str, as_json: bool, verbose: bool) -> None
         raise SystemExit(REJECTED if stopped.status == "rejected" else DONE)
     require_known_params(project, stopped)
     own = None if name == listing.PROJECT else name
-    asked = RunOptions(record.preset, record.overrides, own, command=record.command, **record.options)
+    recorded = {name: value for name, value in record.options.items() if name in RECORDED}
+    asked = RunOptions(record.preset, record.overrides, own, command=record.command, **recorded)
     run.execute_run(resolve_request(project, asked, read_run_params(project, stopped.folder)), as_json, verbose)
 
 
@@ -45,9 +46,9 @@ def _require_started(stopped: listing.Run) -> report.RunReport:
         raise InputError(f"run {name} is running: podium open {name} shows its progress")
     if record is None:
         raise InputError(f"run {name} never started: podium run --like {name} --name {name} starts it")
-    if stopped.status in report.UNFINISHED and set(record.options) != set(RECORDED):
+    if stopped.status in report.UNFINISHED and (not record.options or record.options.get("queues")):
         raise InputError(
-            f"an older version of Podium started run {name} and recorded other options: repeat its command, "
+            f"an older version of Podium started run {name} and recorded its options otherwise: repeat its command, "
             f"{record.command or 'podium run'}"
         )
     return record

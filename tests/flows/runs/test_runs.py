@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from flows.runs import listing, locks, report
-from flows.runs.run_options import RunOptions
 from flows.views import screen
 from flows.views.run_view import RunView
 from ipu_model.core.files import write_json
@@ -328,14 +327,18 @@ def test_a_run_of_another_version_is_listed_and_refused_in_one_line_where_it_can
         assert len(output.err.splitlines()) == 1
 
 
-def test_an_unfinished_run_of_another_version_is_not_resumed(old_run, capsys):
+@pytest.mark.parametrize(
+    ("recorded", "said"),
+    [({"part": "all"}, UNKNOWN), ({"queues": ["cpu/default", None]}, "repeat its command"), ({}, "repeat its command")],
+)
+def test_an_unfinished_run_of_another_version_is_not_resumed(old_run, capsys, recorded, said):
     record = json.loads((old_run / "reports/run.json").read_text())
-    record |= {"error": "it failed", "options": RunOptions().recorded, "field of a later version": {}}
+    record |= {"error": "it failed", "options": recorded, "field of a later version": {}}
     record["stages"][0]["another"] = 1
     (old_run / "reports/run.json").write_text(json.dumps(record))
-    code, said = podium(capsys, "resume", "older")
-    assert (code, len(said.err.splitlines())) == (1, 1)
-    assert UNKNOWN in said.err
+    code, output = podium(capsys, "resume", "older")
+    assert (code, len(output.err.splitlines())) == (1, 1)
+    assert said in output.err
 
 
 def test_a_clock_that_is_set_back_during_a_run_does_not_change_its_duration(toy_project, monkeypatch):
