@@ -187,7 +187,9 @@ def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(thre
 
 def test_files_that_somebody_added_to_dvc_are_no_orphans(three, capsys):
     (three / "mine.txt").write_text("mine")
-    call("add", "mine.txt", root=three)
+    (three / "folder").mkdir()
+    (three / "folder/inside.txt").write_text("inside")  # only the listing of the folder names this object
+    call("add", "mine.txt", "folder", root=three)
     before = objects(three)
     podium(capsys, "clean", "--orphans", "--yes")
     assert objects(three) == before
