@@ -205,7 +205,7 @@ def find_missing(device: str) -> str:
         return f"bench.gpu needs {', '.join(missing)}: install them into the environment of {sys.executable}"
     import torch
 
-    from ipu_model.runtimes.host import parse_version
+    from ipu_model.core.units import parse_version
 
     if parse_version(torch.__version__) < OLDEST:
         return "bench.gpu needs torch {}.{} or later, found {}".format(*OLDEST, torch.__version__)

@@ -23,7 +23,6 @@ HOST = hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]
 FOREIGN_SECONDS = 24 * 3600
 """Age at which a partial file of another host, whose processes are not visible here, counts as left behind."""
 BLOCK = 1 << 20
-"""Bytes per read."""
 MAX_JSON_BYTES = 128 << 20
 """Reports, predictions and configurations are far smaller; parsed JSON takes many times the size of the file."""
 MAX_JSON_VALUES = 4_000_000
@@ -38,9 +37,7 @@ def open_regular(path: Path | str) -> BinaryIO:
     """Open a regular file to read its bytes. The open file itself is checked, so that it cannot be replaced in between.
 
     Raises:
-        OSError: the file cannot be opened.
-        IsADirectoryError: the path is a folder.
-        NotAFile: the path is a pipe, socket or device.
+        OSError: the file cannot be opened, is a folder (IsADirectoryError), or a pipe, socket or device (NotAFile).
     """
     require_regular(os.stat(path).st_mode, path)  # on some devices, opening alone has an effect
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -53,11 +50,7 @@ def open_regular(path: Path | str) -> BinaryIO:
 
 
 def require_regular(mode: int, path: Path | str) -> None:
-    """Check that a mode from stat is that of a regular file.
-
-    Raises:
-        IsADirectoryError, NotAFile: as `open_regular`.
-    """
+    """Raise IsADirectoryError or NotAFile unless a mode from stat is that of a regular file."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
@@ -78,10 +71,8 @@ def complete_path(path: Path) -> Path:
 def new_folder(path: Path, replace: bool = True) -> Iterator[Path]:
     """Replace the folder `path` atomically: yield a temporary folder next to it, which is then synced and renamed.
 
-    The previous folder stays until the new one is complete.
-
-    Args:
-        replace: False keeps a folder that another process, which makes the same, has completed first.
+    The previous folder stays until the new one is complete. Unless `replace`, a folder that another process, which
+    makes the same, has completed first stays.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -274,15 +265,11 @@ def find_object(path: Path) -> Dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def parse_json(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
-    """Parse JSON like `json.loads`, but report nesting too deep for the interpreter as a ValueError too.
-
-    Args:
-        values: approximate limit on the number of values; commas and brackets inside strings count as well.
-        options: of `json.loads`.
-    """
-    if len(text) > values and (count := sum(text.count(mark) for mark in ",[{")) > values:
-        raise ValueError(f"it has about {count:,} values; up to {values:,} are read")
+def parse_json(text: str, **options: Any) -> Any:
+    """Parse JSON like `json.loads`, but report nesting too deep for the interpreter as a ValueError too, and refuse
+    more than about MAX_JSON_VALUES values; commas and brackets inside strings count as well."""
+    if len(text) > MAX_JSON_VALUES and (count := sum(text.count(mark) for mark in ",[{")) > MAX_JSON_VALUES:
+        raise ValueError(f"it has about {count:,} values; up to {MAX_JSON_VALUES:,} are read")
     try:
         return json.loads(text, **options)
     except RecursionError:

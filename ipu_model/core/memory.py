@@ -10,10 +10,8 @@ from typing import Iterator, List, Optional, Tuple
 def free_memory(root: Path = Path("/")) -> Optional[int]:
     """Return the bytes this process can still allocate without swapping, on the host and in each of its cgroups.
 
-    File pages of a cgroup that the kernel can drop count as free. None if the system does not report any figure.
-
-    Args:
-        root: of the file system, with /proc and /sys.
+    File pages of a cgroup that the kernel can drop count as free. None if the system does not report any figure. `root`
+    has /proc and /sys.
     """
     candidates = read_memory(root / "proc/meminfo", "MemAvailable")
     for folder, limit, usage, droppable in _cgroups(root):
@@ -27,12 +25,9 @@ def free_memory(root: Path = Path("/")) -> Optional[int]:
 def memory_limit(root: Path = Path("/"), others: int = 0) -> Optional[int]:
     """Return the bytes this process could ever use: the least of the host, its cgroups and RLIMIT_DATA.
 
-    Memory in use by others is not subtracted. RLIMIT_AS is ignored: torch reserves gigabytes of address space that it
-    never uses. None if the system does not report any limit.
-
-    Args:
-        root: see `free_memory`.
-        others: bytes for other processes; they count against the host and its cgroups, and not against RLIMIT_DATA.
+    Memory in use by others is not subtracted, but the bytes of `others` are, from the host and its cgroups and not from
+    RLIMIT_DATA. RLIMIT_AS is ignored: torch reserves gigabytes of address space that it never uses. None if the system
+    does not report any limit.
     """
     limits = read_memory(root / "proc/meminfo", "MemTotal")
     for folder, limit, _, _ in _cgroups(root):

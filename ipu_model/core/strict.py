@@ -1,7 +1,4 @@
-"""Strict construction of dataclasses from parsed JSON: unknown, missing and wrongly typed fields are refused.
-
-Standard library only.
-"""
+"""Strict construction of dataclasses from parsed JSON: unknown, missing and wrongly typed fields are refused."""
 
 from __future__ import annotations
 

@@ -1,9 +1,15 @@
-"""Human-readable sizes, times and lists. Standard library only."""
+"""Human-readable sizes, times and lists, and versions. Standard library only."""
 
 from __future__ import annotations
 
 import re
-from typing import Sequence
+from typing import Sequence, Tuple
+
+
+def parse_version(text: str) -> Tuple[int, int]:
+    """Return (3, 4) for 3.4.0-snapshot, and (0, 0) for text that is not a version, so that it counts as old."""
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def shorten(names: Sequence[str], most: int, separator: str = ", ") -> str:

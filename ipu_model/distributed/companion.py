@@ -29,12 +29,8 @@ SIGNAL_HINTS = {
 def shared_memory(name: str, size: int) -> int:
     """Allocate memory that is freed with the last process that holds it; return its file descriptor.
 
-    It is not in /dev/shm, which Docker limits to 64 MB. All of it is reserved now, because a page that is missing later
-    raises SIGBUS.
-
-    Args:
-        name: shown by /proc; the memory cannot be opened by it.
-        size: bytes.
+    It is not in /dev/shm, which Docker limits to 64 MB; /proc shows its name. All bytes are reserved now, because a
+    page that is missing later raises SIGBUS.
 
     Raises:
         OSError: not enough memory is free, or this system has no such memory.
@@ -64,15 +60,11 @@ SERVE = f"from {__name__} import serve; serve()"
 
 
 class Companion:
-    """A process that runs a function of this package next to a training and answers requests in order.
+    """A process that runs a function of a module next to a training and answers requests in order.
 
     SIGINT and SIGTERM are blocked in it from the start, because a signal mask is inherited: such signals reach whole
-    process groups, but only the training decides when its companion ends.
-
-    Args:
-        handler: a function of a module, which the companion imports.
-        arguments: of the handler, after the requests. Arguments, requests and answers must be JSON values.
-        memory: descriptor that the companion inherits under the same number.
+    process groups, but only the training decides when its companion ends. The arguments of the handler (after the
+    requests), requests and answers must be JSON values. The descriptor `memory` has the same number in the companion.
 
     Raises:
         OSError: the process cannot start.

@@ -32,7 +32,6 @@ class PopRunInstances(Instances):
     local_replicas: Optional[int] = None
     """Replicas of this instance; None without PopRun, and in a plan."""
     popdist: Optional[Any] = None
-    """The module popdist, under PopRun."""
     collectives: Optional[Any] = None
     """The module horovod.torch, if there are several instances."""
     ipus_per_replica: Optional[int] = None
@@ -54,11 +53,7 @@ class PopRunInstances(Instances):
         return replication_factor // self.count if self.local_replicas is None else self.local_replicas
 
     def require_ipus(self, ipus_per_replica: int) -> None:
-        """Compare the IPUs of a replica with PopRun's, in a plan that knows PopRun's arguments.
-
-        Raises:
-            ConfigError: the numbers differ.
-        """
+        """Raise ConfigError if a plan that knows PopRun's arguments has another number of IPUs per replica."""
         if self.ipus_per_replica not in (None, ipus_per_replica):
             raise _ipus_mismatch(self.ipus_per_replica, ipus_per_replica)
 

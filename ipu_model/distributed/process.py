@@ -40,12 +40,7 @@ class Terminated(Exception):
 
 
 class StopRequest:
-    """State of SIGTERM, Ctrl-C and PODIUM_STOP_AT.
-
-    Args:
-        stop_at: From parse_stop_time.
-        clock: Seconds since 1970.
-    """
+    """State of SIGTERM, Ctrl-C and PODIUM_STOP_AT; times are seconds since 1970."""
 
     def __init__(self, stop_at: Optional[float] = None, clock: Callable[[], float] = time.time) -> None:
         self.requested = False
@@ -69,9 +64,8 @@ class StopRequest:
     def decide(self, seconds_needed: float = 0.0, save: bool = False) -> Tuple[bool, bool]:
         """Return whether to stop now, and whether to save a checkpoint. Every process calls this once per update.
 
-        Args:
-            seconds_needed: For one more update and the checkpoint after it.
-            save: Whether a checkpoint is due by the clock of this process; clocks differ, so only one process votes.
+        It needs `seconds_needed` for one more update and the checkpoint after it. `save`: a checkpoint is due by the
+        clock of this process; clocks differ, so only one process votes.
         """
         stopping, saving = self.agree([self.requested or self._time_is_up(seconds_needed), save])
         return stopping, saving
@@ -126,13 +120,8 @@ def parse_stop_time(setting: Optional[str]) -> Optional[float]:
     """Parse PODIUM_STOP_AT into seconds since 1970; None: no limit.
 
     It is a point in time, not a duration: the stages of a run, their restarts and the hosts of a training share one
-    reservation, and none of them knows when it started.
-
-    Args:
-        setting: 2026-11-20T18:00:00Z, 2026-11-20T18:00:00+01:00, or seconds since 1970 (date +%s).
-
-    Raises:
-        ConfigError: another format.
+    reservation, and none of them knows when it started. It is 2026-11-20T18:00:00Z, 2026-11-20T18:00:00+01:00, or
+    seconds since 1970 (date +%s); otherwise ConfigError is raised.
     """
     if not setting:
         return None

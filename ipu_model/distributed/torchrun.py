@@ -2,7 +2,7 @@
 
 torchrun starts the same command N times and passes each process its rank in environment variables, which
 torch.distributed reads (PyTorch, "torchrun (Elastic Launch)"). Every process holds all weights. Gradients are
-all-reduced once per update, in fp32 make_buckets, after the last backward pass. DistributedDataParallel would overlap
+all-reduced once per update, in fp32 buckets, after the last backward pass. DistributedDataParallel would overlap
 communication with the backward pass, but it averages gradients, while the losses here are shares of one sum; it manages
 the gradients of a single set of weights, while there may be low-precision copies; and with many micro-batches per
 update there is little communication to hide.
@@ -158,7 +158,7 @@ def choose_exit_code(code: int, environ: Mapping[str, str]) -> int:
 
 
 def make_buckets(sizes: List[int], most: int) -> List[List[int]]:
-    """Group consecutive tensors into make_buckets of at most `most` numbers; a larger tensor gets its own bucket.
+    """Group consecutive tensors into buckets of at most `most` numbers; a larger tensor gets its own bucket.
 
     make_buckets([3, 3, 9, 1], 6) == [[0, 1], [2], [3]]
     """

@@ -34,14 +34,9 @@ MODEL = "a smaller model"
 
 
 def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> List[Term]:
-    """Return the parts of an upper bound on the bytes of one process of a job, the largest first.
+    """Return the parts of an upper bound on the bytes of one process of a job on cpu or cuda, the largest first.
 
-    Rows of a micro-batch are assumed to be full.
-
-    Args:
-        job: a job with runtime cpu or cuda.
-        manifest: manifest of its rows, or one with assumed counts.
-        processes: number of processes that train together.
+    Rows of a micro-batch are assumed to be full; the counts of the manifest may be assumed.
     """
     trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.get_head_spec(job.head)
     family = get_family(model.family)
@@ -81,9 +76,8 @@ def estimate_host(
 ) -> JobEstimate:
     """Return the memory of a job on CPU or CUDA as an interval from a lower to an upper bound.
 
-    Args:
-        limit: bytes of memory of each GPU, or of the host. None: for a CPU the memory of this host within its limits,
-            less that of the run's other processes, for a GPU unknown.
+    `limit` is the bytes of memory of each GPU, or of the host. None: for a CPU the memory of this host within its
+    limits, less that of the run's other processes, for a GPU unknown.
 
     Raises:
         ConfigError: the geometry is impossible.

@@ -29,7 +29,6 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 
 ALONE = PopRunInstances()
-"""One process, without PopRun."""
 WORTHWHILE_SHARE = 0.01
 """Share of a training's time for its evaluations: if they take more, a message says how to reduce them."""
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -41,9 +40,6 @@ WORTH_A_LINE = 0.03
 
 def plan_for_estimate(job: Job, model: ModelConfig, manifest: Manifest, instances: PopRunInstances = ALONE) -> IpuPlan:
     """Return the plan of a job on IPUs: placement, replicas, accumulation.
-
-    Args:
-        instances: Instances under PopRun.
 
     Raises:
         ConfigError: the settings cannot work; the message has the arithmetic and a setting that works.
@@ -59,13 +55,7 @@ def estimate_ipus(
     generation: Generation = MK2,
     instances: PopRunInstances = ALONE,
 ) -> JobEstimate:
-    """Estimate the memory of each IPU of a replica, and the time of the job.
-
-    Args:
-        model: architecture of the job, or of its init_checkpoint.
-        manifest: manifest of its rows, or one with assumed counts before the rows exist.
-        generation: ipu_constants.MK2 or BOW, or one of GENERATIONS by name; the memory is the same.
-        instances: instances under PopRun.
+    """Estimate the memory of each IPU of a replica, and the time of the job; the counts of its rows may be assumed.
 
     Raises:
         ConfigError: the job cannot run on IPUs with these settings.
@@ -92,12 +82,7 @@ def moment_bytes(optimizer: Optional[OptimizerConfig], half: bool) -> float:
 def describe_evaluations(
     job: Job, model: ModelConfig, plan: IpuPlan, manifest: Manifest, rows: int, updates: int
 ) -> str:
-    """Describe the cost of the evaluations of a training.
-
-    Args:
-        rows: held-out rows there are.
-        updates: updates of the training.
-    """
+    """Describe the cost of the evaluations of a training, on at most `rows` held-out rows."""
     assert job.evaluation is not None
     rows, count = job.evaluation.count_rows(rows), job.evaluation.count_evaluations(updates)
     evaluation, training = plan.for_evaluation(), build_program(job, model, plan, RowShape.from_manifest(manifest))
@@ -237,21 +222,13 @@ class Proposal:
 
 
 def propose_layout(job: Job, model: ModelConfig, manifest: Manifest, instances: PopRunInstances = ALONE) -> Proposal:
-    """Propose a faster layout of a training on the same IPUs, if there is one.
-
-    Raises:
-        ConfigError: the job cannot run on IPUs with these settings.
-    """
+    """Propose a faster layout of a training on the same IPUs, if there is one; for errors see `plan_for_estimate`."""
     plan = plan_for_estimate(job, model, manifest, instances)
     return find_faster_layout(build_program(job, model, plan, RowShape.from_manifest(manifest)), instances.count)
 
 
 def find_faster_layout(training: IpuProgram, instances: int = 1) -> Proposal:
-    """Return the fastest layout that fits the IPUs of this training, next to its own.
-
-    Args:
-        instances: number of instances that share the replicas.
-    """
+    """Return the fastest layout that fits the IPUs of this training, next to its own, for a number of instances."""
     faster = [(rows_per_second(cut), cut) for cut in _candidates(training, instances)]
     faster = sorted((x for x in faster if x[0] > rows_per_second(training)), key=lambda x: -x[0])
     return Proposal(training, next((cut for _, cut in faster if fits_memory(cut)), None))

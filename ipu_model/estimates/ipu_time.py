@@ -42,7 +42,6 @@ class IpuProgram:
     pipelined: bool = True
     """True if all IPUs work in parallel, as in every training; else one after the other."""
     matmul_proportion: Tuple[float, ...] = ()
-    """Share of each IPU."""
     weight_bytes: float = 2.0
     """Bytes of one element of the weights and activations."""
     gradient_bytes: float = 2.0
@@ -52,7 +51,6 @@ class IpuProgram:
     shards: int = 1
     """Replicas that share the moments; 1 if each has all of them."""
     keeps_every_layer: bool = True
-    """Value of recompute_checkpoint_every_layer."""
     table_pieces: int = 1
     """Parameters that the word table is cut into."""
     table_cuts: bool = True

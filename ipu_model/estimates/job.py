@@ -33,9 +33,7 @@ def estimate_job(
     Args:
         job: with its architecture, as estimates do not read init_checkpoint.
         manifest: manifest of its rows, or one with assumed counts.
-        instances: processes that train together; on IPUs, the instances under PopRun.
         limit: bytes of memory of each GPU, or of a host without GPUs. None: the memory of this host; unknown for a GPU.
-        generation: generation of IPUs.
 
     Raises:
         ConfigError: the job cannot run with these settings.
@@ -54,8 +52,7 @@ def estimate_job(
 def suggest_layout(job: Job, manifest: Manifest, instances: PopRunInstances) -> str:
     """Describe a faster layout of a training on the same IPUs, by the same estimates; empty if there is none.
 
-    Raises:
-        ConfigError: see `estimate_job`.
+    For errors see `estimate_job`.
     """
     if job.kind == "predict" or job.runtime != "ipu":
         return ""
@@ -71,10 +68,9 @@ def begin_record(
 ) -> Optional[Dict[str, Any]]:
     """Begin the record of a job when it is resolved on its host, before it trains.
 
-    Returns:
-        Its device and, on IPUs, low, likely and high of each estimated figure. On CPU and CUDA it has the shape that
-        is its key in the ledger, which has measurements of such jobs. None if nothing will be measured, or if there is
-        no estimate, which does not prevent the job from running.
+    It has the device and, on IPUs, low, likely and high of each estimated figure. On CPU and CUDA it has the shape that
+    is its key in the ledger, which has measurements of such jobs. None if nothing will be measured, or if there is no
+    estimate, which does not prevent the job from running.
     """
     if job.compile_only:
         return None
@@ -97,11 +93,7 @@ def finish_record(record: Dict[str, Any], measured: Mapping[str, Optional[float]
 
 
 def estimated_figures(estimate: JobEstimate, tokens_per_sequence: float) -> Dict[str, Interval]:
-    """Return the figures of an estimate that can be measured.
-
-    Args:
-        tokens_per_sequence: average number of real tokens.
-    """
+    """Return the figures of an estimate that can be measured."""
     figures = {MEMORY: estimate.memory[0].total} if estimate.memory else {}
     if estimate.time is not None:
         speed = estimate.time.sequences_per_second

@@ -66,8 +66,7 @@ def pooler_parameters(model: ModelConfig) -> int:
 def head_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
     """Count the parameters of a head without pooler; a tied head has the transform, the decoder's bias and two classes.
 
-    Args:
-        labels: classes of a head that is not tied; question answering has two, start and end.
+    Question answering has two labels, start and end.
     """
     hidden, spec = model.hidden_size, heads.get_head_spec(head)
     if get_family(model.family).rotary and not spec.pooler:

@@ -33,10 +33,9 @@ class MaskedLmOnIpu(DeviceModel):
         masked_labels: Tensor,
         label_weights: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/host_calls.py.
+        """Compute loss and mlm_loss, fp32 scalars; without weights, Head.sums of every row, [B, 3] fp32.
 
-        Returns:
-            With weights: loss and mlm_loss, fp32 scalars. Without: Head.sums of every row, [B, 3] fp32.
+        All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/host_calls.py.
         """
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)

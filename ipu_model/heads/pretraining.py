@@ -39,10 +39,9 @@ class PretrainingOnIpu(DeviceModel):
         next_sentence_labels: Tensor,
         label_weights: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/host_calls.py.
+        """Compute loss, mlm_loss and nsp_loss, fp32 scalars; without weights, Head.sums of every row, [B, 6] fp32.
 
-        Returns:
-            With weights: loss, mlm_loss and nsp_loss, fp32 scalars. Without: Head.sums of every row, [B, 6] fp32.
+        All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/host_calls.py.
         """
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
@@ -51,10 +50,8 @@ class PretrainingOnIpu(DeviceModel):
         with self.ops.block("pooler", placement.pooler):
             pooled = model.bert.pool(select_positions(hidden, cls_positions))  # [B, S, H]
         with self.ops.block("heads", placement.heads):
-            words, following = (
-                self.vocabulary_logits(select_positions(hidden, masked_positions)),
-                model.cls["seq_relationship"](pooled),
-            )
+            words = self.vocabulary_logits(select_positions(hidden, masked_positions))
+            following = model.cls["seq_relationship"](pooled)
             mlm, nsp = label_losses(words, masked_labels), label_losses(following, next_sentence_labels)
             if label_weights is None:
                 masked = (mlm, mark_correct(words, masked_labels), mark_labels(masked_labels))

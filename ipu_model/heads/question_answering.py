@@ -45,12 +45,11 @@ class QuestionAnsweringOnIpu(DeviceModel):
         teacher_start_logits: Optional[Tensor] = None,
         teacher_end_logits: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/host_calls.py;
-        the teacher's logits [B, L] fp32.
+        """Compute `finish`; without weights, Head.sums of every row, [B, 4] fp32; without labels, start and end logits
+        [B, L, 2] fp32.
 
-        Returns:
-            With weights: `finish`. With labels alone: Head.sums of every row,
-            [B, 4] fp32. Without labels: start and end logits [B, L, 2] fp32.
+        All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/host_calls.py; the
+        teacher's logits [B, L] fp32.
         """
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)

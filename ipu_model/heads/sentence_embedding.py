@@ -30,7 +30,6 @@ POOLINGS = {"mean": "pooling_mode_mean_tokens", "first": "pooling_mode_cls_token
 MODULES = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
 """Modules of sentence-transformers that compute an embedding, and their folders."""
 ANCHOR, POSITIVE, NEGATIVE = range(3)
-"""Values of the column `roles`."""
 
 
 class SentenceEncoder(nn.Module):
@@ -173,4 +172,3 @@ def hash_texts(columns: Columns) -> np.ndarray:
 
 
 HEAD = SentenceEmbedding()
-"""The head with its default settings."""

@@ -68,13 +68,11 @@ class SequenceClassificationOnIpu(DeviceModel):
         label_weights: Optional[Tensor] = None,
         teacher_logits: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; labels [B, S] int32 classes, [B, S * C] int32 flags, or
-        [B, S] fp32 values of a regression (C = 1); label_weights [B, 1] fp32, or [B, S] with class weights, see
-        ipu/host_calls.py; teacher_logits [B, S * C] fp32.
+        """Compute `finish`; without weights, Head.sums of every row, [B, 4] fp32; without labels, logits [B, S, C].
 
-        Returns:
-            With weights: `finish`. With labels alone: Head.sums of every row,
-            [B, 4] fp32. Without labels: logits [B, S, C] fp32.
+        All inputs [B, width] int32, the columns of the rows; labels [B, S] int32 classes, [B, S * C] int32 flags, or
+        [B, S] fp32 values of a regression (C = 1); label_weights [B, 1] fp32, or [B, S] with class weights, see
+        ipu/host_calls.py; teacher_logits [B, S * C] fp32. Logits are fp32.
         """
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
@@ -110,10 +108,7 @@ def differ_from_teacher(logits: Tensor, teacher: Tensor, labels: Tensor, tempera
     """Return the teacher's part of the loss of every label, of the shape of `labels`, 0 where there is none.
 
     That is T^2 KL(teacher || student) of the classes, or of each of several labels, at temperature T; for a value, the
-    squared difference from the teacher's.
-
-    Args:
-        logits: [..., C]; `teacher` has the same numbers.
+    squared difference from the teacher's. `logits` are [..., C], and `teacher` has the same numbers.
     """
     teacher, real = teacher.float().view(logits.shape), mark_labels(labels)
     if labels.is_floating_point():

@@ -39,12 +39,10 @@ class TokenClassificationOnIpu(DeviceModel):
         label_weights: Optional[Tensor] = None,
         teacher_logits: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/host_calls.py;
-        teacher_logits [B, L * C] fp32.
+        """Compute `finish`; without weights, Head.sums of every row, [B, 3] fp32; without labels, logits [B, L, C].
 
-        Returns:
-            With weights: `finish`. With labels alone: Head.sums of every row,
-            [B, 3] fp32. Without labels: logits [B, L, C] fp32.
+        All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/host_calls.py;
+        teacher_logits [B, L * C] fp32. Logits are fp32.
         """
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)

@@ -58,12 +58,7 @@ def input_type(column_type: str) -> str:
 
 
 class CallLayout:
-    """Memory layout of a host call: its columns one after the other in one block.
-
-    Args:
-        rows: Rows of the call.
-        columns: Width and type of each column, in the order of the program's arguments.
-    """
+    """Memory layout of a host call: its columns (width, type) one after the other in one block."""
 
     def __init__(self, rows: int, columns: Sequence[Tuple[int, str]]) -> None:
         self.rows, self._columns = rows, list(columns)
@@ -92,11 +87,7 @@ def call_layout(manifest: Manifest, inputs: ProgramInputs, rows: int) -> CallLay
 
 
 def require_positions(batch: Batch) -> None:
-    """Require that positions count from the start of the row where rows have one sequence each.
-
-    Raises:
-        RowsError: a sequence does not begin at the start of its row.
-    """
+    """Raise RowsError unless positions count from the start of the row, where rows have one sequence each."""
     positions = batch.columns["position_ids"]
     if batch.columns["cls_positions"].shape[1] > 1:
         return
@@ -112,8 +103,7 @@ def require_positions(batch: Batch) -> None:
 def fill_columns(piece: RowReader, updates: int, inputs: ProgramInputs, into: Sequence[np.ndarray]) -> Counts:
     """Copy the rows of a call into the columns of its program, and count sequences, tokens and labels.
 
-    Args:
-        into: One array [rows, width] for each input column; the rows of the updates follow one another.
+    `into` has one array [rows, width] for each input column; the rows of the updates follow one another.
 
     Raises:
         RowsError: rows are damaged (raised by `piece`); `into` is then partly written.
@@ -151,12 +141,9 @@ def fill_slots(
 
     Args:
         requests: First update of a call, counted from 0, and the slot for it.
-        memory: File descriptor of the shared memory.
-        folder: Arguments of RowFolder.
+        folder, order: Arguments of RowFolder and UpdateRows.
         sha256: Hash of the manifest that the training was planned with.
-        order: Arguments of UpdateRows.
-        updates: Updates of one call.
-        columns, labels: Fields of Inputs.
+        columns, labels: Fields of ProgramInputs.
 
     Raises:
         RowsError: the folder is damaged, or is not the one that the training was planned with; or a value is outside

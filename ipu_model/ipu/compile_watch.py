@@ -44,11 +44,7 @@ PERCENT = re.compile(r"(\d+)%\|")
 
 
 def compile_timeout(environ: Mapping[str, str]) -> Optional[float]:
-    """Return the time limit of a compilation in seconds, from PODIUM_COMPILE_TIMEOUT; None for no limit.
-
-    Raises:
-        ConfigError: the value is not a number of seconds.
-    """
+    """Return PODIUM_COMPILE_TIMEOUT in seconds, None for no limit; raises ConfigError if it is not a number."""
     text = environ.get(TIMEOUT_VARIABLE)
     if text is None or text == "":
         return DEFAULT_TIMEOUT
@@ -61,16 +57,11 @@ def compile_timeout(environ: Mapping[str, str]) -> Optional[float]:
 def watch_compile(
     emit: Emit, timeout: Optional[float], every: float = 15.0, what: str = "the program", log: Optional[Path] = None
 ) -> Iterator[None]:
-    """Report the progress of compiling `what` every `every` seconds, and end the process at the time limit.
+    """Report the progress of compiling `what` every `every` seconds, and end the process at the time limit, if any.
 
     PopTorch has no public API for its progress, but it shows a tqdm bar on sys.stderr, which is parsed; it releases the
     GIL while it compiles. During the compilation, SIGTERM and Ctrl-C end the process immediately, as there is nothing
-    to save yet.
-
-    Args:
-        emit: Receives the events.
-        timeout: From compile_timeout; None for no limit.
-        log: Log file to name in the error.
+    to save yet. The error names `log`.
     """
     bar = _Bar(sys.stderr)
     ended = threading.Event()
@@ -135,13 +126,9 @@ def _too_long(what: str, timeout: float, percent: Optional[int], log: Optional[P
 
 
 class CompileProfile:
-    """Profile of one compilation; older profiles in its folder belong to other programs.
+    """Profile of one compilation, of training or inference; older profiles in its folder belong to other programs.
 
     Create it before the compilation, and call `find` after it. A program from the cache writes no profile.
-
-    Args:
-        environ: environment with Poplar's options.
-        training: True for a training program, False for inference.
     """
 
     def __init__(self, environ: Mapping[str, str], training: bool) -> None:

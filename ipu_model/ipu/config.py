@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from ipu_model.core.errors import ConfigError
-from ipu_model.ipu.migration import describe_unknown_key, format_value, ignore, migrate
+from ipu_model.core.strict import nearest
+from ipu_model.ipu.migration import format_value, ignore, migrate
 
 MATMUL_PROPORTION = 0.2
 """Default share of tile memory for the temporaries of a matmul; Optimum's default since 0.6."""
@@ -226,7 +227,6 @@ def read_ipu_config(
     """Read the keys of an ipu_config.json, of the current release of Optimum Graphcore or an older one.
 
     Args:
-        values: the parsed JSON object.
         where: name of the source, for messages.
         say: receives one line for every key that was translated or dropped.
 
@@ -238,7 +238,8 @@ def read_ipu_config(
         raise ConfigError(f"{where} must be a JSON object, found {type(values).__name__}")
     current, problems = migrate(values, say)
     known = IpuConfig()._values()
-    problems += [describe_unknown_key(name, list(known)) for name in current if name not in known]
+    every = f"; valid keys: {', '.join(sorted(known))}"
+    problems += [f"{key} is not known{nearest(str(key), list(known), every)}" for key in current if key not in known]
     stated = {name: value for name, value in current.items() if name in known}
     raise_problems(where, problems + _problems({**known, **stated}))
     return IpuConfig(**copy.deepcopy(stated))
@@ -266,12 +267,7 @@ def find_value_problem(name: str, value: Any, rule: Rule, nullable: bool) -> Opt
 
 
 def resolve_pipeline(values: Mapping[str, Any], mode: str) -> Tuple[List[int], int]:
-    """Return the layers on each IPU and the IPUs per replica of one mode, with Optimum's rules for missing keys.
-
-    Args:
-        values: every key of the config.
-        mode: "" for training, "inference_" for inference.
-    """
+    """Return the layers on each IPU and the IPUs per replica of one of MODES, with Optimum's rules for missing keys."""
     if values["device_mapping"] is not None:
         ipus = 1 + max(values["device_mapping"])
         return [-1] * ipus, ipus

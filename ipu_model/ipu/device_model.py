@@ -79,12 +79,7 @@ def poptorch_ops(poptorch: Any) -> DeviceOps:
 
 
 class WordTable(nn.Module):
-    """Word embeddings in equal pieces.
-
-    Args:
-        table: [V, H]; copied.
-        pieces: Number of pieces; divides V (planning.check_serialization).
-    """
+    """Word embeddings: a copy of a table [V, H] in pieces, whose number divides V (planning.check_serialization)."""
 
     def __init__(self, table: Tensor, pieces: int) -> None:
         super().__init__()
@@ -106,11 +101,8 @@ class WordTable(nn.Module):
 class DeviceModel(nn.Module):
     """Embeddings and encoder, placed on IPUs; each head has a subclass (ipu_model/heads).
 
-    Args:
-        bert_model: A model from `build_model`. The attribute has this name, so that parameters are called
-            "bert_model.<Hugging Face name>". Its word table is replaced where the layout cuts it.
-        layout: Placement and serialisation.
-        ops: PopTorch's functions, or the plain ones.
+    The attribute `bert_model`, a model from `build_model`, has this name so that parameters are called
+    "bert_model.<Hugging Face name>". Its word table is replaced where the layout cuts it.
     """
 
     def __init__(self, bert_model: nn.Module, layout: DeviceLayout, ops: DeviceOps) -> None:
@@ -223,10 +215,8 @@ class DeviceModel(nn.Module):
 def block_mask(sequence_ids: Tensor, dtype: torch.dtype, positions: Tensor, window: int) -> Tensor:
     """Return the mask [B, L] -> [B, 1, L, L] in `dtype`: 0 where a query may attend to a key, MASKED elsewhere.
 
-    Padding attends to padding: every row of scores has a key, so that no softmax is NaN.
-
-    Args:
-        positions: [B, L] or [1, L], read with a window only (layers.Attention).
+    Padding attends to padding: every row of scores has a key, so that no softmax is NaN. `positions`, [B, L] or [1, L],
+    are read with a window only (layers.Attention).
     """
     same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
     if window:
@@ -283,12 +273,7 @@ def split_by_sequence(logits: Tensor, sequence_ids: Tensor, slots: int) -> Tenso
 
 
 def label_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of every label, [B, N] fp32, 0 where there is no label.
-
-    Args:
-        logits: [B, N, C].
-        labels: [B, N] int32, -100 = none.
-    """
+    """Return the cross-entropy of every label, [B, N, C], [B, N] int32 -> [B, N] fp32, 0 where there is none (-100)."""
     losses = functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten().long(), ignore_index=IGNORED, reduction="none"
     )
@@ -305,22 +290,15 @@ def teacher_losses(logits: Tensor, teacher: Tensor, temperature: float) -> Tenso
 
 
 def squared_errors(values: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared error of every target, [B, N] fp32, 0 where there is no target.
-
-    Args:
-        values: [B, N, 1].
-        targets: [B, N] fp32, -100 = none.
-    """
+    """Return the squared error of every target, [B, N, 1], [B, N] fp32 -> [B, N] fp32, 0 where there is none (-100)."""
     errors = (values[..., 0].float() - targets) * mark_labels(targets)
     return errors * errors
 
 
 def flag_losses(logits: Tensor, flags: Tensor) -> Tensor:
-    """Return the binary cross-entropy of every flag, of the shape of `flags`, 0 where there is none.
+    """Return the binary cross-entropy of every flag, [..., C], [B, N * C] or [N * C] -> the shape of `flags`.
 
-    Args:
-        logits: [..., C].
-        flags: [B, N * C] or [N * C]: 1, 0, or -100 = none.
+    A flag is 1, 0, or -100 = none, whose loss is 0.
     """
     logits, targets = logits.float().view(flags.shape), (flags == 1).float()
     return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none") * mark_labels(flags)
@@ -367,10 +345,7 @@ def join_pieces(tensors: Mapping[str, Tensor]) -> Dict[str, Tensor]:
 
 
 def cut_table(tensors: Mapping[str, Tensor], pieces: int) -> Dict[str, Tensor]:
-    """Cut the word table into pieces: the inverse of join_pieces, for any earlier number of pieces.
-
-    Args:
-        pieces: Pieces of the device model; 1 = the table is one parameter.
+    """Cut the word table into pieces (1: one parameter): the inverse of join_pieces, for any earlier number of pieces.
 
     Raises:
         CheckpointError: the state is in PopART's own layout, for a table in another number of pieces.

@@ -41,12 +41,7 @@ def cache_root(
     environ: Mapping[str, str], configured: Optional[str], say: Say, shared: Optional[str] = None
 ) -> Optional[Path]:
     """Return the folder of executables: PODIUM_EXECUTABLE_CACHE, else executable_cache_dir, else a folder next to
-    `shared`, else None.
-
-    Args:
-        configured: executable_cache_dir of the ipu_config; "" and "disabled" mean none, as in Optimum.
-        shared: Job.executables.
-    """
+    `shared` (Job.executables), else None. As in Optimum, "" and "disabled" mean no executable_cache_dir."""
     configured = None if configured in (None, "", "disabled") else configured
     chosen = environ.get(CACHE_VARIABLE) or None
     if chosen is not None:
@@ -69,7 +64,6 @@ class CacheEntry:
 
     path: Path
     size: int
-    """Size of its executables, bytes."""
     used_at: float
     """Time of the last use (the time of its record), or of its newest file; seconds since 1970."""
     built_at: float
@@ -107,12 +101,10 @@ def _libraries(root: Path) -> List[CacheEntry]:
 
 
 def select_entries(listed: Sequence[CacheEntry], rule: str, amount: float, now: float) -> List[CacheEntry]:
-    """Select the entries that a rule of `prune` removes.
+    """Select the entries that a rule of `prune` removes, from a list with the least recently used first.
 
-    Args:
-        listed: Entries, least recently used first.
-        rule: unused_for_days, older_than_days (whether used since or not), or larger_than_gb: the least recently used
-            entries, until the rest has at most `amount` times 10**9 bytes.
+    The rule is unused_for_days, older_than_days (whether used since or not), or larger_than_gb: the least recently used
+    entries, until the rest has at most `amount` times 10**9 bytes.
     """
     if rule == "unused_for_days":
         return [entry for entry in listed if now - entry.used_at >= amount * DAY]
@@ -128,12 +120,9 @@ def select_entries(listed: Sequence[CacheEntry], rule: str, amount: float, now: 
 
 
 def remove_entry(entry: CacheEntry) -> bool:
-    """Remove a folder that no process uses, or a library.
+    """Remove a folder that no process uses, or a library; return whether it no longer exists.
 
     A folder is renamed first, so that no process finds a part of it. Processes keep a library that they have loaded.
-
-    Returns:
-        True if the entry no longer exists, also where another process removed it.
     """
     if entry.path.suffix == LIBRARY:
         for path in (entry.path.with_suffix(".json"), entry.path):

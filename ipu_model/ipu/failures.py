@@ -63,7 +63,6 @@ class FailureKind:
     """Kind of failure, and how to report it."""
 
     pattern: str
-    """Regular expression for the error's type and text."""
     happened: Union[str, Callable[[Match[str]], str]]
     """Message, or a function that makes it. {0}, {1}, ... are groups of the pattern, {ipu} the IPU of group `tile`."""
     do: Optional[str] = None
@@ -216,7 +215,6 @@ def classify_error(
 
     Args:
         error: Raised by PopTorch, or a Python error from inside it. A DeviceJobError is returned unchanged.
-        log_folder: The run folder.
         settings: The ipu_config in use: settings that it already has are not proposed.
         loading: The program exists, and was being loaded onto the IPUs.
     """
@@ -234,15 +232,7 @@ def classify_error(
 def translate_errors(
     poptorch: Any, log_folder: Path, settings: Optional[Settings] = None, loading: Callable[[], bool] = bool
 ) -> Iterator[None]:
-    """Turn errors that PopTorch raises inside the block into an IpuFailure; other errors pass.
-
-    Args:
-        poptorch: The module.
-        log_folder, settings, loading: As in classify_error.
-
-    Raises:
-        IpuFailure: PopTorch failed.
-    """
+    """Turn errors that PopTorch raises inside the block into an IpuFailure; other errors pass. See classify_error."""
     try:
         yield
     except DeviceJobError:

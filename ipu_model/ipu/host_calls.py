@@ -62,10 +62,7 @@ RowSource = Union[Generator[PreparedCall, None, None], "RowPrefetcher"]
 
 
 class RowPrefetcher:
-    """Prepares the next calls in a separate process, `process`, while this one is blocked.
-
-    Args:
-        steps: First update of every call.
+    """Prepares the next calls, which begin with the updates `steps`, in a separate `process` while this one is blocked.
 
     Raises:
         OSError: the memory or the process cannot be created.
@@ -149,12 +146,7 @@ class TrainingFeed:
 
     The number of labels of an update must be known before it begins, and under poprun each instance counts only its own
     rows. The counts of the next call are reduced together with the figures of this one, which saves a reduction.
-
-    Args:
-        calls: Calls of the source.
-        updates: Updates of one call.
-        micro_batches: Micro-batches of one update: accumulation x replicas, over all instances.
-        micro_batch_size: Rows of one micro-batch.
+    `micro_batches` are those of one update: accumulation x replicas, over all instances.
     """
 
     def __init__(
@@ -265,11 +257,8 @@ def _make_in_turn(
 
 
 def inference_tensors(batch: Batch, head: Head, rows: int, with_labels: bool = False) -> Tuple[Tensor, ...]:
-    """Return the inputs of an inference executor: the rows of `batch`, padded with empty rows to `rows`.
-
-    Args:
-        with_labels: Include the labels, for a program that evaluates.
-    """
+    """Return the inputs of an inference executor, with labels for a program that evaluates: the rows of `batch`, padded
+    with empty rows to `rows`."""
     labels = head.label_inputs(batch) if with_labels else ()
     empty = {"cls_positions": ABSENT, **dict.fromkeys(labels, IGNORED)}
     tensors = []
@@ -285,13 +274,9 @@ def share_positions(tensors: Sequence[Tensor], micro_batch_size: int) -> Tuple[T
     """Replace the positions of rows with one sequence each by one row of positions for each micro-batch.
 
     Positions are then looked up once, and their gradient is a sum over the rows instead of a scatter-add over all
-    tokens. Padding gets positions as well, which nothing reads.
-
-    Args:
-        tensors: TOKENS, [rows, L] each, and further inputs, from rows that passed call_columns.require_positions.
-
-    Returns:
-        The same tensors, but positions of [rows / micro_batch_size, L]: PopTorch gives each micro-batch its part.
+    tokens. Padding gets positions as well, which nothing reads. The rows have passed call_columns.require_positions. Of
+    the tensors, TOKENS, [rows, L] each, and further inputs, only the positions change, to
+    [rows / micro_batch_size, L]: PopTorch gives each micro-batch its part.
     """
     ids, types, positions, *rest = tensors
     along = torch.arange(positions.shape[1], dtype=positions.dtype)
@@ -299,11 +284,7 @@ def share_positions(tensors: Sequence[Tensor], micro_batch_size: int) -> Tuple[T
 
 
 def split_logits(batch: Batch, head: Head, logits: np.ndarray) -> List[Logits]:
-    """Return the logits of every sequence.
-
-    Args:
-        logits: Output of the program, fp32, by row; rows beyond those of the batch are ignored.
-    """
+    """Return the logits of every sequence, from the fp32 output of the program; rows beyond the batch are ignored."""
     firsts, sequence_ids = batch.columns["cls_positions"], batch.columns["sequence_ids"]
     present = firsts != ABSENT
     of_rows = logits[: len(firsts)]

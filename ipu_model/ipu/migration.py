@@ -6,9 +6,8 @@ has no effect any more, or rejected here with the reason. Each change is reporte
 
 from __future__ import annotations
 
-import difflib
 import json
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 POD_TYPES = ("pod4", "pod8", "pod16", "pod32", "pod64", "pod128", "pod256")
 """Keys of values per machine size in files up to 0.6, next to "default"."""
@@ -30,7 +29,6 @@ BOOKKEEPING = (
     "_name_or_path",
     "_commit_hash",
 )
-"""Keys that describe the program that saved the file."""
 DROPPED = {
     "decompose_grad_sum": "PopART's gradient sums are no longer configurable",
     "profile_dir": "POPLAR_ENGINE_OPTIONS in the environment enables profiling",
@@ -61,15 +59,10 @@ def ignore(line: str) -> None:
 
 
 def migrate(values: Mapping[str, Any], say: Callable[[str], None] = ignore) -> Tuple[Dict[str, Any], List[str]]:
-    """Translate the keys of any release to the current ones.
+    """Return the keys of any release under their current names, and the problems: values without an equivalent.
 
-    Args:
-        values: parsed ipu_config.json; not changed. Of a value such as {"pod4": 1, "pod16": 4, "default": 1}, the entry
-            that the key "pod_type" names is taken, else "default".
-        say: receives one line per change.
-
-    Returns:
-        The current keys, and the problems (values that have no equivalent).
+    Of a value such as {"pod4": 1, "pod16": 4, "default": 1}, the entry that the key "pod_type" names is taken, else
+    "default". `say` receives one line per change.
     """
     problems: List[str] = []
     lines: List[str] = []
@@ -96,13 +89,6 @@ def migrate(values: Mapping[str, Any], say: Callable[[str], None] = ignore) -> T
     for line in lines:
         say(line)
     return current, problems
-
-
-def describe_unknown_key(name: str, valid: Sequence[str]) -> str:
-    """Return the problem with a key that no release knows."""
-    near = difflib.get_close_matches(str(name), list(valid), 1)
-    hint = f"did you mean {near[0]}?" if near else f"valid keys: {', '.join(sorted(valid))}"
-    return f"{name} is not known; {hint}"
 
 
 def _without_pod_types(values: Dict[str, Any], lines: List[str], problems: List[str]) -> Dict[str, Any]:

@@ -35,11 +35,9 @@ def make_ipu_optimizer(
 
     Biases and LayerNorm get no weight decay and, in LAMB, no trust ratio. The decay of adam and sgd is torch's L2
     penalty; that of adamw and lamb is decoupled. LAMB limits the weight norm in the trust ratio to 65500, PopTorch's
-    default; no matrix of a BERT comes near it.
+    default; no matrix of a BERT comes near it. sgd does not use betas and bias_correction: it has no such moments.
 
     Args:
-        poptorch: The module.
-        config: Settings of the optimizer. sgd does not use betas and bias_correction: it has no such moments.
         named_parameters: Parameters of the model for poptorch.trainingModel, after it was split into blocks. Names may
             have a prefix. Parameters without a gradient are left out.
         half: Weights are fp16, which `auto` precisions follow.

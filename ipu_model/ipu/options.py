@@ -82,12 +82,9 @@ def fill_options(
     """Fill `options` for the program that trains, or for one that infers.
 
     Args:
-        poptorch: the module.
         options: poptorch.Options(), or popdist's; changed in place. Seeding also seeds torch's generator on the host.
-        plan: of the program.
         set_replication: False under PopDist, whose options set the number of replicas and reject changes to it.
         seed: seed of the device's random numbers, where the config has none.
-        cache_folder: folder of compiled programs; None = not cached.
         compile_only: build for an IPU that is not attached.
     """
     config = plan.config
@@ -174,11 +171,8 @@ def executable_parts(
 ) -> Dict[str, Any]:
     """Return everything that decides a program of a job, by name.
 
-    Args:
-        host: From describe_host.
-        mode: training; inference, which returns logits; or evaluation, which returns sums over labels.
-        plan: Plan of that mode.
-        inputs: Inputs of one call.
+    `mode` is training; inference, which returns logits; or evaluation, which returns sums over labels. `inputs` are
+    those of one call, `host` is from describe_host.
     """
     training = mode == "training"
     own = [name for name in HEAD_DROPOUTS if training and getattr(model, name) != getattr(ModelConfig, name)]

@@ -24,7 +24,6 @@ class Placement:
     head: str
     embeddings: int
     layers: Tuple[int, ...]
-    """IPU of each encoder layer."""
     pooler: Optional[int]
     """None where the model has no pooler (question answering)."""
     heads: int
@@ -115,10 +114,7 @@ def place_by_layers(
 
     The embeddings are on IPU 0. In pre-training, pooler and heads are there as well, because the decoder of the MLM
     head is the word embedding and a weight is on one IPU. Other heads are on the last IPU, with the pooler next to the
-    last encoder layer, or in the head of a family that has it there.
-
-    Args:
-        pools_in_head: see Family.
+    last encoder layer, or in the head of a family that has it there (Family.pools_in_head).
 
     Raises:
         ConfigError: see `expand_layers`; or the head is unknown.
@@ -135,11 +131,8 @@ def expand_layers(num_layers: int, layers_per_ipu: Sequence[int], ipus_per_repli
     """Return the encoder layers on each IPU with wildcards (-1) resolved; their sum is `num_layers`.
 
     The wildcards share the remaining layers evenly, and the last one gets the surplus:
-    expand_layers(12, [1, -1, -1, -1], 4) == [1, 3, 3, 5]. A single [-1] means a wildcard on every IPU. On a single
-    IPU there is nothing to split, and layers_per_ipu is not read.
-
-    Args:
-        layers_per_ipu: One entry per IPU, or a single [-1]; config.py has rejected anything else.
+    expand_layers(12, [1, -1, -1, -1], 4) == [1, 3, 3, 5]. A single [-1] means a wildcard on every IPU; config.py has
+    rejected any other number of entries. On a single IPU there is nothing to split, and layers_per_ipu is not read.
 
     Raises:
         ConfigError: the number of layers is wrong.
@@ -170,8 +163,6 @@ def place_by_stages(
     """Place a model by stages, as the TensorFlow 2 configurations do: blocks of each stage, and the IPU of each stage.
 
     Args:
-        head: one of heads.list_heads.
-        num_layers: how often "hid" must occur.
         pipeline_stages: names from BLOCKS and that of the head. "enc_out" is not a block of its own; neither is "pool"
             where the model has no pooler.
         device_mapping: IPU of each stage, for example [0, 1, 2, 3, 0]; config.py has rejected gaps.

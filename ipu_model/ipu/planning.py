@@ -25,7 +25,6 @@ from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
 
 CONFIG = "ipu_config.json"
-"""Name of the file in a model folder."""
 MAX_IPUS_PER_PROCESS = 64
 """IPUs that one process can attach to (PopTorch); more need several instances under poprun."""
 PARTIAL_LOSS = "the reported loss covers only the last micro-batch of each replica; with sum, the whole update"
@@ -44,7 +43,6 @@ class IpuPlan:
     replicas: int
     """Replicas over all processes, in the mode of the job."""
     local_replicas: int
-    """Replicas of this process."""
     accumulation: int
     """Micro-batches summed before one update; 1 in a predict job."""
     updates_per_call: int
@@ -145,10 +143,8 @@ def plan_ipu(
 ) -> IpuPlan:
     """Resolve the IPU config of a job against its model and its batch.
 
-    Args:
-        packing_factor: Sequences per row.
-        half: Weights are fp16.
-        say: Receives a line for every migrated key and every choice.
+    `packing_factor` is sequences per row; `half`: weights are fp16. `say` receives a line for every migrated key and
+    every choice.
 
     Raises:
         ConfigError: the settings cannot work; the message has the arithmetic and a setting that works.
@@ -336,12 +332,7 @@ def check_accumulation(
 
 
 def check_serialization(vocab_size: int, factor: int, what: str) -> None:
-    """Require that a table can be cut into `factor` parts of equal size.
-
-    Args:
-        vocab_size: entries of the table.
-        factor: number of parts; 1 does not cut the table.
-        what: `embedding` or `projection`, the table that the factor belongs to.
+    """Require that a table, `embedding` or `projection`, can be cut into `factor` parts of equal size.
 
     Raises:
         ConfigError: the factor does not divide the vocabulary; the message names the nearest that do.
@@ -359,12 +350,7 @@ def check_serialization(vocab_size: int, factor: int, what: str) -> None:
 
 
 def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int) -> None:
-    """Require a number of IPUs that can be attached: powers of two, at most 64 for each process.
-
-    Args:
-        ipus_per_replica: IPUs of one copy of the model.
-        replicas: copies of the model over all instances.
-        instances: processes that share the replicas (poprun).
+    """Require a number of IPUs that can be attached: powers of two, at most 64 for each process (poprun's instance).
 
     Raises:
         ConfigError: the number is not a power of two, or is too large; the message names the nearest that work.
@@ -401,11 +387,7 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int) -> Non
 
 
 def check_loss_scaling(config: IpuConfig, half_accumulators: bool) -> None:
-    """Require fp16 gradients for automatic loss scaling: PopART finds the scale from their histogram.
-
-    Raises:
-        ConfigError: they accumulate in fp32.
-    """
+    """Raise ConfigError unless gradients accumulate in fp16 for automatic loss scaling, which reads their histogram."""
     if config.auto_loss_scaling and not half_accumulators:
         raise ConfigError(
             "auto_loss_scaling=true watches gradients that accumulate in fp16, but here they accumulate in fp32: set "

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import PurePath
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from ipu_model.core.errors import ConfigError
+from ipu_model.core.units import parse_version
 from ipu_model.ipu.planning import MAX_IPUS_PER_PROCESS
 
 OLDEST_POPTORCH = (3, 3)
@@ -64,12 +64,6 @@ def check_versions(
 ) -> Dict[str, str]:
     """Check the versions and return them for result.json; untested newer versions are reported, not rejected.
 
-    Args:
-        poptorch: The module.
-        torch_version, python_version: Values of torch.__version__ and platform.python_version().
-        environ: Environment with the name of the enabled SDK; default os.environ.
-        say: Receives messages for the user.
-
     Raises:
         ConfigError: versions are older than required; one message lists all of them.
     """
@@ -81,7 +75,7 @@ def check_versions(
     old = [
         f"{name} {versions[name]} (required: {'.'.join(map(str, least))} or newer)"
         for name, least in required.items()
-        if _major_minor(versions[name]) < least
+        if parse_version(versions[name]) < least
     ]
     if old:
         raise ConfigError(
@@ -89,7 +83,7 @@ def check_versions(
             "torch 2.0.1 and Python 3.8, and set PODIUM_DEVICE_PYTHON to that Python"
         )
     for name, tried in (("poptorch", NEWEST_TRIED_POPTORCH), ("torch", TORCH_OF_POPTORCH)):
-        if _major_minor(versions[name]) > tried:
+        if parse_version(versions[name]) > tried:
             say(f"{name} {versions[name]} is newer than {'.'.join(map(str, tried))}, the newest tested version")
     return versions
 
@@ -144,9 +138,8 @@ def detect_ipus(
 ) -> Tuple[bool, str]:
     """Return whether `runtime: auto` selects the IPU, and the reason.
 
-    Args:
-        find_spec: importlib.util.find_spec.
-        load: Function that imports and returns poptorch; called only where it is installed. May raise ConfigError.
+    `find_spec` is that of importlib.util. `load` returns poptorch, or raises ConfigError; it is called where that is
+    installed.
     """
     if find_spec("poptorch") is None:
         enabled = f", although {SDK_VARIABLE} is set: install its wheel" if environ.get(SDK_VARIABLE) else ""
@@ -166,9 +159,3 @@ def sdk_name(environ: Mapping[str, str]) -> Optional[str]:
     """Return the name of the enabled SDK: the parent folder of POPLAR_SDK_ENABLED, or None if none is enabled."""
     path = environ.get(SDK_VARIABLE)
     return PurePath(path).parent.name or None if path else None
-
-
-def _major_minor(version: str) -> Tuple[int, int]:
-    """Return (3, 4) for 3.4.0-snapshot, and (0, 0) for text that is not a version, so that it counts as old."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -45,7 +45,6 @@ class BatchGeometry:
     micro_batch_size: int = 32
     """Rows per replica in one forward pass; affects speed and memory, not the result (up to rounding)."""
     replication_factor: int = 1
-    """Data-parallel copies of the model."""
     first_batch_size: Optional[int] = None
     """Sequences of the first update, from which they grow (ScheduleConfig.batch_warmup_fraction); null: all alike."""
 

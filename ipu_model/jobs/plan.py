@@ -82,10 +82,8 @@ def divide(geometry: BatchGeometry, packing_factor: float, *, exact: bool = Fals
     """Split `global_batch_size` sequences, packed `packing_factor` per row, into equal micro-batches.
 
     The micro-batch shrinks as far as needed to match the requested rows closely, and never grows:
-    divide(BatchGeometry(64, micro_batch_size=32), 1.5) gives 43 / 2 -> 2 micro-batches of 22 rows.
-
-    Args:
-        exact: The rows are exactly those requested; the last micro-batch may be smaller.
+    divide(BatchGeometry(64, micro_batch_size=32), 1.5) gives 43 / 2 -> 2 micro-batches of 22 rows. If `exact`, the rows
+    are exactly those requested, and the last micro-batch may be smaller.
     """
     replicas = geometry.replication_factor
     rows = max(1, round(geometry.global_batch_size / packing_factor))
@@ -166,10 +164,7 @@ class DevicePlan(Protocol):
 def make_plan(
     job: Job, manifest: Manifest, runtime: Choice, precision: Choice, device: Optional[DevicePlan] = None
 ) -> JobPlan:
-    """Resolve a job against its rows.
-
-    Args:
-        device: Device-specific plan, on IPU.
+    """Resolve a job against its rows; `device` is the plan of IPUs.
 
     Raises:
         RowsError: there are no rows, or fewer than one update needs.

@@ -50,10 +50,7 @@ and segments uint8 in the rows."""
 def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
     """Read the architecture and the names of the labels from a config.json of transformers.
 
-    Missing keys have the defaults of the family in transformers.
-
-    Raises:
-        CheckpointError: the file is missing or damaged, or the model is not supported.
+    Missing keys have the defaults of the family in transformers. For errors see `read_model_config`.
     """
     return read_model_config(path)[1:]
 
@@ -64,7 +61,7 @@ def read_model_config(path: Path) -> Tuple[Dict[str, Any], ModelConfig, List[str
     No memory is taken for the sizes that it states.
 
     Raises:
-        CheckpointError: as `read_config`.
+        CheckpointError: the file is missing or damaged, or the model is not supported.
     """
     if path.is_file() and path.stat().st_size > MAX_BYTES:
         raise CheckpointError(f"{path} has {path.stat().st_size:,} bytes; at most {MAX_BYTES:,} are read")
@@ -120,11 +117,9 @@ def _read_labels(names: Any) -> List[str]:
 
 
 def match_labels(present: Sequence[str], required: Sequence[str]) -> Tuple[Optional[List[int]], str]:
-    """Match the classes of the examples with those of the model.
+    """Return the number in the model of each class of the examples, or None if they differ, so that the head is new.
 
-    Returns:
-        The number of each class in the model, or None if the classes differ, so that the head is new; and a message
-        about the head, empty if it does not change.
+    Also return a message about the head, empty if it does not change.
     """
     # LABEL_0, the name in transformers of an unnamed class, is the class 0.
     plain, needed = ([re.sub(r"^LABEL_(?=\d+$)", "", name) for name in names] for names in (present, required))

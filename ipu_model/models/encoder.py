@@ -22,7 +22,6 @@ from ipu_model.models.layers import Attention, Dense, Tokens, add_dropped, draw_
 from ipu_model.models.rotary import RotaryAttention, RotaryLayer
 
 ACTIVATIONS: Dict[str, Any] = {"tanh": torch.tanh, "relu": torch.relu, "gelu": nn.functional.gelu}
-"""Family.activation -> function."""
 
 
 class Embeddings(nn.Module):

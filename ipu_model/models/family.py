@@ -43,7 +43,6 @@ class Family:
     model_type: str
     """Name in transformers; that of its file, with hyphens."""
     title: str
-    """Name for users."""
     prefix: str
     """Beginning of the names of its classes in transformers."""
     base: str
@@ -140,11 +139,7 @@ class Family:
         return name.startswith(self.inside)
 
     def check(self, runtime: str, pretrains: bool) -> None:
-        """Check that this Python can run a job with such a model.
-
-        Raises:
-            ConfigError: it cannot; the message names what is missing.
-        """
+        """Raise ConfigError, which names what is missing, if this Python cannot run a job with such a model."""
 
     def describe(self) -> Dict[str, Any]:
         """Return the part of a job's plan that is special to this family."""
@@ -160,8 +155,7 @@ class Family:
     def to_ours(self, name: str, architecture: str = "") -> str:
         """Translate the name of a weight in a model folder, including older names and those of a bare encoder.
 
-        Args:
-            architecture: Class of transformers that wrote it, if it is known.
+        `architecture` is the class of transformers that wrote it, if it is known.
         """
         for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
             if name.endswith(old):

@@ -67,7 +67,6 @@ class FlatIndex:
     """Indices of the sequences and tokens of a flat batch in its rows."""
 
     columns: Columns
-    """Columns of the rows."""
     row: np.ndarray
     """[N] row of each sequence."""
     slot: np.ndarray
@@ -98,11 +97,7 @@ Labels = Callable[[FlatIndex], Dict[str, Tensor]]
 
 
 def flatten(batch: Batch, labels: Optional[Labels] = None) -> FlatBatch:
-    """Remove the padding of whole rows; every step is one NumPy call over all rows.
-
-    Args:
-        labels: Function that creates the labels (Head.flat_labels); None: there are none.
-    """
+    """Remove the padding of whole rows; every step is one NumPy call over all rows. `labels` is Head.flat_labels."""
     columns = batch.columns
     rows, length = columns["input_ids"].shape
     at_row, at_slot = np.nonzero(columns["cls_positions"] != ABSENT)
@@ -240,11 +235,7 @@ def _group_size(lengths: Sequence[int], heads: int) -> Tuple[int, int]:
 
 
 class SequenceAttention:
-    """Attention inside each of several concatenated sequences, the longest first.
-
-    Args:
-        lengths: Tokens of each sequence in the order of the flat tokens.
-    """
+    """Attention inside each of several concatenated sequences, the longest first; `lengths` are their tokens."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = lengths

@@ -84,11 +84,7 @@ class Head(abc.ABC):
         return tuple(f"teacher_{name}" for name in self.logits)
 
     def configure(self, settings: Mapping[str, Any]) -> Head:
-        """Return the head with these settings (Job.head_settings).
-
-        Raises:
-            ConfigError: it does not have one of them.
-        """
+        """Return the head with these settings (Job.head_settings); raises ConfigError if it does not have one."""
         if settings:
             raise ConfigError(f"head_settings={dict(settings)}: a {self.name} head has no settings")
         return self
@@ -96,8 +92,7 @@ class Head(abc.ABC):
     def further_files(self, config: ModelConfig, max_tokens: int) -> Dict[str, Any]:
         """Return further files of the folder of a model, for other libraries: path -> JSON values.
 
-        Args:
-            max_tokens: Tokens of the longest sequence that it was trained on.
+        `max_tokens` are those of the longest sequence that it was trained on.
         """
         return {}
 
@@ -136,11 +131,8 @@ class Head(abc.ABC):
         """Return the share of a micro-batch in each part of the loss of the update, in the order of `parts`, then
         TEACHER_LOSS with a teacher, whose logits are among the labels, at this temperature; None: no teacher.
 
-        Sums run only over real labels, in fp32, and are divided by the number of labels in the whole update, so that
-        the division of the update into micro-batches does not matter.
-
-        Args:
-            counts: label_counts of the update.
+        Sums run only over real labels, in fp32, and are divided by the number of labels in the whole update
+        (`label_counts`), so that the division of the update into micro-batches does not matter.
         """
 
     def loss(
@@ -165,11 +157,9 @@ class Head(abc.ABC):
         """Return the figures of a model: `loss` as in training, then means over labels; shares are *_accuracy."""
 
     def predict(self, model: Any, tokens: Tokens, starts: Tensor, count: int) -> Tensor:
-        """Return the logits of one forward pass; by default, of every token.
+        """Return the logits of one forward pass over `count` real tokens; by default, of every token.
 
-        Args:
-            starts: [N] first token of each sequence.
-            count: Number of real tokens.
+        `starts` [N] are the first tokens of the sequences.
         """
         return model(tokens)[:count]
 
@@ -223,13 +213,7 @@ class JointHead(Head):
 
 
 class TokenLogits(nn.Module):
-    """Encoder with logits of every token, from one dense layer.
-
-    Args:
-        layer: Name of that layer in the model.
-        outputs: Logits of a token.
-        dropout: Before that layer.
-    """
+    """Encoder with `outputs` logits of every token, from one dense layer of that name, after dropout."""
 
     def __init__(self, config: ModelConfig, layer: str, outputs: int, dropout: float) -> None:
         super().__init__()

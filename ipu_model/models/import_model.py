@@ -45,7 +45,6 @@ class ImportReport:
     """Hash of the source file; for shards, the hash of their hashes."""
     parameters: int
     left_out: List[str]
-    """Weights of unsupported heads."""
     missing: List[str]
     """Weights of the pooler and the heads that the model does not have; a job that needs them initialises them."""
     widened: Dict[str, int]
@@ -55,9 +54,6 @@ class ImportReport:
 
 def import_model(source: Path, target: Path, tokenizer_sha256: str) -> ImportReport:
     """Read the folder `source` and fill the existing folder `target`.
-
-    Args:
-        tokenizer_sha256: hash of the tokenizer.json for rows of this model.
 
     Raises:
         CheckpointError: the model is not supported, or is incomplete, damaged, inconsistent, or not finite.
@@ -144,8 +140,7 @@ def _select(
 def _detect_head(weights: Container[str], known: Container[str], architecture: str) -> str:
     """Return the head without classes that a set of weights has, or ENCODER.
 
-    Args:
-        known: Weights that Podium's models have; not that of a decoder without bias, which is the word table alone.
+    The weights that Podium's models have are `known`; not that of a decoder without bias, the word table alone.
     """
     for head in map(heads.get_head, reversed(heads.list_heads())):
         has_none = head.weight and head.weight not in known and architecture.endswith(head.suffix)

@@ -77,18 +77,14 @@ class TiedDecoder(nn.Module):
     """Head whose last matrix is the word table."""
 
     words_copy: Optional[Tensor] = None
-    """Low-precision copy of the word table, as in Dense."""
 
 
 class LowPrecisionCopies:
     """Low-precision copies of all matrices of a model, used in products; the weights stay and are updated in fp32.
 
     torch.autocast creates such copies in every forward pass and casts every gradient back to fp32; these copies are
-    made once per update. LayerNorms, biases and the look-up in the embedding tables stay in fp32.
-
-    Args:
-        model: From modeling.build_model, its weights in fp32 or wider.
-        dtype: bfloat16; None creates no copies, and products use the weights.
+    made once per update. LayerNorms, biases and the look-up in the embedding tables stay in fp32. Without `dtype`,
+    there are no copies, and products use the weights.
     """
 
     def __init__(self, model: nn.Module, dtype: Optional[torch.dtype]) -> None:
@@ -176,12 +172,7 @@ def apply_mask(values: Tensor, keep: Tensor) -> Tensor:
 
 
 def drop(values: Tensor, keep: Optional[Tensor], probability: float) -> Tensor:
-    """Apply dropout to `values`.
-
-    Args:
-        keep: Mask from draw_mask_for.
-        probability: Share to drop; 0 returns `values`.
-    """
+    """Apply dropout with the mask from draw_mask_for; at probability 0, return `values`."""
     if probability == 0:
         return values
     if keep is None:

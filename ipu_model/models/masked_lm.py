@@ -43,12 +43,8 @@ Differentiate = Callable[[Tensor, Tensor, Tensor], Tuple[Tensor, Tensor]]
 def differentiate_in_place(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tensor, Tensor]:
     """Replace logits [M, V] by the gradient of the loss, softmax(logits + bias) - onehot for real labels, 0 for others.
 
-    Args:
-        bias: [V], in fp32 or wider.
-        labels: [M] int64, -100 = none.
-
-    Returns:
-        The sum of -log softmax(logits + bias)[label] over the real labels, in the precision of `bias`, and `logits`.
+    Return the sum of -log softmax(logits + bias)[label] over the real labels, in the precision of `bias` [V], which is
+    fp32 or wider, and `logits`. `labels` are [M] int64, -100 = none.
     """
     real = (labels != IGNORED)[:, None]
     index = labels.clamp(min=0)[:, None]
@@ -72,12 +68,8 @@ def softmax_gradient(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tens
 def to_gradient(logits: Tensor, bias: Tensor, real: Tensor) -> Tuple[Tensor, Tensor]:
     """Turn logits [M, V] without bias into softmax(logits + bias), 0 in rows without a label, in place.
 
-    Args:
-        bias: [V], in fp32 or wider, like the results.
-        real: [M, 1] bool.
-
-    Returns:
-        The largest logit, and the sum of exponentials of all logits minus the largest; [M, 1] each.
+    Return the largest logit, and the sum of exponentials of all logits minus the largest, [M, 1] each, in the precision
+    of `bias` [V], which is fp32 or wider. `real` is [M, 1] bool.
     """
     count, vocabulary = logits.shape
     rows = max(1, (LOGITS_IN_CACHE if logits.device.type == "cpu" else LOGITS_PER_CHUNK) // vocabulary)
@@ -130,15 +122,8 @@ class BertForMaskedLM(nn.Module):
             self.cls["seq_relationship"] = Dense(config.hidden_size, 2)
 
     def forward(self, tokens: Tokens, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
-        """Return the inputs of the losses, at the selected tokens only.
-
-        Args:
-            masked_index: [M] positions in the flattened tokens.
-            cls_index: [N] positions of the first tokens.
-
-        Returns:
-            masked_hidden [M, E], which `decoder` turns into logits, and next_sentence_logits [N, 2] if there are any.
-        """
+        """Return the inputs of the losses: masked_hidden [M, E], which `decoder` turns into logits, and
+        next_sentence_logits [N, 2] if there are any; masked_index [M] and cls_index [N] are flattened tokens."""
         hidden = self.bert(tokens).flatten(0, -2)
         transform: Any = self.cls["predictions"] if self.transforms else self.bert.pool
         outputs = {"masked_hidden": transform(hidden[masked_index])}

@@ -119,10 +119,8 @@ def write_model(
 ) -> None:
     """Fill an existing folder with config.json, model.safetensors and podium.json.
 
-    The tied decoder is saved once, as the word embedding, as transformers does.
-
-    Args:
-        row_kind: Kind of the rows that the model was trained on; None: the head's first.
+    The tied decoder is saved once, as the word embedding, as transformers does. The model was trained on rows of
+    `row_kind`; None: the head's first.
     """
     family = families.get_family(config.family)
     values: Dict[str, Any] = family.write_values(config)
@@ -142,10 +140,7 @@ def write_model(
 
 
 def read_model(folder: Path, pickled: bool = False) -> ModelFolder:
-    """Read a model folder, ours or from the Hub.
-
-    Args:
-        pickled: also read PyTorch's own files if there are no safetensors.
+    """Read a model folder, ours or from the Hub; if `pickled`, also PyTorch's own files if there are no safetensors.
 
     Raises:
         CheckpointError: a file is missing or damaged, or the model is not supported.

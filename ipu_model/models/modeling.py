@@ -19,21 +19,16 @@ from ipu_model.models.transformers_encoder import FlatModel
 def build_model(head: str, config: ModelConfig, labels: int = 0) -> nn.Module:
     """Build a model with uninitialised weights: call initialise or load_state_dict next.
 
-    Args:
-        head: One of heads.list_heads.
-        labels: Number of classes of a head with classes (preparation.with_labels requires them), else 0.
+    `labels` is the number of classes of a head with classes, else 0.
     """
     return families.get_family(config.family).build(heads.get_head(head), config, labels)
 
 
 def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[List[str]] = None) -> None:
-    """Initialise parameters: weights normal as Family.initial_spread says, biases 0, LayerNorm 1 and 0.
+    """Initialise parameters, or `only` some: weights normal as Family.initial_spread says, biases 0, LayerNorm 1 and 0.
 
     Every parameter has its own generator, seeded by (seed, name): weights are the same on every runtime and do not
     depend on which other parameters are initialised.
-
-    Args:
-        only: Names to initialise; all by default.
     """
     if isinstance(model, FlatModel):
         model.draw_weights(seed)

@@ -21,12 +21,7 @@ ROTATED_AT_ONCE = 256
 
 
 class RotaryAttention:
-    """Attention of a batch whose queries and keys are rotated by their positions.
-
-    Args:
-        attention: Of the layout of the batch.
-        positions: [...] int64.
-    """
+    """Attention of a batch whose queries and keys are rotated by their positions, [...] int64."""
 
     def __init__(self, attention: Attention, positions: Tensor) -> None:
         self._attention, self._positions = attention, positions
@@ -132,12 +127,7 @@ def rotated_by(model: nn.Module, thetas: Sequence[float]) -> Iterator[None]:
 
 
 class RotaryLayer(nn.Module):
-    """One encoder layer. Modules are nested for names like those of encoder.Layer.
-
-    Args:
-        values: Content of config.json (Family.write_values).
-        number: Of the layer.
-    """
+    """Encoder layer `number`, from the content of config.json. Modules are nested for names as in encoder.Layer."""
 
     def __init__(self, config: ModelConfig, values: Mapping[str, Any], number: int) -> None:
         super().__init__()

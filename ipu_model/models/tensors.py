@@ -59,11 +59,7 @@ def save_tensors(path: Path, tensors: Dict[str, Tensor]) -> None:
 
 
 def load_tensors(path: Path) -> Dict[str, Tensor]:
-    """Read a file of save_tensors.
-
-    Raises:
-        CheckpointError: the file is missing or damaged.
-    """
+    """Read a file of save_tensors; raises CheckpointError if it is missing or damaged."""
     try:
         return load_file(str(path))
     except (safetensors.SafetensorError, FileNotFoundError) as error:
@@ -71,12 +67,9 @@ def load_tensors(path: Path) -> Dict[str, Tensor]:
 
 
 def require_finite(weights: Dict[str, Tensor], step: int) -> Dict[str, Tensor]:
-    """Return the weights unchanged if every value is finite.
+    """Return the weights unchanged if every value is finite; NonFiniteWeights names those that are not.
 
     If a device does not report a gradient norm, only the weights show that the last update failed.
-
-    Raises:
-        NonFiniteWeights: some are not finite; the error names them.
     """
     not_finite = [name for name, x in weights.items() if not bool(torch.isfinite(x).all())]
     if not_finite:
@@ -92,7 +85,6 @@ class Layout:
     starts: Dict[str, int]
     """Offset of each tensor in the file, bytes."""
     size: int
-    """Size of the file, bytes."""
 
     def copy_to(self, memory: Any, first: int, tensors: Dict[str, Tensor]) -> None:
         """Write the file into writable memory (bytearray, mmap) from byte `first` on; tensors of any device."""

@@ -151,7 +151,6 @@ def build_encoder(task: str, model_type: str, values: Mapping[str, Any], labels:
 
     Args:
         task: End of the name of its class, such as ForSequenceClassification; empty: the encoder alone.
-        values: Content of its config.json.
         labels: Number of classes; 0 for a head without classes.
 
     Raises:

@@ -23,6 +23,7 @@ from torch import Tensor
 from ipu_model.core.errors import CheckpointError
 from ipu_model.core.files import sha256_of
 from ipu_model.core.memory import free_memory
+from ipu_model.core.units import parse_version
 from ipu_model.models import families
 from ipu_model.models.architecture import read_class_name, read_object
 from ipu_model.models.config import ModelConfig
@@ -52,12 +53,8 @@ Shapes = Dict[str, Tuple[int, ...]]
 def read_weights(folder: Path, config: ModelConfig, pickled: bool = False) -> Tuple[Dict[str, Tensor], str]:
     """Read the tensors of a model folder under Podium's names, and hash their files.
 
-    Args:
-        config: architecture in config.json; the weights must have its sizes.
-        pickled: also read PyTorch's own files if there are no safetensors.
-
-    Returns:
-        Tensors by name, and the SHA-256 of the file; for shards, the hash of their hashes in the order of their names.
+    The weights must have the sizes of config.json. If `pickled`, PyTorch's own files are also read if there are no
+    safetensors. The SHA-256 is that of the file; for shards, that of their hashes in the order of their names.
 
     Raises:
         CheckpointError: there are no such files; a shard is missing or a weight is in two shards; a file is damaged,
@@ -136,8 +133,7 @@ def _shards(index: Path, suffix: str) -> List[Path]:
 
 
 def _load_pickled(path: Path) -> Dict[str, Tensor]:
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < SAFE_TORCH:
+    if parse_version(torch.__version__) < SAFE_TORCH:
         raise CheckpointError(
             f"{path} is pickled, and torch {torch.__version__} cannot read that safely (CVE-2025-32434): "
             f"{'.'.join(map(str, SAFE_TORCH))} or newer is required, or save the model as safetensors"
@@ -200,9 +196,6 @@ def read_shapes(path: Path) -> Shapes:
 
 def require_sizes(config: ModelConfig, shapes: Shapes, source: Path) -> None:
     """Compare the shapes of an encoder's weights with its config.json.
-
-    Args:
-        source: the model folder, for messages.
 
     Raises:
         CheckpointError: a weight is missing, or has another size.

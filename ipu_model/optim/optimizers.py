@@ -31,12 +31,9 @@ PLAIN: Dict[str, Any] = {"amsgrad": False, "maximize": False, "grad_scale": None
 
 
 class MomentOptimizer(torch.optim.Optimizer):
-    """Base of AdamW and LAMB, with two moments per parameter.
+    """Base of AdamW and LAMB, with two moments per parameter, in fp32.
 
     Args:
-        params: Parameters or groups, as torch's optimizers take them; fp32.
-        lr: Learning rate.
-        betas: Decay of the two moments.
         eps: Added to the root of the second moment.
         weight_decay: In LAMB a part of the direction, hence also scaled by the trust ratio.
         bias_correction: Divide the moments by 1 - beta^t.
@@ -116,12 +113,9 @@ class Lamb(MomentOptimizer):
 
 
 class BlockedAdamW(MomentOptimizer):
-    """AdamW (arXiv 1711.05101) in blocks.
+    """AdamW (arXiv 1711.05101) in blocks; its parameters, in fp32 on the CPU, are contiguous.
 
-    Args:
-        params: Parameters or groups in fp32 on the CPU, contiguous.
-        copies: Low-precision copies of the parameters; their gradients are added, and each step updates the copies.
-        rates: As for MomentOptimizer.
+    Gradients of low-precision copies of the parameters are added, and each step updates the copies.
     """
 
     def __init__(self, params: Any, copies: Optional[LowPrecisionCopies] = None, **rates: Any) -> None:
@@ -271,9 +265,8 @@ def advance_lamb(
 ) -> Tuple[Tensor, Tensor]:
     """Advance the moments of one tensor [n] and write u into `directions`; return the squared norms of weight and u.
 
-    Args:
-        scalars: Scale of the gradient; 1 - beta, twice; 1 / (1 - beta^t) or 1, twice (factors, because divisions
-            are slow); eps; weight decay.
+    `scalars` are the scale of the gradient; 1 - beta, twice; 1 / (1 - beta^t) or 1, twice (factors, because divisions
+    are slow); eps; weight decay.
     """
     scale, rate1, rate2, correction1, correction2, eps, decay = scalars
     gradient = gradient.float() * scale
@@ -350,9 +343,8 @@ def _has_fused_adamw(device: str) -> bool:
 def clip_gradients(gradients: List[Tensor], max_norm: Optional[float]) -> float:
     """Scale gradients to a global L2 norm of at most `max_norm`; None leaves them unchanged.
 
-    Returns:
-        The norm before clipping. If a gradient is NaN or infinite, so is the norm: the gradients are then useless, and
-        the loss check stops the run.
+    Return the norm before clipping. If a gradient is NaN or infinite, so is the norm: the gradients are then useless,
+    and the loss check stops the run.
     """
     norm = float(torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(gradients)))))
     if max_norm is not None and norm > max_norm:
@@ -371,11 +363,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> Dic
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Dict[str, Tensor]) -> None:
-    """Set the state of an optimizer from the result of optimizer_tensors.
-
-    Raises:
-        CheckpointError: the model lacks a parameter of the state.
-    """
+    """Set a result of optimizer_tensors; raises CheckpointError if the model lacks a parameter of it."""
     parameters = dict(model.named_parameters())
     for full_name, value in tensors.items():
         name, _, key = full_name.rpartition("/")

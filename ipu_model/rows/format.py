@@ -124,7 +124,6 @@ class Manifest:
     rows: int
     sequences: int
     real_tokens: int
-    """Tokens that are not padding."""
     files: Dict[str, int]
     """File name -> rows in it, in reading order (sorted names)."""
     num_labels: int = 0

@@ -57,12 +57,7 @@ class GeneratorDraws:
 
 class PlaceDraws(GeneratorDraws):
     """Random numbers that depend on seed, epoch, row and position of a token alone: SplitMix64 (Steele, Lea and Flood,
-    OOPSLA 2014).
-
-    Args:
-        epochs, rows: int64[R].
-        places: int64[T] each, index of each token's row, and its position in the row.
-    """
+    OOPSLA 2014). `epochs`, `rows`: int64[R]; `places`: int64[T] each, a token's row and its position in the row."""
 
     def __init__(self, seed: int, epochs: np.ndarray, rows: np.ndarray, places: Tuple[np.ndarray, ...]) -> None:
         of_row = _next_state(_next_state(np.array([seed % 2**64], dtype=np.uint64), epochs), rows)
@@ -123,7 +118,6 @@ def mask_tokens(
         lengths: int[N], tokens of every sequence; the sum is T.
         counts: int[N], tokens to choose, at most the number of ordinary tokens of the sequence.
         special: ids that are never chosen.
-        mask_id: id of [MASK].
         replacements: ids from which random replacements are drawn.
     """
     ordinary = find_ordinary(token_ids, special)
@@ -159,12 +153,8 @@ def _choose_smallest(keys: np.ndarray, lengths: np.ndarray, counts: np.ndarray) 
 
 
 def masked_columns(targets: np.ndarray, labels: np.ndarray, rows: int, length: int, most: int) -> Dict[str, np.ndarray]:
-    """Return the columns of masked tokens, [rows, most].
-
-    Args:
-        targets: int64[M], ascending indices of the masked tokens in the flattened rows.
-        labels: int[M], their original ids.
-    """
+    """Return the columns of masked tokens, [rows, most], from int64[M] ascending indices in the flattened rows, and the
+    original ids."""
     row, position = np.divmod(targets, length)
     per_row = np.bincount(row, minlength=rows)
     slot = np.arange(len(row)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
@@ -176,11 +166,7 @@ def masked_columns(targets: np.ndarray, labels: np.ndarray, rows: int, length: i
 class DynamicMasking:
     """Masks other tokens of rows in every epoch: as many of each sequence as in the rows, which hold one masking.
 
-    Args:
-        seed: Of the training.
-        mask_id: Id of [MASK].
-        special: Ids that are never masked or drawn.
-        vocab_size: Of the tokenizer.
+    The ids `special` are never masked or drawn.
     """
 
     def __init__(self, seed: int, mask_id: int, special: Sequence[int], vocab_size: int) -> None:
@@ -188,12 +174,7 @@ class DynamicMasking:
         self._replacements = np.setdiff1d(np.arange(vocab_size), special)
 
     def mask(self, columns: Dict[str, np.ndarray], rows: np.ndarray, epochs: np.ndarray) -> Dict[str, np.ndarray]:
-        """Return the columns with the masking of these epochs.
-
-        Args:
-            rows: int64[R], numbers of the rows in their folder.
-            epochs: int64[R].
-        """
+        """Return the columns with the masking of int64[R] epochs, for rows with int64[R] numbers in their folder."""
         input_ids, sequence_ids, labels = (columns[x] for x in ("input_ids", "sequence_ids", "masked_labels"))
         row, slot = np.nonzero(labels != IGNORED)
         masked = row, columns["masked_positions"][row, slot].astype(np.int64)

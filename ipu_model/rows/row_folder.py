@@ -21,7 +21,6 @@ from typing import (
     Iterator,
     List,
     Optional,
-    Protocol,
     Sequence,
     Tuple,
     TypeVar,
@@ -112,29 +111,11 @@ class Batch:
         return Batch(self.rows[rows], {name: x[rows] for name, x in self.columns.items()}, self.class_weights)
 
 
-class ModelSizes(Protocol):
-    """Limits of a model on the rows that it reads, from its config."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens."""
-
-    @property
-    def max_positions(self) -> int:
-        """Most tokens in a row."""
-
-    @property
-    def type_vocab_size(self) -> int:
-        """Number of token types; 0 if it ignores them."""
-
-
 class RowFolder:
     """Access to the rows of a folder by number.
 
     Args:
-        folder: Row folder with its manifest.json.
-        kind: Kind of rows that the job needs (format.list_row_kinds).
-        model: The model that will read the rows.
+        model: Has vocab_size, max_positions and type_vocab_size (0: it ignores token types) as limits of the rows.
         labels: Number of classes of its head; 0 without classes.
         masking_seed: Seed of dynamic masking; None: tokens stay masked as in the rows.
         class_weights: Weight of each class in the loss; None: all 1.
@@ -149,7 +130,7 @@ class RowFolder:
         self,
         folder: Path,
         kind: str,
-        model: ModelSizes,
+        model: Any,
         labels: int = 0,
         masking_seed: Optional[int] = None,
         class_weights: Optional[Sequence[float]] = None,
@@ -157,7 +138,7 @@ class RowFolder:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.sha256 = hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()
-        self.model: Any = model
+        self.model = model
         self.class_weights = None if class_weights is None else np.array(class_weights, dtype=np.float64)
         self._check_against_job(kind, labels)
         self.masking_seed = masking_seed
@@ -187,8 +168,7 @@ class RowFolder:
     def read_documents(self) -> Optional[np.ndarray]:
         """Return the number of the document of each sequence, [R, S]; None if the folder does not state it.
 
-        Raises:
-            RowsError: the file does not belong to these rows.
+        Raises RowsError if the file does not belong to these rows.
         """
         path = self.folder / DOCUMENTS
         if not path.is_file():
@@ -250,8 +230,7 @@ class RowFolder:
     def take(self, rows: np.ndarray, epochs: Optional[np.ndarray] = None) -> Batch:
         """Copy the rows with these numbers, in this order; NO_ROW gives an empty row.
 
-        Args:
-            epochs: int64[R], epoch of each row, for dynamic masking; None: masked as in the files.
+        With epochs, int64[R], tokens are masked dynamically; None: as in the files.
 
         Raises:
             RowsError: a value is out of the model's range; the message names the file and the row.
@@ -386,13 +365,10 @@ class UpdateRows:
 
 
 def prefetch(make: Callable[[Item], Made], items: Iterable[Item], depth: int) -> Generator[Made, None, None]:
-    """Yield make(item) for each item in order; up to `depth` results are made ahead in one other thread.
+    """Yield make(item) for each item in order; up to `depth` results are made ahead in one other thread (0: none).
 
     An error of `make` is raised in place of its result. Close the iterator (contextlib.closing) to stop: the current
     call is completed, waiting ones are dropped, and the thread has ended when close returns.
-
-    Args:
-        depth: 0: make each result when it is requested, without a thread.
     """
     if not depth:
         yield from map(make, items)

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.core.files import find_object, fingerprint, new_file, sha256_of, write_json
+from ipu_model.core.units import parse_version
 from ipu_model.ipu.program_folder import CACHE_VARIABLE
 from ipu_model.optim.optimizers import BlockedLamb, advance_lamb
-from ipu_model.runtimes.host import cpu_flags, parse_version
+from ipu_model.runtimes.host import cpu_flags
 
 OLDEST = (2, 4)
 """First version of torch with this form of ahead-of-time compilation."""
@@ -36,11 +37,7 @@ SMALLEST = 2
 
 
 def check_compiler(runtime: str, environ: Mapping[str, str], version: str = torch.__version__) -> None:
-    """Check that this host can compile for the runtime.
-
-    Raises:
-        ConfigError: torch is too old, or no C++ compiler is installed.
-    """
+    """Raise ConfigError if torch is too old to compile for the runtime here, or no C++ compiler is installed."""
     if parse_version(version) < OLDEST:
         oldest = "{}.{}".format(*OLDEST)
         raise ConfigError(f"compiling needs torch {oldest} or newer, found {version}: set device.compile to none")
@@ -54,12 +51,9 @@ def check_compiler(runtime: str, environ: Mapping[str, str], version: str = torc
 def compile_optimizer(
     optimizer: Optional[torch.optim.Optimizer], environ: Mapping[str, str], say: Callable[[str], None]
 ) -> None:
-    """Replace LAMB's update on a CPU by a compiled function, which is built on its first call.
+    """Replace LAMB's update on a CPU by a compiled function, which is built on its first call; others stay.
 
-    Args:
-        optimizer: Unchanged if it is not LAMB on a CPU.
-        environ: Its PODIUM_EXECUTABLE_CACHE is the folder that caches libraries for the next process.
-        say: Receives messages.
+    PODIUM_EXECUTABLE_CACHE of the environment is the folder that caches libraries for the next process.
     """
     if not isinstance(optimizer, BlockedLamb):
         return
@@ -77,7 +71,6 @@ class NativeFunction:
         function: Takes vectors of equal length, then 0-dim tensors; returns tensors, and may modify its arguments. It
             must be defined in a source file.
         root: Folder of the libraries, which the user must own, because its files are executed. None: no cache.
-        say: Receives messages.
     """
 
     def __init__(self, function: Callable[..., Any], root: Optional[Path], say: Callable[[str], None]) -> None:

@@ -75,9 +75,8 @@ def _attend_backward(
 def load_operators() -> Tuple[Any, Any]:
     """Register flash attention over cumulative lengths, and its backward pass, as operators podium::attend...
 
-    Returns:
-        Both operators. The first maps query, key and value [T, H], offsets [N + 1] int32, the longest length, heads
-        and dropout to the context [T, H] and what the backward pass needs. Other devices may register their own.
+    Return both. The first maps query, key and value [T, H], offsets [N + 1] int32, the longest length, heads and
+    dropout to the context [T, H] and what the backward pass needs. Other devices may register their own.
     """
     from torch import library  # custom_op: torch 2.4
 
@@ -119,22 +118,14 @@ def _run_layer(layer: nn.Module, hidden: Tensor, offsets: Tensor, longest: int) 
 
 
 class CompiledLayers:
-    """Calls layers of an encoder through one compiled function; it compiles twice, for the first two lengths.
-
-    Args:
-        backend: Of torch.compile.
-    """
+    """Calls layers of an encoder through one compiled function; it compiles twice, for the first two lengths."""
 
     def __init__(self, backend: Backend = "inductor") -> None:
         load_operators()
         self._run = torch.compile(_run_layer, fullgraph=True, backend=backend)
 
     def __call__(self, layer: nn.Module, hidden: Tensor, attention: Any) -> Tensor:
-        """Compute [T, H] -> [T, H].
-
-        Args:
-            attention: Has `offsets` and `longest`, as cuda.VarlenAttention.
-        """
+        """Compute [T, H] -> [T, H]; `attention` has `offsets` and `longest`, as cuda.VarlenAttention."""
         for dynamic in (hidden, attention.offsets):
             torch._dynamo.mark_dynamic(dynamic, 0)  # else the first number of tokens would be a constant
         result: Tensor = self._run(layer, hidden, attention.offsets, attention.longest)
@@ -173,9 +164,8 @@ def compile_model(model: nn.Module, backend: Backend = "inductor") -> None:
 def prepare_cache(environ: MutableMapping[str, str], say: Callable[[str], None]) -> None:
     """Choose the folder of compiled kernels, which only this user may read and write: they are executed, and pickled.
 
-    Args:
-        environ: Changed: names the folder for inductor and Triton. A folder that it already names stays.
-        say: Receives a message if the kernels are compiled again at every start.
+    The environment gets it for inductor and Triton, unless it names one already. `say` gets a message if the kernels
+    are compiled again at every start.
 
     Raises:
         ConfigError: the folder belongs to another user.

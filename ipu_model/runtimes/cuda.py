@@ -40,7 +40,6 @@ aten/src/ATen/native/transformers/cuda/sdp_utils)."""
 AMPERE = (8, 0)
 """First compute capability with flash attention and fast bf16."""
 WINDOWS = (0, 4)
-"""Windows in which the two attentions are compared."""
 TOLERANCE = 0.05
 """Maximum difference of the two attentions on 16-bit numbers of magnitude 1; a wrong result differs by about 1."""
 
@@ -63,14 +62,7 @@ def fastest_precision() -> Choice:
 
 
 class CudaDevice(Device):
-    """One GPU.
-
-    Args:
-        local_index: GPU of this host: the rank of the process on this host.
-        precision: fp32 or bf16.
-        heads: Attention heads of the model.
-        hidden: Its hidden size.
-        windows: Whether it has layers with a window.
+    """One GPU, whose number is the rank of the process on this host; `windows`: the model has layers with a window.
 
     Raises:
         ConfigError: there are fewer GPUs than processes.
@@ -140,12 +132,7 @@ class CudaDevice(Device):
 
 
 def move_batch(flat: FlatBatch, move: Callable[[Tensor], Tensor], make_attention: MakeAttention) -> FlatBatch:
-    """Move a micro-batch to another device in one copy, and add the attention of that device.
-
-    Args:
-        move: Copies an int64 tensor to the device.
-        make_attention: From choose_attention.
-    """
+    """Move a micro-batch to another device in one copy of an int64 tensor, and add the attention of that device."""
     tokens = flat.tokens
     blocks = flat.blocks
     offsets = np.cumsum([0, *blocks]).astype(np.int32)
@@ -166,12 +153,7 @@ def move_batch(flat: FlatBatch, move: Callable[[Tensor], Tensor], make_attention
 
 
 class VarlenAttention:
-    """Flash attention over cumulative lengths.
-
-    Args:
-        offsets: [N + 1] int32, the start of each sequence in the flat tokens, then their number.
-        longest: Tokens of the longest sequence.
-    """
+    """Flash attention over cumulative lengths; for `offsets` and `longest` see MakeAttention."""
 
     def __init__(self, offsets: Tensor, longest: int) -> None:
         self.offsets, self.longest = offsets, longest
@@ -189,14 +171,10 @@ class VarlenAttention:
 
 
 class PaddedAttention:
-    """scaled_dot_product_attention over sequences padded to the longest.
+    """scaled_dot_product_attention over sequences padded to the longest; for the arguments see MakeAttention.
 
     The padding costs little: attention is a small part of the computation at lengths up to 512, and the kernels that
     torch chooses on a GPU (here the memory-efficient one) store no scores.
-
-    Args:
-        offsets: [N + 1] int32, the start of each sequence in the flat tokens, then their number.
-        longest: Tokens of the longest sequence.
     """
 
     def __init__(self, offsets: Tensor, longest: int) -> None:
@@ -239,14 +217,10 @@ def choose_attention(
     flash: MakeAttention = VarlenAttention,
     windows: bool = False,
 ) -> Tuple[MakeAttention, str]:
-    """Choose the attention of a GPU; return the reason as well.
+    """Choose the attention of a GPU, for a model with layers with a window or without; return the reason as well.
 
     Flash attention is not a public operator: it is used only if its forward and backward results on a few tokens agree
     with those of the public one.
-
-    Args:
-        flash: The attention to try.
-        windows: Whether the model has layers with a window.
     """
     size = hidden // heads
     if dtype not in (torch.bfloat16, torch.float16):

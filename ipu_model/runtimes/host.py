@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from pathlib import Path
-from typing import Optional, Set, Tuple
+from typing import Optional, Set
 
 import torch
 
@@ -16,17 +16,8 @@ from ipu_model.core.files import find_value
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 
-def parse_version(text: str) -> Tuple[int, ...]:
-    """Return the first two numbers of a version, such as torch's: (2, 0) for 2.0.1+cu117."""
-    return tuple(int(part) for part in text.split(".")[:2])
-
-
 def set_threads(setting: Optional[str]) -> None:
-    """Apply PODIUM_THREADS; None leaves torch's choice.
-
-    Raises:
-        ConfigError: not a whole number above 0.
-    """
+    """Apply PODIUM_THREADS; None leaves torch's choice. Raises ConfigError unless it is a whole number above 0."""
     if not setting:
         return
     if not setting.isdigit() or int(setting) < 1:
@@ -40,9 +31,7 @@ def keep_freed_memory(setting: Optional[str] = None) -> bool:
     By default the kernel maps and clears every large tensor of every step: thousands of page faults per update, up to
     a fifth of the CPU time of a small model (Hugging Face's Trainer was 1.7 times as fast with this setting in
     `make bench`, case pretrain-tiny). The peak does not change, because a step frees and allocates the same sizes.
-
-    Returns:
-        Whether the options were set; other C libraries do not have them.
+    Return whether the options were set; other C libraries do not have them.
 
     Raises:
         ConfigError: neither 0 nor 1.

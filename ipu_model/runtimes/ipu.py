@@ -54,11 +54,7 @@ PREFIX = "bert_model."
 
 
 def load_poptorch() -> Any:
-    """Import PopTorch; only IPU jobs call this.
-
-    Raises:
-        ConfigError: it cannot be imported; the message names the missing part.
-    """
+    """Import PopTorch, for IPU jobs only; raises ConfigError, which names the missing part, if that fails."""
     try:
         import poptorch
     except (ImportError, AssertionError) as error:  # AssertionError: built against another torch
@@ -74,13 +70,8 @@ def read_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:
 class IpuRuntime(Runtime):
     """Runtime on IPUs. It does not read ahead in a thread, because `calls` does in a separate process.
 
-    Args:
-        poptorch: From load_poptorch.
-        job: Its batch, optimizer and folders.
-        plan: From ipu_model.ipu.planning.
-        model: With its weights; copied for the device.
-        config: Its architecture.
-        emit: Receives the placement, cache hits and misses, and compilation progress.
+    The model, with its weights, is copied for the device. `emit` receives the placement, cache hits and misses, and
+    compilation progress.
     """
 
     def __init__(

@@ -50,21 +50,15 @@ class Runtime(Protocol):
         """Yield the inputs of train_step, prepared ahead if possible.
 
         A yielded value is valid until the next one is requested. Close the generator (contextlib.closing) to stop
-        early.
-
-        Args:
-            order: Made with `share`.
-            steps: First update of each call, counted from 0; the step of the range is the updates per call.
+        early. `order` is made with `share`; `steps` has the first update of each call, counted from 0, and its step is
+        the updates per call.
 
         Raises:
             RowsError: damaged rows, with the file and the row.
         """
 
     def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
-        """Compile for batches of this shape; the weights do not change.
-
-        Args:
-            held_out: An example for evaluate, in a job with evaluations.
+        """Compile for batches of this shape, and of `held_out` for evaluate; the weights do not change.
 
         Raises:
             ConfigError: the batch does not fit the plan.

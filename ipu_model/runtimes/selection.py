@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 def choose_runtime(requested: str) -> Choice:
-    """Choose the runtime of a job; the result includes the reason.
-
-    Raises:
-        ConfigError: this version or this host does not have the requested runtime.
-    """
+    """Choose the runtime of a job, with the reason. Raises ConfigError if this version or host does not have it."""
     if requested == "auto":
         from ipu_model.ipu.sdk import detect_ipus
         from ipu_model.runtimes.cuda import find_gpu
@@ -59,7 +55,7 @@ def choose_runtime(requested: str) -> Choice:
 
 
 def choose_precision(requested: str, runtime: str) -> Choice:
-    """Choose the precision of a job; the result includes the reason. `auto` remains if it must be measured.
+    """Choose the precision of a job, with the reason; `auto` remains if it must be measured.
 
     Raises:
         ConfigError: the runtime does not support the precision.
@@ -152,11 +148,7 @@ def make_runtime(
     instances: Optional[Instances] = None,
     deadline_near: Callable[[], bool] = bool,
 ) -> Runtime:
-    """Make the runtime of a plan: the model with its weights on its device.
-
-    Args:
-        device: From plan_device.
-        deadline_near: Whether to abort the current update (StopRequest.deadline_near).
+    """Make the runtime of a plan: the model with its weights on its device; `deadline_near` aborts the current update.
 
     Raises:
         ConfigError: there are fewer GPUs than processes.

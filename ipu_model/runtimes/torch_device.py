@@ -62,8 +62,7 @@ ROUND_TO = 256
 class EqualLengthAttention:
     """Attention within each sequence, batched over sequences of equal length; inference only, without dropout.
 
-    Args:
-        lengths: Tokens of each sequence, equal lengths adjacent. Tokens after the last sequence give zeros.
+    Equal `lengths` (tokens of each sequence) are adjacent. Tokens after the last sequence give zeros.
     """
 
     def __init__(self, lengths: Sequence[int]) -> None:
@@ -107,7 +106,6 @@ class Device:
 
     device = torch.device("cpu")
     reads_ahead = 0
-    """Batches to prepare while the device computes."""
 
     def move_batch(self, flat: FlatBatch) -> FlatBatch:
         """Move a micro-batch to the device; may run in another thread."""
@@ -116,8 +114,7 @@ class Device:
     def split_passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
         """Split a batch on the device into forward passes of prediction.
 
-        Yields:
-            Number of real tokens of the pass, its tokens with padding at the end, and the starts [N] of its sequences.
+        Yield the number of real tokens of a pass, its tokens, padded at the end, and the starts [N] of its sequences.
         """
         lengths = flat.lengths.tolist()
         begin = first = 0
@@ -173,17 +170,15 @@ class TorchRuntime(Runtime):
 
     Args:
         model: From modeling.build_model, with its weights; moved to the device.
-        head: Of heads.list_heads.
         micro_batch_size: Rows in one forward pass.
         precision: fp32, or bf16 for matrix products in bf16 with fp32 weights (layers.LowPrecisionCopies).
         optimizer: None for a runtime that only predicts.
         seed: Of dropout; every process of a training derives its own.
-        device: The CPU by default.
-        instances: Rank of this process, already joined; a single process by default.
-        compiling: Installs compiled functions in the optimizer; None: no compilation.
+        instances: Rank of this process, already joined.
+        compiling: Installs compiled functions in the optimizer.
         deadline_near: Whether to abort the current update. Used on a CPU only, where an update may take minutes. An
             update on a GPU is shorter than the synchronisation that the check would need.
-        distillation: Of a teacher, whose logits are in the rows; None: no teacher.
+        distillation: Of a teacher, whose logits are in the rows.
         settings: Of the head.
     """
 

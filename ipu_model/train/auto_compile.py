@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.core.progress import Emit
+from ipu_model.core.units import parse_version
 from ipu_model.jobs.plan import Choice, JobPlan
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
@@ -24,7 +25,6 @@ from ipu_model.models.layers import LowPrecisionCopies
 from ipu_model.models.masked_lm import Differentiate, differentiate_in_place
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import RowFolder
-from ipu_model.runtimes.host import parse_version
 from ipu_model.train.measured_choices import MeasuredSetting
 
 COMPILE = MeasuredSetting("compile", ("none", "model"))
@@ -40,12 +40,7 @@ Call = Callable[[Any, Tensor, Any], Tensor]
 
 @dataclass(frozen=True)
 class LayerTrial:
-    """An encoder layer of a job with random weights and inputs on the job's device.
-
-    Args:
-        make_attention: Of the device (cuda.choose_attention).
-        clock: Seconds, after all work of the device has ended.
-    """
+    """An encoder layer of a job with random weights and inputs on the job's device."""
 
     config: ModelConfig
     precision: torch.dtype
@@ -54,7 +49,9 @@ class LayerTrial:
     training: bool
     device: torch.device
     make_attention: Callable[[Tensor, int], Any]
+    """Attention of the device (cuda.choose_attention)."""
     clock: Callable[[], float]
+    """Seconds, after all work of the device has ended."""
 
     def make_layer(self, dropout: bool) -> Layer:
         """Return a layer; without dropout, plain and compiled results can be compared."""
@@ -111,9 +108,7 @@ def choose_compilation(
 ) -> Choice:
     """Return whether the layers of a job on a GPU are compiled: `model` or `none`, and the reason.
 
-    Args:
-        local_index: The GPU of this process.
-        requested: auto or model.
+    `requested` is auto or model.
     """
     from ipu_model.runtimes.compiled_layers import OLDEST, prepare_cache, shared_differentiate, shared_layers
     from ipu_model.runtimes.cuda import VarlenAttention, choose_attention
@@ -179,8 +174,7 @@ def try_compiled(
 ) -> Choice:
     """Return `model` if the compiled layer runs, gives the numbers of the plain one and, for `auto`, is faster.
 
-    Args:
-        differentiate: Compiled gradient of vocabulary logits, of a job that has them.
+    `differentiate` is the compiled gradient of vocabulary logits, of a job that has them.
     """
     try:
         began = trial.clock()

@@ -62,12 +62,9 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """Checkpoints of one run folder.
+    """Checkpoints of one run folder, which this process has locked (process.lock_run_folder).
 
     Args:
-        run_folder: Locked by this process (process.lock_run_folder).
-        fingerprint: Of the run that writes and reads here.
-        emit: Receives a message for each skipped checkpoint.
         writer: True for the one process of a training that saves and removes checkpoints for all.
         reasons: Why the run has the settings that were measured, by name; a resumed run reports them.
     """

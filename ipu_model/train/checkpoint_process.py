@@ -28,12 +28,7 @@ FileSpans = List[Tuple[str, int, int]]
 
 
 def write_checkpoint(path: Path, memory: int, spans: FileSpans) -> None:
-    """Write the files of a checkpoint and their SHA-256 sums atomically.
-
-    Args:
-        path: folder to create.
-        memory: descriptor of the shared memory with the bytes.
-    """
+    """Write the files of a checkpoint, from shared memory (its descriptor), and their SHA-256 sums atomically."""
     size = max(first + length for _, first, length in spans)
     content = memoryview(mmap.mmap(memory, size, prot=mmap.PROT_READ))  # not closed: the traceback of an error reads it
     hashes: Dict[str, str] = {}
@@ -53,10 +48,6 @@ def write_checkpoints(requests: Iterator[Tuple[str, FileSpans]], memory: int) ->
 
     The companion is killed together with the training. An unfinished checkpoint is then ignored, and the previous one
     is used.
-
-    Args:
-        requests: Folder of each checkpoint, and the spans of its files in the memory.
-        memory: descriptor of the memory shared with the training.
     """
     try:
         die_with_parent(signal.SIGKILL)

@@ -43,11 +43,7 @@ class ProcessUnavailable(Exception):
 
 
 class CheckpointProcess:
-    """A process that writes one checkpoint at a time.
-
-    Attributes:
-        path: Of the checkpoint being written; None if there is none.
-    """
+    """A process that writes one checkpoint at a time: that at `path`, which is None if there is none."""
 
     def __init__(self, emit: Emit) -> None:
         """Start the process.
@@ -66,12 +62,8 @@ class CheckpointProcess:
             raise ProcessUnavailable(f"the checkpoint process cannot start ({error.strerror or error})") from None
 
     def start(self, path: Path, tensors: Mapping[str, Dict[str, Tensor]], texts: Mapping[str, bytes]) -> None:
-        """Copy a state and start writing it; no other checkpoint may be in progress.
-
-        Args:
-            path: folder to create.
-            tensors: by file and name.
-            texts: the other files.
+        """Copy a state (tensors by file and name, and the other files) and start writing it to a new folder; no other
+        checkpoint may be in progress.
 
         Raises:
             ProcessUnavailable: not enough memory is free.
@@ -143,15 +135,10 @@ class CheckpointProcess:
 class CheckpointWriter(Hook):
     """Hook that saves checkpoints, asynchronously if memory allows, and stops the training in time to save one.
 
-    Args:
-        job: Sets the interval (checkpoint_every_minutes, checkpoint_every_updates).
-        history: Its state, and that of any evaluations, is part of every checkpoint.
-        stop: Request to stop the job.
-        done: Updates before this process.
-        clock: Seconds.
+    The state of the history, and of any evaluations, is part of every checkpoint.
 
     Attributes:
-        done: Updates in the newest checkpoint, written or in progress.
+        done: Updates in the newest checkpoint, written or in progress; at first those before this process.
     """
 
     def __init__(

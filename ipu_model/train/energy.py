@@ -24,12 +24,9 @@ CORE_WATTS, GPU_WATTS = 12.0, 200.0
 
 
 class EnergyMeter(Hook):
-    """Hardware of a training, and its energy since the meter was made.
+    """Hardware of a training whose `processes` all do the same work, and its energy since the meter was made.
 
-    Args:
-        plan: The plan of the job. Counters are read on a CPU only.
-        processes: Processes of the job, which all do the same work.
-        counters: Folder of the counters, one folder for each processor.
+    `counters` has one folder for each processor; they are read for a job on a CPU only.
     """
 
     def __init__(self, plan: JobPlan, processes: int, counters: Path = COUNTERS) -> None:

@@ -16,17 +16,11 @@ SECONDS_BETWEEN_EVENTS = 5.0
 
 
 class History(Hook):
-    """Mean losses over windows of updates, appended to `history.csv` and emitted.
+    """Mean losses over windows of `every` updates, appended to `history.csv` and emitted.
 
     Columns: step (the last update of the window, counted from 1), loss, its parts, learning_rate (of that
-    update). The file does not depend on the clock.
-
-    Args:
-        folder: Run folder.
-        parts: Names of the parts of the loss.
-        every: Updates per window.
-        state: From `state()` of an earlier run. Its lines are written again, because that run may have continued after
-            its checkpoint or run on another host.
+    update). The file does not depend on the clock. The lines of `state`, from `state()` of an earlier run, are written
+    again, because that run may have continued after its checkpoint or run on another host.
     """
 
     def __init__(
@@ -39,7 +33,6 @@ class History(Hook):
         self._updates = int(saved.get("updates", 0))
         self._lines: List[str] = list(saved.get("lines", []))
         self.last: Dict[str, float] = dict(saved.get("last", {}))
-        """Means of the last closed window."""
         header = ",".join(["step", *self._columns, "learning_rate"])
         write_text(self._path, "".join(f"{line}\n" for line in (header, *self._lines)))
 

@@ -254,11 +254,7 @@ def logits_schema(head: str) -> pa.Schema:
 def predict(
     runtime: Runtime, rows: RowFolder, head: str, size: int, output: Path, emit: Emit, stop: StopRequest
 ) -> Totals:
-    """Write the logits of all features atomically to the Arrow IPC file `output`.
-
-    Args:
-        head: Name of the model's head, which defines the logits.
-        size: Rows per call.
+    """Write the logits of all features, `size` rows a call, atomically to the Arrow IPC file `output`.
 
     Raises:
         RowsError: a feature is missing or occurs twice.

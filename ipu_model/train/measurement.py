@@ -37,7 +37,6 @@ MIN_SEQUENCE_TOKENS = 3
 DEVIATIONS = 3.0
 """Standard deviations by which the fullest of some hundred micro-batches exceeds the mean."""
 COMMON = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions")
-"""Columns of all kinds of rows."""
 BUDGET_SECONDS = 10.0
 """Compute time for the timed rounds; three times as long if MIN_ROUNDS rounds take more."""
 WALL_SECONDS = 60.0
@@ -48,13 +47,9 @@ MB = float(1 << 20)
 
 
 class GeneratedRows(RowFolder):
-    """Generator of any number of rows, used in place of a row folder.
+    """Generator of any number of rows, used in place of a row folder; their manifest may be assumed.
 
     The token count of a row is uniform around the mean, within the limits of a row.
-
-    Args:
-        manifest: of the rows, actual or assumed.
-        model: that will read them.
     """
 
     def __init__(self, manifest: Manifest, model: ModelConfig) -> None:

@@ -123,11 +123,7 @@ def read_inputs(job: Job, runtime: str) -> Tuple[Job, Optional[ModelFolder], Mod
 
 
 def open_rows(job: Job, folder: str, config: ModelConfig, masking_seed: Optional[int] = None) -> RowFolder:
-    """Open rows of the kind that the job's head is trained on.
-
-    Args:
-        masking_seed: Seed of dynamic masking; None: static.
-    """
+    """Open rows of the kind that the job's head is trained on; `masking_seed` is that of dynamic masking, if any."""
     labels = len(job.labels or ())
     kinds, found = heads.get_head(job.head).row_kinds(labels), read_manifest(Path(folder)).kind
     kind = found if found in kinds else kinds[0]
@@ -193,9 +189,8 @@ def make_model(job: Job, config: ModelConfig, base: Optional[ModelFolder], emit:
 def read_original(job: Job, config: ModelConfig, model: nn.Module, runtime: str, emit: Emit) -> Optional[Original]:
     """Read the model to compare a pre-training with; None without one.
 
-    Args:
-        model: Model of the job, which rotates positions as the original while that is evaluated.
-        runtime: Resolved runtime. A program of IPUs has one rotation.
+    `model`, that of the job, rotates positions as the original while that is evaluated. A program of IPUs has one
+    rotation.
 
     Raises:
         CheckpointError: the folder is damaged, or of another architecture.

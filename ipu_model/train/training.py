@@ -29,16 +29,9 @@ class Totals:
 class TrainingState:
     """State of the training loop, which hooks read.
 
-    Args:
-        runtime: The model on its device.
-        updates: Of the whole run.
-        per_call: Updates per device call.
-        first: Updates made before this process.
-
     Attributes:
-        done: Updates that the current weights have had.
-        learning_rate: Of the last call.
-        metrics: Of the last call.
+        updates, per_call, first: Updates of the whole run, per device call, and made before this process.
+        metrics, learning_rate: Of the last call.
         seconds_needed: Time until hooks can stop the training again: one more call, and the work of the hooks after it.
             The loop sets it after each call, and hooks add to it.
         ends_early: Set by a hook to stop after the updates so far.
@@ -146,16 +139,13 @@ def make_update_rows(job: Job, plan: JobPlan, rows: RowFolder, runtime: Runtime)
 def learning_rate(
     step: int, steps: int, warmup_steps: int, peak: float, shape: str = "linear", decay_steps: Optional[int] = None
 ) -> float:
-    """Return the learning rate of an update: linear warm-up, then decay.
+    """Return the learning rate of an update, counted from 0: linear warm-up to `peak`, then decay.
 
-    No update has rate 0: the decay would reach it one update after the last.
+    Update 0 gets peak / warmup_steps, update warmup_steps - 1 the peak. No update has rate 0: the decay would reach it
+    one update after the last.
 
     Args:
-        step: The update, counted from 0.
         steps: Updates of the whole run.
-        warmup_steps: Updates with rising rate: update 0 gets peak / warmup_steps, update
-            warmup_steps - 1 gets the peak.
-        peak: The highest rate.
         shape: Of the decay, one of schedules.SCHEDULES. linear: to zero, as in BERT (arXiv 1810.04805, appendix A.2).
             cosine: half a period to zero (transformers.get_cosine_schedule_with_warmup). square_root: the root of the
             remaining share of all updates, including the warm-up, so that it starts below the peak
