@@ -136,12 +136,10 @@ def make_documents(
     reading: Interpretation,
     part: FileRange = WHOLE,
 ) -> Iterator[Document]:
-    """Yield documents from the records of a table; the id may be empty.
+    """Yield documents from the records of a table with the columns of `document_columns`; the id may be empty.
 
-    Args:
-        columns: from `document_columns`.
-        layout: corpus.layout. `auto` joins hard-wrapped lines, and rows that are lines of WikiText; `sentences` makes a
-            line a sentence. Only a whole table may have lines of WikiText.
+    By corpus.layout, `auto` joins hard-wrapped lines, and rows that are lines of WikiText; `sentences` makes a line a
+    sentence. Only a whole table may have lines of WikiText.
 
     Raises:
         InputError: a value that is not text, such as a number or NaN; the message has its position.
@@ -240,13 +238,7 @@ def _require_text(value: Any, source: str, row: TableRow, part: str) -> str:
 
 
 def name_files(path: Path, layout: str, reading: Interpretation, columns: Columns) -> Iterator[FilePiece]:
-    """Yield a file, or the usable files of a folder, sorted by name.
-
-    Args:
-        layout: corpus.layout.
-
-    For other arguments and errors see `read_piece` and `list_usable_files`.
-    """
+    """Yield a file, or the usable files of a folder, sorted by name; see `read_piece` and `list_usable_files`."""
     for file in list_usable_files(path, reading, columns):
         refuse_empty(file, f"{KEY}={path}")
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
@@ -256,10 +248,7 @@ def name_files(path: Path, layout: str, reading: Interpretation, columns: Column
 def plan_pieces(
     path: Path, layout: str, reading: Interpretation, columns: Columns = _USUAL
 ) -> Iterator[tuple[FilePiece, ...]]:
-    """Yield the files, or the part of a file, of each piece, in reading order.
-
-    For arguments see `name_files`.
-    """
+    """Yield the files, or the part of a file, of each piece, in reading order; see `name_files`."""
     files: list[FilePiece] = []
     held = 0
     for file in name_files(path, layout, reading, columns):
@@ -323,8 +312,7 @@ def _divide_groups(path: Path) -> list[int]:
 def _divide_lines(path: Path, count: int, begins: Callable[[str, str], Any]) -> list[int]:
     """Return the first byte of each part of a text file, and its size.
 
-    Args:
-        begins: tells of two lines whether a document begins with the second one.
+    Of two lines, `begins` tells whether a document begins with the second one.
     """
     bounds, size = [0], path.stat().st_size
     with open_regular(path) as stream:
@@ -449,11 +437,7 @@ def _read_single_lines(path: Path, reading: Interpretation, part: FileRange) -> 
 
 
 def _read_whole(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
-    """Yield one document, the file.
-
-    Raises:
-        InputError: the file is longer than a line may be.
-    """
+    """Yield one document, the file; raises InputError if it is longer than a line may be."""
     text = io.StringIO()
     for line in read_lines(path, KEY, part=part):
         text.write(line)

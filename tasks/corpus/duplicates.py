@@ -25,7 +25,6 @@ from ipu_model.core.files import new_file
 from tasks.params.sections import QualityParams
 from tasks.records.minhash import (
     PERMUTATIONS,
-    SHINGLE,
     Hashes,
     choose_bands,
     extract_letters,
@@ -41,9 +40,7 @@ PIECE_CHARACTERS = 1 << 20
 MAX_SORTED = 1 << 22
 """Keys sorted at a time, about 100 MB of memory."""
 MAX_COMPARED = 1 << 16
-"""Pairs compared at a time."""
 COPIED_BYTES = 1 << 20
-"""Bytes of keys copied at a time."""
 EXACT, NEAR = "duplicates: exact", "duplicates: near"
 RULES = ("", EXACT, NEAR)
 
@@ -71,7 +68,7 @@ def make_keys(texts: Sequence[str], threshold: float | None) -> DocumentKeys:
         for first in range(0, len(text), PIECE_CHARACTERS)
     )
     for some in split_into_groups(pieces, lambda piece: len(piece[1]), len(texts), PIECE_CHARACTERS):
-        shingles = make_shingles(extract_letters([text for _, text in some]), SHINGLE)
+        shingles = make_shingles(extract_letters([text for _, text in some]))
         full = np.flatnonzero(np.diff(shingles.bounds))  # a piece of a long text may have no shingle
         owners, starts = np.unique(np.array([number for number, _ in some])[full], return_index=True)
         signed[owners] = np.minimum(signed[owners], np.minimum.reduceat(make_signatures(shingles)[full], starts))
@@ -109,12 +106,7 @@ def find_duplicates(
     folder: Path, params: QualityParams, workers: int
 ) -> tuple[NDArray[np.uint8], dict[str, tuple[int, int]]]:
     """Return for each document the number of the rule in RULES that removes it, 0 for none, [m]; and for each rule the
-    numbers of an earlier document and the first one that it removes.
-
-    Args:
-        folder: absolute path of the folder of keys.
-        workers: number of processes, which search one kind of keys each.
-    """
+    numbers of an earlier document and the first one that it removes. Each worker searches one kind of keys."""
     names = ["exact"] if params.exact_duplicates else []
     if params.near_duplicates is not None:
         names += [f"band-{number}" for number in range(choose_bands(params.near_duplicates)[0])]
@@ -133,9 +125,8 @@ def find_duplicates(
 def find_pairs(signatures: Path, threshold: float | None, item: tuple[Path, Path]) -> Path:
     """Write pairs of an earlier document and one that repeats it to a file, [k, 2], and return its path.
 
-    Args:
-        signatures, threshold: decide on documents with an equal key, unless it is that of the text.
-        item: file of the keys, and file to write.
+    Signatures and threshold decide on documents with an equal key, unless it is that of the text. `item` is the file of
+    the keys, and the file to write.
     """
     keys, target = item
     signed = open_keys(signatures, np.uint16).reshape(-1, PERMUTATIONS)

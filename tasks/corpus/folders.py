@@ -26,7 +26,6 @@ NEEDED = f"{', '.join(SUFFIXES)} files, or files of WikiExtractor without a suff
 _PACKED = re.compile(rf"(.*/)?(wiki_\d+|.*({'|'.join(map(re.escape, SUFFIXES[:-1]))}))\.(bz2|gz|xz|zst)")
 """Packed files of WikiExtractor (its --compress), or of text."""
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice|changelog)([-_.].*)?", re.IGNORECASE)
-"""Names of files about the data."""
 MOST_INSPECTED = 50
 """Files of the same name but for numbers, as part-00017.json, after which others are like these."""
 _SPLIT = re.compile(
@@ -85,10 +84,8 @@ def _name_form(name: str) -> str:
 
 
 def _inspect_json(file: Path, columns: Columns) -> tuple[bool, int]:
-    """Return whether the first record of a .json file in a folder has the text, and the number of records up to two.
-
-    Files that are not JSON have none.
-    """
+    """Return whether the first record of a .json file in a folder has the text, and the number of records up to two; 0
+    if it is not JSON."""
     names: list[tuple[str, ...]] = []
     with contextlib.suppress(InputError):
         for _, values in read_objects(file, KEY, Interpretation()):

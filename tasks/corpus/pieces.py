@@ -90,11 +90,7 @@ class PieceMaker:
     progress: StageProgress
 
     def make(self, item: tuple[int, Piece]) -> MadePiece:
-        """Make a piece, given its number.
-
-        Raises:
-            InputError: the source cannot be used.
-        """
+        """Make a piece, given its number; raises InputError if the source cannot be used."""
         number, piece = item
         folder, reading = self.work / f"{number:05d}", Interpretation()
         documents = _skip_empty(self._read(piece, reading), reading)
@@ -130,7 +126,7 @@ class PieceMaker:
         """Write documents whose lines have the same meaning; the number of their first file is `first`."""
         files: list[CorpusFile] = []
         with contextlib.ExitStack() as file:
-            for group in split_into_groups(documents, _length, GROUP_DOCUMENTS, GROUP_CHARACTERS):
+            for group in split_into_groups(documents, lambda one: len(one.text), GROUP_DOCUMENTS, GROUP_CHARACTERS):
                 if not files or files[-1].characters >= PART_CHARACTERS:
                     file.close()
                     path = folder / f"{first + len(files):05d}.parquet"
@@ -147,10 +143,6 @@ class PieceMaker:
         return files
 
 
-def _length(document: Document) -> int:
-    return len(document.text)
-
-
 def _skip_empty(documents: Iterable[Document], reading: Interpretation) -> Iterator[Document]:
     for document in documents:
         if document.text.strip():
@@ -162,9 +154,8 @@ def _skip_empty(documents: Iterable[Document], reading: Interpretation) -> Itera
 def remove_rows(removed: Path, item: tuple[CorpusFile, int, Path]) -> CorpusFile:
     """Write the rest of a file of the corpus to another file.
 
-    Args:
-        removed: file with a byte for each document of the corpus; those that are not 0 are removed.
-        item: the file, the number of its first document, and the file to write.
+    The file `removed` has a byte for each document of the corpus, not 0 for those to remove. `item` is the file, the
+    number of its first document, and the file to write.
     """
     (path, documents, _), first, target = item
     keeps, characters, at = np.fromfile(removed, np.uint8, documents, offset=first) == 0, 0, 0

@@ -138,7 +138,6 @@ RELATIONS = tuple(
 )
 
 JOINERS = (", while ", ", and ", ", but ")
-"""Connectors between two facts in one sentence."""
 
 
 T = TypeVar("T")

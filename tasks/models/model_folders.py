@@ -67,14 +67,7 @@ def list_weight_files(folder: Path) -> list[Path]:
 def download_model(
     repository: str, revision: str | None, section: str, extra: Collection[str] = ()
 ) -> tuple[str, Path]:
-    """Download a model of the Hub.
-
-    Args:
-        section: section of params.yaml for messages; empty if the repository was named elsewhere.
-        extra: further files to download if they exist.
-
-    Returns:
-        The commit, and the folder of the Hub's cache with the files.
+    """Download a model of the Hub, with `extra` files if they exist; return the commit, and the folder in its cache.
 
     Raises:
         InputError: see hub_inputs.download_files; or there is no config.json.
@@ -95,8 +88,7 @@ def download_model(
 def read_architecture(source: Path, key: str) -> ModelConfig:
     """Read the architecture from config.json of a model folder, without its weights.
 
-    Raises:
-        InputError: not a model folder, or not a supported model; the message begins with `key`, which named it.
+    Raises InputError, which begins with `key`, if it is not a model folder, or not of a supported model.
     """
     require_config(source, key)
     with translate_device_errors(key):
@@ -145,8 +137,7 @@ def describe_encoder(values: Mapping[str, Any]) -> dict[str, Any]:
 def count_parameters(folder: Path) -> int:
     """Return the number of weights in the safetensors of a folder, without reading them.
 
-    Raises:
-        InputError: there are none, or they are damaged.
+    Raises InputError if there are none, or they are damaged.
     """
     from ipu_model.models import weight_files  # imports torch
 
@@ -216,10 +207,7 @@ def convert_to_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
     """Yield a folder with the model of `source` as safetensors: a temporary copy if the weights are pickled.
 
     The copy is made in this process, whose torch reads pickled files safely, and is removed at the end. The file
-    `tokenizer` identifies its tokenizer.
-
-    Raises:
-        InputError: damaged, or weights that contain more than tensors.
+    `tokenizer` identifies its tokenizer. Raises InputError for damaged weights, or more than tensors.
     """
     if not any(path.suffix == PICKLED for path in list_weight_files(source)):
         yield source
@@ -232,9 +220,7 @@ def convert_to_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
 def import_model_folder(source: Path, target: Path, tokenizer_sha256: str, key: str) -> ImportReport:
     """Write the model of the folder `source` into the folder `target`, with Podium's parameter names.
 
-    Raises:
-        InputError: not a supported model, incomplete, damaged, or weights that are not finite; the message begins with
-            `key`, which named the model.
+    Raises InputError, which begins with `key`, for a model that is not supported, incomplete, damaged, or not finite.
     """
     with loading_packages():
         from ipu_model.models.import_model import import_model  # imports torch: loaded only when needed

@@ -72,11 +72,7 @@ def _document(title: str, schema: dict[str, Any], whole: bool) -> dict[str, Any]
 
 
 def _section(section: type[Section], whole: bool) -> dict[str, Any]:
-    """Return the JSON Schema of a section with its inner sections written out.
-
-    Args:
-        whole: require every key, as in params.yaml; a preset has only the keys that differ.
-    """
+    """Return the JSON Schema of a section with its inner sections written out; `whole`: require every key."""
     leaves = section.model_json_schema(by_alias=True)["properties"]
     properties: dict[str, Any] = {}
     for key, field in section.get_fields().items():

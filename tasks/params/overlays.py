@@ -22,7 +22,7 @@ from ipu_model.core.strict import nearest
 from ipu_model.ipu.config import IpuConfig
 from ipu_model.ipu.migration import migrate
 from tasks.params.downstream import Points, defaults_of, kind_names
-from tasks.params.schema import default_values, types_at, validate_section
+from tasks.params.schema import default_values, list_sections, types_at, validate_section
 from tasks.params.sections import PHASE, Section, SectionOfPhases, Text, get_default, is_left_out
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.stage import artifacts
@@ -110,11 +110,8 @@ def make_settings(values: Mapping[str, Any], options: Mapping[str, str] = Mappin
 
 
 def _require_one_value(settings: Sequence[Setting]) -> None:
-    """Refuse an option and a `--set` that set one parameter to different values. Of several `--set`, the last counts.
-
-    Raises:
-        ParamsError: names both words.
-    """
+    """Raise ParamsError if an option and a `--set` set one parameter to different values. Of several `--set`, the last
+    counts."""
     known: dict[str, Setting] = {}
     for setting in (one for one in settings if one.option):
         for name, value in leaves({setting.name: setting.value}):
@@ -130,9 +127,7 @@ def resolve(
 ) -> dict[str, Any]:
     """Return the defaults with the preset's values, or `base` without a preset, and then each override applied.
 
-    Args:
-        base: values of params.yaml, ignored with a preset.
-        overrides: arguments of `--set`, `section.key=value`, and settings of other options.
+    The overrides are arguments of `--set`, `section.key=value`, and settings of other options.
 
     Raises:
         ParamsError: the preset does not exist, an override is malformed, or a key is unknown.
@@ -148,8 +143,7 @@ def layers(
 ) -> list[OverrideLayer]:
     """Return the values that override the defaults or params.yaml, in order.
 
-    Raises:
-        ParamsError: the preset does not exist, or an override is malformed.
+    Raises ParamsError if the preset does not exist, or an override is malformed.
     """
     found = [] if preset is None else [read_preset(preset, presets)]
     settings = [one if isinstance(one, Setting) else read_setting(one) for one in overrides]
@@ -160,11 +154,7 @@ def layers(
 
 
 def read_base(preset: str | None, root: Path = Path()) -> dict[str, Any]:
-    """Return the values of params.yaml in `root`; with a preset, nothing is read.
-
-    Raises:
-        ParamsError: the file is not valid.
-    """
+    """Return the values of params.yaml in `root`, or raise ParamsError; with a preset, nothing is read."""
     return read_yaml(root / artifacts.PARAMS) if preset is None else {}
 
 
@@ -174,11 +164,7 @@ def list_preset_names(presets: Path = artifacts.PRESETS) -> list[str]:
 
 
 def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
-    """Read a preset by name, never by path.
-
-    Raises:
-        ParamsError: the preset does not exist, or its header is invalid.
-    """
+    """Read a preset by name, never by path; raises ParamsError if it does not exist, or its header is invalid."""
     if name == DEMO:
         raise ParamsError(f"{DEMO} is {artifacts.PARAMS}, the default: omit --preset")
     known = list_preset_names(presets)
@@ -219,11 +205,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_setting(text: str) -> Setting:
-    """Parse an argument of `--set`.
-
-    Raises:
-        ParamsError: it is malformed.
-    """
+    """Parse an argument of `--set`; raises ParamsError if it is malformed."""
     key, equals, stated = text.partition("=")
     if not equals or not key:
         raise ParamsError(f"--set {text!r} must be section.key=value")
@@ -247,20 +229,17 @@ def _is_ipu_config(path: Sequence[str]) -> bool:
 
 def _is_field(path: Sequence[str], key: str) -> bool:
     """Return True for a key that sections at `path` always have, or may leave out."""
-    return any(isinstance(one, type) and issubclass(one, Section) and key in one.get_fields() for one in types_at(path))
+    return any(key in one.get_fields() for one in list_sections(types_at(path)))
 
 
 def _find_added(path: Sequence[str]) -> Any:
     """Return the type of an added phase in a section; None if no phase can be added to it."""
-    return next(
-        (one.added for one in types_at(path) if isinstance(one, type) and issubclass(one, SectionOfPhases)), None
-    )
+    return next((one.added for one in list_sections(types_at(path)) if issubclass(one, SectionOfPhases)), None)
 
 
 def _left_out(path: Sequence[str], key: str) -> FieldInfo | None:
     """Return a parameter that a file leaves out by default; None if the key is not one."""
-    sections = [one for one in types_at(path) if isinstance(one, type) and issubclass(one, Section)]
-    found = (one.get_fields().get(key) for one in sections)
+    found = (one.get_fields().get(key) for one in list_sections(types_at(path)))
     return next((one for one in found if one is not None and is_left_out(one)), None)
 
 

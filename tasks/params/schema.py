@@ -292,22 +292,14 @@ class Params(Section):
 
 
 def load_params(path: Path = artifacts.PARAMS) -> Params:
-    """Return the validated content of params.yaml.
-
-    Raises:
-        ParamsError: the file is invalid; one message lists all problems, each with the nearest valid name or range.
-    """
+    """Return the validated content of params.yaml; for errors see `validate_section`."""
     return validate_params(read_yaml(Path(path)), str(path))
 
 
 def load_sections(*names: str, path: Path = artifacts.PARAMS) -> Any:
-    """Return these sections of params.yaml, validated, as attributes; ignore the other sections.
+    """Return these sections of params.yaml, validated, as attributes of `Params`; ignore the other sections.
 
-    Args:
-        names: attributes of `Params`, such as `validate_`.
-
-    Raises:
-        ParamsError: a section is invalid; one message lists all problems.
+    For errors see `validate_section`.
     """
     fields: dict[str, Any] = {name: (Params.model_fields[name].annotation, Params.model_fields[name]) for name in names}
     keys = {field.alias or name for name, (_, field) in fields.items()}
@@ -366,19 +358,14 @@ def validate_section(kind: type[S], values: dict[str, Any], where: str) -> S:
 def walk_parameters(
     values: Mapping[str, Any], section: type[Section] = Params, before: str = ""
 ) -> Iterator[tuple[str, type[Section], str, bool]]:
-    """Yield every parameter and section of these values: dotted name, section class, key, and True if the key is
-    present.
-
-    Args:
-        values: values of a section, not validated.
-        before: prefix of the dotted names.
-    """
+    """Yield every parameter and section of these values, which need not be valid: dotted name, section class, key, and
+    True if the key is present. The names begin with `before`."""
     for key, field in section.get_fields().items():
         yield f"{before}{key}", section, key, key in values
         value, inner = values.get(key), field.annotation
         if isinstance(inner, type) and issubclass(inner, Section) and isinstance(value, Mapping):
             yield from walk_parameters(value, inner, f"{before}{key}.")
-            for added in _sections([inner.added] if issubclass(inner, SectionOfPhases) else []):
+            for added in list_sections([inner.added] if issubclass(inner, SectionOfPhases) else []):
                 for phase, part in value.items():
                     if phase not in inner.get_fields() and isinstance(part, Mapping):
                         yield from walk_parameters(part, added, f"{before}{key}.{phase}.")
@@ -392,10 +379,10 @@ def _explain(problem: Any, kind: type[Section]) -> str:
     place = ".".join(str(part) for part in problem["loc"] if part not in TYPE_PARTS)
     *section, key = problem["loc"] or ("",)
     is_phase = problem["type"] == "model_type" and any(
-        issubclass(one, SectionOfPhases) for one in _sections(types_at(section, kind))
+        issubclass(one, SectionOfPhases) for one in list_sections(types_at(section, kind))
     )
     if problem["type"] == "extra_forbidden" or is_phase:
-        known = dict.fromkeys(name for one in _sections(types_at(section, kind)) for name in one.get_fields())
+        known = dict.fromkeys(name for one in list_sections(types_at(section, kind)) for name in one.get_fields())
         known.pop(key, None)  # entries of another kind may have this key
         return f"{place} is not known{nearest(str(key), list(known))}"
     if problem["type"] == "missing":
@@ -413,13 +400,14 @@ def types_at(place: Sequence[Any], kind: type[Section] = Params) -> list[Any]:
         if kind is Params and place[0] == "downstream" and depth == 1:
             types = [kind_params(name) for name in kind_names()]
         else:
-            fields = [field for one in _sections(types) if (field := one.get_fields().get(part)) is not None]
-            added = [one.added for one in _sections(types) if issubclass(one, SectionOfPhases)]
+            fields = [field for one in list_sections(types) if (field := one.get_fields().get(part)) is not None]
+            added = [one.added for one in list_sections(types) if issubclass(one, SectionOfPhases)]
             types = [one for field in fields for one in _members(field.annotation)] or added
     return types
 
 
-def _sections(types: Sequence[Any]) -> list[type[Section]]:
+def list_sections(types: Sequence[Any]) -> list[type[Section]]:
+    """Return the sections among the types of a place."""
     return [one for one in types if isinstance(one, type) and issubclass(one, Section)]
 
 
@@ -438,11 +426,7 @@ def parameter_values(params: Params) -> dict[str, Any]:
 
 
 def unify_numbers(values: dict[str, Any], params: Params) -> dict[str, Any]:
-    """Return the values with every number as its parameter has it: 0 is 0.0 for a float, so that both are one value.
-
-    Args:
-        params: the same values, validated.
-    """
+    """Return the values with every number as in their validated parameters: 0 is 0.0 for a float, so both are equal."""
     return _unify(values, parameter_values(params))
 
 
@@ -457,8 +441,7 @@ def _unify(value: Any, typed: Any) -> Any:
 def default_values(values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Return every default as plain values, which presets override.
 
-    Args:
-        values: parameters whose entries are included with the defaults of their kinds, if the kinds exist.
+    Entries of `values` are included with the defaults of their kinds, if the kinds exist.
     """
     entries = values.get("downstream")
     kinds = {name: entry.get("kind") for name, entry in (entries if isinstance(entries, dict) else {}).items()}

@@ -109,11 +109,8 @@ PhaseName = Annotated[str, _named_text(PHASE, "lowercase letters, digits and '_'
 
 
 class SectionOfPhases(Section):
-    """Section with a key for each pre-training phase: those of the class, and any that `pretrain.phases` adds.
-
-    Attributes:
-        added: type of the value of an added phase.
-    """
+    """Section with a key for each pre-training phase: those of the class, and any, of type `added`, that
+    `pretrain.phases` adds."""
 
     model_config = ConfigDict(extra="allow")
     added: ClassVar[Any]
@@ -591,11 +588,7 @@ class RuntimeSpec:
 
     @staticmethod
     def parse(text: str) -> RuntimeSpec:
-        """Parse `RUNTIME[:PRECISION]`.
-
-        Raises:
-            ValueError: the runtime or the precision is unknown.
-        """
+        """Parse `RUNTIME[:PRECISION]`; raises ValueError if one is unknown."""
         runtime, colon, precision = text.partition(":")
         if runtime not in RUNTIMES or (colon and precision not in PRECISIONS):
             raise ValueError(

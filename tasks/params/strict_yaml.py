@@ -108,9 +108,7 @@ def _require_plain(reader: YAML, text: str) -> None:
 def yaml_text(values: Any, flow: bool = False, lists: bool = False) -> str:
     """Return plain values as YAML that parses to the same values, also in YAML 1.1.
 
-    Args:
-        flow: write everything in one line.
-        lists: write the items of a list next to each other.
+    `flow`: write everything in one line; `lists`: write the items of a list next to each other.
     """
     writer, width = (_ListWriter, LINE) if lists else (_Writer, float("inf"))
     return str(

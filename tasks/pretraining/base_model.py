@@ -46,10 +46,6 @@ def write_base_model(
 ) -> dict[str, Any]:
     """Import the base model into `folder`, atomically, and return the content of `base_model.json`.
 
-    Args:
-        model: section `model`: the architecture of the run.
-        tokenizer: folder of the tokenizer that makes the rows.
-
     Raises:
         InputError: no such model, not a supported one, weights that are incomplete or unsafe to read, or a mismatch
             with the architecture in the parameters or with the vocabulary of the tokenizer.
@@ -80,11 +76,7 @@ def write_base_model(
 def check_architecture(source: Path, model: ModelParams, key: str) -> int:
     """Compare config.json of the model folder `source`, which `key` named, with the parameters.
 
-    Returns:
-        Number of word embeddings.
-
-    Raises:
-        InputError: not a supported model, or another architecture.
+    Return the number of word embeddings; raises InputError for another architecture, or one that is not supported.
     """
     actual = read_architecture(source, key)
     with translate_device_errors(key):
@@ -96,10 +88,7 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
 
 
 def check_model_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[str] | None) -> None:
-    """Check base_model.path before a tokenizer is made or weights are read.
-
-    Args:
-        entries: entries of the vocabulary, if it is already known.
+    """Check base_model.path before a tokenizer is made or weights are read; `entries` are those of a known vocabulary.
 
     Raises:
         InputError: not a model folder, no weights, not a supported model, another architecture or vocabulary.

@@ -44,7 +44,6 @@ def make_pretrain_job(
     """Return the device job of one phase, with an empty run folder.
 
     Args:
-        params: sections pretrain, model, device and ipu are used.
         base: the first phase starts from the model of stage base_model, and every phase is compared with it.
         untrained: only compile or estimate: every phase starts from random weights, and nothing is masked.
     """

@@ -35,11 +35,8 @@ def find_place(
 ) -> ReferenceAnswer | None:
     """Return the answer at its place without the spaces around it, or None if its place is not certain.
 
-    Spaces belong to no token, so the target would be wider than the answer.
-
-    Args:
-        where: place in the file, for `reading`, which receives the count of a change.
-        is_utf16: `answer_start` counts UTF-16 code units.
+    Spaces belong to no token, so the target would be wider than the answer. `reading` receives the count of a change at
+    `where`. If `is_utf16`, answer_start counts UTF-16 code units.
     """
     (text, start), stripped = answer, answer.text.strip()
     if start < 0:
@@ -61,11 +58,8 @@ def find_place(
 
 
 def count_utf16(answers: Iterable[tuple[str, Sequence[ReferenceAnswer]]]) -> bool:
-    """Tell whether answer_start counts UTF-16 code units: some answers fit only so, and none only as characters.
-
-    Args:
-        answers: contexts, each with its answers.
-    """
+    """Tell whether answer_start counts UTF-16 code units in contexts with answers: some fit only so, and none only as
+    characters."""
     fits: set[tuple[bool, bool]] = set()
     for context, stated in answers:
         if context.isascii() or len(context.encode("utf-16-le")) == 2 * len(context):

@@ -85,7 +85,6 @@ def read_rows(
         separator: field separator or its name; None: that of Excel's first line `sep=;`, else a tab in .tsv, else
             detected from the first lines.
         names: names of the columns to read.
-        reading: gets the format.
         is_quoted: quotes may enclose a cell; otherwise they are part of it.
 
     Raises:

@@ -15,7 +15,6 @@ class Duplicate:
     """A development example and the text most similar to it."""
 
     split: str
-    """Name of the development set."""
     example: int
     """Number of the example in the set, from 0."""
     similarity: float
@@ -40,7 +39,6 @@ class SourceReport:
     name: str
     """Name of the source, such as training examples."""
     compared: int
-    """Texts of the source that were compared."""
     passed_over: int
     """Development examples that were too short to search for."""
     pairs: tuple[Duplicate, ...]
@@ -62,11 +60,7 @@ class NearDuplicateReport:
 
 
 def describe_near_duplicates(metrics: Mapping[str, Any]) -> str:
-    """Return how many development examples have a near-duplicate, and the leading score without them; empty for few.
-
-    Args:
-        metrics: content of the metrics file.
-    """
+    """Return how many development examples have a near-duplicate, and the leading score without them; empty for few."""
     parts = metrics.get(WITHOUT) or [{"examples": 0, "of": 0}]
     every, count = parts[-1], parts[-1]["examples"]  # the last one covers all sources
     if count <= FEW * every["of"]:

@@ -183,16 +183,14 @@ def download_files(
     section: str,
     is_target: bool = False,
 ) -> tuple[str, list[str], dict[str, Path]]:
-    """Download files of a Hub model, all from one commit.
+    """Download the files of a Hub model that `choose` selects by name, all from one commit.
+
+    Return the commit, all its file names, and the local path of each downloaded file.
 
     Args:
-        choose: selects the names to download from all file names.
         section: section of params.yaml for messages (`tokenizer` or `base_model`); empty if the repository was named
             elsewhere.
         is_target: the run publishes to this repository, so it may read it with the token.
-
-    Returns:
-        The commit, all its file names, and the local path of each downloaded file.
 
     Raises:
         InputError: no such model or revision, no permission to read it, or no connection.
@@ -216,9 +214,8 @@ def download_files(
 def translate_hub_errors(place: str, repository: str, revision: str, advice: str = "") -> Iterator[None]:
     """Turn errors of the Hub's client into an InputError that distinguishes gated, missing and unreachable.
 
-    Args:
-        place, advice: beginning of the message, and its end if the Hub shows no such repository.
-        revision: the setting that names the revision.
+    The message begins with `place` and names the setting of the `revision`; it ends with `advice` if the Hub shows no
+    such repository.
     """
     _disable_telemetry()
     import httpx2

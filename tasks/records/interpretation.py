@@ -38,13 +38,11 @@ class Interpretation:
     columns: dict[str, str] = field(default_factory=dict)
     """Role -> name of its column, and why the column has the role."""
     labels: str = ""
-    """Form of the labels."""
     grouping: str = ""
     """Relation of rows to examples."""
     ignored: list[str] = field(default_factory=list)
     """Files of the folder that are not read."""
     unused_columns: set[str] = field(default_factory=set)
-    """Columns of tables that were not used."""
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
     """Description of something left out or changed -> count: "empty documents left out", ..."""
     places: dict[str, str] = field(default_factory=dict)
@@ -52,7 +50,6 @@ class Interpretation:
     examples: dict[str, str] = field(default_factory=dict)
     """Description of something counted -> an example of it."""
     remarks: list[str] = field(default_factory=list)
-    """Notes for users."""
     trained: Mapping[str, str] = field(default_factory=dict)
     """Role -> name of its column in the training data of the model that reads the input; empty: not recorded."""
 
@@ -150,9 +147,7 @@ class Interpretation:
 def describe_inputs(inputs: Mapping[str, Interpretation]) -> list[str]:
     """Return the lines that tell users how their inputs are read: at most MAX_LINES.
 
-    Args:
-        inputs: name of an input, such as its file -> its interpretation. An input that is read like an earlier one
-            takes one line.
+    An input that is read like an earlier one takes one line.
     """
     lines: list[str] = []
     before: dict[tuple[str, ...], str] = {}
@@ -170,11 +165,7 @@ def describe_inputs(inputs: Mapping[str, Interpretation]) -> list[str]:
 
 
 def write_reading(folder: Path, source: str, inputs: Mapping[str, Interpretation]) -> Interpretation:
-    """Write reading.json to the folder of the data; return what was found in all inputs.
-
-    Args:
-        inputs: name of an input, such as its split -> its interpretation.
-    """
+    """Write reading.json to the folder of the data; return what was found in all inputs."""
     whole = Interpretation()
     for one in inputs.values():
         whole.merge(one)
@@ -216,8 +207,7 @@ def read_reading(folder: Path) -> dict[str, Any]:
     """Return reading.json of a data folder: `source`, `numbers`, `examples`, `notes`, `remarks`, `inputs` and
     `described`; all empty if there is no file.
 
-    Raises:
-        InputError: the file is damaged.
+    Raises InputError if the file is damaged.
     """
     path = Path(folder) / artifacts.READING
     lists = ("notes", "remarks", "described")

@@ -87,11 +87,7 @@ def are_flags(value: Sequence[Any]) -> bool:
 
 
 def read_flag_columns(cells: Mapping[str, Any]) -> list[str]:
-    """Return the columns, each named like a label, whose cells are 1.
-
-    Raises:
-        ValueError: a cell is neither 0 nor 1.
-    """
+    """Return the columns, each named like a label, whose cells are 1; raises ValueError for a cell not 0 or 1."""
     flags = {name: FLAGS.get(str(cell).strip().lower()) for name, cell in cells.items()}
     if (wrong := next((name for name, flag in flags.items() if flag is None), None)) is not None:
         raise ValueError(f"a value that is not 0 or 1 in the column {wrong!r}")
@@ -110,8 +106,7 @@ def canonical_name(name: str) -> str:
 def match_known(names: Iterable[str], known: Sequence[str], *, fold: bool = False) -> dict[str, str]:
     """Return class name -> name of the same class in `known`; unknown classes keep their name.
 
-    Args:
-        fold: names that differ only in case, blanks or normal form are the same.
+    If `fold`, names that differ only in case, blanks or normal form are the same.
     """
     meaning = (lambda name: fold_label(canonical_name(name))) if fold else canonical_name
     by_meaning = {meaning(name): name for name in reversed(known)}
@@ -121,8 +116,7 @@ def match_known(names: Iterable[str], known: Sequence[str], *, fold: bool = Fals
 def require_same_spelling(data: Any, names: Iterable[str], known: Sequence[str], found: str, required: str) -> None:
     """Refuse names that only differ in case, blanks or normal form from a known one.
 
-    Args:
-        found, required: beginnings of the parts of the message.
+    The parts of the message begin with `found` and `required`.
     """
     by_fold = {fold_label(name): name for name in known}
     unknown = [name for name, meant in match_known(names, known).items() if meant not in known]
@@ -134,9 +128,7 @@ def require_same_spelling(data: Any, names: Iterable[str], known: Sequence[str],
 def choose_classes(counts: Mapping[str, int], labels: Sequence[str] | None, *, fold: bool) -> tuple[str, ...]:
     """Return the classes of training examples, in order: that of data.labels, else sorted.
 
-    Args:
-        counts: name -> its number of examples.
-        fold: of names that differ only in case, blanks or normal form, the most frequent one stands for all.
+    If `fold`, of names that differ only in case, blanks or normal form, the one with most examples stands for all.
     """
     names = sorted(counts, key=lambda name: -counts[name])
     chosen = {fold_label(name): name for name in reversed(names)}.values() if fold else names
@@ -155,8 +147,7 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
 def parse_value(value: Any) -> float:
     """Return a finite number. Its digits are ASCII, without the underscores that Python allows.
 
-    Raises:
-        ValueError: it is missing, or is not such a number.
+    Raises ValueError if it is missing, or is not such a number.
     """
     if is_empty(value):
         raise ValueError("a missing value")
@@ -176,21 +167,12 @@ class NumberReader:
     """Reader of the numbers of one source; a dot may group digits (1.213) unless another number rules that out."""
 
     def __init__(self, form: str, *, is_decimal: bool = False) -> None:
-        """Start reading.
-
-        Args:
-            form: notation, data.label_form.
-            is_decimal: numbers of another split rule out that dots group digits.
-        """
+        """Start reading with a notation, data.label_form; `is_decimal`: another split rules out grouping dots."""
         self.form, self.is_decimal = form, is_decimal
         self._grouped, self._has_whole = "", False
 
     def read(self, value: Any, where: str) -> float:
-        """Return the number in a cell.
-
-        Raises:
-            ValueError: what is wrong with it.
-        """
+        """Return the number in a cell; raises ValueError, which says what is wrong with it."""
         if not isinstance(value, str) or not value.strip():
             return parse_value(value)
         text = value.strip()

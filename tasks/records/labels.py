@@ -39,8 +39,7 @@ def read_example_labels(folder: Path, stage: str) -> tuple[str, ...]:
 def add_labels(schema: pa.Schema, labels: Sequence[str], others: Sequence[str] = ()) -> pa.Schema:
     """Return a Parquet schema with the class names in its metadata.
 
-    Args:
-        others: classes that only development examples have and that cannot be learned; numbered after `labels`.
+    Only development examples have the classes `others`, which cannot be learned; they are numbered after `labels`.
     """
     return schema.with_metadata({_KEY: json.dumps(list(labels)), _OTHERS: json.dumps(list(others))})
 

@@ -28,7 +28,6 @@ MORE_DOCUMENTS = (
     "add text (corpus.path, corpus.demo_documents), set corpus.layout to lines if each line of a .txt file is a "
     "document, or lower validate.min_documents"
 )
-"""Advice on too few documents."""
 JSON_LINES = "JSON lines"
 """Layout of .txt files with objects instead of text; it is only detected."""
 TITLE = re.compile(r"^\s*=\s+(?!=)(.*?[^=\s])\s+=\s*$")
@@ -61,7 +60,6 @@ FEWEST_ROWS, MANY_ROWS, MOST_OTHERS = 3, 20, 0.05
 """Lines of equally many tabs that may be rows, fewer are often alike by chance; lines from which on other separators
 count as well, and the share of lines that may differ then, such as a broken row."""
 SIGNS = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}
-"""Possible separators of rows and their names."""
 _MARKUP = re.compile(r"<[a-zA-Z/!?][^>]*>|\{\s*\"")
 """Begin of a line of HTML, XML or JSON."""
 

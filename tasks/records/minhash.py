@@ -85,25 +85,17 @@ def _basic_letters() -> NDArray[np.bool_]:
     return np.array([chr(code).isalnum() for code in range(_BASIC)] + [False])
 
 
-def make_shingles(letters: NormalizedLetters, size: int) -> Shingles:
-    """Return the shingles of texts.
-
-    Args:
-        size: characters of a shingle; a shorter text is one shingle, an empty one has none.
-    """
+def make_shingles(letters: NormalizedLetters) -> Shingles:
+    """Return the shingles of texts; one shorter than SHINGLE is one shingle, an empty one has none."""
     lengths = np.diff(letters.bounds)
-    counts = np.maximum(lengths - size + 1, lengths > 0)
+    counts = np.maximum(lengths - SHINGLE + 1, lengths > 0)
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     starts = np.arange(bounds[-1]) + np.repeat(letters.bounds[:-1] - bounds[:-1], counts)
-    return Shingles(hash_runs(letters, starts, np.repeat(np.minimum(lengths, size), counts)), bounds)
+    return Shingles(hash_runs(letters, starts, np.repeat(np.minimum(lengths, SHINGLE), counts)), bounds)
 
 
 def hash_runs(letters: NormalizedLetters, starts: NDArray[np.int64], lengths: NDArray[np.int64] | int) -> Hashes:
-    """Return the hashes of runs of letters.
-
-    Args:
-        lengths: letters of each run, [k], or one number for all.
-    """
+    """Return the hashes of runs of letters; `lengths` is [k], or one number for all."""
     powers, inverses = _powers_and_inverses(1 << max(10, int(len(letters.codes)).bit_length()))
     # Differences of sums of codes[i] * BASE**i, shifted to exponent 0: the cost does not depend on the length.
     sums = np.zeros(len(letters.codes) + 1, np.uint64)

@@ -129,10 +129,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of at most `rows_at_once` rows of one row group; memory does not grow with the file.
 
-    Args:
-        columns: columns to read; None: all.
-        stage: stage that writes the file, for messages.
-        groups: row groups to read; None: all.
+    Without `columns` or `groups`, all are read. Messages name the stage that writes the file.
 
     Raises:
         InputError: the file is missing, damaged, or lacks one of `columns`.

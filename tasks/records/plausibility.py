@@ -33,7 +33,6 @@ SINGLE_WORDS = f"at most {MAX_SHARE}% of the sentences with one word, so that th
 RUNNING_NUMBERS = f"at most {MAX_SHARE}% of the words being their own number in the sentence"
 SAME_TYPES = f"no types that differ {SPELLINGS}"
 MAX_DIFFERENT = 100_000
-"""Highest number of different labels of a source."""
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 JOINS = re.compile(r"[,;|]")
 """Separators of several labels in one cell."""
@@ -49,7 +48,6 @@ class Rule(NamedTuple):
 
     name: str
     required: str
-    """Requirement, for the validation page."""
     problem: str
     """Message for a label that violates it, with the options."""
     find: Callable[[Labels], list[str]]

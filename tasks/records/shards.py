@@ -37,15 +37,10 @@ class Shard:
     """Files and row group numbers, in reading order."""
     documents: int
     bytes: int
-    """Bytes of text."""
 
 
 def plan_shards(files: Sequence[Path]) -> list[Shard]:
-    """Divide a corpus into shards, using only the metadata of its Parquet files.
-
-    Raises:
-        InputError: a file cannot be read, or has no text column.
-    """
+    """Divide a corpus into shards by the metadata of its Parquet files alone; errors are those of `read_batches`."""
     shards: list[Shard] = []
     groups = [
         (path, number, size) for path in files for number, size in enumerate(read_group_sizes(path, "text", "corpus"))

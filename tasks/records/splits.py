@@ -36,7 +36,6 @@ class DevSplit(NamedTuple):
     """Size of a development set that was split off."""
 
     grouping: str
-    """Name of the grouping that was kept together."""
     examples: int
     total: int
     """Number of examples before the split."""
@@ -127,8 +126,7 @@ class CommonExamples(NamedTuple):
 def require_several_labels(labels: Collection[str | float], split: str, look: str) -> None:
     """Refuse development examples whose distinct `labels` are one: a constant prediction would be always right.
 
-    Args:
-        split, look: the split, and the parameters that name the source of its examples, for the message.
+    The message advises to `look` at the parameters that name the source of the split.
     """
     if len(labels) == 1:
         raise InputError(

@@ -66,7 +66,6 @@ TRAIN_NAMES = frozenset(("train", "training"))
 OTHER_NAMES = frozenset(
     ("dev", "development", "val", "valid", "validation", "eval", "evaluation", "test", "testing", "heldout", "held-out")
 )
-"""Names of splits in a column."""
 KEPT = "label (kept)"
 """Start of the parts of a record that are labels in a file to predict."""
 ENDINGS = (".jsonl", ".csv", ".parquet")
@@ -82,7 +81,6 @@ class ColumnSpec(NamedTuple):
     """Key of params.yaml that sets its name."""
     required: bool = True
     is_named: bool = False
-    """The user named it."""
 
 
 SPLIT_COLUMN = ColumnSpec(("split", "set", "fold", "subset", "partition"), "", False)
@@ -116,7 +114,6 @@ class RecordSpec(NamedTuple):
     layouts: Sequence[Columns]
     """Possible columns; the first layout is used whose required columns a table has."""
     endings: Sequence[str]
-    """Suffixes of the files."""
     parsers: Mapping[str, Parser] = {}
     """Suffix -> reader of a format other than tables."""
     headers: Sequence[Sequence[str]] = ()
@@ -137,7 +134,6 @@ class TableForm(NamedTuple):
 
 
 DETECTED = TableForm()
-"""Separator and quotes are detected."""
 
 
 class Records(NamedTuple):
@@ -190,10 +186,7 @@ def open_file(
 ) -> Records:
     """Open the records of one file, or of a part of a .jsonl or .parquet file.
 
-    Args:
-        key: params key that named the file, for messages.
-        reading: counts blank lines and unused columns, and gets remarks, such as that a table has no rows.
-        form: what the user states about the form of tables.
+    `reading` counts blank lines and unused columns, and gets remarks, such as that a table has no rows.
 
     Raises:
         InputError: no such file, a folder, or another suffix; while records are read, another format than the suffix
@@ -266,8 +259,7 @@ def select_files(
 ) -> list[Path]:
     """Return the usable files of a folder, sorted by name, or one file; add the others to `reading.ignored`.
 
-    Raises:
-        InputError: something cannot be read, or no file is usable; the message has the params key and what it needs.
+    Raises InputError, with the params key and what it needs, if something cannot be read, or no file is usable.
     """
     from tasks.plan.named_files import list_files
 
@@ -324,9 +316,7 @@ def match_columns(
 ) -> dict[str, str]:
     """Return part -> name of its column, in the first layout that fits, and report the unused columns to `reading`.
 
-    Args:
-        layouts: see `RecordSpec`; empty: read all columns under their names.
-        where: position of the record with these columns, for errors.
+    Without layouts, all columns are read under their names. Errors locate the record at `where`.
 
     Raises:
         InputError: the name of a column to read is repeated, or required columns of the last layout are missing (the
@@ -472,7 +462,9 @@ def _read_delimited(
     try:
         names = match_columns(header, layouts, str(path), reading)
     except InputError as error:
-        if header is start[2] and any(map(_is_data, header)):
+        if header is start[2] and any(
+            parse_number(cell) is not None or len(cell.split()) >= FEWEST_WORDS for cell in header
+        ):
             raise InputError(f"{error}. Its first line was read as the header: if it is a row, add a header") from None
         raise
     places = {part: header.index(name) for part, name in names.items()}
@@ -497,10 +489,6 @@ def _read_delimited(
         if fields == start[2] and header is start[2] and len(header) > 1:
             raise InputError(f"{path}, line {first} repeats the header: remove it ({key})")
         yield TableRow(f"line {first}", {part: fields[place] for part, place in places.items()}, names)
-
-
-def _is_data(cell: str) -> bool:
-    return parse_number(cell) is not None or len(cell.split()) >= FEWEST_WORDS
 
 
 def _read_parquet(

@@ -55,14 +55,11 @@ def find_header(fields: Sequence[str], columns: Columns) -> dict[str, int]:
 def choose_columns(
     lines: Sequence[Sequence[str]], columns: Columns, source: str, reading: Interpretation, tagged: bool
 ) -> TaggedColumns:
-    """Return the columns to read.
+    """Return the columns to read, those of tags if `tagged`; `reading` receives them.
 
     Args:
         lines: fields of the first lines; none for a blank line, DOCUMENT alone for one that begins a document.
         columns: columns of tables; their names are those of a header, or numbers from 1 if the user names them.
-        source: the file, for messages.
-        reading: receives the columns.
-        tagged: read tags.
 
     Raises:
         InputError: columns with two readings, or a table with a column of sentences.

@@ -139,10 +139,8 @@ def peek(path: Path, most: int) -> bytes:
 def read_lines(path: Path, key: str, *, raw: bool = False, part: FileRange = WHOLE) -> Iterator[str]:
     """Yield the lines of a text file with their ends; lines of only ZERO_WIDTH characters and white space become empty.
 
-    A file without any "\\n" is split at "\\r" (classic Mac OS), and is not divided into parts.
-
-    Args:
-        raw: keep all lines as they are.
+    A file without any "\\n" is split at "\\r" (classic Mac OS), and is not divided into parts. If `raw`, all lines stay
+    as they are.
 
     Raises:
         InputError: see `read_text`, or a line longer than MAX_LINE_BYTES.
@@ -168,10 +166,7 @@ def _empty_blank(line: str) -> str:
 
 
 def read_text(path: Path, key: str, part: FileRange = WHOLE) -> Iterator[str]:
-    """Yield the text of a UTF-8 file, packed or not, in blocks and without a byte order mark.
-
-    Args:
-        key: params key that named the file, for messages.
+    """Yield the text of a UTF-8 file, packed or not, in blocks and without a byte order mark. Messages name `key`.
 
     Raises:
         InputError: binary content, another encoding (with byte offset and line), or a read error of the disk.
@@ -198,11 +193,8 @@ def read_bytes(path: Path, part: FileRange = WHOLE) -> Iterator[bytes]:
 
 
 def _decode(content: bytes, is_last: bool, path: Path, key: str, offset: int, line: int) -> tuple[str, int]:
-    """Return the text of a part of a file, and its number of bytes: the last character may be incomplete.
-
-    Args:
-        offset, line: position at which the part begins.
-    """
+    """Return the text of a part of a file that begins at this position, and its number of bytes: its last character may
+    be incomplete."""
     mark = next((name for one, name in BYTE_ORDER_MARKS.items() if content.startswith(one)), "")
     if mark and offset == 0:
         raise InputError(

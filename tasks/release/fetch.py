@@ -107,8 +107,7 @@ def fetch(
 def read_replaced(params: Params, entry: Entry) -> InferenceModel | None:
     """Return the model that publishing replaces, without its weights; None before the first release.
 
-    Raises:
-        InputError: it cannot be read.
+    Raises InputError if it cannot be read.
     """
     if params.publish.target == "local":
         target = Path(entry.params.publish.folder)
@@ -129,11 +128,7 @@ def read_replaced(params: Params, entry: Entry) -> InferenceModel | None:
 
 
 def newest_on_hub(entry: Entry) -> list[Tagged]:
-    """Return the newest releases in the entry's repository.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Return the newest releases in the entry's repository; raises InputError if it cannot be read."""
     return newest_releases(str(entry.params.publish.repository), entry.key("publish", "repository"), KEPT)
 
 
@@ -186,8 +181,7 @@ def _of_hub(entry: Entry, wanted: Sequence[Tagged]) -> tuple[list[FetchedRelease
 def download_release(named: str, folder: Path) -> frozenset[str]:
     """Download all files of a Hub repository, user/name or user/name@revision, into a new folder.
 
-    Returns:
-        The release tags of that commit.
+    Return the release tags of that commit.
 
     Raises:
         InputError: it cannot be read, or has a file that would be outside the folder.
@@ -206,11 +200,7 @@ def download_release(named: str, folder: Path) -> frozenset[str]:
 
 
 def parse_tagged(text: str) -> Tagged:
-    """Parse TAG@COMMIT, as `--list` prints it.
-
-    Raises:
-        ParamsError: the format is wrong.
-    """
+    """Parse TAG@COMMIT, as `--list` prints it; raises ParamsError for another format."""
     if not CHOSEN.fullmatch(text):
         raise ParamsError(f"{text!r:.80} is not a release: TAG@COMMIT is required, release-<12 digits>@<40 digits>")
     return Tagged(*text.split("@"))

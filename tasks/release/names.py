@@ -37,7 +37,6 @@ class ListedRelease:
     """Leading score of its card; empty if it has none."""
     signed: bool
     names: list[str]
-    """Names that point to it."""
 
 
 class NamedReleases(ABC):
@@ -93,10 +92,7 @@ class NamedReleases(ABC):
         return [tags.get(to, to) for _, to in sorted(find_records(self.names(), name).items())]
 
     def promote(self, release: str | None, name: str = CHAMPION) -> tuple[str, str | None]:
-        """Give a name to a release; return it, and the one that had the name before, if any.
-
-        Args:
-            release: its tag; None: the newest.
+        """Give a name to a release, by its tag or the newest; return it, and the one that had the name before, if any.
 
         Raises:
             ParamsError: the name is not allowed, or there is no such release.
@@ -137,10 +133,7 @@ class NamedReleases(ABC):
         """Give a name back to the release that had it before; return that one and the one that lost it.
 
         If no other release had the name, it goes to the one published before the release that has it. Without a
-        promotion, that is the newest.
-
-        Raises:
-            PublishError: there is no such release.
+        promotion, that is the newest. Raises PublishError if there is no such release.
         """
         published, had = list(self.releases()), self.history(name)
         if not had and name != CHAMPION:
@@ -179,8 +172,7 @@ class FolderReleases(NamedReleases):
     def releases(self) -> dict[str, str]:
         """Return tag -> name of the folder in `kept`.
 
-        Raises:
-            PublishError: `folder` is none of them, so that it was changed since it was published.
+        Raises PublishError if `folder` is none of them, so that it was changed since it was published.
         """
         folders = list_kept(self.folder)
         newest = tag_of(folder_hashes(self.folder)) if (self.folder / PROVENANCE).is_file() else ""
@@ -204,13 +196,11 @@ class FolderReleases(NamedReleases):
         return os.path.join(f"{self.title}.releases", name)
 
     def read_card(self, release: str) -> tuple[str, bool]:
-        """Return the card of a release, and whether it has a signature."""
         folder = self._find(release)
         card = folder / CARD
         return card.read_text(encoding="utf-8") if card.is_file() else "", (folder / SIGNATURE).is_file()
 
     def hash_files(self, release: str) -> dict[str, str]:
-        """Return path -> SHA-256 of the files of a release."""
         return folder_hashes(self._find(release))
 
     def _find(self, release: str) -> Path:

@@ -155,11 +155,7 @@ def code_of(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
 
 
 def describe_changes(origin: Mapping[str, Any], root: Path) -> str | None:
-    """Return how the code of a project differs from the code of a release; None if it does not differ.
-
-    Args:
-        root: the project, or the checkout of one of its runs, which has a copy of the code.
-    """
+    """Return how the code of a project, or of a run's checkout, differs from that of a release; None if it does not."""
     project = project_of(root)
     ran, now = origin["git"]["revision"], git_state(project)["revision"]
     changed = changed_code(origin["code_md5"], project)
@@ -180,8 +176,7 @@ def hash_of(values: Any) -> str:
 def base_model(file: Path, given: str) -> dict[str, Any] | None:
     """Return the base model as the stage base_model recorded it; a folder is identified by its hash.
 
-    Args:
-        given: published value of base_model.path.
+    A path is replaced by `given`, the published value of base_model.path.
     """
     record = _small_json(file)
     if record is None:
@@ -241,9 +236,7 @@ def prediction_figures(root: Path, subject: ReleaseSubject) -> dict[str, Any] | 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """Read a JSON object without NaN or Infinity.
 
-    Raises:
-        PublishError: it is missing, not JSON, or not an object; the message names `made_by`, the command that writes
-            it.
+    Raises PublishError, which names the command `made_by` that writes it, if it is missing, not JSON, or not an object.
     """
 
     def refuse_constant(name: str) -> float:
@@ -270,11 +263,8 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
     """Return the published parameters: numbers, values of an enumeration, and names on the Hub.
 
     Other text is private: paths, and names of files, columns and servers. A path is replaced by the hash of its content
-    in dvc.lock; other text by a placeholder. New parameters are private by default.
-
-    Args:
-        root: folder with dvc.lock, which has the hashes of inputs.
-        checkout: base of relative paths; None: `root`.
+    in dvc.lock, which is in `root`; other text by a placeholder. New parameters are private by default. Relative paths
+    begin at `checkout`, by default `root`.
     """
     dependencies = [one for stage in read_locked_stages(root / "dvc.lock").values() for one in stage.get("deps", [])]
     hashes = {PurePosixPath(one["path"]): f"md5:{one['md5']}" for one in dependencies if "md5" in one}

@@ -69,9 +69,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, PublishError
 
 SHOWN = 5
-"""Maximum number of differences in an error message."""
 ABSENT = "(not stated)"
-"""Placeholder for a missing value."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,6 @@ class Publication:
     """The same as plain values."""
     subject: ReleaseSubject
     root: Path
-    """Checkout."""
     made_by: StageRuns
     """Run that produced the outs of each stage."""
 
@@ -243,14 +240,10 @@ def attest(
 def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dry_run: bool = False) -> dict[str, Any]:
     """Publish the checkout `root`; publishing the same content again changes nothing.
 
-    Args:
-        parameters: the resolved params.yaml as plain values.
-        dry_run: build everything, but change no target and write no receipt.
-
-    Returns:
-        The receipt, as written to reports/publish-<name>.json: target, folder or repository, commit, tag, url,
-        pull_request, unchanged, the SHA-256 of every file of the tag, and the run that produced the outs of each stage.
-        Without a tag nothing is released: the pull request waits for review.
+    Return the receipt, as written to reports/publish-<name>.json: target, folder or repository, commit, tag, url,
+    pull_request, unchanged, the SHA-256 of every file of the tag, and the run that produced the outs of each stage.
+    Without a tag nothing is released: the pull request waits for review. `dry_run`: build everything, but change no
+    target and write no receipt.
 
     Raises:
         GateRejected: the gate rejected the model; nothing was changed.
@@ -292,11 +285,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
 
 
 def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path) -> None:
-    """Require that all upstream stages of the gate ran with the current parameters, according to dvc.lock.
-
-    Raises:
-        PublishError: a stage ran with other parameters, or did not run.
-    """
+    """Raise PublishError unless, by dvc.lock, all upstream stages of the gate ran with the current parameters."""
     now, plan, gate = parameter_values(params), expand_plan(params), subject.entry.stage("gate")
     stages, differing = read_locked_stages(lock), list[str]()
     for name in plan.with_upstream([gate]):
@@ -319,13 +308,9 @@ def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path)
 def verify_verdict(
     recorded: Mapping[str, Any], entry: Entry, subject: ReleaseSubject, hashes: Hashes, copies: Path
 ) -> dict[str, Any]:
-    """Return the gate's verdict on copies of the evidence; the recorded verdict is only compared with it, never
-    trusted.
+    """Return the gate's verdict on copies of the evidence, whose hashes are without the verdict itself.
 
-    Args:
-        recorded: verdict that the stage gate wrote.
-        hashes: hashes of the copies, without the verdict itself.
-        copies: folder with copies of everything that the gate evaluates.
+    The recorded verdict, that of the stage gate, is only compared with it, never trusted.
 
     Raises:
         GateRejected: the evidence does not support this model.
@@ -374,10 +359,8 @@ def compare_here(
 ) -> dict[str, Any]:
     """Return the verdict with the comparison that the gate could not make, as it did not see the folder of releases.
 
-    Only scores that the replaced release states count: no model runs here.
-
-    Args:
-        files: name -> copy of everything that the gate evaluates; the scores of the released model are added.
+    Only scores that the replaced release states count: no model runs here. They are added to `files`, the copies of
+    everything that the gate evaluates by name.
 
     Raises:
         GateRejected: the model is worse.

@@ -38,7 +38,6 @@ OPTIONAL_MODEL_FILES = ("ipu_config.json", *artifacts.MODULE_FILES)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 OPTIONAL_TOKENIZER_FILES = ("special_tokens_map.json", "vocab.txt")
 LARGE = (WEIGHTS, *artifacts.EXPORT_FILES.values())
-"""Files that are not read into memory."""
 METRICS, SCORES = "evaluation/metrics.json", "evaluation/scores.json"
 PREDICTIONS, PAGE, MISTAKES = (f"evaluation/{name}" for name in ("predictions.json", "report.html", "mistakes.csv"))
 """Examples: files that quote the data, published if publish.examples is true."""
@@ -98,8 +97,7 @@ class Release:
     def signed(self) -> Release:
         """Return this release with attestation and signature, if it is to be signed.
 
-        Raises:
-            PublishError: the key or identity cannot be used; nothing was published.
+        Raises PublishError if the key or identity cannot be used.
         """
         if self.signer is None or SIGNATURE in self.files:
             return self
@@ -164,13 +162,9 @@ def build_release(
     *,
     examples: bool = False,
 ) -> Release:
-    """Return the release built from copies of a checkout's outs and generated texts (path in the release -> text).
+    """Return the release built from copies of a checkout's outs, among them these exports, and generated texts.
 
-    Args:
-        exports: paths of the exported files to publish.
-
-    Raises:
-        PublishError: an out is missing; the message names its stage.
+    The texts are by path in the release. Raises PublishError, which names its stage, if an out is missing.
     """
     model, tokenizer = copies / subject.model, copies / artifacts.TOKENIZER
     finetune, evaluate = (f"dvc repro {subject.entry.stage(name)}" for name in ("finetune", "evaluate"))
@@ -202,11 +196,7 @@ class ComparedRelease:
 
 
 def read_compared(folder: Path) -> ComparedRelease:
-    """Return what the stage predict_released wrote into a folder.
-
-    Raises:
-        PublishError: the record is damaged.
-    """
+    """Return what the stage predict_released wrote into a folder; raises PublishError if the record is damaged."""
     path = folder / artifacts.RELEASED_RECORD
     values = read_json(path, "podium run") if path.is_file() else {}
     release = values.get("release") or {}
@@ -219,11 +209,7 @@ def was_fetched(folder: Path) -> bool:
 
 
 def released_meanwhile(found: str, compared: ComparedRelease) -> PublishError:
-    """Return the error for a target whose release is not the one that the gate compared with.
-
-    Args:
-        found: newest release of the target.
-    """
+    """Return the error for a target whose newest release is not the one that the gate compared with."""
     return PublishError(
         f"{found} was released meanwhile; the gate compared this model with {compared.tag or 'no release'}. Run the "
         "same `podium run` or `podium finetune` again, so that the gate compares with the new release. Nothing was "
@@ -284,11 +270,7 @@ def keep_release(folder: Path, tag: str) -> None:
 
 
 def require_signed(folder: Path, signs: bool) -> None:
-    """Refuse an unsigned release in place of a signed one.
-
-    Raises:
-        PublishError: `folder` has a signed release, and the new one has no signature.
-    """
+    """Raise PublishError if `folder` has a signed release, and the new one has no signature."""
     if (folder / SIGNATURE).is_file() and not signs:
         raise PublishError(unsigned(str(folder)))
 
@@ -308,11 +290,7 @@ def folder_hashes(folder: Path) -> dict[str, str]:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse to replace a folder that publish did not create, or that contains files of a user.
-
-    Raises:
-        PublishError: it is such a folder.
-    """
+    """Raise PublishError for a folder that publish did not create, or that contains files of a user."""
     knob = "move it away, or set publish.folder to another one; nothing was changed"
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise PublishError(f"{folder} is not a folder: {knob}")
@@ -337,11 +315,7 @@ class Origin:
 
 
 def resolve_origin(params: Params, base: Mapping[str, Any] | None) -> Origin:
-    """Return the values in the parameters, otherwise those in the base model's files.
-
-    Args:
-        base: result of `read_origin` for the base model's files; None: there is no base model.
-    """
+    """Return the values in the parameters, otherwise those of `read_origin` for the base model, if there is one."""
     stated, base = params.publish, base or {}
     return Origin(
         stated.license or base.get("license"),
@@ -353,8 +327,7 @@ def resolve_origin(params: Params, base: Mapping[str, Any] | None) -> Origin:
 def require_origin(params: Params, origin: Origin) -> None:
     """Require a licence and a language for releases on the Hub.
 
-    Raises:
-        PublishError: one is unknown; the message names the parameters to set.
+    Raises PublishError, which names the parameters to set, if one is unknown.
     """
     unknown = [name for name in REQUIRED if not getattr(origin, name)]
     if params.publish.target != "hub" or not unknown:

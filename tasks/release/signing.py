@@ -42,11 +42,7 @@ class Trust:
     issuer: str | None = None
 
     def require_key(self) -> None:
-        """Require model-signing and a public key that can be read.
-
-        Raises:
-            InputError: one of them is missing or cannot be used.
-        """
+        """Require model-signing and a public key that can be read; raises InputError."""
         require_package()
         if self.key is not None:
             _config(self)
@@ -81,11 +77,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _config(trust: Trust) -> Any:
-    """Return model-signing's configuration.
-
-    Raises:
-        InputError: the public key cannot be used.
-    """
+    """Return model-signing's configuration; raises InputError if the public key cannot be used."""
     from model_signing import verifying
 
     config = verifying.Config()
@@ -102,11 +94,7 @@ def _config(trust: Trust) -> Any:
 
 
 def require_package(error: type[InputError | PublishError] = InputError) -> None:
-    """Require model-signing.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Raise an error unless model-signing is installed."""
     try:
         import model_signing  # noqa: F401
     except ImportError:
@@ -116,8 +104,7 @@ def require_package(error: type[InputError | PublishError] = InputError) -> None
 def read_signed_files(signature: Path) -> dict[str, str]:
     """Return path -> SHA-256 of the files that a signature states; who made it is not checked.
 
-    Raises:
-        InputError: it is not a signature of model-signing.
+    Raises InputError if it is not a signature of model-signing.
     """
     try:
         envelope = read_json(signature)["dsseEnvelope"]
@@ -143,8 +130,7 @@ def list_files(folder: Path) -> list[str]:
 def compare_files(expected: Mapping[str, str], found: Mapping[str, str], said: str) -> list[str]:
     """Return how the files of a release differ from the expected ones: path -> SHA-256.
 
-    Args:
-        said: what the expected hash is, such as "signed".
+    `said` is what the expected hash is, such as "signed".
     """
     problems = [f"{name} was added" for name in sorted({*found} - {*expected})]
     for name, sha256 in sorted(expected.items()):
@@ -160,14 +146,9 @@ class Signer:
     """Signs releases with the key, or the identity, of this host's environment."""
 
     kind: str
-    """key or sigstore."""
 
     def sign(self, folder: Path) -> bytes:
-        """Return the signature of a folder.
-
-        Raises:
-            PublishError: the key cannot be used, or Sigstore did not sign.
-        """
+        """Return the signature of a folder; raises PublishError if the key cannot be used, or Sigstore did not sign."""
         from model_signing import hashing, signing
 
         config = signing.Config().set_hashing_config(hashing.Config().set_ignored_paths(paths=[SIGNATURE]))
@@ -220,8 +201,7 @@ SIGSTORE_ADVICE = {
 def open_signer(kind: str) -> Signer | None:
     """Return the signer for a value of publish.signing, after checking what it needs; None for "none".
 
-    Raises:
-        PublishError: model-signing, the key or the identity token is missing or cannot be used.
+    Raises PublishError if model-signing, the key or the identity token is missing or cannot be used.
     """
     if kind == "none":
         return None
@@ -252,8 +232,7 @@ def open_signer(kind: str) -> Signer | None:
 def read_private_key() -> "EllipticCurvePrivateKey":
     """Read the private key that PODIUM_SIGNING_KEY names.
 
-    Raises:
-        PublishError: it is not set, not readable, encrypted with another password, or not a key that can sign.
+    Raises PublishError if it is not set, not readable, encrypted with another password, or cannot sign.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -298,11 +277,7 @@ def format_attestation(hashes: Mapping[str, str], predicate: Mapping[str, Any]) 
 
 
 def read_attestation(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the files of an attestation (path -> SHA-256), and its predicate.
-
-    Raises:
-        InputError: it is not an attestation of a release.
-    """
+    """Return the files of an attestation (path -> SHA-256), and its predicate; raises InputError if it is not one."""
     try:
         values = read_json(path, object_pairs_hook=reject_duplicate_keys)
         files = {str(one["name"]): str(one["digest"]["sha256"]) for one in values["subject"]}

@@ -60,7 +60,6 @@ EXPORT_SECONDS = 300.0
 """Time limit for computing exported models, which take some seconds."""
 TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 COMPARING = "tasks.downstream.export.compare_files"
-"""Module that computes exported models."""
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 SCORE_ROW = re.compile(
     r"^\| (?P<label>[^|\n]+) \| (?P<value>-?[\d.]+) \| (?P<ends>-?[\d.]+ to -?[\d.]+) \|$", re.MULTILINE
@@ -126,11 +125,7 @@ class ReceivedRelease:
         return name in self.hashes or (name == SIGNATURE and (self.folder / name).is_file())
 
     def read(self, name: str) -> dict[str, Any]:
-        """Read a JSON object.
-
-        Raises:
-            ValueError: it is missing or damaged.
-        """
+        """Read a JSON object; raises ValueError if it is missing or damaged."""
         if not self.has(name):
             raise ValueError(f"{name} is missing")
         values = read_json(self.folder / name)
@@ -356,4 +351,3 @@ CHECKS: Mapping[str, Callable[[ReceivedRelease], str]] = {
     "card": check_card,
     "exports": check_exports,
 }
-"""Name -> check, in the order of the report."""

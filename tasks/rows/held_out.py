@@ -25,11 +25,7 @@ def is_held_out(text: str, fraction: float, seed: int) -> bool:
 
 
 def resolve_fraction(texts: Iterable[str], fraction: float, seed: int) -> float:
-    """Return `fraction`, or the smallest one with which a document is held out.
-
-    Args:
-        texts: all documents; read until one is held out. If they are all equal, none can be.
-    """
+    """Return `fraction`, or the smallest one with which a document is held out; none can be if all texts are equal."""
     if fraction <= 0:
         return fraction
     least, most = _WHOLE, -1
@@ -44,9 +40,8 @@ def resolve_fraction(texts: Iterable[str], fraction: float, seed: int) -> float:
 def choose_groups(questions: Mapping[str, int], fraction: float, what: str, key: str) -> frozenset[str]:
     """Choose groups to hold out: at least one, never all, with a `fraction` of the questions or more; none for 0.
 
-    Args:
-        questions: group -> number of its questions.
-        what, key: noun for a group, and the parameter that sets the fraction, for the message.
+    `questions` has the number of questions of each group; the message has a noun for a group, and the parameter that
+    sets the fraction.
 
     Raises:
         InputError: there is only one group, so nothing would be left to train on.

@@ -19,16 +19,11 @@ NO_SEQUENCE = -1
 def plan_packs(
     histogram: Sequence[int] | np.ndarray, row_length: int, max_sequences: int
 ) -> list[tuple[int, Composition]]:
-    """Plan rows that hold all sequences.
+    """Plan rows that hold all sequences, at most `max_sequences` each; 1 disables packing.
 
-    Args:
-        histogram: entry n is the number of sequences of n tokens, n = 0..row_length; entry 0 must be 0.
-        row_length: tokens per row.
-        max_sequences: sequences per row at most; 1 disables packing.
-
-    Returns:
-        (multiplicity, composition) pairs: the number of rows with sequences of these lengths, longest first.
-        plan_packs([0, 0, 3, 1], 4, 3) == [(1, (3,)), (1, (2, 2)), (1, (2,))], in some order.
+    Return (multiplicity, composition) pairs: the number of rows with sequences of these lengths, longest first.
+    plan_packs([0, 0, 3, 1], 4, 3) == [(1, (3,)), (1, (2, 2)), (1, (2,))], in some order. Entry n of the histogram is
+    the number of sequences of n tokens, n = 0..row_length; entry 0 must be 0.
 
     Raises:
         InputError: a sequence is empty or longer than a row.
@@ -88,14 +83,10 @@ class _OpenRows:
 
 
 def pack_sequences(lengths: np.ndarray, row_length: int, max_sequences: int) -> np.ndarray:
-    """Assign sequences to rows; those of equal length are used in order, so the result depends only on `lengths`.
+    """Assign sequences of int[N] tokens to rows; those of equal length are used in order, so only `lengths` decide.
 
-    Args:
-        lengths: int[N], number of tokens of every sequence.
-
-    Returns:
-        int32[rows, max_sequences], indices into `lengths`; -1 in unused slots, which come last. Every index occurs
-        exactly once.
+    Return int32[rows, max_sequences], indices into `lengths`; -1 in unused slots, which come last. Every index occurs
+    exactly once.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     histogram = np.bincount(lengths, minlength=row_length + 1)

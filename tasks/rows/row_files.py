@@ -45,11 +45,9 @@ def row_file_name(number: int) -> str:
 
 
 def check_geometry(row_length: int, max_sequences: int, max_predictions: int, section: str) -> None:
-    """Refuse row sizes that the schema cannot represent, with all problems and their parameters.
+    """Refuse row sizes that the schema cannot represent, with all problems and their parameters of a section.
 
-    Args:
-        max_predictions: P; 0 except for pre-training.
-        section: section of params.yaml, for the message.
+    P, `max_predictions`, is 0 except for pre-training.
     """
     problems = []
     if not 4 <= row_length <= MAX_ROW_LENGTH:
@@ -108,11 +106,9 @@ class RowLayout:
         return np.where(self.packs[..., None] >= 0, values[self.packs], absent).reshape(len(self.packs), -1)
 
     def columns(self, token_ids: np.ndarray, second_starts: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns that rows of every kind have.
+        """Return the columns that rows of every kind have, from unsigned int[T] tokens with the special ones.
 
-        Args:
-            token_ids: unsigned int[T], all sequences concatenated, including special tokens.
-            second_starts: int[N], first position in the sequence with token_type_ids 1.
+        `second_starts` are int[N], the first position in the sequence with token_type_ids 1.
         """
         rows, slots = self.packs.shape
         # A row is two spans of tokens for each slot, its first and its second text, and one of padding.

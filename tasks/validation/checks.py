@@ -42,7 +42,6 @@ class DataCheck:
     column: str
     """Column, file or key of the data that is checked."""
     required: str
-    """Description of the requirement."""
     advice: str
     """Advice on what to change or inspect if the check fails."""
     minimum: float | None = None
@@ -74,7 +73,6 @@ class TotalFeature:
 
 
 Totals = dict[str, TotalFeature]
-"""Name of a total check -> its feature."""
 
 
 class Tally:
@@ -107,9 +105,7 @@ class DataSet(ABC):
     prerequisites: Sequence[DataCheck]
     """Total checks that must pass before anything else can be checked: schema, files, tokenizer."""
     total_checks: tuple[DataCheck, ...] = ()
-    """Checks of the whole set."""
     record_checks: tuple[DataCheck, ...] = ()
-    """Checks of every record."""
     tally: Tally
     """Tally of the part that is checked; later, of all parts."""
 
@@ -161,7 +157,6 @@ class CheckCounts:
     failed: int
     """Failed records; 0 or 1 for a check of the whole set."""
     total: int
-    """All records."""
     labels: tuple[str, ...] = ()
     """Labels of the first MAX_EXAMPLES of them."""
 

@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tasks.records.minhash import (
     PERMUTATIONS,
-    SHINGLE,
     NormalizedLetters,
     Shingles,
     choose_bands,
@@ -59,7 +58,6 @@ LEAST_BYTES = 64 << 20
 MAX_SHOWN = 10
 """Pairs of a source that the page shows."""
 EXCERPT = 1200
-"""Characters shown of each text."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,6 @@ class Match:
     other: int
     """Number of the text that was looked up."""
     text: int
-    """Number of the indexed text."""
     similarity: float
 
 
@@ -77,14 +74,9 @@ class NearDuplicateIndex:
     """MinHash index of texts."""
 
     def __init__(self, texts: Sequence[str], threshold: float) -> None:
-        """Index the texts.
-
-        Args:
-            texts: distinct texts.
-            threshold: Jaccard similarity, above 0 and up to 1.
-        """
+        """Index distinct texts; the Jaccard similarity `threshold` is above 0 and up to 1."""
         self.letters = extract_letters(texts)
-        self._shingles = make_shingles(self.letters, SHINGLE)
+        self._shingles = make_shingles(self.letters)
         self._threshold = threshold
         self._least = threshold - ERRORS * math.sqrt(threshold * (1 - threshold) / PERMUTATIONS)
         self._bands, self._rows = choose_bands(threshold)
@@ -174,11 +166,8 @@ def _find_spans(starts: np.ndarray, offsets: np.ndarray, length: int) -> set[tup
     """Return possible (first letter, end) of a text of `length` letters in a document.
 
     Each end is tried at the outermost common run, and as far beyond it as the text extends. The former is right if the
-    document lacks that end of the text, the latter if it has other words there.
-
-    Args:
-        starts: ascending starts of the common runs in the document, [k].
-        offsets: starts of the same runs in the text, [k].
+    document lacks that end of the text, the latter if it has other words there. The common runs begin at `starts` in
+    the document, [k] ascending, and at `offsets` in the text, [k].
     """
     places, votes = np.unique(starts - offsets, return_counts=True)
     # Insertions and deletions between two runs shift the second; runs that are farther away are another occurrence.
@@ -245,13 +234,9 @@ class SourceMatches:
 def find_near_duplicates(
     read: Read, training: str, development: Sequence[str], corpus: Path | None, threshold: float, record: str
 ) -> NearDuplicateReport:
-    """Search for near-duplicates of development examples in the training examples and the pre-training text.
+    """Search for near-duplicates of development examples in the training examples and the pre-training text, if any.
 
-    Args:
-        corpus: folder of the pre-training text; None: there is none, or it is unknown.
-
-    Raises:
-        InputError: a file is missing or damaged.
+    Raises InputError if a file is missing or damaged.
     """
     examples = DevelopmentTexts(read, development)
     folder = None if corpus is None else corpus.absolute().parent  # all processes see it
@@ -278,7 +263,7 @@ def _search_training(
                 fresh.setdefault(key, (number, text))
         seen.update(fresh)
         for some in _batch(fresh.values()):
-            for match in index.matches(make_shingles(extract_letters([text for _, text in some]), SHINGLE)):
+            for match in index.matches(make_shingles(extract_letters([text for _, text in some]))):
                 number, text = some[match.other]
                 best.add(match.text, match.similarity, f"training {record} {number}", text)
         before += len(batch)
@@ -313,7 +298,7 @@ def search_part(path: Path, threshold: float, part: FilePart) -> tuple[int, Sour
             cut = finder.pieces.find(letters)
             parts = [letters.codes[:0], *(letters.codes[first:last] for _, first, last in cut)]
             bounds = np.cumsum([*map(len, parts)])
-            shingles = make_shingles(NormalizedLetters(np.concatenate(parts), bounds), SHINGLE)
+            shingles = make_shingles(NormalizedLetters(np.concatenate(parts), bounds))
             for match in finder.texts.matches(shingles):
                 number, first, last = cut[match.other]
                 best.add(match.text, match.similarity, f"document {some[number][0]}", letters.text(first, last))

@@ -245,4 +245,3 @@ class PretrainRows(MaskedLmRows):
 
 
 ROW_CHECKS = {kind: checks for checks in (MaskedLmRows, PretrainRows) for kind in checks.kinds}
-"""Kind of rows -> their checks."""

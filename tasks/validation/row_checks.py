@@ -68,11 +68,9 @@ class RowSequences:
     slot: np.ndarray
     """Number of every sequence within its row, from 0. int64 [sequences]."""
     start: np.ndarray
-    """First token of every sequence. int64 [sequences]."""
     length: np.ndarray
     """Tokens of every sequence, up to the next sequence or the last real token. int64 [sequences]."""
     per_row: np.ndarray
-    """Number of sequences of every row. int64 [n]."""
     real: np.ndarray
     """True for tokens that are not padding. [n, L]."""
     start_of_token: np.ndarray
@@ -93,14 +91,10 @@ class RowSequences:
 
 
 def find_sequences(sequence_ids: np.ndarray) -> tuple[RowSequences, Columns]:
-    """Locate the sequences of rows, and check their order.
+    """Locate the sequences of rows, and check their order: uint8 [n, L], 1.. in order, 0 = padding.
 
-    Args:
-        sequence_ids: uint8 [n, L], 1.. in order, 0 = padding.
-
-    Returns:
-        The sequences; features [n] `sequences` (their number), `padding_at_end` (padding before the last real token),
-        `sequences_in_order` (tokens that break 1, 1, 2, 2, 3 ...).
+    Return also the features [n] `sequences` (their number), `padding_at_end` (padding before the last real token) and
+    `sequences_in_order` (tokens that break 1, 1, 2, 2, 3 ...).
     """
     n, length = sequence_ids.shape
     real = sequence_ids > 0
@@ -152,11 +146,7 @@ class SourceExamples:
     """Returns a filter of the examples that rows were made from, and the columns it needs; None: all examples."""
 
     def read(self, columns: Sequence[str], at_once: int = 8192) -> Iterator[pa.RecordBatch]:
-        """Yield the examples in order, with at least these columns.
-
-        Raises:
-            InputError: the file is missing or damaged.
-        """
+        """Yield the examples in order, with at least these columns; for errors see `read_batches`."""
         side, others = self.choose() if self.choose is not None else (None, ())
         for batch in read_batches(self.path, tuple(dict.fromkeys((*columns, *others))), at_once, self.stage):
             yield batch if side is None else batch.filter(side(batch))
@@ -203,14 +193,9 @@ class RowData(DataSet):
 
     record, is_user_data = "row", False
     kinds: ClassVar[tuple[str, ...]]
-    """Accepted kinds of rows, as in manifests."""
 
     def __init__(self, source: RowSource) -> None:
-        """Open the rows.
-
-        Raises:
-            InputError: there is no manifest, or no usable tokenizer.
-        """
+        """Open the rows; raises InputError if there is no manifest, or no usable tokenizer."""
         self.name, self.folder, self.section = source.name, source.folder, source.section
         self._tokenizer = source.tokenizer
         self._made_from = source.examples.path.parent if source.examples is not None else None
@@ -423,11 +408,7 @@ class RowData(DataSet):
         return features
 
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
-        """Return the features [n] of the record checks that a kind adds.
-
-        Args:
-            rows: columns of n rows, as stored.
-        """
+        """Return the features [n] of the record checks that a kind adds, from the columns of n rows as stored."""
         return {}
 
     def totals(self) -> Totals:
@@ -493,14 +474,7 @@ class RowData(DataSet):
         return [tokenizer.id_to_token(int(token)) or f"({token})" for token in ids]
 
     def describe_label(self, row: Columns, slot: int, start: int, tokens: Sequence[str]) -> str:
-        """Return the label of a sequence in words.
-
-        Args:
-            row: columns of its row.
-            slot: number of the sequence in the row.
-            start: its first token in the row.
-            tokens: its tokens.
-        """
+        """Return the label of a sequence in words: of number `slot` in its row, from token `start` on."""
         return ""
 
     def notes(self) -> list[str]:
@@ -541,12 +515,9 @@ class WindowData(RowData):
     def __init__(
         self, source: RowSource, schema: pa.Schema, labels: Sequence[DataCheck], columns: Sequence[str] = ()
     ) -> None:
-        """Open the rows.
+        """Open the rows, with checks of the labels of every row.
 
-        Args:
-            schema: columns of features.parquet, including feature_id and n_tokens.
-            labels: checks of the labels of every row.
-            columns: further integer columns of features.parquet to read.
+        The schema is that of features.parquet, with feature_id and n_tokens; `columns` are more integers of it to read.
         """
         super().__init__(source)
         numbered = "feature_id 0, 1, 2, ..., one for each sequence"

@@ -26,7 +26,6 @@ BATCH_RECORDS = 8192
 BATCH_BYTES = 16 << 20
 """Approximate text decoded at a time; a batch has fewer records if they are long."""
 PART_BYTES = 64 << 20
-"""Approximate size of a part."""
 CONFIRMED_HASHES = 1_000
 MAY_BE_EMPTY = "title"
 
@@ -79,13 +78,9 @@ def _read_groups(path: Path, columns: Sequence[str] = ()) -> list[Any]:
 def read_text_batches(
     path: Path, columns: Sequence[str], groups: Sequence[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of at most BATCH_RECORDS records and about BATCH_BYTES of text.
+    """Yield batches of at most BATCH_RECORDS records and about BATCH_BYTES of text, of these row groups or all.
 
-    Args:
-        groups: row groups to read; None: all.
-
-    Raises:
-        InputError: damaged content, or text that is not UTF-8.
+    Raises InputError for damaged content, or text that is not UTF-8.
     """
     sizes = (group.total_byte_size / max(1, group.num_rows) for group in _read_groups(path, columns))
     records = int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max([1, *sizes]))))
@@ -144,30 +139,22 @@ def sort_hashes(hashes: Sequence[np.ndarray]) -> np.ndarray:
 def find_repetitions(
     hashes: Sequence[np.ndarray], read_again: Callable[[], Iterable[np.ndarray]]
 ) -> tuple[int, list[str]]:
-    """Count the keys that repeat an earlier one, and describe some of them.
+    """Count the keys that repeat an earlier one, and describe some of them, by the hashes of all keys, in batches.
 
-    Keys with equal 64-bit hashes are read again and compared as strings, so a hash collision is never counted as a
-    repetition. If more than CONFIRMED_HASHES hashes repeat, they are not confirmed: that many collisions do not happen
-    by chance (0.03 are expected among 10**9 keys).
-
-    Args:
-        hashes: hashes of all keys, in batches.
-        read_again: yields the keys again, in arrays of strings.
+    Keys with equal 64-bit hashes are read again, in arrays of strings, and compared, so a hash collision is never
+    counted as a repetition. If more than CONFIRMED_HASHES hashes repeat, they are not confirmed: that many collisions
+    do not happen by chance (0.03 are expected among 10**9 keys).
     """
     ordered = sort_hashes(hashes)
     extra = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(extra):
         return 0, []
     suspects = np.unique(extra)
-    counts = count_keys(read_again(), suspects[:CONFIRMED_HASHES])
+    confirmed = suspects[:CONFIRMED_HASHES]
+    counts = Counter(key for some in read_again() for key in some[np.isin(hash_strings(some), confirmed)])
     repeated = {key: count for key, count in sorted(counts.items()) if count > 1}
     total = len(extra) if len(suspects) > CONFIRMED_HASHES else sum(repeated.values()) - len(repeated)
     return total, [f"{key} ({count} times)" for key, count in repeated.items()]
-
-
-def count_keys(keys: Iterable[np.ndarray], wanted: np.ndarray) -> dict[str, int]:
-    """Count each key whose hash is in `wanted` (uint64)."""
-    return Counter(key for some in keys for key in some[np.isin(hash_strings(some), wanted)])
 
 
 class FilePart(NamedTuple):
@@ -202,19 +189,13 @@ class ParquetFiles(DataSet):
     """Files of one schema; subclasses add checks, the features of a batch, totals and figures."""
 
     unit: ClassVar[str] = "characters"
-    """Unit of the histograms."""
     measured: Sequence[str]
     """Nouns of the histograms of lengths."""
     texts: ClassVar[Mapping[str, str]] = {}
     """Noun -> column that must have text in every record."""
 
     def __init__(self, files: Mapping[str, Path], schema: pa.Schema, columns: str, stage: str) -> None:
-        """Set the requirements.
-
-        Args:
-            files: files by name, in one folder, which has a reading.json.
-            stage: stage that writes the files, for messages.
-        """
+        """Set the requirements of files by name, in one folder, which has a reading.json and which `stage` writes."""
         self.files, self.schema, self.tally = files, schema, Tally()
         folder = next(iter(files.values())).parent
         reading = read_reading(folder)
@@ -291,14 +272,7 @@ class ExampleFiles(ParquetFiles):
     """Examples of an entry, all splits."""
 
     def __init__(self, folder: Path, splits: Sequence[str], schema: pa.Schema, columns: str) -> None:
-        """Open the splits in `folder`.
-
-        Args:
-            splits: names of the splits, training first.
-
-        Raises:
-            InputError: the file of a split is missing.
-        """
+        """Open the splits in `folder`, training first; raises InputError if the file of one is missing."""
         files = {split: Path(folder) / f"{split}.parquet" for split in splits}
         for path in files.values():
             if not path.is_file():
@@ -306,12 +280,7 @@ class ExampleFiles(ParquetFiles):
         super().__init__(files, schema, columns, "the stage examples")
 
     def count_checks(self, least: int, advice: str) -> list[DataCheck]:
-        """Return a check of the number of examples for each split.
-
-        Args:
-            least: examples that every split must have.
-            advice: may contain {split}.
-        """
+        """Return a check for each split that it has at least this many examples; `advice` may contain {split}."""
         return [
             DataCheck(
                 f"{split}_{self.record}s",
@@ -349,11 +318,7 @@ class ExampleFiles(ParquetFiles):
         return {f"{split} {self.record}s": self.records[split] for split in self.files}
 
     def add_keys(self, split: str, keys: Sequence[str] | np.ndarray, *, folded: bool = True) -> None:
-        """Add the keys of a batch, which equal examples share.
-
-        Args:
-            folded: count the keys for `seen_checks`.
-        """
+        """Add the keys of a batch, which equal examples share; if `folded`, count them for `seen_checks` as well."""
         self.tally.lists[f"keys {split}"].append(hash_strings(np.asarray(keys, dtype=object)))
         if folded:
             texts = np.array([fold_texts(key) for key in keys], dtype=object)
@@ -366,10 +331,8 @@ class ExampleFiles(ParquetFiles):
     def _repetitions(self, before: str, in_train: str, further: Mapping[str, int] | None = None) -> dict[str, int]:
         """Count examples that repeat a training example: most data sets have some, so they are reported, not refused.
 
-        Args:
-            before: label of repeated training examples, after the name of the split.
-            in_train: label of another split's examples that are also in training.
-            further: further figures of the training examples.
+        The labels are `before`, of training examples, after the name of the split, and `in_train`, of others. Further
+        figures are of the training examples.
         """
         (training, ours), *others = ((split, self.hashes(split)) for split in self.files)
         return {

@@ -54,7 +54,6 @@ class ValidationResult:
     record: str
     rows: int
     checks: tuple[DataCheck, ...]
-    """All checks."""
     outcomes: tuple[CheckOutcome, ...]
     """Results of the checks that could be evaluated."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
@@ -101,18 +100,8 @@ class ValidationResult:
         )
 
 
-def choose_validator(data: DataSet) -> LimitValidator:
-    """Return Great Expectations for users' data, and the limits alone for data that Podium made."""
-    return GxValidator() if data.is_user_data else LimitValidator()
-
-
 def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
-    """Evaluate all checks of `data`.
-
-    Raises:
-        CheckCrashed: a check could not be evaluated.
-        InputError: the data cannot be read.
-    """
+    """Evaluate all checks of `data`; raises InputError if they cannot be read, CheckCrashed if a check crashes."""
     checks = (*data.prerequisites, *data.total_checks, *data.record_checks)
     outcomes = _validate_totals(validator, data.prerequisites, data.prepare())
     if not all(outcome.ok for outcome in outcomes):
@@ -196,7 +185,7 @@ def validate_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]]) -
     report = artifacts.validation_report(name)
     report.unlink(missing_ok=True)  # older verdicts and pages are about other data
     data, *others = open_sets()
-    validator = choose_validator(data)
+    validator = GxValidator() if data.is_user_data else LimitValidator()
     found = validate_data(data, validator)
     for other in others:
         found = found.with_another(validate_data(other, validator), HELD_OUT if other.name == name else other.name)

@@ -32,9 +32,7 @@ memory."""
 def train_byte_pairs(files: Sequence[Path], vocabulary_size: int, lowercase: bool) -> FastTokenizer:
     """Train a tokenizer on the texts of a corpus: special tokens, 256 bytes, then merges by frequency.
 
-    Args:
-        files: absolute paths.
-        vocabulary_size: entries at most; fewer if the text has no more pairs to merge.
+    It has at most `vocabulary_size` entries, fewer if the text has no more pairs to merge. The paths are absolute.
 
     Raises:
         InputError: the corpus has no characters.

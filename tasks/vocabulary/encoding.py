@@ -196,8 +196,7 @@ class JoinedSequences:
 def join_sequences(vocabulary: TokenizerInfo, *pieces: tuple[np.ndarray, np.ndarray, np.ndarray]) -> JoinedSequences:
     """Build sequences of one or two texts with the tokenizer's template, and concatenate them.
 
-    Args:
-        pieces: the source tokens, and for every sequence its first token and number of tokens, int64[N] each.
+    A piece is the source tokens, and for every sequence its first token and number of tokens, int64[N] each.
     """
     special = vocabulary.special_per_text if len(pieces) == 1 else vocabulary.special_per_pair
     lengths = special + np.sum([counts for _, _, counts in pieces], axis=0)
@@ -265,8 +264,7 @@ class WordCache:
     def _tokenize(self, new: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokenize pieces, many in one text: a call for each would take much longer.
 
-        Returns:
-            All tokens, their characters in their piece, and the number of tokens of each piece.
+        Return all tokens, their characters in their piece, and the number of tokens of each piece.
         """
         groups = [new[start : start + BATCH_PIECES] for start in range(0, len(new), BATCH_PIECES)]
         encodings = self._tokenizer.encode_batch([" ".join(group) for group in groups], add_special_tokens=False)

@@ -86,8 +86,7 @@ class Template:
 def read_template(tokenizer: Tokenizer, where: str) -> Template:
     """Return the template with which a tokenizer encodes one text and pairs of texts.
 
-    Raises:
-        InputError: another template; the message begins with `where`.
+    Raises InputError, which begins with `where`, for another template.
     """
     single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
     ids, types, texts = pair.ids, pair.type_ids, pair.sequence_ids
@@ -119,11 +118,9 @@ class FastTokenizer:
     whole: Tokenizer
     """Built from `values`."""
     values: Mapping[str, Any]
-    """Content of tokenizer.json."""
     roles: Mapping[str, str]
     """Special tokens by their name in transformers, such as pad_token."""
     settings: Mapping[str, Any]
-    """Content of tokenizer_config.json."""
     source: str
     bert: bool = False
     """BERT's WordPiece."""
@@ -193,10 +190,7 @@ class FastTokenizer:
     def write(self, max_length: int, folder: Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, and for BERT vocab.txt.
 
-        Args:
-            max_length: positions of the model; `model_max_length` unless the settings of another kind have a smaller
-                one.
-            folder: an existing folder.
+        The positions of the model, `max_length`, are `model_max_length` unless the settings of another kind have fewer.
         """
         self.whole.save(str(folder / "tokenizer.json"))
         if self.bert:
@@ -226,11 +220,7 @@ class FastTokenizer:
         write_json(folder / "special_tokens_map.json", dict(self.roles))
 
     def with_strip_accents(self, strip_accents: bool) -> "FastTokenizer":
-        """Return the tokenizer with another strip_accents.
-
-        Raises:
-            InputError: it is not BERT's, whose normalization has this switch.
-        """
+        """Return the tokenizer with another strip_accents; raises InputError unless it is BERT's, which has it."""
         if not self.bert:
             raise InputError(
                 f"tokenizer.strip_accents={strip_accents} is a switch of BERT's WordPiece, but {self.source} is "
@@ -253,11 +243,7 @@ class FastTokenizer:
         return replace(self, values=values, whole=_build(values, self.source))
 
     def treats_words_independently(self, tokenizer: Tokenizer) -> bool:
-        """Tell whether the tokens of a text are those of its words, each with the single blank before it.
-
-        Args:
-            tokenizer: from `build_for_texts`.
-        """
+        """Tell whether the tokens of a text are those of its words, each with the single blank before it."""
         added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
         if self.bert:  # is split at punctuation too, so that any ordinary added token may span several pieces
             return not added
@@ -451,8 +437,7 @@ def find_patterns(part: Any) -> Iterator[str]:
 def _try_patterns(parts: str, where: str) -> None:
     """Try the regular expressions of a tokenizer on texts that take long with many of them.
 
-    Raises:
-        InputError: they take too long, or are damaged.
+    Raises InputError if they take too long, or are damaged.
     """
     try:
         run_bounded(TRIAL, [], TRIAL_SECONDS, "its patterns", parts)

@@ -55,11 +55,7 @@ MAX_BYTES = 64 << 20
 def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -> FastTokenizer:
     """Load the vocabulary of a vocab.txt, of a folder with one .txt file, or of a model folder with its tokenizer.
 
-    Args:
-        lowercase: used if the files do not specify it.
-        key: params key that named the path, for messages.
-
-    For errors see load_hub_vocabulary.
+    Messages name `key`. For `lowercase` and errors see load_hub_vocabulary.
     """
     if any((path / name).is_file() for name in (TOKENIZER, CONFIG, VOCABULARY)):
         require_readable(path, key)
@@ -70,8 +66,7 @@ def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.pat
 def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase: bool) -> FastTokenizer:
     """Load the vocabulary of a Hub model (or of a local model folder) with a fast tokenizer.
 
-    Args:
-        lowercase: used only if the model has a vocab.txt and does not specify it.
+    `lowercase` is used only if the model has a vocab.txt and does not specify it.
 
     Raises:
         InputError: no name, not found, no connection, or a tokenizer that is slow or needs its own code.
@@ -140,12 +135,9 @@ def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source
 
 
 def _apply_switches(normalizer: Any, settings: Mapping[str, Any], lowercase: bool | None, source: str) -> None:
-    """Set the switches of BERT's normalizer to those of the settings.
+    """Set the switches of BERT's normalizer, a part of tokenizer.json, to those of the settings; others stay.
 
-    Args:
-        normalizer: part of tokenizer.json; changed. Other normalizers stay.
-        settings: content of tokenizer_config.json.
-        lowercase: default of do_lower_case; None: BERT's default, with a warning if tokenizer.json differs.
+    `lowercase` is the default of do_lower_case; None: BERT's default, with a warning if tokenizer.json differs.
 
     Raises:
         InputError: a setting of another type.

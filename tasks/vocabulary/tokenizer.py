@@ -44,9 +44,8 @@ CAPITALS_WARNING_SHARE = 0.05
 def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, output: Path) -> FastTokenizer:
     """Write the tokenizer described by `params` to the folder `output`, atomically.
 
-    Args:
-        max_length: positions of the model (model.max_positions), written as the tokenizer's `model_max_length`.
-        corpus: folder of the corpus stage; only read for `source: train`.
+    The positions of the model, `max_length`, are written as its `model_max_length`. The corpus is only read for
+    `source: train`.
 
     Raises:
         InputError: no corpus, or a vocabulary that cannot be used; the message says what to change.

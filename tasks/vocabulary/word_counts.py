@@ -42,12 +42,7 @@ _split = BertPreTokenizer().pre_tokenize_str
 
 def count_corpus_words(files: Sequence[Path], lowercase: bool, folder: Path) -> pa.Table:
     """Count the normalized words of a corpus, with accents, in any order; the most frequent ones if there are more than
-    MAX_WORDS.
-
-    Args:
-        files: absolute paths.
-        folder: folder for the counts of single shards, removed at the end.
-    """
+    MAX_WORDS. Counts of single shards are in `folder`, which is removed at the end. Paths are absolute."""
     folder.mkdir()
     shards, counter = plan_shards(files), ShardCounter(folder.absolute(), lowercase)
     progress = StageProgress("words", "documents", sum(shard.documents for shard in shards))

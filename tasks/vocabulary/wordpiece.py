@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WORD, COUNT = "word", "count"
-"""Columns of counted words."""
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens, in order of their ids from 0."""
 NAMES = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
-"""Names of the special tokens in transformers."""
 MAX_CHARACTERS_PER_WORD = 100
 """Longer words become [UNK], as in BERT."""
 PREFIX = "##"
@@ -72,11 +70,8 @@ def has_marks(word: str) -> bool:
 
 
 def build_wordpiece(entries: Sequence[str], lowercase: bool, strip_accents: bool | None = None) -> Tokenizer:
-    """Return BERT's fast tokenizer: pairs become [CLS] a [SEP] b [SEP] with type ids 0 and 1.
-
-    Args:
-        entries: the vocabulary, in order of the ids.
-    """
+    """Return BERT's fast tokenizer, with these entries in order of the ids: pairs become [CLS] a [SEP] b [SEP] with
+    type ids 0 and 1."""
     ids = {entry: number for number, entry in enumerate(entries)}
     longest = MAX_CHARACTERS_PER_WORD
     model = WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=longest, continuing_subword_prefix=PREFIX)
@@ -96,10 +91,8 @@ def build_wordpiece(entries: Sequence[str], lowercase: bool, strip_accents: bool
 def train_vocabulary(words: pa.Table, vocabulary_size: int, lowercase: bool) -> list[str]:
     """Train a vocabulary: special tokens, characters, then merges by frequency, in order of their ids.
 
-    Args:
-        words: words and their counts, from `count_corpus_words`.
-        vocabulary_size: entries at most; fewer if the text has no more pairs to merge.
-        lowercase: leave out the capitals among BASIC_CHARACTERS.
+    The words are from `count_corpus_words`. There are at most `vocabulary_size` entries, fewer if the text has no more
+    pairs to merge. `lowercase`: leave out the capitals among BASIC_CHARACTERS.
 
     Raises:
         InputError: the corpus has no characters.

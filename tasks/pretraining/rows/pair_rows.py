@@ -243,7 +243,6 @@ class RowSettings:
     """Settings that, with the corpus, determine the rows of one phase."""
 
     tokenizer: Path
-    """Folder of tokenizer.json."""
     seed: int
     phase: int
     """Number of the phase; phases draw different pairs and masks."""
@@ -340,12 +339,9 @@ def tokenize_documents(
 def build_columns(
     layout: RowLayout, masked: MaskedTokens, second_starts: np.ndarray, next_sentence_labels: np.ndarray, most: int
 ) -> dict[str, np.ndarray]:
-    """Return the columns of `pretrain` rows, with masked tokens in ascending order of their positions.
+    """Return the columns of `pretrain` rows, with at most `most` masked tokens each, in ascending order of positions.
 
-    Args:
-        second_starts: int[N], see `RowLayout.columns`.
-        next_sentence_labels: int[N].
-        most: masked positions per row at most (P).
+    For `second_starts`, int[N], see `RowLayout.columns`; next_sentence_labels are int[N].
     """
     labels = np.full(len(layout.packs) * layout.row_length, IGNORED, np.int32)
     labels[layout.targets[masked.places]] = masked.labels

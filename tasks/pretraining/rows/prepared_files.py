@@ -83,13 +83,11 @@ _TABLES = (".parquet", ".arrow")
 def read_tfrecords(path: Path, names: Sequence[str], required: Sequence[str] = ()) -> Iterator[dict[str, np.ndarray]]:
     """Yield the named features of every record, without those that a record lacks.
 
-    Args:
-        names: features to read; integers, or floats that are whole numbers (weights).
-        required: features that every record must have.
+    They are integers, or floats that are whole numbers (weights).
 
     Raises:
-        InputError: cut off, damaged (wrong CRC), records of another type, or a feature that is missing or not numeric;
-            the message has the record.
+        InputError: cut off, damaged (wrong CRC), records of another type, or a feature that is not numeric, or that is
+            `required` and missing; the message has the record.
     """
     wanted = set(names)
     for number, content in enumerate(_read_records(path)):
@@ -175,9 +173,7 @@ def read_prepared_batches(
 ) -> Iterator[PreparedSequences]:
     """Yield all sequences in batches; memory does not grow with their number.
 
-    Args:
-        source: `files` or `hub` (pretrain_rows.source).
-        section: section of params.yaml, for messages.
+    The source is `files` or `hub` (pretrain_rows.source). Messages name the section of params.yaml.
 
     Raises:
         InputError: no data, another layout, damaged, or labels that mark unmasked tokens in two ways.

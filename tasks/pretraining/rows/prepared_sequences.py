@@ -53,10 +53,9 @@ class RowLimits(NamedTuple):
 def validate_and_unpad(found: PreparedSequences, limits: RowLimits) -> pa.Table:
     """Validate sequences and return them without padding.
 
-    Returns:
-        One table row per sequence: `token_ids`; `second_start`, the position of the first token of the second segment,
-        or the length if there is none; `places`, the ascending positions of the tokens to predict; `labels`, their
-        original tokens; and `next_sentence_label`.
+    The table has one row per sequence: `token_ids`; `second_start`, the position of the first token of the second
+    segment, or the length if there is none; `places`, the ascending positions of the tokens to predict; `labels`, their
+    original tokens; and `next_sentence_label`.
 
     Raises:
         InputError: invalid sequences; the message lists every problem with its first sequence and a count.

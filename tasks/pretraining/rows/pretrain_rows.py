@@ -62,11 +62,7 @@ def write_prepared_rows(
 ) -> str:
     """Write the rows of `phase` from prepared data to `folder` (default: its artifact).
 
-    Args:
-        tokenizer: folder of the tokenizer.json that the data were prepared with.
-
-    Returns:
-        A summary for the stage's last line.
+    The data were prepared with the tokenizer.json in the folder `tokenizer`. Return a summary for the last line.
 
     Raises:
         InputError: no data, invalid data (with the sequence), or another vocabulary.
@@ -166,12 +162,11 @@ def _write(writer: RowWriter, tables: list[pa.Table], limits: RowLimits) -> int:
 def split_overfull_rows(packs: np.ndarray, masked_counts: np.ndarray, max_predictions: int) -> tuple[np.ndarray, int]:
     """Split rows with more than `max_predictions` masked tokens: each of their sequences gets its own row.
 
+    Return int32[R', S], and the number of rows that were split.
+
     Args:
         packs: int32[R, S], sequences of each row, -1 = none.
         masked_counts: int64[N], masked tokens of every sequence, none above max_predictions.
-
-    Returns:
-        int32[R', S], and the number of rows that were split.
     """
     over = np.where(packs >= 0, masked_counts[packs], 0).sum(axis=1) > max_predictions
     if not over.any():
@@ -189,7 +184,6 @@ class PretrainRowsSummary:
     manifest: Manifest
     counts: Counts
     held_out: int
-    """Number of held-out documents."""
     elapsed_s: float
 
 

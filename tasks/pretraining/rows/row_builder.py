@@ -87,7 +87,6 @@ class ShardMaker:
     """Maker of the rows of a shard, in any process that sees the folders."""
 
     folder: Path
-    """Folder of the shards."""
     settings: RowSettings
     kind: str
     held_out_fraction: float
@@ -190,8 +189,7 @@ class ShardBuilder:
     def join(self, part: str, target: Path) -> Manifest | None:
         """Join the row folders of all shards, which must be finished, into the existing folder `target`.
 
-        Returns:
-            The manifest as written; None if no shard has rows of `part` (one of PARTS).
+        Return the manifest as written; None if no shard has rows of `part` (one of PARTS).
         """
         shards = [shard_folder(self._folder, shard.number) for shard in self.shards]
         # The record decides, not whether the file is seen: a shared folder may show a new file late.

@@ -51,7 +51,6 @@ class Patience:
     """
 
     attempts: int = 5
-    """Attempts at each step of a publish."""
     first_wait_s: float = 1.0
     longest_wait_s: float = 20.0
     longest_retry_after_s: float = 120.0
@@ -109,9 +108,7 @@ class SingleTryClient(httpx2.Client):
 def hub_client(endpoint: str, token: str, patience: Patience) -> Any:
     """Return an HfApi with timeouts (by default it waits forever) and without retries or progress bars.
 
-    Args:
-        endpoint: URL of the Hub; empty means the public one.
-        token: token, sent to this endpoint only.
+    An empty `endpoint` is the public Hub. The token is sent to this endpoint only.
     """
     if XET_SWITCH not in os.environ:
         # Large files use Git LFS: the Hub, its mirrors and our tests support it, and files are hashed before upload.
@@ -138,12 +135,10 @@ class Caller:
     """Hub client that names the target in messages, hides the token, and waits before a publish restarts."""
 
     api: Any
-    """The Hub client."""
     repository: str
     patience: Patience
     token: str
     _failed: Counter[str] = field(default_factory=Counter)
-    """Number of failures of each step."""
     _waited_s: float = 0.0
 
     @property
@@ -159,14 +154,7 @@ class Caller:
         )
 
     def request(self, step: str, call: Callable[[], T], state: str) -> T:
-        """Return the result of `call`.
-
-        Args:
-            state: state of the repository if the call fails, for messages.
-
-        Raises:
-            CallFailed: the call failed.
-        """
+        """Return the result of `call`; raises CallFailed, with `state`, that of the repository if the call fails."""
         try:
             return call()
         except FAILURES as error:
@@ -181,9 +169,8 @@ class Caller:
     def wait_after(self, failed: CallFailed) -> bool:
         """Log and wait after a failure: longer each time at the same step, or as long as the server asks.
 
-        Returns:
-            False, without waiting, if the failure is permanent, it was the last attempt, or the wait would exceed the
-            limits.
+        Return False, without waiting, if the failure is permanent, it was the last attempt, or the wait would exceed
+        the limits.
         """
         error, patience, attempt = failed.error, self.patience, self._failed[failed.step]
         self._failed[failed.step] += 1

@@ -24,11 +24,7 @@ class HubReleases(NamedReleases):
     """Releases of a repository on the Hub."""
 
     def __init__(self, repository: str) -> None:
-        """Connect with the token in HF_TOKEN.
-
-        Raises:
-            PublishError: there is no token.
-        """
+        """Connect with the token in HF_TOKEN; raises PublishError if there is none."""
         self.title = repository
         self._caller: Caller = connect(repository, None)
         self._tags: dict[str, str] | None = None
@@ -46,7 +42,6 @@ class HubReleases(NamedReleases):
         return {tag: at for tag, at in self._read_tags().items() if NAME.fullmatch(tag) or RECORD.fullmatch(tag)}
 
     def read_card(self, release: str) -> tuple[str, bool]:
-        """Return the card of a release, and whether it has a signature."""
         names = {one.rfilename for one in self._list_files(release)}
         card = self._download(release, CARD).read_text(encoding="utf-8") if CARD in names else ""
         return card, SIGNATURE in names

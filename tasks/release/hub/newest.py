@@ -27,9 +27,6 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
     content is published again after other content, it keeps its tag. If a release has the name `champion`
     (tasks/release/names.py), it comes first.
 
-    Args:
-        key: key of params.yaml, for messages.
-
     Raises:
         InputError: the repository may not be read, or the Hub does not answer.
     """
@@ -59,11 +56,7 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
 
 
 def release_tags(repository: str, commit: str) -> frozenset[str]:
-    """Return the release tags that point at a commit.
-
-    Raises:
-        InputError: the repository may not be read, or the Hub does not answer.
-    """
+    """Return the release tags that point at a commit; for errors see `newest_releases`."""
     from huggingface_hub import HfApi
 
     from tasks.records.hub_inputs import choose_token
@@ -81,9 +74,7 @@ def order_releases(commits: Iterable[Any], tags: Mapping[str, str]) -> list[str]
 def require_compared(api: Any, repository: str, head: str, release: Release, compared: ComparedRelease) -> None:
     """Require that the champion, or else the newest release up to a commit of main, is what the gate compared with.
 
-    Args:
-        head: commit of main.
-        release: release to publish; if its own weights were released last, it replaces no other model.
+    If the own weights of the release to publish were released last, it replaces no other model.
 
     Raises:
         PublishError: it is another one, or main contains a release that another publish has not tagged yet.

@@ -85,8 +85,7 @@ def release_on_hub(
 def check_access(repositories: Sequence[str], *, review: bool, patience: Patience | None = None) -> str:
     """Check with the Hub that HF_TOKEN may publish to these repositories; nothing is created or changed there.
 
-    Returns:
-        A sentence that names the owner of the token, for display.
+    Return a sentence that names the owner of the token, for display.
 
     Raises:
         PublishError: no token, an invalid name, no answer, or no write access.
@@ -300,8 +299,7 @@ class _Transaction:
 def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: bool = False) -> Any:
     """Send the whole release as one commit on `head`, or as a pull request; return the client's CommitInfo.
 
-    Raises:
-        PublishError: a file no longer has its hash in the release; nothing was sent.
+    Raises PublishError, and sends nothing, if a file no longer has its hash in the release.
     """
     # Operations are single-use: create new ones for every attempt.
     operations: list[Any] = [
@@ -326,8 +324,7 @@ def _outdated(info: Any, release: Release) -> list[str]:
 def _differences(info: Any, release: Release) -> list[str]:
     """Return the differences between a revision and the release as text; empty if there are none.
 
-    Args:
-        info: the client's ModelInfo with files_metadata: Git blob hash of each file, SHA-256 of large ones.
+    The client's ModelInfo, with files_metadata, has the Git blob hash of each file, and the SHA-256 of large ones.
     """
     found = {sibling.rfilename: sibling for sibling in info.siblings or []}
     outdated = [name for name in _outdated(info, release) if name not in OF_SIGNING]  # publishing unsigned keeps them

@@ -51,7 +51,7 @@ def share(first: set[str], second: set[str]) -> float:
 
 
 def found_by_index(dev: list[str], train: list[str], threshold: float) -> dict[tuple[int, int], float]:
-    matches = NearDuplicateIndex(dev, threshold).matches(make_shingles(extract_letters(train), 5))
+    matches = NearDuplicateIndex(dev, threshold).matches(make_shingles(extract_letters(train)))
     return {(match.text, match.other): match.similarity for match in matches}
 
 
@@ -109,10 +109,10 @@ def test_what_is_found_is_what_comparing_all_pairs_of_real_texts_finds(train, de
 
 def test_similarity_is_the_share_of_common_runs_of_five_letters() -> None:
     # " abcd", "abcde", "bcdef" and " abcd", "abcde", "bcdeg": two of four.
-    one, other = (make_shingles(extract_letters([text]), 5).for_text(0) for text in ("abcdef", "Abc-deg"))
+    one, other = (make_shingles(extract_letters([text])).for_text(0) for text in ("abcdef", "Abc-deg"))
     assert jaccard_similarity(one, one) == 1.0
-    assert jaccard_similarity(one, make_shingles(extract_letters(["ABCDEF!"]), 5).for_text(0)) == 1.0
-    other = make_shingles(extract_letters(["abcdeg"]), 5).for_text(0)
+    assert jaccard_similarity(one, make_shingles(extract_letters(["ABCDEF!"])).for_text(0)) == 1.0
+    other = make_shingles(extract_letters(["abcdeg"])).for_text(0)
     assert jaccard_similarity(one, other) == 0.5
 
 
@@ -137,9 +137,9 @@ def test_texts_of_a_few_letters_or_none(one: str, other: str, equal: bool) -> No
 
 
 def test_hashes_of_a_text_do_not_depend_on_its_neighbours() -> None:
-    alone = make_shingles(extract_letters(["The river rises."]), 5).for_text(0)
+    alone = make_shingles(extract_letters(["The river rises."])).for_text(0)
     texts = ["", "x" * 5000, "The river rises.", "!?", "and more"]
-    shingles = make_shingles(extract_letters(texts), 5)
+    shingles = make_shingles(extract_letters(texts))
     assert shingles.for_text(2).tolist() == alone.tolist()
     assert [len(shingles.for_text(i)) for i in range(5)] == [0, 4997, 12, 4, 5]  # the fourth reads " u21 u3f"
 
