@@ -60,13 +60,8 @@ States = Dict[str, Tuple[int, int]]
 class ProgramFolder:
     """Folder of one program in a cache, locked by this process until `close`.
 
-    Opening it discards damaged programs, and copies shared ones if it has none, unless another process uses the folder.
-
-    Args:
-        root: The cache (executables.cache_root).
-        parts: Everything that decides the program (options.executable_parts).
-        say: Receives messages for the user.
-        shared: Folder of shared programs (`copy_programs`).
+    Opening it discards damaged programs, and copies shared ones (`copy_programs`) if it has none, unless another
+    process uses the folder.
 
     Attributes:
         path: Folder for enableExecutableCaching.
@@ -274,8 +269,7 @@ def shared_folder(folder: Path, mode: str) -> Path:
 def copy_programs(source: Path, parts: Dict[str, Any], target: Path) -> str:
     """Copy the programs of `source` and their record into the live folder `target`, if they match `parts`.
 
-    Returns:
-        Reason why they were not copied, a phrase that follows the name of `source`; "" if they were.
+    Return the reason why they were not copied, a phrase that follows the name of `source`; "" if they were.
     """
     if not source.is_dir():
         return "does not exist"

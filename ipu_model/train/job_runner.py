@@ -76,10 +76,7 @@ class _Run:
 
 
 def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instances] = None) -> JobResult:
-    """Train or predict, write the output, then result.json.
-
-    Args:
-        instances: This process among those that train together; alone by default.
+    """Train or predict, alone or among `instances` that train together; write the output, then result.json.
 
     Raises:
         ConfigError, RowsError, CheckpointError: the job is invalid.

@@ -88,8 +88,7 @@ def check_job(job: Job) -> None:
 def read_inputs(job: Job, runtime: str) -> Tuple[Job, Optional[ModelFolder], ModelConfig, RowFolder]:
     """Read the inputs of a job, once a model of its family can run here.
 
-    Returns:
-        The job with its class names, the base model (None: random weights), the architecture, and the rows.
+    Return the job with its class names, the base model (None: random weights), the architecture, and the rows.
 
     Raises:
         CheckpointError, ConfigError, RowsError: an input is damaged, or the inputs do not match.

@@ -294,11 +294,7 @@ class CutTexts:
         )
 
     def warn(self, positions: int) -> str:
-        """Return a warning if the share reaches WARN_SHARE, else an empty text.
-
-        Args:
-            positions: longest row of the model.
-        """
+        """Return a warning if the share reaches WARN_SHARE, else ""; `positions` is the longest row of the model."""
         if self.share < WARN_SHARE:
             return ""
         whole = self.lengths[: (length := min(self.fit(WHOLE_SHARE), positions)) + 1].sum() / self.lengths.sum()
