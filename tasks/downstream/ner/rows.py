@@ -4,13 +4,13 @@ A sequence is the tokens of the words between the first and last special token. 
 split between words into windows, which overlap. Each word belongs to the window in which it has the most context, and
 is labelled and predicted only there, so that no word is lost or counted twice.
 
-Legend: W words of all sentences, F windows, T their tokens. A piece is a token of a word.
+Legend: W words of all sentences. A piece is a token of a word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,28 +26,6 @@ from tasks.vocabulary.encoding import EncodedTexts, TokenizerInfo, encode, join_
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-
-@dataclass(frozen=True)
-class NerWindows:
-    """F windows, in order of the sentences and from left to right."""
-
-    token_ids: np.ndarray
-    """uint16 or uint32[T], concatenated windows with special tokens."""
-    lengths: np.ndarray
-    """int64[F] tokens of each window, sum T."""
-    example_index: np.ndarray
-    """int64[F] sentence of each window."""
-    own_words: np.ndarray
-    """int64[F] number of words that belong to each window; sum W. Concatenated, they are all words in order."""
-    positions: np.ndarray
-    """int64[W] position of each word's first token in its own window."""
-    unknown: int
-    """Words without tokens, replaced by [UNK]."""
-    shortened: int
-    """Words longer than a row, truncated."""
-    divided: int
-    """Sentences with several windows."""
 
 
 def split_windows(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[int, int]]:
@@ -77,8 +55,12 @@ def split_windows(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[
             shared += pieces[start]
 
 
-def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_length: int, overlap: int) -> NerWindows:
-    """Return windows of at most `row_length` tokens; every sentence has at least one word."""
+def make_windows(
+    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_length: int, overlap: int
+) -> EncodedSequences:
+    """Return windows of at most `row_length` tokens, without labels, in order of the sentences and from left to right;
+    every sentence has at least one word.
+    """
     vocabulary = read_tokenizer_info(tokenizer)
     room = row_length - vocabulary.special_per_text
     bounds = np.concatenate([[0], np.cumsum([len(words) for words in sentences], dtype=np.int64)])
@@ -96,15 +78,21 @@ def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_l
     begin, inner = starts[first_words], ends[stop_words - 1] - starts[first_words]
     window, positions = _owners(first_words, stop_words, pieces, starts, begin, inner)
     joined = join_sequences(vocabulary, (_pieces_of_words(encoded, pieces, vocabulary), begin, inner))
-    return NerWindows(
-        token_ids=joined.token_ids,
-        lengths=joined.lengths,
-        example_index=example,
-        own_words=np.bincount(window, minlength=len(example)),
-        positions=positions,
-        unknown=int((encoded.lengths == 0).sum()),
-        shortened=int((encoded.lengths > room).sum()),
-        divided=int((np.bincount(example) > 1).sum()),
+    return EncodedSequences(
+        joined.token_ids,
+        joined.lengths,
+        second_starts=joined.lengths,
+        labels={},
+        features={
+            "example_index": example,
+            "n_tokens": joined.lengths,
+            "positions": make_lists(np.bincount(window, minlength=len(example)), positions),
+        },
+        counts={
+            "in several windows": int((np.bincount(example) > 1).sum()),
+            "words without tokens, replaced by [UNK]": int((encoded.lengths == 0).sum()),
+            "words longer than a row, truncated": int((encoded.lengths > room).sum()),
+        },
     )
 
 
@@ -171,22 +159,7 @@ class NerEncoder(Encoder):
         windows = make_windows(tokenizer, examples.column("tokens").to_pylist(), shape.row_length, shape.overlap)
         numbers = {name: number for number, name in enumerate(self.labels)}
         tags = [numbers.get(tag, IGNORED) for tags in examples.column("tags").to_pylist() for tag in tags]
-        return EncodedSequences(
-            windows.token_ids,
-            windows.lengths,
-            second_starts=windows.lengths,
-            labels={"token_labels": token_labels(windows, np.array(tags, dtype=np.int16))},
-            features={
-                "example_index": windows.example_index,
-                "n_tokens": windows.lengths,
-                "positions": make_lists(windows.own_words, windows.positions),
-            },
-            counts={
-                "in several windows": windows.divided,
-                "words without tokens, replaced by [UNK]": windows.unknown,
-                "words longer than a row, truncated": windows.shortened,
-            },
-        )
+        return replace(windows, labels={"token_labels": token_labels(windows, np.array(tags, dtype=np.int16))})
 
     def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         flat = np.full(len(layout.packs) * layout.row_length, IGNORED, dtype=np.int16)
@@ -194,13 +167,13 @@ class NerEncoder(Encoder):
         return {"token_labels": flat.reshape(len(layout.packs), layout.row_length)}
 
 
-def token_labels(windows: NerWindows, labels: np.ndarray) -> np.ndarray:
+def token_labels(windows: EncodedSequences, labels: np.ndarray) -> np.ndarray:
     """Return int16 labels of all tokens: the word's label at its first token, else -100.
 
     Args:
         labels: int16 label of each word.
     """
-    first = np.cumsum(windows.lengths) - windows.lengths
+    first, own = np.cumsum(windows.lengths) - windows.lengths, windows.features["positions"]
     found = np.full(len(windows.token_ids), IGNORED, dtype=np.int16)
-    found[np.repeat(first, windows.own_words) + windows.positions] = labels
+    found[np.repeat(first, own.value_lengths()) + own.flatten()] = labels
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,37 +30,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-@dataclass(frozen=True)
-class Features:
-    """F features of E examples, in order of the examples, windows from left to right.
-
-    T is the number of tokens of all features, C that of their context tokens.
-    """
-
-    token_ids: np.ndarray
-    """uint16 or uint32[T], concatenated features with special tokens."""
-    lengths: np.ndarray
-    """int64[F] tokens of each feature; sum T."""
-    context_starts: np.ndarray
-    """int64[F] position of the first context token in the feature."""
-    second_starts: np.ndarray
-    """int64[F] first position with token type 1."""
-    context_tokens: np.ndarray
-    """int64[F] number of the first context token in its context."""
-    offsets: np.ndarray
-    """int32[C, 2] characters of each context token in the context, end exclusive."""
-    example_index: np.ndarray
-    """int64[F] example of each feature."""
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def context_lengths(self) -> np.ndarray:
-        """int64[F] context tokens of each feature; sum C."""
-        return self.lengths - self.context_starts - 1
-
-
 def make_features(
     tokenizer: Tokenizer,
     questions: Sequence[str],
@@ -69,17 +38,16 @@ def make_features(
     doc_stride: int,
     max_question_length: int,
     context_of: np.ndarray | None = None,
-) -> Features:
-    """Return features of E examples: questions[e] about contexts[e], or about contexts[context_of[e]].
+) -> EncodedSequences:
+    """Return features of E examples, without labels: questions[e] about contexts[e], or about contexts[context_of[e]].
+
+    Every example has at least one feature; they are in order of the examples, windows from left to right.
 
     Args:
         row_length: maximum tokens of a feature.
         doc_stride: context tokens that neighbouring windows share.
         max_question_length: maximum question tokens; longer questions are truncated.
         context_of: int[E]; SQuAD has several questions per paragraph, which is then tokenized once.
-
-    Returns:
-        At least one feature per example.
 
     Raises:
         InputError: a question leaves too little room for the context.
@@ -107,8 +75,17 @@ def make_features(
         (about.token_ids, first_tokens, stop - start),
     )
     offsets = about.offsets[concatenate_ranges(first_tokens, stop - start)]
-    return Features(
-        joined.token_ids, joined.lengths, joined.text_starts[1], joined.second_starts, start, offsets, example
+    return EncodedSequences(
+        joined.token_ids,
+        joined.lengths,
+        joined.second_starts,
+        labels={},
+        features={
+            "example_index": example,
+            "n_tokens": joined.lengths,
+            "context_start": joined.text_starts[1],
+            "offsets": make_lists(2 * (stop - start), offsets.reshape(-1)),
+        },
     )
 
 
@@ -125,7 +102,7 @@ def _all_windows(
 
 
 def find_answers(
-    features: Features, answer_starts: np.ndarray, answer_ends: np.ndarray
+    features: EncodedSequences, answer_starts: np.ndarray, answer_ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions of the first and last answer token in each feature, int64[F] each, as in Hugging Face's
     run_qa.
@@ -136,20 +113,22 @@ def find_answers(
     Args:
         answer_starts, answer_ends: int[E] characters in the context, end exclusive; -1 = no answer.
     """
-    begins, ends = answer_starts[features.example_index], answer_ends[features.example_index]  # [F]
-    stops = np.cumsum(features.context_lengths)
-    firsts = stops - features.context_lengths
-    held = np.flatnonzero((begins >= 0) & (features.context_lengths > 0))
-    inside = (features.offsets[firsts[held], 0] <= begins[held]) & (features.offsets[stops[held] - 1, 1] >= ends[held])
+    columns, count = features.features, len(features.lengths)
+    begins, ends = (one[columns["example_index"]] for one in (answer_starts, answer_ends))  # [F]
+    offsets = from_arrow(columns["offsets"].values).reshape(-1, 2)
+    bounds = from_arrow(columns["offsets"].offsets).astype(np.int64) // 2
+    firsts, stops = bounds[:-1], bounds[1:]
+    held = np.flatnonzero((begins >= 0) & (stops > firsts))
+    inside = (offsets[firsts[held], 0] <= begins[held]) & (offsets[stops[held] - 1, 1] >= ends[held])
     held = held[inside]
     # Characters ascend in each window. An offset per window makes them ascend overall, so that one search is enough.
-    far = np.int64(features.offsets.max(initial=0)) + 2
-    window = np.repeat(np.arange(len(features)), features.context_lengths)
-    characters = features.offsets + (window * far)[:, None]
+    far = np.int64(offsets.max(initial=0)) + 2
+    window = np.repeat(np.arange(count), stops - firsts)
+    characters = offsets + (window * far)[:, None]
     first = np.searchsorted(characters[:, 0], held * far + begins[held], side="right") - 1
     last = np.searchsorted(characters[:, 1], held * far + ends[held])
-    first_tokens, last_tokens = np.zeros(len(features), dtype=np.int64), np.zeros(len(features), dtype=np.int64)
-    to_position = features.context_starts[held] - firsts[held]
+    first_tokens, last_tokens = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    to_position = columns["context_start"][held] - firsts[held]
     first_tokens[held], last_tokens[held] = first + to_position, last + to_position
     return first_tokens, last_tokens
 
@@ -194,18 +173,11 @@ class SquadEncoder(Encoder):
             from_arrow(contexts.indices),
         )
         spans = find_answers(features, *_first_answers(examples.column("answers"))) if labelled else None
-        return EncodedSequences(
-            token_ids=features.token_ids,
-            lengths=features.lengths,
-            second_starts=features.second_starts,
+        ids = examples.column("id").take(to_arrow(features.features["example_index"]))
+        return replace(
+            features,
             labels={} if spans is None else {"start_positions": spans[0], "end_positions": spans[1]},
-            features={
-                "example_id": examples.column("id").take(to_arrow(features.example_index)),
-                "example_index": features.example_index,
-                "n_tokens": features.lengths,
-                "context_start": features.context_starts,
-                "offsets": make_lists(2 * features.context_lengths, features.offsets.reshape(-1)),
-            },
+            features={**features.features, "example_id": ids},
             counts={} if spans is None else {"holding their answer": int((spans[0] > 0).sum())},
         )
 
@@ -220,15 +192,7 @@ class SquadEncoder(Encoder):
 
 
 def _require_both(path: Path, sides: HeldOutPartition, key: str, section: str) -> None:
-    """Refuse held-out questions that all have an answer, or none: they cannot select a threshold.
-
-    Args:
-        key: parameter of the held-out fraction.
-        section: section of the threshold's parameter, for the message.
-
-    Raises:
-        InputError: names the parameters to set.
-    """
+    """Refuse held-out questions that all have an answer, or none: they cannot select a threshold."""
     kinds: Counter[bool] = Counter()
     for batch in read_batches(path, ["answers", sides.column], READ_AT_ONCE, "questions"):
         answers = batch.filter(sides.held_out(batch)).column("answers")

@@ -96,12 +96,12 @@ def test_windows_of_questions_are_those_of_auto_tokenizer(folder: Path) -> None:
         return_overflowing_tokens=True, return_offsets_mapping=True,
     )  # fmt: skip
     ids = np.split(made.token_ids, np.cumsum(made.lengths)[:-1])
-    offsets = np.split(made.offsets, np.cumsum(made.context_lengths)[:-1])
+    offsets = [one.values.to_numpy().reshape(-1, 2) for one in made.features["offsets"]]
     assert [one.tolist() for one in ids] == own["input_ids"]
-    assert made.example_index.tolist() == own["overflow_to_sample_mapping"]
-    for number, start in enumerate(made.context_starts):
+    assert made.features["example_index"].tolist() == own["overflow_to_sample_mapping"]
+    for number, start in enumerate(made.features["context_start"]):
         texts = own.sequence_ids(number)
-        assert texts.count(1) == made.context_lengths[number]
+        assert texts.count(1) == len(offsets[number])
         assert 1 not in texts or texts.index(1) == start
         kept = [pair for pair, text in zip(own["offset_mapping"][number], texts, strict=True) if text == 1]
         if folder.name == "roberta-prefix":  # the library counts the blank to the first token of each window
@@ -115,15 +115,13 @@ def test_words_of_sentences_have_the_pieces_of_auto_tokenizer(folder: Path) -> N
     theirs = auto_tokenizer(folder, **({"add_prefix_space": True} if folder.name == "roberta" else {}))
     if folder.name == "modernbert":  # transformers ignores add_prefix_space for a class that it uses unchanged
         theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    words = np.split(made.positions, np.cumsum(made.own_words)[:-1])
-    for ids, places, sentence in zip(
-        np.split(made.token_ids, np.cumsum(made.lengths)[:-1]), words, sentences, strict=True
-    ):
+    words, tokens = made.features["positions"].to_pylist(), np.split(made.token_ids, np.cumsum(made.lengths)[:-1])
+    for ids, places, sentence in zip(tokens, words, sentences, strict=True):
         own = theirs(sentence, is_split_into_words=True)
         numbers = own.word_ids()
         if set(numbers) - {None} == set(range(len(sentence))):  # else a word has no tokens, and is unknown here
             assert ids.tolist() == own["input_ids"], sentence
-            assert places.tolist() == [numbers.index(word) for word in range(len(sentence))]
+            assert places == [numbers.index(word) for word in range(len(sentence))]
 
 
 def test_a_text_cannot_forge_a_special_token(folder: Path) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tasks.downstream.ner.rows import NerWindows, make_windows, split_windows, token_labels
+from tasks.downstream.ner.rows import make_windows, split_windows, token_labels
+from tasks.downstream.packed_rows import EncodedSequences
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.pretraining.row_inputs import CLS, SEP, UNK, WORDS, word_tokenizer
 
@@ -38,11 +39,10 @@ def test_windows_share_words_up_to_the_overlap(
     assert split_windows(pieces, room, overlap) == expected
 
 
-def parts(windows: NerWindows) -> list[tuple[list[int], list[int]]]:
+def parts(windows: EncodedSequences) -> list[tuple[list[int], list[int]]]:
     """Tokens of each window, and the positions of its own words."""
     tokens = np.split(windows.token_ids, np.cumsum(windows.lengths)[:-1])
-    positions = np.split(windows.positions, np.cumsum(windows.own_words)[:-1])
-    return [(some.tolist(), own.tolist()) for some, own in zip(tokens, positions, strict=True)]
+    return list(zip(map(np.ndarray.tolist, tokens), windows.features["positions"].to_pylist(), strict=True))
 
 
 def test_a_word_has_its_label_at_its_first_piece(tokenizer: Tokenizer) -> None:
@@ -54,14 +54,14 @@ def test_a_word_has_its_label_at_its_first_piece(tokenizer: Tokenizer) -> None:
     ]
     labels = token_labels(windows, np.array([5, 6, 7, 8], dtype=np.int16))
     assert labels.tolist() == [-100, 5, 6, -100, 7, -100, -100, 8, -100]
-    assert (windows.unknown, windows.shortened, windows.divided) == (0, 0, 0)
+    assert not any(windows.counts.values())
 
 
 def test_a_word_of_which_nothing_is_left_becomes_unknown_and_is_counted(tokenizer: Tokenizer) -> None:
     windows = make_windows(tokenizer, [["ba", "\u200d", "\u00a0", "de"]], 16, 4)
     [(tokens, own)] = parts(windows)
     assert (tokens[2:4], own) == ([UNK, UNK], [1, 2, 3, 4])
-    assert windows.unknown == 2
+    assert windows.counts["words without tokens, replaced by [UNK]"] == 2
 
 
 def test_a_word_longer_than_a_row_keeps_its_beginning(tokenizer: Tokenizer) -> None:
@@ -69,7 +69,7 @@ def test_a_word_longer_than_a_row_keeps_its_beginning(tokenizer: Tokenizer) -> N
     found = parts(windows)
     assert [len(tokens) for tokens, _ in found] == [3, 16, 3]
     assert [own for _, own in found] == [[1], [1], [1]]
-    assert windows.shortened == 1
+    assert windows.counts["words longer than a row, truncated"] == 1
 
 
 def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(tokenizer: Tokenizer) -> None:
@@ -80,10 +80,10 @@ def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(t
     assert (first[1], second[1]) == ([1, 2, 3, 4, 5], [2, 3, 4, 5, 6])
 
 
-def words_of(windows: NerWindows, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+def words_of(windows: EncodedSequences, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
     """The first piece of every word, read back through the windows; by sentence."""
     found: list[list[int]] = [[] for _ in sentences]
-    for (tokens, own), number in zip(parts(windows), windows.example_index.tolist(), strict=True):
+    for (tokens, own), number in zip(parts(windows), windows.features["example_index"].tolist(), strict=True):
         found[number] += [tokens[position] for position in own]
     return found
 
@@ -97,8 +97,9 @@ def test_no_word_is_lost_whatever_the_windows(tokenizer: Tokenizer, row_length: 
     assert windows.lengths.max() <= row_length
     first_of = {word: [*tokenizer.encode(word, add_special_tokens=False).ids, UNK][0] for word in pool}
     assert words_of(windows, sentences) == [[first_of[word] for word in words] for words in sentences]
-    assert (np.diff(windows.example_index) >= 0).all()
-    assert windows.divided == len(sentences) - (np.bincount(windows.example_index) == 1).sum() > 0
+    index = windows.features["example_index"]
+    assert (np.diff(index) >= 0).all()
+    assert windows.counts["in several windows"] == len(sentences) - (np.bincount(index) == 1).sum() > 0
 
 
 def test_the_tokens_of_a_sentence_are_those_of_transformers_for_words(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -110,4 +111,4 @@ def test_the_tokens_of_a_sentence_are_those_of_transformers_for_words(tokenizer:
     encoded = theirs(sentence, is_split_into_words=True)
     assert windows.token_ids.tolist() == encoded["input_ids"]
     of_words = encoded.word_ids()
-    assert windows.positions.tolist() == [of_words.index(number) for number in range(len(sentence))]
+    assert windows.features["positions"].to_pylist()[0] == [of_words.index(number) for number in range(len(sentence))]

@@ -254,13 +254,12 @@ def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) ->
     tokenizer = load_tokenizer(tmp_path)
     context = "Podium models, noone ##lu #mod podiumlulu. " * 9
     features = make_features(tokenizer, ["who"], [context], 20, 7, max_question_length=20)
-    bounds = np.cumsum([0, *features.context_lengths])
+    bounds = features.features["offsets"].offsets.to_numpy() // 2
     words = number_words(tokenizer, SimpleNamespace(bounds=bounds), context, WindowShape(20, 7))
     numbers = np.array(tokenizer.encode(context, add_special_tokens=False).word_ids)
     spans = windows(len(numbers), 20 - 3 - 1, 7)
-    stops = np.cumsum(features.context_lengths)
-    assert len(spans) == len(features) > 5
-    for (start, stop), last in zip(spans, stops, strict=True):
+    assert len(spans) == len(features.lengths) > 5
+    for (start, stop), last in zip(spans, bounds[1:], strict=True):
         assert np.array_equal(np.diff(numbers[start:stop]), np.diff(words[last - (stop - start) : last]))
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tasks.downstream.squad.rows import Features, find_answers, make_features
+from tasks.downstream.packed_rows import EncodedSequences
+from tasks.downstream.squad.rows import find_answers, make_features
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.downstream.squad.question_files import windows
@@ -24,15 +25,14 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(word_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
-def tokens_of(features: Features, feature: int) -> list[int]:
+def tokens_of(features: EncodedSequences, feature: int) -> list[int]:
     stop = int(features.lengths[: feature + 1].sum())
     return features.token_ids[stop - int(features.lengths[feature]) : stop].tolist()
 
 
-def offsets_of(features: Features, feature: int) -> np.ndarray:
+def offsets_of(features: EncodedSequences, feature: int) -> np.ndarray:
     """int32[context tokens, 2] of one feature."""
-    end = int(features.context_lengths[: feature + 1].sum())
-    return features.offsets[end - int(features.context_lengths[feature]) : end]
+    return features.features["offsets"][feature].values.to_numpy().reshape(-1, 2)
 
 
 def test_one_question_and_one_context_by_hand(tokenizer: Tokenizer) -> None:
@@ -46,8 +46,8 @@ def test_one_question_and_one_context_by_hand(tokenizer: Tokenizer) -> None:
         [*question, *context[4:], SEP],
     ]
     assert features.lengths.tolist() == [12, 9]
-    assert features.context_starts.tolist() == [5, 5]
-    assert features.example_index.tolist() == [0, 0]
+    assert features.features["context_start"].tolist() == [5, 5]
+    assert features.features["example_index"].tolist() == [0, 0]
     assert offsets_of(features, 0).tolist() == [[0, 2], [3, 5], [5, 6], [7, 9], [10, 12], [13, 15]]
     assert offsets_of(features, 1).tolist() == [[10, 12], [13, 15], [15, 16]]
 
@@ -71,12 +71,12 @@ def test_features_equal_the_tokenizers_own_pair_truncation(tmp_path: Path, row_l
         encoding = plain.encode(question["question"], question["context"])
         for window in [encoding, *encoding.overflowing]:
             assert tokens_of(features, number) == window.ids
-            assert features.example_index[number] == example
-            assert features.context_starts[number] == window.type_ids.index(1)
+            assert features.features["example_index"][number] == example
+            assert features.features["context_start"][number] == window.type_ids.index(1)
             inside = [offset for offset, part in zip(window.offsets, window.sequence_ids, strict=True) if part == 1]
             assert offsets_of(features, number).tolist() == [list(offset) for offset in inside]
             number += 1
-    assert number == len(features)
+    assert number == len(features.lengths)
 
 
 def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer: Tokenizer) -> None:
@@ -91,13 +91,13 @@ def test_empty_questions_and_contexts_have_one_feature_each(tokenizer: Tokenizer
     features = make_features(tokenizer, ["", "Ba?"], ["go ka", ""], 16, 2, 5)
     assert [tokens_of(features, n)[-1] for n in range(2)] == [SEP, SEP]
     assert features.lengths.tolist() == [5, 5]
-    assert features.context_starts.tolist() == [2, 4]
+    assert features.features["context_start"].tolist() == [2, 4]
     assert offsets_of(features, 1).tolist() == []
     assert find_answers(features, np.array([0, 0]), np.array([2, 0]))[0].tolist() == [2, 0]
-    assert len(make_features(tokenizer, [], [], 16, 2, 5)) == 0
+    assert len(make_features(tokenizer, [], [], 16, 2, 5).lengths) == 0
 
 
-def answer(features: Features, start: int, end: int) -> list[tuple[int, int]]:
+def answer(features: EncodedSequences, start: int, end: int) -> list[tuple[int, int]]:
     firsts, lasts = find_answers(features, np.array([start]), np.array([end]))
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
@@ -125,7 +125,7 @@ def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenize
         asked = tokenizer.encode(question, add_special_tokens=False).ids[:5]
         about = tokenizer.encode(text, add_special_tokens=False)
         for start, stop in windows(len(about.ids), row_length - 3 - len(asked), 3):
-            assert features.example_index[number] == example
+            assert features.features["example_index"][number] == example
             assert tokens_of(features, number) == [CLS, *asked, SEP, *about.ids[start:stop], SEP]
             offsets = about.offsets[start:stop]
             label = (0, 0)
@@ -135,7 +135,7 @@ def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenize
                 label = (len(asked) + 2 + first, len(asked) + 2 + last)
             assert (int(firsts[number]), int(lasts[number])) == label
             number += 1
-    assert number == len(features)
+    assert number == len(features.lengths)
     assert 0 < (firsts > 0).sum() < number
 
 
@@ -144,5 +144,6 @@ def test_contexts_may_be_given_once_and_named_by_number(tokenizer: Tokenizer) ->
     questions = ["Ba?", "De?", "Go ka?", "", "Ba?"]
     spelled = make_features(tokenizer, questions, [contexts[number] for number in numbers], 32, 4, 8)
     named = make_features(tokenizer, questions, contexts, 32, 4, 8, numbers)
-    for name in ("token_ids", "lengths", "context_starts", "offsets", "example_index"):
-        np.testing.assert_array_equal(getattr(named, name), getattr(spelled, name))
+    np.testing.assert_array_equal(named.token_ids, spelled.token_ids)
+    for name, column in spelled.features.items():
+        assert named.features[name].tolist() == column.tolist()
