@@ -99,8 +99,6 @@ def write_card(
     Args:
         module: `__file__` of the caller; the template is next to it.
         template: template that extends card.md.j2.
-        facts: facts about the release.
-        tuning: description of the fine-tuning.
         front_matter: see `hub_metadata`.
         scores: name of each metric in the metrics file -> its label.
         values: other values of this template.
@@ -192,7 +190,6 @@ def hub_metadata(
     """Return the Hub's YAML metadata as plain values.
 
     Args:
-        facts: facts about the release.
         task: the Hub's name of the kind of task.
         tags: tags in addition to the family and "podium".
         dataset: name and identifier from `evaluated_on`.
@@ -227,8 +224,7 @@ def list_results(
     """Return the scores of a release for `hub_metadata`.
 
     Args:
-        metrics: content of the metrics file.
-        titles: name of each metric there -> its name on the Hub.
+        titles: name of each metric in the metrics file -> its name on the Hub.
         kinds: the same -> the Hub's kind of metric, where its name differs.
         whole: what the Hub divides our percentages by: 100 for fractions.
 
@@ -250,12 +246,7 @@ def _base_name(facts: CardFacts) -> str | None:
 
 
 def evaluated_on(facts: CardFacts, examples: str) -> tuple[str, str]:
-    """Return readable name and identifier of the files or the dataset of the scores.
-
-    Args:
-        facts: facts about the release.
-        examples: what the dataset contains, such as questions.
-    """
+    """Return readable name and identifier of the files or the dataset of the scores, which has these `examples`."""
     data, own = facts.entry_parameters["data"], f"own {examples}"
     given = facts.entry.params.data
     if isinstance(given, OwnDataParams) and given.dev_is_apart:

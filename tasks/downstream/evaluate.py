@@ -175,12 +175,7 @@ def plot_tables(task: Scores, found: EvaluationView[E, A]) -> dict[str, str]:
 def score_logits(
     page: Report[E, L, A], root: Path = Path(), development: Sequence[str] | None = None, rule: str = ""
 ) -> EvaluationView[E, A]:
-    """Decode and score the logits of all development sets, or of those named.
-
-    Args:
-        page: a prepared report.
-        rule: rule of the baseline.
-    """
+    """Decode and score the logits of all development sets, or of those named, with a prepared report."""
     task, entry = page.scores, page.scores.entry
     examples: dict[str, E] = {}
     answers: dict[str, A] = {}

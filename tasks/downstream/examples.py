@@ -25,13 +25,10 @@ from tasks.validation.validate import validate_new_data
 
 
 def make_examples(reader: Reader, folder: Path, validate: Callable[[Path], None] = lambda folder: None) -> str:
-    """Write the examples of an entry to `folder`, a Parquet file for each split, all or none.
+    """Write the examples of an entry to `folder`, a Parquet file for each split, all or none; return a summary line.
 
     Args:
         validate: called with the complete examples before they become `folder`.
-
-    Returns:
-        A summary line.
 
     Raises:
         InputError: see `Reader.write_examples` and `Reader.complete`.

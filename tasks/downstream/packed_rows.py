@@ -141,11 +141,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
-        """Return the sequences of a chunk; a pure function.
-
-        Args:
-            labelled: include the labels for training.
-        """
+        """Return the sequences of a chunk, with labels for training if `labelled`; a pure function."""
 
     @abstractmethod
     def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:

@@ -52,9 +52,7 @@ class Reader(ABC):
     @abstractmethod
     def write_examples(self, folder: Path) -> str:
         """Read, check and write the examples to `folder`: a Parquet file for each of `source_splits`, and reading.json.
-
-        Returns:
-            A summary line.
+        Return a summary line.
 
         Raises:
             InputError: invalid examples, with their location.

@@ -120,7 +120,6 @@ def list_variants(
         metrics: metrics of the exports.
         measured: result of `measure_all`.
         scores: metrics of the model itself.
-        lead: name of the leading metric.
     """
     lengths = sorted({one["length"] for one in measured["speed"]})
     middle = lengths[min(1, len(lengths) - 1)] if lengths else 0

@@ -151,15 +151,8 @@ def list_model_files(
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Return the weights and the exported files with their scores, and the name of the preferred file.
 
-    Args:
-        gate: verdict of the gate.
-        metrics: metrics of the model.
-        weights: file of the weights.
-        prefer: publish.prefer.
-
-    Returns:
-        No files for a model without exports. The preferred file comes first. With `smallest` it is the smallest one
-        whose interval excludes a larger drop than the tolerated one; the weights always qualify.
+    There are no files for a model without exports. The preferred file comes first. With publish.prefer `smallest` it is
+    the smallest one whose interval excludes a larger drop than the tolerated one; the weights always qualify.
     """
     verdicts, lead = gate.get(EXPORTS, {}), task.limits[0].metric
     if not verdicts:

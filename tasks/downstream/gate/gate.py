@@ -401,13 +401,11 @@ def _check_predictions(task: Scores, evidence: Evidence) -> list[GateCheck]:
 
 
 def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> dict[str, Any]:
-    """Decide on the model of an entry in the checkout `root` and write the verdict; return it.
+    """Decide on the model of an entry in the checkout `root` and write the verdict; return it. Raises the errors of
+    `gather_evidence`.
 
     Args:
         parameters: all checked parameters as plain values.
-
-    Raises:
-        InputError: see `gather_evidence`.
     """
     params = validate_params(dict(parameters))
     entry = find_entry(params, name)
@@ -455,16 +453,10 @@ def find_advice(
 def decide_on_files(
     task: Scores, subject: ReleaseSubject, hashes: Hashes, root: Path, released: Path | None, seeds: Path | None
 ) -> dict[str, Any]:
-    """Return the verdict on the evidence in `root`, a checkout or copies of its files.
+    """Return the verdict on the evidence in `root`, a checkout or copies of its files; see `gather_evidence`.
 
     Args:
         hashes: SHA-256 of all evaluated files by the names of `Subject.judged`.
-        root: folder of the evidence.
-        released: folder of the released model's scores, relative to `root`, or None.
-        seeds: folder of the scores of other seeds, relative to `root`, or None.
-
-    Raises:
-        InputError: see `gather_evidence`.
     """
     return {**decide(task, gather_evidence(task, subject, released, hashes, root, seeds)), JUDGED: dict(hashes)}
 

@@ -63,7 +63,6 @@ class ReleaseSubject:
 
         Args:
             released: folder of the released model, if there is one to compare with.
-            root: checkout.
             seeds: folder with the scores of other seeds, if any.
         """
         found = (path for folder in (self.model, artifacts.TOKENIZER) for path in sorted((root / folder).rglob("*")))

@@ -21,7 +21,6 @@ def format_recipe(verdict: Mapping[str, Any], published: bool) -> str | None:
 
     Args:
         verdict: content of the gate's file.
-        published: True if the model was published.
     """
     seeds = verdict.get("seeds")
     if not seeds:

@@ -71,7 +71,6 @@ def choose_entry(model: InferenceModel, path: Path, stated: Stated | None = None
     """Return the entry of a model that was not released; if its classes are those of GLUE tasks, the columns decide.
 
     Args:
-        path: file of examples.
         stated: as in `infer_entry`, as are the errors.
         labelled: the file has labels.
     """

@@ -150,11 +150,8 @@ def _keep(
     *,
     unique: bool,
 ) -> tuple[int, list[str]]:
-    """Write the examples `found` in a file to Parquet, with ids; return their number, and the columns of labels that
-    the records repeat.
-
-    Args:
-        unique: refuse duplicate ids.
+    """Write the examples `found` in a file to Parquet, with ids, none of them twice if `unique`; return their number,
+    and the columns of labels that the records repeat.
     """
     schema = pa.schema([*task.examples_schema, pa.field(KEPT, pa.map_(pa.string(), pa.string()))])
     schema = schema.with_metadata(task.examples_schema.metadata)

@@ -29,9 +29,6 @@ from tasks.stage.errors import InputError
 def predict_released(entry: Entry, device: DeviceParams, root: Path = Path()) -> str:
     """Write the scores of the released model, if there is one; return a summary line.
 
-    Args:
-        device: where to run the model if needed.
-
     Raises:
         InputError: the fetched release is damaged, or its model is for another task.
         DeviceJobFailed: the model cannot run here.

@@ -10,11 +10,7 @@ HUB_METRICS = {"token_accuracy": "accuracy"}
 
 
 def make_card(facts: CardFacts) -> str:
-    """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions.
-
-    Raises:
-        PublishError: a score is missing or not finite.
-    """
+    """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions."""
     dataset, metrics, titles = evaluated_on(facts, "sentences"), facts.metrics, METRICS.titles
     results = list_results(metrics, titles, HUB_METRICS)
     return write_card(

@@ -45,11 +45,7 @@ class NerData(ExampleFiles):
     record, unit, measured = "sentence", "words", ("sentences", "entities")
 
     def __init__(self, entry: Entry, folder: Path) -> None:
-        """Open the splits in `folder`.
-
-        Raises:
-            InputError: a split is missing.
-        """
+        """Open the splits in `folder`; raises the errors of `ExampleFiles`."""
         splits, data, section = entry.splits, entry.params_as(NerParams).data, entry.key("data")
         super().__init__(folder, splits, SCHEMA, "document: integer; tokens, tags: list of string")
         self.name, least = entry.verdict(), data.min_examples

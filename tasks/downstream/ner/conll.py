@@ -8,7 +8,6 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from tasks.records.interpretation import BLANK_LINES, Interpretation
 from tasks.records.tables import Columns, TableRow
@@ -31,24 +30,14 @@ _BLANKS = " \t"
 _COMMAS = re.compile(r"\S+,\s+\S+(?:,\s+\S+)*")
 
 
-class Line(NamedTuple):
-    """A line of a file, without comments."""
-
-    number: int
-    fields: list[str]
-    """Columns; empty for a blank line, DOCUMENT alone for a line that begins a document."""
-
-
 def read_conll(
     path: Path, key: str, reading: Interpretation, problems: ProblemList, *, columns: Columns, tagged: bool = True
 ) -> Iterator[TableRow]:
     """Yield the sentences of a CoNLL file, in order, and the lines that begin a document.
 
     Args:
-        path: the file.
         key: parameter with the path, for messages.
         reading: receives counts of skipped lines and the columns.
-        problems: receives invalid lines.
         columns: columns of tables; their names are those of a header, or numbers from 1 if the user names them.
         tagged: read tags; else all are O.
 
@@ -59,7 +48,7 @@ def read_conll(
     reading.grouping = "a blank line ends a sentence"
     lines = _read_fields(path, key, reading, problems, tagged)
     head = list(itertools.islice(lines, FIRST_LINES))
-    chosen = choose_columns([line.fields for line in head], columns, f"{path} ({key})", reading, tagged)
+    chosen = choose_columns([fields for _, fields in head], columns, f"{path} ({key})", reading, tagged)
     words: list[tuple[str, str, str]] = []
     for number, fields in itertools.chain(head, lines):
         where = f"line {number}"
@@ -69,7 +58,7 @@ def read_conll(
             if fields:
                 yield TableRow(where, {"tokens": fields, "tags": [OUTSIDE]})
             continue
-        if chosen.has_header and number == head[0].number:
+        if chosen.has_header and number == head[0][0]:
             reading.count(HEADER, where)
             continue
         word, tag = fields[chosen.word], fields[chosen.tag] if tagged else OUTSIDE
@@ -94,8 +83,12 @@ def _make_row(words: list[tuple[str, str, str]]) -> Iterator[TableRow]:
         yield TableRow(places[0], {"tokens": tokens, "tags": tags, "places": places})
 
 
-def _read_fields(path: Path, key: str, reading: Interpretation, problems: ProblemList, tagged: bool) -> Iterator[Line]:
-    """Yield lines without comments and invalid ones; the first row decides the separator and the number of columns."""
+def _read_fields(
+    path: Path, key: str, reading: Interpretation, problems: ProblemList, tagged: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield number and columns of each line, without comments and invalid lines: no columns for a blank line, DOCUMENT
+    alone for one that begins a document. The first row decides the separator and the number of columns.
+    """
     texts = enumerate(_read_limited(path, key), 1)
     head = list(itertools.islice(texts, FIRST_LINES))
     rows = [text for _, text in head if text.strip(_BLANKS) and not text.startswith(DOCUMENT)]
@@ -111,13 +104,13 @@ def _read_fields(path: Path, key: str, reading: Interpretation, problems: Proble
             if was_blank:
                 reading.count(BLANK_LINES, where)
             was_blank = is_start = True
-            yield Line(number, [])
+            yield number, []
             continue
         fields = _split(line, tabs)
         was_blank = fields[0] == DOCUMENT  # usually a blank line follows that of a document
         if was_blank:
             is_start = True
-            yield Line(number, [DOCUMENT])
+            yield number, [DOCUMENT]
         elif is_start and _is_comment(line, tabs, width):
             reading.count(COMMENTS, where)
         elif tagged and len(fields) < 2:
@@ -126,7 +119,7 @@ def _read_fields(path: Path, key: str, reading: Interpretation, problems: Proble
             problems.add(f"a line with other than {width} columns, as the first line has", where, line)
         else:
             is_start = False
-            yield Line(number, fields)
+            yield number, fields
 
 
 def _read_limited(path: Path, key: str) -> Iterator[str]:

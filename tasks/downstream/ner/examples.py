@@ -80,11 +80,7 @@ class NerReader(Reader):
             )
 
     def _check_dev(self, train: Counter[str], dev: Counter[str]) -> None:
-        """Refuse development sentences without any entity type of the training sentences.
-
-        Raises:
-            InputError: no type is in both.
-        """
+        """Refuse development sentences without any entity type of the training sentences."""
         if train and split_params(self.entry) is None:
             require_known_labels(train, dev, self.entry.development[0], self.entry.key("data", "dev_path"))
 

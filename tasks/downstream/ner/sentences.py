@@ -148,7 +148,6 @@ def sentence_spec(
     """Return what to read.
 
     Args:
-        names: column names that the parameters set.
         named_by: setting that messages suggest for another column name.
         path: the file, if it is one: a .tsv file may be a table.
         tagged: read tags; else all are O, and a table may have texts instead of words, differently in each record.
@@ -180,11 +179,7 @@ def _is_table(path: Path, columns: Columns) -> bool:
 
 
 def open_sentences(params: NerDataParams, section: str, split: str, reading: Interpretation) -> Records:
-    """Open the sentences of a split, see `open_split`.
-
-    Args:
-        section: section of params.yaml, for messages.
-    """
+    """Open the sentences of a split, see `open_split`."""
     path = params.path_of(split) if params.source == "files" else None
     spec = sentence_spec(params.columns, named_by := column_setting(section), path)
     return _group(open_split(params, section, split, spec, reading), params, named_by, reading)

@@ -7,11 +7,7 @@ TASK = "sentence-similarity"
 
 
 def make_card(scores: PairsScores, facts: CardFacts) -> str:
-    """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions.
-
-    Raises:
-        PublishError: a score is missing or not finite.
-    """
+    """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions."""
     dataset, metrics, titles = evaluated_on(facts, "pairs"), facts.metrics, scores.metrics.titles
     tags = ["sentence-transformers", "feature-extraction"]
     return write_card(

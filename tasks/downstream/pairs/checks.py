@@ -25,11 +25,7 @@ class PairsData(ExampleFiles):
     measured = ("anchor", "positive")
 
     def __init__(self, entry: Entry, folder: Path) -> None:
-        """Open the splits in `folder`.
-
-        Raises:
-            InputError: a split is missing.
-        """
+        """Open the splits in `folder`; raises the errors of `ExampleFiles`."""
         super().__init__(folder, entry.splits, SCHEMA, "anchor, positive, negative: string; score: float")
         self.name, look = entry.verdict(), f"check the section {entry.key('data')} of params.yaml"
         self._scored = entry.params_as(PairsParams).is_scored

@@ -266,10 +266,7 @@ class Metrics:
         those without a width, because all resamples are equal.
 
         Args:
-            found: metric -> difference of the mean of the models and the other model.
-            models: outcomes of each model.
-            other: outcomes of the other model on the same examples.
-            confidence: mass of the central interval.
+            found: metric -> difference of the mean of the models and the other model, on the same examples.
         """
         least = dict.fromkeys(found, width) | {one.name: NO_WIDTH for one in self.parts if one.correlate}
         narrow = {name for name, one in found.items() if one.high - one.low < least[name]}

@@ -238,7 +238,6 @@ def probable_answers(
 
     Args:
         words: word number of every context token, [C]; the tokens of a word are neighbours.
-        top: number of answers.
         max_answer_length: maximum length in tokens, before widening.
         null_threshold: odds above which no answer is returned; None: always return one.
     """

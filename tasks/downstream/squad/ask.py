@@ -102,8 +102,6 @@ def ask(
     Args:
         model: from `find_model`.
         shape: from `WindowShape.for_model`.
-        place: device and precision to run the model on.
-        top: number of distinct answers.
         max_answer_length: maximum length in tokens.
         null_threshold: odds above which the answer is empty; None: always return an answer.
 

@@ -18,11 +18,7 @@ HUB_TITLES = {
 
 
 def make_card(scores: SquadScores, facts: CardFacts) -> str:
-    """Return the model card; see `tasks.downstream.card.write_card`.
-
-    Raises:
-        PublishError: a score is missing or not finite.
-    """
+    """Return the model card; see `tasks.downstream.card.write_card`."""
     metrics, own, titles = facts.metrics, facts.entry_parameters, scores.metrics.titles
     generated = own["data"]["source"] == "demo"
     dataset = ("Podium demo questions (generated)", "podium-demo") if generated else evaluated_on(facts, "questions")

@@ -55,7 +55,6 @@ class QuestionData(ExampleFiles):
         """Define the checks.
 
         Args:
-            folder: folder with a file for each split.
             least: minimum number of questions per split.
             nullable: True if some questions have no answer.
         """

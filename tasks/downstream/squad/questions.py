@@ -104,11 +104,7 @@ class SquadQuestion(NamedTuple):
 
 
 def question_spec(names: SquadColumnParams, named_by: str = NAMED_BY, parts: Sequence[str] = PARTS) -> RecordSpec:
-    """Return what to read; unset names default to SQuAD's.
-
-    Args:
-        parts: parts of a question to read.
-    """
+    """Return what to read of these parts of a question; unset names default to SQuAD's."""
     columns = {
         part: make_column(
             getattr(names, part), (part,), named_by.format(part), required=part in ("context", "question")
@@ -161,11 +157,7 @@ def list_objects(
 def read_text(
     parent: Mapping[str, object], key: str, at: str, problems: ProblemList, *, filled: bool = False
 ) -> str | None:
-    """Return the text `parent[key]`, or None after adding a problem.
-
-    Args:
-        filled: refuse a blank text.
-    """
+    """Return the text `parent[key]`, or None after adding a problem; a blank text is one if `filled`."""
     value = parent.get(key)
     if problem := find_text_problem(value) if key in parent else "is missing":
         problems.add(f"{key} {problem}", at, value if key in parent else None)
@@ -198,7 +190,6 @@ def read_question_file(
     """Read the questions of a .json, .csv, .jsonl or .parquet file, including unanswerable ones unless refused.
 
     Args:
-        path: the file.
         key: parameter with the path, for messages.
         data: columns, and handling of unanswerable questions.
         reading: receives unused columns and counts of changes.

@@ -135,11 +135,7 @@ def best_figures(
     odds: Sequence[float],
     answered: Sequence[bool],
 ) -> dict[str, float]:
-    """Return best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
-
-    Args:
-        scores: `exact` and `f1` of the best spans.
-    """
+    """Return best_exact, best_exact_thresh, best_f1 and best_f1_thresh from `exact` and `f1` of the best spans."""
     found: dict[str, float] = {}
     for name, values in scores.items():
         best, threshold = best_threshold(values, odds, has_answer, answered)

@@ -90,20 +90,12 @@ class AnswerForm:
         return find_extremes("f1", outcomes, number)
 
     def class_f1(self, name: str, number: Callable[[], int]) -> Metric:
-        """Return F1 of one class or label.
-
-        Args:
-            number: returns its number.
-        """
+        """Return F1 of one class or label, whose number `number` returns."""
         f1, *_ = count_rates(lambda rows: self.count(rows, number()), lambda rows: self.class_extremes(rows, number()))
         return replace(f1, name=f"f1_of_{name}", title=f"F1 of {name}")
 
     def metrics(self, split: str, names: Mapping[str, str]) -> tuple[Metric, ...]:
-        """Return the metrics of a development set.
-
-        Args:
-            names: metric -> its name in the metrics file.
-        """
+        """Return the metrics of a development set; `names`: metric -> its name in the metrics file."""
         titles = {} if self.task.name else TITLES
         return tuple(metric(one, title=titles.get(one, ""), called=name, split=split) for one, name in names.items())
 

@@ -9,11 +9,7 @@ HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spear
 
 
 def make_card(scores: TextsScores, facts: CardFacts) -> str:
-    """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions.
-
-    Raises:
-        PublishError: a score is missing or not finite.
-    """
+    """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions."""
     task, metrics = scores.task, facts.metrics
     dataset = (f"GLUE {task.title}", "glue") if task.name else evaluated_on(facts, "examples")
     parts = sorted(scores.metrics.parts, key=lambda one: one.name)

@@ -34,11 +34,7 @@ class TextsData(ExampleFiles):
     record = "example"
 
     def __init__(self, entry: Entry, folder: Path) -> None:
-        """Open the splits in `folder`.
-
-        Raises:
-            InputError: a split is missing.
-        """
+        """Open the splits in `folder`; raises the errors of `ExampleFiles`."""
         spec = entry.params_as(TextsParams).text_task
         schema = make_schema(spec)
         super().__init__(folder, entry.splits, schema, f"first, second: string; label: {schema.field('label').type}")

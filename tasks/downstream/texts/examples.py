@@ -211,11 +211,7 @@ def count_names(labels: Counter[Label]) -> Counter[Any]:
 def write_numbers(paths: Collection[Path], schema: pa.Schema, labels: Sequence[str], *, fold: bool = False) -> int:
     """Replace class names by the numbers of `labels`, and of others after them, with columns of `schema`.
 
-    Args:
-        fold: see `match_known`.
-
-    Returns:
-        The number of examples with classes not in `labels`.
+    For `fold` see `match_known`. Return the number of examples with classes not in `labels`.
     """
     known = match_known([name for path in paths for name in count_names(count_labels(path))], labels, fold=fold)
     names = (*labels, *sort_classes(set(known.values()) - set(labels)))

@@ -203,11 +203,7 @@ def _read_records(
 def _check_texts(
     examples: Iterator[TextExample], data: ClassificationDataParams, setting: str, source: str, reading: Interpretation
 ) -> Iterator[TextExample]:
-    """Yield the examples of your own table; refuse it if too many of its texts are not what a text is.
-
-    Args:
-        setting: setting of the column of texts, for messages.
-    """
+    """Yield the examples of your own table; refuse it if too many of its texts are not what a text is."""
     count, misread = 0, Counter[str]()
     for one in examples:
         count += 1
