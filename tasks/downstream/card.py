@@ -248,19 +248,17 @@ def _base_name(facts: CardFacts) -> str | None:
 def evaluated_on(facts: CardFacts, examples: str) -> tuple[str, str]:
     """Return readable name and identifier of the files or the dataset of the scores, which has these `examples`."""
     data, own = facts.entry_parameters["data"], f"own {examples}"
-    given = facts.entry.params.data
+    given, identifier = facts.entry.params.data, own.replace(" ", "-")
     if isinstance(given, OwnDataParams) and given.dev_is_apart:
         whole = facts.data_name or (data["dataset"] if data["source"] == "hub" else own)
         name = own if whole == WITHHELD else whole
-        return f"{given.dev_fraction:g} of {name}, split off from training with seed {given.seed}", own.replace(
-            " ", "-"
-        )
+        return f"{given.dev_fraction:g} of {name}, split off from training with seed {given.seed}", identifier
     if facts.data_name:
-        return facts.data_name, own.replace(" ", "-")
+        return facts.data_name, identifier
     if data["source"] == "hub" and data["dataset"] != WITHHELD:
         return str(data["dataset"]), str(data["dataset"])
     known = data["source"] == "files" and data["dev_path"] != WITHHELD
-    return f"{own} ({data['dev_path']})" if known else own, own.replace(" ", "-")
+    return f"{own} ({data['dev_path']})" if known else own, identifier
 
 
 def _trainings(facts: CardFacts, tuning: str) -> list[dict[str, str]]:

@@ -95,8 +95,4 @@ class Kind(Protocol):
         """Return the reading of files without labels, and the conversion of answers to records."""
 
     def card(self, facts: CardFacts) -> str:
-        """Return README.md of a release; see `tasks.downstream.card.write_card`.
-
-        Raises:
-            PublishError: a score is missing, or is not a finite number.
-        """
+        """Return README.md of a release; see `tasks.downstream.card.write_card`."""

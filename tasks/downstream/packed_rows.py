@@ -77,7 +77,7 @@ class EncodedSequences:
     """int64[N] number of tokens."""
     second_starts: np.ndarray
     """int64[N] first position with token_type_id 1."""
-    labels: Mapping[str, np.ndarray]
+    labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Labels for `Encoder.label_columns`."""
     features: Mapping[str, np.ndarray | pa.Array] = field(default_factory=dict)
     """[N] each: columns of `Encoder.features` except feature_id; numbered within the chunk."""

@@ -183,10 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare a model's logits and answers on two devices.")
     parser.add_argument("name", help="the entry, or the name of a stage, which includes the device")
     parser.add_argument(
-        "place",
-        nargs="?",
-        metavar="RUNTIME[:PRECISION]",
-        help="for example cpu:bf16, cuda or ipu:fp16",
+        "place", nargs="?", metavar="RUNTIME[:PRECISION]", help="for example cpu:bf16, cuda or ipu:fp16"
     )
     parser.add_argument("--baseline", metavar="RUNTIME[:PRECISION]", help="compute and compare with this")
     parser.add_argument("--model", type=Path, help="other model folder (with --baseline)")

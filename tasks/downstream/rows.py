@@ -23,7 +23,7 @@ from tasks.validation.validate import validate_new_data
 
 
 def row_data_sets(
-    encoder: Encoder, make: Callable[[RowSource], RowData], params: Params, folder: Path, root: Path = Path()
+    encoder: Encoder, make: Callable[[RowSource], RowData], params: Params, folder: Path
 ) -> list[DataSet]:
     """Return the data sets of the rows of all splits in `folder`, including held-out ones.
 
@@ -39,26 +39,26 @@ def row_data_sets(
                 source = RowSource(
                     name,
                     part,
-                    tokenizer=root / artifacts.TOKENIZER,
+                    tokenizer=artifacts.TOKENIZER,
                     section=encoder.entry.key("rows"),
                     max_positions=params.model.max_positions,
                     max_unknown_share=params.validate_.max_unknown_share,
                     max_cut_share=params.validate_.max_cut_share,
                     training=split == TRAIN,
-                    examples=source_examples(encoder, split, name if held_out else "", root),
+                    examples=source_examples(encoder, split, name if held_out else ""),
                 )
                 found.append(make(source))
     return found
 
 
-def source_examples(encoder: Encoder, split: str, side: str, root: Path) -> SourceExamples:
+def source_examples(encoder: Encoder, split: str, side: str) -> SourceExamples:
     """Return the source examples of the rows of a split.
 
     Args:
         side: HELD_OUT or the split, if some of its examples were held out; empty: all examples.
     """
     entry = encoder.entry
-    path = entry.examples_file(split, root)
+    path = entry.examples_file(split)
 
     def choose() -> tuple[ExampleFilter, Sequence[str]]:
         sides = encoder.hold_out(path, entry.rows.held_out_fraction)

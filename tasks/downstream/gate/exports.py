@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.core.files import find_object
-from tasks.downstream.gate.recipe import (
-    GateCheck,
-    ScoreEvidence,
-    check_scores,
-    format_points,
-    round_finite,
-)
+from tasks.downstream.gate.recipe import GateCheck, ScoreEvidence, check_scores, format_points, round_finite
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject
 from tasks.downstream.gate.verdict_text import EXPORTS
 from tasks.downstream.scoring.metrics import Outcomes

@@ -409,14 +409,9 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> dict[
     """
     params = validate_params(dict(parameters))
     entry = find_entry(params, name)
-    task, subject, released, seeds = (
-        kind_of(entry).scores(entry),
-        make_subject(entry, params),
-        entry.released,
-        entry.seeds,
-    )
-    hashes = hash_files(subject.judged(released, root, seeds))
-    evidence = gather_evidence(task, subject, released, hashes, root, seeds)
+    task, subject = kind_of(entry).scores(entry), make_subject(entry, params)
+    hashes = hash_files(subject.judged(entry.released, root, entry.seeds))
+    evidence = gather_evidence(task, subject, entry.released, hashes, root, entry.seeds)
     verdict = {**decide(task, evidence), JUDGED: dict(hashes)}
     failed = [check["name"] for check in verdict["checks"] if not check["ok"]]
     if failed and (advice := find_advice(task, subject, evidence, failed, root)):

@@ -118,13 +118,9 @@ def _floor(task: Scores, limit: Limit, floor: float, scored: ScoreEvidence) -> G
         each = ", ".join(f"{seed}: {scores[name]:.2f}" for seed, scores in scored.seeds.items())
         mean = f" (mean over {len(scored.seeds)} seeds: {each})"
     key = task.entry.key("gate", limit.floor_key)
-    reason = f"{title}{scored.owner} is {_format_below(value, floor)}{mean}, below the floor of {floor:g} ({key})."
+    shown = f"{value:.2f}" if round(value, 2) < floor else f"{value:.4f}"  # two decimals may round to the floor
+    reason = f"{title}{scored.owner} is {shown}{mean}, below the floor of {floor:g} ({key})."
     return GateCheck(name, value >= floor, value, floor, reason)
-
-
-def _format_below(value: float, floor: float) -> str:
-    """Return a value below a floor with two decimals, or with four if it would round to the floor."""
-    return f"{value:.2f}" if round(value, 2) < floor else f"{value:.4f}"
 
 
 def _over_baseline(task: Scores, difference: ConfidenceInterval, scored: ScoreEvidence) -> GateCheck:

@@ -142,13 +142,7 @@ def _list_texts(task: Inference, examples: Path) -> dict[str, str]:
 
 
 def _keep(
-    task: Inference,
-    found: Iterable[dict[str, Any]],
-    path: Path,
-    target: Path,
-    reading: Interpretation,
-    *,
-    unique: bool,
+    task: Inference, found: Iterable[dict[str, Any]], path: Path, target: Path, reading: Interpretation, *, unique: bool
 ) -> tuple[int, list[str]]:
     """Write the examples `found` in a file to Parquet, with ids, none of them twice if `unique`; return their number,
     and the columns of labels that the records repeat.
@@ -159,7 +153,8 @@ def _keep(
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         for some in split_into_groups(found, _characters, KEPT_AT_ONCE, KEPT_CHARACTERS):
             for one in some:
-                one[KEPT] = [(name, _text(value)) for name, value in one.get(KEPT, {}).items()]
+                cells = one.get(KEPT, {}).items()
+                one[KEPT] = [(name, value if isinstance(value, str | None) else _json(value)) for name, value in cells]
                 kept |= dict.fromkeys(name for name, _ in one[KEPT])
                 hashes.append(hash(one[ID]))
             writer.write_table(pa.Table.from_pylist(some, schema=schema))
@@ -172,11 +167,6 @@ def _keep(
             ".parquet file"
         )
     return count, list(kept)
-
-
-def _text(value: Any) -> str | None:
-    """Return the value of a cell as text; lists and numbers as JSON."""
-    return value if isinstance(value, str | None) else _json(value)
 
 
 def _characters(example: Record) -> int:

@@ -120,9 +120,6 @@ def require_comparable(
         released: its folder needs only config.json and what a release records of its task.
         labels: classes of the entry, in order; empty: not compared.
         all_known: the entry has no other classes.
-
-    Raises:
-        InputError: the models cannot be compared.
     """
     said = describe_task_difference(entry, entry_of_model(released))
     if not said and (difference := describe_label_difference(released.labels, labels, all_known)):

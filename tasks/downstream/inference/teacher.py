@@ -95,15 +95,7 @@ def find_teacher(entry: Entry) -> Teacher:
 
 
 def require_same_labels(teacher: Teacher, labels: Sequence[str], all_known: bool = True) -> None:
-    """Refuse a teacher with other classes.
-
-    Args:
-        labels: classes of the examples, in order; empty: the task has none.
-        all_known: the examples have no other classes.
-
-    Raises:
-        InputError: the classes differ.
-    """
+    """Refuse a teacher with other classes; for the arguments see `describe_label_difference`."""
     if difference := describe_label_difference(teacher.model.labels, labels, all_known):
         raise InputError(
             f"{teacher.key}: the teacher has {difference}. Choose a teacher with the same classes in the same order, "
@@ -112,11 +104,7 @@ def require_same_labels(teacher: Teacher, labels: Sequence[str], all_known: bool
 
 
 def require_same_tokenizer(teacher: Teacher, tokenizer: FastTokenizer) -> None:
-    """Refuse a teacher with another tokenizer than that of the rows.
-
-    Raises:
-        InputError: the tokenizers give different ids.
-    """
+    """Refuse a teacher with another tokenizer than that of the rows, which gives other ids."""
     theirs = load_local_vocabulary(teacher.model.tokenizer, True, teacher.key.partition("=")[0])
     if teacher.entry.params.reads_words:
         theirs, tokenizer = (one.with_prefix_space(True) for one in (theirs, tokenizer))

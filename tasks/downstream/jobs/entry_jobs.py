@@ -12,30 +12,9 @@ from pathlib import Path
 from ipu_model.core.files import write_json
 from tasks.downstream.jobs.labels import labels_of, weigh_classes
 from tasks.host.launcher import launch_command
-from tasks.jobs.device_job import (
-    BatchGeometry,
-    Distillation,
-    Job,
-    JobResult,
-    ModelConfig,
-    run_device_job,
-)
+from tasks.jobs import training
+from tasks.jobs.device_job import BatchGeometry, Distillation, Job, JobResult, ModelConfig, run_device_job
 from tasks.jobs.device_job import preload as preload  # called by the fork server
-from tasks.jobs.training import (
-    build_program,
-    carried_executables,
-    evaluation,
-    geometry,
-    ipu_config,
-    model_config,
-    optimizer_config,
-    packing_figures,
-    program_measurements,
-    require_verdict,
-    schedule_config,
-    summary,
-    train,
-)
 from tasks.params.entries import BASE, ENTRY_SECTIONS, TRAIN, Entry, entry_argument, find_entry, start_model
 from tasks.params.schema import DeviceParams, ModelParams, Params, load_sections
 from tasks.plan.main import run_main
@@ -64,7 +43,7 @@ def build_finetune_job(entry: Entry, params: Params, root: Path = Path(), *, unt
         rows=str(rows if taught is None else root / taught),
         output=str(root / artifacts.model_folder(entry.name)),
         run_folder="",
-        geometry=geometry(tuning, device),
+        geometry=training.geometry(tuning, device),
         runtime=device.runtime,
         precision=device.precision,
         compile=device.compile,
@@ -72,13 +51,13 @@ def build_finetune_job(entry: Entry, params: Params, root: Path = Path(), *, unt
         seed=tuning.seed,
         model=model_override(entry, params.model, rows, whole=untrained or entry.start == BASE),
         init_checkpoint=None if start is None or untrained else str(root / start),
-        optimizer=optimizer_config(tuning, tuning),
-        schedule=schedule_config(tuning, epochs=tuning.epochs),
+        optimizer=training.optimizer_config(tuning, tuning),
+        schedule=training.schedule_config(tuning, epochs=tuning.epochs),
         checkpoint_every_minutes=tuning.checkpoint_every_minutes,
         checkpoint_every_updates=tuning.checkpoint_every_updates,
-        evaluation=evaluation(rows, tuning.evaluate_every_updates, keep=tuning.keep, patience=tuning.patience),
-        ipu_config=ipu_config(params.ipu, entry.params.ipu.finetune, device, root),
-        executables=carried_executables(artifacts.job_name(entry.name, FINETUNE), device, root),
+        evaluation=training.evaluation(rows, tuning.evaluate_every_updates, keep=tuning.keep, patience=tuning.patience),
+        ipu_config=training.ipu_config(params.ipu, entry.params.ipu.finetune, device, root),
+        executables=training.carried_executables(artifacts.job_name(entry.name, FINETUNE), device, root),
         layers=None if start is None or untrained else distill.layers,
         distillation=None if taught is None else Distillation(distill.temperature, distill.alpha),
         head_settings=entry.params.head_settings or None,
@@ -119,10 +98,10 @@ def build_predict_job(
         precision=device.precision,
         model=model_override(entry, params.model, rows, whole=True) if untrained else None,
         init_checkpoint=None if untrained else str(model or root / artifacts.model_folder(entry.name)),
-        ipu_config=ipu_config(params.ipu, entry.params.ipu.predict, device, root),
+        ipu_config=training.ipu_config(params.ipu, entry.params.ipu.predict, device, root),
         inference_execution=params.ipu.inference_execution,
         head_settings=entry.params.head_settings or None,
-        executables=carried_executables(artifacts.job_name(entry.name, PREDICT), device, root),
+        executables=training.carried_executables(artifacts.job_name(entry.name, PREDICT), device, root),
     )
 
 
@@ -134,16 +113,12 @@ def model_override(entry: Entry, model: ModelParams, rows: Path, *, whole: bool)
         changed["num_layers"] = entry.params.distill.layers
     if not changed and not whole:
         return None
-    return model_config(model.model_copy(update=changed), read_manifest(rows))
+    return training.model_config(model.model_copy(update=changed), read_manifest(rows))
 
 
 def require_valid_rows(entry: Entry) -> None:
-    """Refuse rows whose validation failed or is missing.
-
-    Raises:
-        InputError: names the stage that writes the verdict.
-    """
-    require_verdict(entry.verdict("rows"), stage=entry.stage("rows"))
+    """Refuse rows whose validation failed or is missing."""
+    training.require_verdict(entry.verdict("rows"), stage=entry.stage("rows"))
 
 
 def build_programs(entry: Entry, params: Params) -> str:
@@ -154,7 +129,7 @@ def build_programs(entry: Entry, params: Params) -> str:
         PREDICT: build_predict_job(entry, params, rows, root, root, untrained=True),
     }
     names = {kind: artifacts.job_name(entry.name, kind) for kind in jobs}
-    return "\n".join(build_program(names[kind], job, params.device) for kind, job in jobs.items())
+    return "\n".join(training.build_program(names[kind], job, params.device) for kind, job in jobs.items())
 
 
 def finetune(entry: Entry, params: Params) -> str:
@@ -171,7 +146,8 @@ def finetune(entry: Entry, params: Params) -> str:
             f"{entry.key('rows', 'held_out_fraction')} and run `dvc repro {entry.stage('rows')}`"
         )
     name, launcher = artifacts.job_name(entry.name, FINETUNE), launch_command(job, params.device)
-    return summary(name, train(job, name, launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking))
+    remote, tracking = params.checkpoint.remote, params.tracking
+    return training.summary(name, training.train(job, name, launcher=launcher, remote=remote, tracking=tracking))
 
 
 def predict(entry: Entry, params: Params) -> str:
@@ -209,7 +185,7 @@ def prediction_figures(result: JobResult) -> dict[str, object]:
         "features": result.sequences,
         "runtime": result.runtime,
         "precision": result.precision,
-        **packing_figures(result),
+        **training.packing_figures(result),
     }
 
 
@@ -218,7 +194,7 @@ def prediction_measurements(result: JobResult) -> dict[str, object]:
     return {
         "predict_seconds": round(result.train_seconds, 2),
         "real_tokens_per_second": round(result.real_tokens_per_second, 1),
-        **program_measurements(result),
+        **training.program_measurements(result),
     }
 
 

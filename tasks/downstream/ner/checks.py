@@ -25,14 +25,7 @@ from tasks.records.tags import OUTSIDE, find_entities, find_inside_starts, find_
 from tasks.rows.row_files import IGNORED, concatenate_ranges
 from tasks.stage import artifacts
 from tasks.validation.checks import DataCheck, Frame, Label, TotalFeature, Totals
-from tasks.validation.row_checks import (
-    Columns,
-    FeatureLines,
-    RowSequences,
-    RowSource,
-    SourceExamples,
-    WindowData,
-)
+from tasks.validation.row_checks import Columns, FeatureLines, RowSequences, RowSource, SourceExamples, WindowData
 from tasks.validation.text_features import ExampleFiles
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"

@@ -76,13 +76,12 @@ def make_windows(
     ]
     example, first_words, stop_words = np.array(found, dtype=np.int64).reshape(-1, 3).T
     begin, inner = starts[first_words], ends[stop_words - 1] - starts[first_words]
-    window, positions = _owners(first_words, stop_words, pieces, starts, begin, inner)
+    window, positions = _owners(first_words, stop_words, ends)
     joined = join_sequences(vocabulary, (_pieces_of_words(encoded, pieces, vocabulary), begin, inner))
     return EncodedSequences(
         joined.token_ids,
         joined.lengths,
         second_starts=joined.lengths,
-        labels={},
         features={
             "example_index": example,
             "n_tokens": joined.lengths,
@@ -110,25 +109,17 @@ def _pieces_of_words(encoded: EncodedTexts, pieces: np.ndarray, vocabulary: Toke
     return kept
 
 
-def _owners(
-    first_words: np.ndarray,
-    stop_words: np.ndarray,
-    pieces: np.ndarray,
-    starts: np.ndarray,
-    begin: np.ndarray,
-    inner: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
+def _owners(first_words: np.ndarray, stop_words: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the window of every word and the position of its first token there, int64[W] each.
 
     Args:
         first_words, stop_words: words of each window.
-        pieces, starts: number of tokens and first token of each word, counted over all words.
-        begin, inner: first token and number of tokens of each window.
+        ends: end of each word, in tokens of all words.
     """
-    counts = stop_words - first_words
+    counts, starts = stop_words - first_words, np.append(0, ends)
     words, window = concatenate_ranges(first_words, counts), np.repeat(np.arange(len(counts)), counts)
-    left = starts[words] - begin[window]
-    around = np.minimum(left, inner[window] - left - pieces[words])
+    left = starts[words] - starts[first_words][window]
+    around = np.minimum(left, ends[stop_words - 1][window] - ends[words])
     best = np.lexsort((window, -around, words))  # by word, then largest context, then first window
     owner = best[np.concatenate([[True], np.diff(words[best]) > 0])]
     return window[owner], left[owner] + 1
@@ -173,7 +164,8 @@ def token_labels(windows: EncodedSequences, labels: np.ndarray) -> np.ndarray:
     Args:
         labels: int16 label of each word.
     """
-    first, own = np.cumsum(windows.lengths) - windows.lengths, windows.features["positions"]
+    own: pa.ListArray = windows.features["positions"]
+    first = np.cumsum(windows.lengths) - windows.lengths
     found = np.full(len(windows.token_ids), IGNORED, dtype=np.int16)
     found[np.repeat(first, own.value_lengths()) + own.flatten()] = labels
     return found

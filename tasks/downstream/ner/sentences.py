@@ -276,9 +276,6 @@ def refuse_similar(params: NerDataParams, section: str, found: Mapping[str, TagS
 
     Args:
         found: source -> its statistics.
-
-    Raises:
-        InputError: two such types, with the position of the first entity of each.
     """
     first = dict[str, str]()
     for source, one in found.items():

@@ -19,14 +19,7 @@ from tasks.records.parquet import read_group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
 from tasks.validation.checks import DataCheck, Frame, Label, TotalFeature, Totals
-from tasks.validation.row_checks import (
-    Columns,
-    FeatureLines,
-    RowSequences,
-    RowSource,
-    SourceExamples,
-    WindowData,
-)
+from tasks.validation.row_checks import Columns, FeatureLines, RowSequences, RowSource, SourceExamples, WindowData
 from tasks.validation.text_features import ExampleFiles, FilePart
 
 SPLITS = ("train", "dev")

@@ -19,14 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ipu_model.core.files import parse_json
-from tasks.records.answer_places import (
-    MOVED,
-    NOTED_SHARE,
-    ReferenceAnswer,
-    count_utf16,
-    describe_place,
-    find_place,
-)
+from tasks.records.answer_places import MOVED, NOTED_SHARE, ReferenceAnswer, count_utf16, describe_place, find_place
 from tasks.records.interpretation import NUMERIC_IDS, Interpretation
 from tasks.records.json_files import read_objects
 from tasks.records.label_forms import parse_number

@@ -79,7 +79,6 @@ def make_features(
         joined.token_ids,
         joined.lengths,
         joined.second_starts,
-        labels={},
         features={
             "example_index": example,
             "n_tokens": joined.lengths,
@@ -115,8 +114,9 @@ def find_answers(
     """
     columns, count = features.features, len(features.lengths)
     begins, ends = (one[columns["example_index"]] for one in (answer_starts, answer_ends))  # [F]
-    offsets = from_arrow(columns["offsets"].values).reshape(-1, 2)
-    bounds = from_arrow(columns["offsets"].offsets).astype(np.int64) // 2
+    lists: pa.ListArray = columns["offsets"]
+    offsets = from_arrow(lists.values).reshape(-1, 2)
+    bounds = from_arrow(lists.offsets).astype(np.int64) // 2
     firsts, stops = bounds[:-1], bounds[1:]
     held = np.flatnonzero((begins >= 0) & (stops > firsts))
     inside = (offsets[firsts[held], 0] <= begins[held]) & (offsets[stops[held] - 1, 1] >= ends[held])

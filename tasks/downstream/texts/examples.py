@@ -130,11 +130,7 @@ class TextsReader(Reader):
             )
 
     def _check_dev(self, split: str, train: Counter[Label], dev: Counter[Label]) -> None:
-        """Refuse unusable labels of development examples.
-
-        Raises:
-            InputError: all labels are equal, or none is in the training examples.
-        """
+        """Refuse labels of development examples that are all equal, or of which none is in the training examples."""
         key = "path" if self.task.name else "dev_path" if split_params(self.entry) is None else "dev_fraction"
         look = self.entry.key("data", key)
         names: Mapping[Any, str] = {} if self.task.is_regression else dict(enumerate(self.task.labels))

@@ -192,19 +192,15 @@ def record_spec(entry: Entry, key: str, named_by: str = "", *, labelled: bool = 
 def _read_records(
     entry: Entry, records: Records, reading: Interpretation, split: str, most: int | None, **how: Any
 ) -> Iterator[TextExample]:
-    """Yield the checked examples of a table; for other arguments see `_check_records`."""
+    """Yield the checked examples of a table; for other arguments see `_check_records`.
+
+    Your own table is refused if too many of its texts are not what a text is.
+    """
     examples = _check_records(entry, records, reading, split, most, **how)
     if not isinstance(data := entry.params.data, ClassificationDataParams) or not how.get("labelled", True):
-        return examples
-    setting = column_setting(entry.key("data")).format("text")
-    return _check_texts(examples, data, setting, records.problems.source, reading)
-
-
-def _check_texts(
-    examples: Iterator[TextExample], data: ClassificationDataParams, setting: str, source: str, reading: Interpretation
-) -> Iterator[TextExample]:
-    """Yield the examples of your own table; refuse it if too many of its texts are not what a text is."""
-    count, misread = 0, Counter[str]()
+        yield from examples
+        return
+    source, count, misread = records.problems.source, 0, Counter[str]()
     for one in examples:
         count += 1
         if one.second is None:
@@ -214,6 +210,7 @@ def _check_texts(
     refuse_missing_texts(data, count, source, reading)
     for what, found in misread.items():
         if what and found > count / 2:
+            setting = column_setting(entry.key("data")).format("text")
             raise InputError(
                 f"{source}: the text of {found:,} of {count:,} examples is {what}. Set {setting} to a column of texts "
                 "without labels"

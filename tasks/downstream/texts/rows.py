@@ -87,6 +87,4 @@ def make_sequences(
         pieces = [(one.token_ids, one.starts, kept), (two.token_ids, two.starts, others)]
         whole = one.lengths + two.lengths + info.special_per_pair
     joined, counts = join_sequences(info, *pieces), {"truncated to fit": int((whole > row_length).sum())}
-    return EncodedSequences(
-        joined.token_ids, joined.lengths, joined.second_starts, labels={}, counts=counts, whole_lengths=whole
-    )
+    return EncodedSequences(joined.token_ids, joined.lengths, joined.second_starts, counts=counts, whole_lengths=whole)
