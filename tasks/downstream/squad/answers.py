@@ -16,6 +16,7 @@ Legend: F windows (features), C context tokens of all windows together, E exampl
 best tokens of a window.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -237,13 +238,15 @@ def probable_answers(
     whole words. Of several spans with the same characters the best is kept; the pipeline repeats them.
 
     Args:
-        words: word number of every context token, [C]; the tokens of a word are neighbours.
+        words: word number of every context token, [C]; ascending in a window.
         max_answer_length: maximum length in tokens, before widening.
         null_threshold: odds above which no answer is returned; None: always return one.
     """
-    candidates = sorted(_candidates(windows, context, words, top, max_answer_length), key=lambda one: -one.score)
     found: dict[tuple[int, int], Answer] = {}
-    null = None if null_threshold is None else _null_answer(windows)
+    count = range(len(windows))
+    ranked, odds = zip(*(_rank_window(windows, n, context, words, top, max_answer_length) for n in count), strict=True)
+    candidates = sorted(itertools.chain(*ranked), key=lambda one: -one.score)
+    null = None if null_threshold is None else Answer("", 0, 0, min(odds), min(odds))
     for answer in candidates:
         if null and _log(null.score) - (null_threshold or 0.0) > _log(answer.score):
             found[0, 0], null = null, None
@@ -253,51 +256,36 @@ def probable_answers(
     return list(found.values())[:top]
 
 
-def _candidates(
-    windows: SquadWindows, context: str, words: Array, top: int, max_answer_length: int
-) -> Iterator[Answer]:
-    """Yield the best `top` distinct answers of each window, best first, and its worst one.
+def _rank_window(
+    windows: SquadWindows, window: int, context: str, words: Array, top: int, max_answer_length: int
+) -> tuple[list[Answer], float]:
+    """Return the best `top` distinct answers of a window, best first, and its worst one; and the product of the two
+    probabilities of [CLS].
 
     No other span can be among the best of all windows. Only the spans of one window are in memory.
     """
-    for window in range(len(windows)):
-        part = slice(windows.bounds[window], windows.bounds[window + 1])
-        start = _with_cls(windows.cls_logits[window, 0], windows.start_logits[part])[1:]
-        end = _with_cls(windows.cls_logits[window, 1], windows.end_logits[part])[1:]
-        length = np.arange(len(start))[None, :] - np.arange(len(start))[:, None] + 1
-        first, last = np.nonzero((length >= 1) & (length <= max_answer_length))
-        scores = start[first] * end[last]
-        order = np.argsort(-scores, kind="stable").tolist()
-        distinct: dict[tuple[int, int], int] = {}
-        for index in order:
-            distinct.setdefault(_widened(windows, words, window, int(first[index]), int(last[index])), index)
-            if len(distinct) == top:
-                break
-        worst = [(_widened(windows, words, window, int(first[n]), int(last[n])), n) for n in order[-1:]]
-        for (begin, stop), index in (*distinct.items(), *worst):
-            yield _cut_answer(context, begin, stop, float(scores[index]), float(scores[index]))
-
-
-def _null_answer(windows: SquadWindows) -> Answer:
-    """Return the empty answer, scored by the smallest product of [CLS] probabilities of a window."""
-    bounds = zip(windows.bounds, windows.bounds[1:], windows.cls_logits, strict=False)
-    products = [
-        _with_cls(cls[0], windows.start_logits[first:stop])[0] * _with_cls(cls[1], windows.end_logits[first:stop])[0]
-        for first, stop, cls in bounds
-    ]
-    return Answer("", 0, 0, float(min(products)), float(min(products)))
+    part = slice(windows.bounds[window], windows.bounds[window + 1])
+    logits = zip(windows.cls_logits[window], (windows.start_logits, windows.end_logits), strict=True)
+    start, end = (_with_cls(cls, values[part]) for cls, values in logits)
+    numbers, count = words[part], len(start) - 1
+    length = np.arange(count)[None, :] - np.arange(count)[:, None] + 1
+    first, last = np.nonzero((length >= 1) & (length <= max_answer_length))
+    scores = start[1:][first] * end[1:][last]
+    # Spans are widened to the first token of their first word, and to the last token of their last.
+    begins = windows.characters[part, 0][np.searchsorted(numbers, numbers)[first]].tolist()
+    stops = windows.characters[part, 1][np.searchsorted(numbers, numbers, side="right")[last] - 1].tolist()
+    order = np.argsort(-scores, kind="stable").tolist()
+    distinct: dict[tuple[int, int], int] = {}
+    for index in order:
+        distinct.setdefault((begins[index], stops[index]), index)
+        if len(distinct) == top:
+            break
+    chosen = [(begins[n], stops[n], float(scores[n])) for n in (*distinct.values(), *order[-1:])]
+    return [_cut_answer(context, *one, one[-1]) for one in chosen], float(start[0] * end[0])
 
 
 def _log(probability: float) -> float:
     return math.log(probability) if probability > 0 else -math.inf
-
-
-def _widened(windows: SquadWindows, words: Array, window: int, first: int, last: int) -> tuple[int, int]:
-    part = slice(windows.bounds[window], windows.bounds[window + 1])
-    here, characters = words[part], windows.characters[part]
-    first = int(np.flatnonzero(here == here[first])[0])
-    last = int(np.flatnonzero(here == here[last])[-1])
-    return int(characters[first, 0]), int(characters[last, 1])
 
 
 def _with_cls(cls_logit: float, logits: Array) -> Array:

@@ -85,7 +85,6 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
 
     def page(self, found: SquadView) -> str:
         [(split, questions)] = found.examples.items()
-        exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
         own, values = found.own_curve, page_values(self.scores, found, PROBABILITY, BAR_TITLES)
         texts = found.predictions[split]
         withheld = [np.array(some) for some in ([not one.answers for one in questions], [not text for text in texts])]
@@ -102,7 +101,7 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
             own_curve=own,
             answered=count_confusions(_KINDS, *withheld),
             cells=sample_cells(withheld, lambda one: (questions[one].id, questions[one].question)),
-            mistakes=worst_mistakes(questions, found.answers[split], exact, overlap),
+            mistakes=worst_mistakes(questions, found.answers[split], found.outcomes[split]),
             shown=WORST,
             shown_candidates=SHOWN_CANDIDATES,
             excerpt=lambda mistake: excerpt(mistake["question"], mistake["prediction"]),
@@ -110,15 +109,14 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
 
     def mistakes(self, found: SquadView) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         [(split, questions)] = found.examples.items()
-        answers, (exact, overlap) = found.answers[split], found.outcomes[split][:, [EXACT, OVERLAP]].T.tolist()
-        numbers = {one.id: number for number, one in enumerate(questions)}
+        answers, numbers = found.answers[split], {one.id: number for number, one in enumerate(questions)}
         rows = (
             (
                 *(one["question"].id, one["question"].question, " | ".join(dict.fromkeys(one["question"].texts))),
                 *(one["prediction"].text, round(100 * one["f1"], 2), round(one["prediction"].probability, 6)),
                 self.scores.margin(answers, numbers[one["question"].id]),
             )
-            for one in worst_mistakes(questions, answers, exact, overlap)
+            for one in worst_mistakes(questions, answers, found.outcomes[split])
         )
         return ("id", "question", "answers", "answer", "f1", "probability", "margin"), rows
 
@@ -150,17 +148,15 @@ def nbest_json(questions: Sequence[SquadQuestion], answers: Sequence[Sequence[An
 
 
 def worst_mistakes(
-    questions: Sequence[SquadQuestion],
-    answers: Sequence[Sequence[Answer]],
-    exact: Sequence[float],
-    f1: Sequence[float],
+    questions: Sequence[SquadQuestion], answers: Sequence[Sequence[Answer]], outcomes: Array
 ) -> list[dict[str, Any]]:
     """Return the questions whose answer differs from all references, with its n best candidates and its F1: lowest F1
     first, then most confident first, then in order of the questions."""
+    scores = outcomes[:, [EXACT, OVERLAP]].tolist()
     wrong = [
         {"question": question, "candidates": candidates, "prediction": candidates[0], "f1": overlap}
-        for question, candidates, match, overlap in zip(questions, answers, exact, f1, strict=True)
-        if not match
+        for question, candidates, (exact, overlap) in zip(questions, answers, scores, strict=True)
+        if not exact
     ]
     return sorted(wrong, key=lambda mistake: (mistake["f1"], -mistake["prediction"].probability))
 

@@ -7,20 +7,17 @@ import pyarrow.compute as pc
 from tasks.downstream.texts.task_table import TextTask
 
 
-def label_type(task: TextTask) -> pa.DataType:
-    """Return the type of a label in the examples: a value, the number of a class, or the numbers of all labels."""
-    if task.is_regression:
-        return pa.float32()
-    return pa.list_(pa.int32()) if task.is_multilabel else pa.int32()
-
-
 def make_schema(task: TextTask) -> pa.Schema:
-    """Return the schema of the examples; `second` is null for single texts, and numbers of labels are ascending."""
+    """Return the schema of the examples; `second` is null for single texts.
+
+    A label is a value, the number of a class, or the numbers of all labels, ascending.
+    """
+    label = pa.float32() if task.is_regression else pa.list_(pa.int32()) if task.is_multilabel else pa.int32()
     return pa.schema(
         [
             pa.field("first", pa.string(), nullable=False),
             pa.field("second", pa.string()),
-            pa.field("label", label_type(task), nullable=False),
+            pa.field("label", label, nullable=False),
             pa.field("id", pa.string(), nullable=False),
         ]
     )
