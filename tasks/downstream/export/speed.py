@@ -101,7 +101,6 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float | None]:
 
 
 def _time_calls(run: Run, ids: np.ndarray) -> list[float]:
-    """Return the seconds of each call."""
     found: list[float] = []
     while not found or (len(found) < MAX_CALLS and sum(found) < (SECONDS if len(found) >= MIN_CALLS else MOST_SECONDS)):
         started_at = time.perf_counter()

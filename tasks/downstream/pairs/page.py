@@ -1,6 +1,6 @@
 """Evaluation report of embeddings: scores, those by length, and the worst searches with what came first."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -75,19 +75,17 @@ class PairsReport(Report[PairsDevSet, NDArray[np.float32], PairsAnswers]):
         else:
             order = np.lexsort((-answers.similarities[:, 0], outcomes[:, 2]))
             order = order[outcomes[order, 2] < 1]
-        return list(self._describe(order.tolist(), examples, answers))
+        return [self._describe(number, examples, answers) for number in order.tolist()]
 
-    def _describe(self, numbers: Sequence[int], examples: PairsDevSet, answers: PairsAnswers) -> Iterator[Mistake]:
-        for number in numbers:
-            relevant, found = examples.relevant[number], answers.found[number]
-            expected, similarity = examples.texts[relevant[0]], float(answers.similarities[number, 0])
-            shared = examples.names[number], examples.anchors[number], expected
-            if not isinstance(found, list):
-                yield Mistake(*shared, f"{examples.targets[number]:g}", None, round(similarity, 6), None)
-                continue
-            rank = next((place for place, one in enumerate(found, 1) if one in relevant), None)
-            margin = self.scores.margin(answers, number)
-            yield Mistake(*shared, examples.texts[found[0]], rank, round(similarity, 6), margin)
+    def _describe(self, number: int, examples: PairsDevSet, answers: PairsAnswers) -> Mistake:
+        relevant, found = examples.relevant[number], answers.found[number]
+        expected, similarity = examples.texts[relevant[0]], float(answers.similarities[number, 0])
+        shared = examples.names[number], examples.anchors[number], expected
+        if not isinstance(found, list):
+            return Mistake(*shared, f"{examples.targets[number]:g}", None, round(similarity, 6), None)
+        rank = next((place for place, one in enumerate(found, 1) if one in relevant), None)
+        margin = self.scores.margin(answers, number)
+        return Mistake(*shared, examples.texts[found[0]], rank, round(similarity, 6), margin)
 
     def page(self, found: PairsView) -> str:
         mistakes = self._list_mistakes(found)

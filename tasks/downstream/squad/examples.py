@@ -97,7 +97,6 @@ def make_questions(params: SquadDataParams, folder: Path) -> str:
 
 
 def _load(params: SquadDataParams, split: str, reading: Interpretation) -> list[SquadQuestion]:
-    """Return the questions of a split."""
     if params.source == "demo":
         count = params.demo_train if split == "train" else params.demo_dev
         return [

@@ -130,10 +130,7 @@ def best_threshold(
 
 
 def best_figures(
-    has_answer: Sequence[bool],
-    scores: Mapping[str, Sequence[float]],
-    odds: Sequence[float],
-    answered: Sequence[bool],
+    has_answer: Sequence[bool], scores: Mapping[str, Sequence[float]], odds: Sequence[float], answered: Sequence[bool]
 ) -> dict[str, float]:
     """Return best_exact, best_exact_thresh, best_f1 and best_f1_thresh from `exact` and `f1` of the best spans."""
     found: dict[str, float] = {}

@@ -68,11 +68,7 @@ class TextsInference(Inference[TextsDevSet, Array, TextsAnswers]):
             yield {**one._asdict(), **({"label": []} if self.task.is_multilabel else {})}
 
     def _read_file(self, path: Path, reading: Interpretation, **how: Any) -> Iterator[TextExample]:
-        """Yield the examples of a file.
-
-        Raises:
-            InputError: as `read_file`; or it has pairs of texts, and the model was trained on single texts.
-        """
+        """Yield the examples of a file; refuse pairs of texts if the model was trained on single texts."""
         data: Any = self.entry.params.data
         is_single = not self.task.name and "text" in reading.trained and "text_pair" not in reading.trained
         for one in read_file(self.entry, path, INPUT, reading, named_by=COLUMN, **how):

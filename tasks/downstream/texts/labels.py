@@ -107,7 +107,6 @@ class LabelReader:
         return int(number) if names else number
 
     def _parse_class(self, value: Any) -> str:
-        """Return the name of a class."""
         self.form = self.form or "names"
         if isinstance(value, list):
             raise ValueError("a list of labels (for several labels set multilabel: true, or pass --multilabel)")
