@@ -100,7 +100,7 @@ def test_tasks_of_pairs_values_and_two_development_sets_run_from_rows_to_scores(
     monkeypatch.chdir(folder)
     run_stage(glue_data, name)
     run_stage(glue_rows, name)
-    monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
+    monkeypatch.setattr(downstream_jobs.training, "require_verdict", lambda *words, **named: None)
     for module, stage in MODELS[:3]:
         run_stage(module, f"{stage}{name}")
     metrics, task = read_json(folder / f"metrics/{name}.json"), TASKS[name]
@@ -169,7 +169,7 @@ def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_predicti
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A layer on the second of two IPUs, classes of a pair, packed."""
-    monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
+    monkeypatch.setattr(downstream_jobs.training, "require_verdict", lambda *words, **named: None)
     write_examples(tmp_path / "data", "rte", train=60, dev=20)
     folder = make_checkout(
         tmp_path / "checkout",
