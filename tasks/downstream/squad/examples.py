@@ -18,9 +18,9 @@ from tasks.downstream.squad.params import SquadDataParams, SquadParams
 from tasks.downstream.squad.questions import (
     MADE,
     SECTION,
+    QuestionParser,
     ReferenceAnswer,
     SquadQuestion,
-    parse_questions,
     question_spec,
     read_question_file,
 )
@@ -104,7 +104,7 @@ def _load(params: SquadDataParams, split: str, reading: Interpretation) -> list[
             for q in world.make_questions(params.seed, "train" if split == "train" else "dev", count)
         ]
     records = open_split(params, SECTION, split, question_spec(params.columns), reading)
-    return parse_questions(records, params, reading)
+    return QuestionParser(records, params, reading).parse()
 
 
 def _refuse_common_ids(params: SquadDataParams, train: Sequence[SquadQuestion], dev: Sequence[SquadQuestion]) -> None:

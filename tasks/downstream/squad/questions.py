@@ -197,43 +197,7 @@ def read_question_file(
         advice = "split it, or save it as .jsonl or .parquet"
         require_memory(f"{path} ({key})", path.stat().st_size, MEMORY_PER_BYTE, advice)
     records = open_file(path, key, question_spec(data.columns, named_by), reading, table_form(data))
-    return parse_questions(records, data, reading, named_by, choices, most)
-
-
-def parse_questions(
-    records: Records,
-    data: SquadDataParams,
-    reading: Interpretation,
-    named_by: str = NAMED_BY,
-    choices: str = CHOICES,
-    most: int | None = None,
-) -> list[SquadQuestion]:
-    """Return checked questions from records of `question_spec`, with stripped answers at their places.
-
-    Args:
-        data: columns, and handling of unanswerable questions and misplaced answers.
-        reading: receives the form of the answers, and counts of changes.
-        named_by, choices, most: see `read_question_file`.
-
-    Raises:
-        InputError: no records, or invalid questions (all problems in one message).
-    """
-    problems, parser = records.problems, _QuestionParser(data, records, reading, named_by, choices)
-    parsed = [one for row in itertools.islice(records.rows, most) if (one := parser.question(row)) is not None]
-    questions = parser.place_answers(parsed)
-    problems.refuse()
-    if not parsed:
-        raise InputError(f"{problems.source} contains no questions")
-    if not questions and most is None:
-        what, advice = (
-            (UNANSWERABLE, "Set it to use") if reading.counts[DROPPED] else (MISPLACED_ANSWERS, "Correct answer_start")
-        )
-        raise InputError(
-            f"none of {len(parsed):,} questions has an answer at its place, and {what} drops them. {advice}"
-        )
-    longest = max((one for _, one in parsed), key=lambda one: len(one.context))
-    require_room_for_text(f"{problems.source}: the context of question {longest.id!r}", longest.context)
-    return questions
+    return QuestionParser(records, data, reading, named_by, choices).parse(most)
 
 
 def _cuts_word(context: str, answer: ReferenceAnswer) -> bool:
@@ -246,13 +210,19 @@ def _has_case(character: str) -> bool:
     return character.islower() or character.isupper()
 
 
-class _QuestionParser:
-    """Conversion of the records of one source to questions; collects problems."""
+class QuestionParser:
+    """Conversion of the records of one source, of `question_spec`, to questions; collects problems."""
 
     def __init__(
-        self, data: SquadDataParams, records: Records, reading: Interpretation, named_by: str, choices: str
+        self,
+        records: Records,
+        data: SquadDataParams,
+        reading: Interpretation,
+        named_by: str = NAMED_BY,
+        choices: str = CHOICES,
     ) -> None:
-        self.data, self.reading, self.named_by, self.choices = data, reading, named_by, choices
+        """Start reading; for the arguments see `read_question_file`."""
+        self.records, self.data, self.reading, self.named_by, self.choices = records, data, reading, named_by, choices
         self.problems = records.problems
         self.contexts: dict[str, str] = {}
         """Distinct contexts; every row has its own copy."""
@@ -260,6 +230,29 @@ class _QuestionParser:
         """Id -> position of its question."""
         self.form = ""
         """Form of the answers."""
+
+    def parse(self, most: int | None = None) -> list[SquadQuestion]:
+        """Return the checked questions of at most this many records, with stripped answers at their places.
+
+        Raises:
+            InputError: no records, or invalid questions (all problems in one message).
+        """
+        rows, source = itertools.islice(self.records.rows, most), self.problems.source
+        parsed = [one for row in rows if (one := self.question(row)) is not None]
+        questions = self.place_answers(parsed)
+        self.problems.refuse()
+        if not parsed:
+            raise InputError(f"{source} contains no questions")
+        if not questions and most is None:
+            what, advice = MISPLACED_ANSWERS, "Correct answer_start"
+            if self.reading.counts[DROPPED]:
+                what, advice = UNANSWERABLE, "Set it to use"
+            raise InputError(
+                f"none of {len(parsed):,} questions has an answer at its place, and {what} drops them. {advice}"
+            )
+        longest = max((one for _, one in parsed), key=lambda one: len(one.context))
+        require_room_for_text(f"{source}: the context of question {longest.id!r}", longest.context)
+        return questions
 
     def question(self, row: TableRow) -> tuple[str, SquadQuestion] | None:
         """Return the question of a record and its position, or None after adding its problems.
