@@ -6,7 +6,7 @@ The rows of all splits are validated before they replace older ones.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ipu_model.core.files import new_folder
@@ -18,18 +18,12 @@ from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT, find_held_out_rows
 from tasks.validation.checks import DataSet
-from tasks.validation.row_checks import ExampleFilter, RowData, RowSource, SourceExamples
+from tasks.validation.row_checks import ExampleFilter, RowSource, SourceExamples
 from tasks.validation.validate import validate_new_data
 
 
-def row_data_sets(
-    encoder: Encoder, make: Callable[[RowSource], RowData], params: Params, folder: Path
-) -> list[DataSet]:
-    """Return the data sets of the rows of all splits in `folder`, including held-out ones.
-
-    Args:
-        make: returns that of the rows in one folder.
-    """
+def row_data_sets(encoder: Encoder, params: Params, folder: Path) -> list[DataSet]:
+    """Return the data sets of the rows of all splits in `folder`, including held-out ones."""
     found: list[DataSet] = []
     for split in encoder.entry.splits:
         rows = folder / split
@@ -47,7 +41,7 @@ def row_data_sets(
                     training=split == TRAIN,
                     examples=source_examples(encoder, split, name if held_out else ""),
                 )
-                found.append(make(source))
+                found.append(kind_of(encoder.entry).row_data(source))
     return found
 
 
@@ -84,12 +78,11 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     params = load_sections(*ENTRY_SECTIONS, "model", "validate_")
     entry = find_entry(params, name)
-    kind = kind_of(entry)
-    encoder = kind.encoder(entry)
+    encoder = kind_of(entry).encoder(entry)
     with new_folder(artifacts.rows_folder(entry.name)) as folder:
         for split in entry.splits:
             print(format_summary(entry, split, write_rows(encoder, split, folder=folder / split)))
-        said = validate_new_data(entry.verdict("rows"), lambda: row_data_sets(encoder, kind.row_data, params, folder))
+        said = validate_new_data(entry.verdict("rows"), lambda: row_data_sets(encoder, params, folder))
         print(said)
 
 

@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.downstream.squad.params import SquadParams
 from tasks.downstream.squad.schemas import FEATURES_SCHEMA, SCHEMA
 from tasks.downstream.squad.score_files import normalize_answer
+from tasks.params.entries import Entry
 from tasks.records.parquet import read_group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
@@ -44,13 +46,10 @@ class QuestionData(ExampleFiles):
     name, record, measured = "questions", "question", ("contexts", "questions", "answers")
     texts: ClassVar[Mapping[str, str]] = {name: name for name in ("id", "title", "context", "question")}
 
-    def __init__(self, folder: Path, least: int, *, nullable: bool = False) -> None:
-        """Define the checks.
-
-        Args:
-            least: minimum number of questions per split.
-            nullable: True if some questions have no answer.
-        """
+    def __init__(self, entry: Entry, folder: Path) -> None:
+        """Open the splits in `folder`; raises the errors of `ExampleFiles`."""
+        params = entry.params_as(SquadParams)
+        self._nullable = params.nullable
         columns = "id, title, context, question: string; answers: list of struct (text: string, answer_start: integer)"
         super().__init__(folder, SPLITS, SCHEMA, columns)
         unseen = "no dev question is in train with the same context"
@@ -70,12 +69,12 @@ class QuestionData(ExampleFiles):
             for kind in ("with", "without")
         )
         self.total_checks = (
-            *self.count_checks(least, MORE),
+            *self.count_checks(params.data.min_examples, MORE),
             DataCheck("ids_unique", "id", "ids are unique across train and dev", LOOK),
             DataCheck(
                 "dev_unseen", "question, context", unseen, f"scores on training questions are meaningless: {LOOK}"
             ),
-            *(groups if nullable else ()),
+            *(groups if self._nullable else ()),
         )
         self.record_checks = (
             *self.text_checks(LOOK),
@@ -86,9 +85,8 @@ class QuestionData(ExampleFiles):
                 in_place,
                 f"correct answer_start in the source file: {LOOK}",
             ),
-            *(() if nullable else (some,)),
+            *(() if self._nullable else (some,)),
         )
-        self._nullable = nullable
 
     @property
     def _bare(self) -> Counter[str]:

@@ -54,8 +54,7 @@ class Squad(Kind):
     def example_data(self, entry: Entry, folder: Path) -> QuestionData:
         from tasks.downstream.squad.checks import QuestionData
 
-        params = entry.params_as(SquadParams)
-        return QuestionData(folder, params.data.min_examples, nullable=params.nullable)
+        return QuestionData(entry, folder)
 
     def encoder(self, entry: Entry) -> SquadEncoder:
         from tasks.downstream.squad.rows import SquadEncoder

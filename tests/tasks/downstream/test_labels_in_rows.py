@@ -92,10 +92,7 @@ def judged(data: Mapping[str, Path], kind: str, form: str = "classes", damage: D
         packed_rows.write_rows(encoder, split)
     if damage is not None:
         damage_rows(found.rows_folder("train"), damage)
-    return {
-        one.name: validate(one)
-        for one in rows.row_data_sets(encoder, kind_of(found).row_data, params, artifacts.rows_folder("mine"))
-    }
+    return {one.name: validate(one) for one in rows.row_data_sets(encoder, params, artifacts.rows_folder("mine"))}
 
 
 def damage_rows(folder: Path, damage: Damage) -> None:

@@ -6,12 +6,14 @@ import pyarrow as pa
 import pytest
 
 from tasks.downstream.squad.checks import QuestionData
+from tasks.downstream.squad.params import SquadDataParams
 from tasks.params.schema import load_params
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.stage.errors import InputError
 from tasks.validation.checks import format_failures
 from tasks.validation.pretraining_checks import CorpusData
 from tests.places import ROOT
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.validation.validation_data import (
     corpus_columns,
     failed_checks,
@@ -24,7 +26,7 @@ from tests.tasks.validation.validation_data import (
 LIMITS = load_params(ROOT / "params.yaml").validate_.model_copy(
     update={"min_documents": 12, "max_control_share": 0.01, "max_document_characters": 1000}
 )
-MIN_QUESTIONS = 12
+QUESTIONS = task_with("squad", data=SquadDataParams(min_examples=12))
 
 
 def judged_corpus(folder, columns):
@@ -32,7 +34,7 @@ def judged_corpus(folder, columns):
 
 
 def judged_questions(folder, train, dev):
-    return validate(QuestionData(write_questions(folder, train, dev), MIN_QUESTIONS))
+    return validate(QuestionData(QUESTIONS, write_questions(folder, train, dev)))
 
 
 def change(columns, name, line, value):
@@ -176,7 +178,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     with pytest.raises(InputError, match="run the corpus stage first"):
         CorpusData(tmp_path, LIMITS)
     with pytest.raises(InputError, match=r"train\.parquet does not exist: run its stage examples first"):
-        QuestionData(tmp_path, MIN_QUESTIONS)
+        QuestionData(QUESTIONS, tmp_path)
     (tmp_path / "part-00000.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         CorpusData(tmp_path, LIMITS).prepare()

@@ -17,12 +17,13 @@ from tasks.downstream.inference.model import find_model
 from tasks.downstream.kind import KINDS
 from tasks.downstream.squad.answers import read_null_threshold
 from tasks.downstream.squad.checks import QuestionData
+from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.score_files import score_files
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
-from tests.tasks.downstream.entries import part_of, values_with
+from tests.tasks.downstream.entries import part_of, task_with, values_with
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
 from tests.tasks.pretraining.row_inputs import (
     read_rows,
@@ -332,7 +333,8 @@ def test_the_data_must_hold_questions_of_both_kinds(
     for split, kinds in (("train", answered), ("dev", [True, False])):
         asked = [{**one, "question": f"{one['question']} {split}"} for one in questions(split, kinds)]
         write_questions(tmp_path / f"{split}.parquet", asked)
-    data = QuestionData(tmp_path, 1, nullable=True)
+    entry = task_with("squad", data=SquadDataParams(min_examples=1, unanswerable="use"))
+    data = QuestionData(entry, tmp_path)
     assert {name: total.value for name, total in data.prepare().items()} == {"schema": 0}
     for part in data.parts():
         assert all("answers_present" in frame for frame, _ in data.check(part))
