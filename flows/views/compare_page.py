@@ -40,10 +40,7 @@ class Side:
 
 
 def resolve_sides(project: Path, here: Path, words: Sequence[str]) -> list[Side]:
-    """Return the sides that these words name.
-
-    Args:
-        here: the folder that relative paths start from.
+    """Return the sides that these words name; relative paths start from `here`.
 
     Raises:
         ParamsError: a word is neither a run nor a folder, or the first is not a run.
@@ -150,8 +147,7 @@ def _compare_pretraining(own: Sequence[Side]) -> list[dict[str, Any]]:
             titles = {key: title for key, title in PRETRAINING_SCORES.items() if key in names}
             changes = {one.label: text for one, phase in results if (text := format_change(phase))}
             values = {"rows": results[0][1]["rows"], "same_rows": same, "titles": titles, "scores": scores}
-            values["changes"] = changes
-            phases.append({"phase": name, **values})
+            phases.append({"phase": name, **values, "changes": changes})
     return phases
 
 
@@ -285,13 +281,7 @@ def page_links(project: Path, sides: Sequence[Side]) -> dict[str, str]:
 
 
 def render_comparison(values: dict[str, Any], project: Path, pages: Mapping[str, str]) -> str:
-    """Return a comparison as one self-contained page.
-
-    Args:
-        values: the result of `compare_sides`.
-        project: the page is in its reports/.
-        pages: the result of `page_links`.
-    """
+    """Return a comparison (`compare_sides`) as a self-contained page in the project's reports/, with `page_links`."""
     return render_html(
         __file__,
         "compare.html.j2",

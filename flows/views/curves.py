@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.report import read_metrics
-from ipu_model.core.files import read_json
+from ipu_model.core.files import find_object
 from tasks.jobs.device_job import format_figures
 from tasks.pages.plots import PlotLine, plot_lines
 from tasks.plan.plan_file import Stage
@@ -50,11 +50,9 @@ def is_training(stage: Stage) -> bool:
 
 
 def read_training(stage: Stage, root: Path, project: Path, began: float | None = None) -> TrainingCurves:
-    """Return the curves of a training.
+    """Return the curves of a training that began at `began` (seconds since 1970; files of earlier jobs are ignored).
 
-    Args:
-        project: the project's folder, which has the run folders that other runs restore.
-        began: start of the stage in seconds since 1970; files of earlier jobs are ignored.
+    The project's folder has the run folders that other runs restore.
     """
     metrics, (plot, held_out_plot) = read_metrics(stage, root), (root / path for path in stage.plots)
     folder = _find_run_folder(plot.stem, metrics.get("fingerprint"), (root, project), began)
@@ -84,11 +82,8 @@ def _find_run_folder(name: str, fingerprint: str | None, places: Sequence[Path],
 
 def _read_loss_unit(folder: Path | None) -> str:
     """Return "nats" for a cross-entropy, "squared" for the mean squared error of a regression."""
-    path = None if folder is None else folder / "job.json"
-    if path is None or not path.is_file():
-        return ""
-    job = read_json(path)
-    if "head" not in job:
+    job = None if folder is None else find_object(folder / "job.json")
+    if not job or "head" not in job:
         return ""
     return "squared" if job["head"] == "sequence_classification" and job["labels"] == 1 else "nats"
 
@@ -147,11 +142,7 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     kinds: list[tuple[str, str, Callable[[TrainingCurves], list[PlotLine]]]] = [
         ("Loss", "loss", _loss_lines),
         ("Scores on held-out rows", "%", _score_lines),
-        (
-            "Learning rate",
-            "learning rate",
-            lambda one: _make_lines(one.history, rates),
-        ),
+        ("Learning rate", "learning rate", lambda one: _make_lines(one.history, rates)),
         ("Speed", "tokens per second", lambda one: _make_lines(one.steps, [("real tokens", SPEED, 5)])),
         ("Memory", "MB", lambda one: _make_lines(one.steps, memories)),
     ]

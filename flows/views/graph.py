@@ -25,15 +25,13 @@ class StageBox:
     status: str
     """Selects a class of the style sheet, s-<status>."""
     tooltip: str
-    """Tooltip text."""
     link: str | None = None
 
 
 def lay_out(boxes: Sequence[StageBox], plan: Plan, after: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
     """Return the positions of boxes and lines for templates/graph.html.j2; lines that others imply are left out.
 
-    Args:
-        after: dependencies of boxes that are not stages of the plan, such as publish on its gate.
+    `after` has the dependencies of boxes that are not stages of the plan, such as publish on its gate.
     """
     names, further = [one.name for one in boxes], after or {}
     known = {name: plan.needs.get(name) or further.get(name, ()) for name in names}
@@ -54,15 +52,8 @@ def lay_out(boxes: Sequence[StageBox], plan: Plan, after: Mapping[str, Sequence[
                 place[one.name] = {"box": one, "outs": outs, "x": x, "y": y, "high": highs[-1]}
             y += max(highs) + GAP
     lines = [(place[other], place[name]) for name in names for other in _direct_needs(name, needs)]
-    height = max(0.0, y - GAP)
-    return {
-        "boxes": list(place.values()),
-        "lines": lines,
-        "height": height,
-        "width": WIDTH,
-        "box": BOX,
-        "most": MAX_LINES,
-    }
+    sizes = {"height": max(0.0, y - GAP), "width": WIDTH, "box": BOX, "most": MAX_LINES}
+    return {"boxes": list(place.values()), "lines": lines, **sizes}
 
 
 def _direct_needs(name: str, needs: Mapping[str, list[str]]) -> list[str]:

@@ -76,11 +76,7 @@ def read_runtime(folder: Path) -> str:
 
 
 def write_index(project: Path, ended: str = "") -> None:
-    """Write the page.
-
-    Args:
-        ended: the run that has ended but still has its lock.
-    """
+    """Write the page; the run `ended` has ended but still has its lock."""
     found = [replace(run, at_work=run.at_work and run.name != ended) for run in listing.list_shown(project)]
     write_text(project / artifacts.INDEX_PAGE, render_index(project, found))
 

@@ -18,9 +18,7 @@ def relative_link(path: Path, folder: Path) -> str:
 def make_head_links(folder: Path, project: Path, document: str, run: Path | None = None) -> list[tuple[str, str]]:
     """Return names and addresses of the links at the head of a page in `folder`, to files that exist.
 
-    Args:
-        document: file in docs/ that explains the page.
-        run: folder of the page's run; None: the page is of no run.
+    `document` in docs/ explains the page; `run` is the folder of its run, if it has one.
     """
     places = {"All runs": project / artifacts.INDEX_PAGE, "Docs": project / DOCS / document}
     if run is not None:

@@ -15,10 +15,8 @@ def describe_pipeline(
     """Return the values of the template; None without IPUs.
 
     Args:
-        ipus: number of IPUs per replica.
         every_layer: whether one activation per layer is stored, not one per stage; None: nothing is recomputed.
         proportions: share of each IPU's memory that matrix products may use while they are computed.
-        title: name of the job.
     """
     if not stages:
         return None

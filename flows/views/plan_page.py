@@ -23,12 +23,7 @@ Unit = Callable[[float], str]
 
 
 def render_plan(found: RunEstimate, request: RunRequest, folder: Path, again: str) -> str:
-    """Return the plan of a run as an HTML page.
-
-    Args:
-        folder: folder of the page.
-        again: command that starts the run.
-    """
+    """Return the plan of a run as an HTML page in `folder`, with the command `again` that starts the run."""
     boxes = [StageBox(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
     return render_html(
         __file__,
@@ -75,7 +70,8 @@ class PlanView:
         found = self.found
         timed = any(job.seconds is not None for job in found.running)
         parts = [f"about {format_seconds(found.seconds.likely)}"] if timed else ["time not measured (--measure)"]
-        if largest := max((one.estimates[0] for one in self.jobs if one.estimates), key=_likely_total, default=None):
+        memories = [one.estimates[0] for one in self.jobs if one.estimates]
+        if largest := max(memories, key=lambda memory: memory.total.likely, default=None):
             parts.append(f"{format_memory(largest)} of memory")
         if timed and found.unknown:
             parts.append(f"{format_count(len(found.unknown), 'stages')} not timed")
@@ -108,12 +104,7 @@ class PlanView:
 
 
 class JobView:
-    """View of a device job.
-
-    Args:
-        job: its estimate.
-        cost: cost of its device hours; None: no price is set.
-    """
+    """View of a device job, with the cost of its device hours if a price is set."""
 
     def __init__(self, job: EstimatedJob, cost: Interval | None = None) -> None:
         self.job, self.cost = job, cost
@@ -174,10 +165,6 @@ class JobView:
         every = config.recompute_checkpoint_every_layer if recomputes else None
         shares = mode.matmul_proportion
         return placement.describe_pipeline(plan.placement.stages, mode.ipus_per_replica, every, shares, self.job.name)
-
-
-def _likely_total(memory: MemoryEstimate) -> float:
-    return memory.total.likely
 
 
 def _format_largest(term: Term, unit: Unit) -> str:

@@ -43,12 +43,7 @@ COPY_TIME = "%Y%m%d-%H%M%S"
 
 
 def render_run(run: RunView, copy: bool = False) -> str:
-    """Return the run as an HTML page.
-
-    Args:
-        run: its view; the page of a running run is updated repeatedly.
-        copy: whether this is the copy that later runs in the checkout do not overwrite.
-    """
+    """Return the run as an HTML page, or as the `copy` that later runs in the checkout do not overwrite."""
     root, stages = run.root, run.stages
     folder = root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS)  # links are relative to it
     head = [("Run", relative_link(root / artifacts.RUN_PAGE, folder)), *make_head_links(folder, run.project, "runs.md")]

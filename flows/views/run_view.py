@@ -416,8 +416,7 @@ class ResultView:
         if self.verdict is not None:
             word = self.verdict if self.verdict == "accepted" else "rejected, not published"
             lines = [f"{self.name} gate: {word}", *(f"  - {reason}" for reason in self.reasons)]
-            lines += [] if self.compared is None else [self.compared]
-            lines += [] if self.recipe is None else [self.recipe]
+            lines += filter(None, (self.compared, self.recipe))
         if published is not None:
             lines.append(f"{published['how']}: {published['where']}")
             lines += [] if self.without_floor is None else [self.without_floor]
@@ -541,12 +540,7 @@ def format_end(run: RunView) -> str:
 
 
 def format_run(listed: listing.Run, project: Path, origin: str, parameters: Sequence[tuple[str, list[Any]]]) -> str:
-    """Return all details of a run, for a terminal.
-
-    Args:
-        origin: name of the parameters that its own are compared with.
-        parameters: the parameters that differ.
-    """
+    """Return all details of a run, for a terminal, with the parameters that differ from those named `origin`."""
     table = run_params.format_differences(parameters, (origin, listed.name)).rstrip() if parameters else ""
     run, rows = None, list[str]()
     if (record := listed.record) is not None:

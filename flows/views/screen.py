@@ -35,12 +35,7 @@ CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
 
 
 class Screen:
-    """Plain lines, for output that is not a terminal.
-
-    Args:
-        stream: receives the lines; None, as on workers: no one does.
-        verbose: whether to show all that stages print.
-    """
+    """Plain lines, for output that is not a terminal; without a stream, as on workers, no one receives them."""
 
     def __init__(self, stream: IO[str] | None, verbose: bool) -> None:
         self._stream, self._verbose = stream, verbose
@@ -162,13 +157,7 @@ def use_screen(new: Screen) -> Iterator[None]:
 
 
 def print_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None) -> int:
-    """Print the end of a run, and return its exit code.
-
-    Args:
-        run: its report.
-        rows: rows that the table of stages still lacks.
-        log: the file with its output.
-    """
+    """Print the end of a run with the rows that the table of stages still lacks, and return its exit code."""
     from flows.views.run_view import RunView, format_end  # templates take time to import
 
     current_screen().close()
