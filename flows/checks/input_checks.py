@@ -38,7 +38,7 @@ from tasks.plan.main import run_main
 from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_input_paths, find_parameters
 from tasks.records.duplicate_report import FEW
 from tasks.records.interpretation import Interpretation, describe_inputs
-from tasks.records.splits import SEEN, CommonExamples
+from tasks.records.splits import SEEN
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.process import parse_no_arguments
 
@@ -151,18 +151,16 @@ def make_entry_check(examples: EntryExamples) -> InputCheck:
     def check_entry(params: Params) -> str:
         from tasks.models.model_folders import packs_rows
 
-        if entry.params.needs_own_family and not packs_rows(params.model.family):
-            raise ParamsError(
-                f"{entry.name}: kind {entry.kind} needs a family that Podium trains itself, found "
-                f"{params.model.family} (docs/models.md). Start from another model"
-            )
-        if entry.params.distill.layers is not None and not packs_rows(params.model.family):
-            raise ParamsError(
-                f"{entry.key('distill', 'layers')} needs a family that Podium trains itself, found "
-                f"{params.model.family} (docs/models.md). Set it to null; a teacher is possible"
-            )
+        if not packs_rows(params.model.family):
+            need = f"needs a family that Podium trains itself, found {params.model.family} (docs/models.md)"
+            if entry.params.needs_own_family:
+                raise ParamsError(f"{entry.name}: kind {entry.kind} {need}. Start from another model")
+            if entry.params.distill.layers is not None:
+                raise ParamsError(f"{entry.key('distill', 'layers')} {need}. Set it to null; a teacher is possible")
         checked = examples.checked
-        _require_unseen(entry, checked.seen)
+        if checked.seen is not None and checked.seen.share > entry.params.data.max_common_share:
+            limit = entry.key("data", "max_common_share")
+            raise InputError(f"{checked.seen.describe(entry.record)}: {SEEN.format(limit)}")
         if checked.has_pairs and (folder := _base_folder(entry, params)) is not None:
             _require_token_types(entry.name, folder)
         return checked.summary
@@ -174,12 +172,6 @@ def make_entry_check(examples: EntryExamples) -> InputCheck:
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
     return InputCheck(entry.name, keys, check_entry, warn, lambda: _describe_inputs(entry, examples.checked))
-
-
-def _require_unseen(entry: Entry, common: CommonExamples | None) -> None:
-    """Refuse development examples that are the training examples."""
-    if common is not None and common.share > entry.params.data.max_common_share:
-        raise InputError(f"{common.describe(entry.record)}: {SEEN.format(entry.key('data', 'max_common_share'))}")
 
 
 def _describe_inputs(entry: Entry, checked: CheckedFiles) -> Iterator[str]:
@@ -350,7 +342,6 @@ def select_checks(params: Params, read: Collection[str], compared: Collection[st
     """Return the checks for the inputs in the parameters.
 
     Args:
-        params: the parameters.
         read: the dependencies of the stages that will run; other inputs are not checked.
         compared: entries whose gates compare with the model that publishing replaces.
     """
@@ -376,11 +367,11 @@ def run_check(one: InputCheck, params: Params) -> Iterator[CheckResult]:
     """Yield the results of one check."""
     found = _call(one.name, functools.partial(one.check, params))
     yield found
-    note = _call(one.name, functools.partial(one.warn, params)) if found.level == "ok" else found
     if found.level == "ok":
+        note = _call(one.name, functools.partial(one.warn, params))
         yield from (ok(INPUT, text) for text in one.tell())
-    if note is not found and note.text:
-        yield dataclasses.replace(note, level="warning" if note.level == "ok" else note.level)
+        if note.text:
+            yield dataclasses.replace(note, level="warning" if note.level == "ok" else note.level)
 
 
 def _call(name: str, check: Callable[[], str]) -> CheckResult:

@@ -130,11 +130,7 @@ def check_rotation(request: RunRequest) -> Iterator[CheckResult]:
 
 
 def require_fitting_model(request: RunRequest) -> None:
-    """Refuse parameters that do not fit the model, for a plan, which checks nothing else.
-
-    Raises:
-        ParamsError: they do not fit.
-    """
+    """Refuse parameters that do not fit the model (ParamsError), for a plan, which checks nothing else."""
     _refuse_problems([*check_rotation(request)])
 
 
@@ -479,8 +475,7 @@ def require_runnable(request: RunRequest, meanwhile: Callable[[], None] = lambda
 def require_readable_files(request: RunRequest) -> list[str]:
     """Check model and input files as a run does before it starts, print warnings, and return how the files are read.
 
-    Raises:
-        ParamsError, InputError: as of `require_runnable`.
+    Raises ParamsError or InputError as `require_runnable` does.
     """
     with start_probes([*probe_files(request)], request.project) as wait:
         findings = [*check_rotation(request), *check_paths(request), *wait()]

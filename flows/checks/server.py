@@ -100,11 +100,7 @@ def require_server() -> None:
 
 
 def check_server(required: bool) -> CheckResult:
-    """Check the server in Prefect's settings.
-
-    Args:
-        required: whether a missing server is a problem.
-    """
+    """Check the server in Prefect's settings; a missing one is a problem if it is required."""
     try:
         import_prefect()
     except InputError as error:
