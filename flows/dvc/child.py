@@ -102,10 +102,7 @@ class CheckoutRepo(Repo):
         """Do nothing: the answer shows that DVC is imported and its configuration read."""
 
     def require_store(self, make: bool = False) -> None:
-        """Require that the default remote is the one this cache has seen at its address.
-
-        Args:
-            make: put a marker into a new remote, before the first push.
+        """Require that the default remote is the one this cache has seen at its address; `make` marks a new remote.
 
         Raises:
             RemoteChanged: the remote is missing or is another one.

@@ -24,9 +24,6 @@ from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage.process import read_usage, usage_file
 
-StageCallback = Callable[[StageRecord], None]
-"""Callback with the record of each stage when it ends."""
-
 
 class Follower:
     """Receiver of what happens in a run; this one shows messages on the terminal."""
@@ -60,15 +57,14 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         *,
         allowed: Sequence[str] | None = None,
         lock: StageLock | None = None,
-        on_end: StageCallback = lambda record: None,
+        on_end: Callable[[StageRecord], None] = lambda record: None,
     ) -> None:
         """Repair the checkout and start DVC's session, unless one was started before.
 
         Args:
             run: receives the records of stages, the decisions of gates and the receipts.
             session: session that started before, in a repaired checkout.
-            allowed: stages that may run here; others must be restored. None: all may run.
-            lock: see `DvcSession`.
+            allowed, lock: see `DvcSession`.
         """
         self.root, self.run, self._follower, self._on_end = root, run, follower or Follower(), on_end
         self._held, self._is_early = contextlib.ExitStack(), session is not None
@@ -110,12 +106,9 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return found
 
     def bring(self, plan: Sequence[str], found: PlanStatus) -> None:
-        """Bring the stages of a plan up to date, in order.
+        """Bring the stages of a plan with this status (`check_plan`) up to date, in order.
 
         With a default DVC remote, the outs of each stage are pushed before the next one starts.
-
-        Args:
-            found: status of the plan (`check_plan`).
 
         Raises:
             RunFailed, RunPaused, RunStopped, Interrupted: see `run_plan`.

@@ -79,15 +79,12 @@ def _entries(plan: Sequence[str], root: Path) -> list[str]:
 
 
 def publish_command(gate: Stage) -> list[str]:
-    """Return the module that publishes the model of a gate, and its argument."""
+    """Return the module that publishes the model of a gate, as its `meta` states, and its argument."""
     return [str(gate.meta["publish"]), gate.item]
 
 
 def publish_release(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Publish the model that the gate accepted, unless it is already published; return the receipt.
-
-    Args:
-        gate: its `meta` names the module that publishes.
 
     Raises:
         ReleaseFailed: has the output of the child process.

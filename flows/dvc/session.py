@@ -270,9 +270,6 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
 
         DVC lists stages that changed themselves, not those that depend on them. So all stages after the first changed
         one count as changed, and all stages of the plan if a changed dependency is not in it.
-
-        Args:
-            plan: stages of dvc.yaml, each after its dependencies.
         """
         try:
             found = set(self.request("changed"))
@@ -301,11 +298,8 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
     def _send_to_remote(self, what: str, say: Say, request: str, **arguments: Any) -> None:
         """Send a request that uses the default remote, with a few retries.
 
-        Args:
-            what: message for a failure, with {remote} for the remote.
-
         Raises:
-            RemoteFailed: every try failed.
+            RemoteFailed: every try failed; its message begins with `what`, with the remote for {remote}.
         """
         # Imported here as it is slow to import, and only runs with a remote need it.
         from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed

@@ -34,15 +34,12 @@ LOCK_POLL_S = 2.0
 
 
 def retry_call(call: Callable[[], Answer], say: Callable[[str], None], patience_s: float = PATIENCE_S) -> Answer:
-    """Return the result of `call`; repeat it while the server does not answer, or answers with 5xx.
+    """Return the result of a call of the Prefect API; repeat it while the server does not answer, or answers with 5xx.
 
-    Args:
-        call: a repeatable call of the Prefect API.
-        say: receives a message when the server is lost, and when it is back.
-        patience_s: seconds after which the last error is raised.
+    `say` receives a message when the server is lost, and when it is back.
 
     Raises:
-        httpx.TransportError, PrefectHTTPStatusError: the server stayed away, or refused the call.
+        httpx.TransportError, PrefectHTTPStatusError: the server stayed away for `patience_s`, or refused the call.
     """
 
     def lost(state: RetryCallState) -> None:
@@ -113,13 +110,9 @@ class StageLock:
 
     @contextlib.contextmanager
     def __call__(self, stage: str, fingerprint: str) -> Iterator[None]:
-        """Wait for the lock of a stage, and hold it within the context.
+        """Wait for the lock of a stage, by the hash of its command, parameters and inputs; hold it within the context.
 
         If the server is away at the end, the lock expires with the run.
-
-        Args:
-            stage: name of the stage, for messages.
-            fingerprint: hash of its command, parameters and inputs.
         """
         name, waited = f"{LOCK_PREFIX}{fingerprint}", False
         with get_client(sync_client=True) as client:

@@ -40,10 +40,7 @@ PASSED_SETTINGS = (
     "PREFECT_SERVER_UI_ENABLED",
 )
 """Variables of the environment that the local server and its run read."""
-LOCAL_SETTINGS = {
-    "PREFECT__SERVER_EPHEMERAL": "1",
-    "PREFECT__SERVER_FINAL": "1",
-}
+LOCAL_SETTINGS = {"PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 """Prefect's own settings for a temporary server, which has one client."""
 SECONDS_TO_STOP = 10.0
 
@@ -80,7 +77,6 @@ def connect_server(log: Path, started: LocalServer | None = None) -> Iterator[bo
     """Connect flows in the body to the server in PREFECT_API_URL, or else to a local one.
 
     Args:
-        log: receives the local server's output.
         started: the local server, if it is running; the caller stops it.
 
     Yields:

@@ -98,9 +98,9 @@ class PrefectFollower(Follower):
 
 class _Progress:
     def __init__(self, stage: Stage) -> None:
-        self._key = "stage-" + re.sub(r"[^a-z0-9]", "-", stage.name)
         counted = "training updates" if stage.plots else "rows"
-        self._description = f"{markdown_text(stage.name)}: percentage of {counted} done"
+        description = f"{markdown_text(stage.name)}: percentage of {counted} done"
+        self._about = {"key": "stage-" + re.sub(r"[^a-z0-9]", "-", stage.name), "description": description}
         self._artifact: Any = None
         self._updated_at = 0.0
 
@@ -109,7 +109,6 @@ class _Progress:
             return
         self._updated_at = time.monotonic()
         if self._artifact is None:
-            about = {"key": self._key, "description": self._description}
-            self._artifact = call_optional(lambda: create_progress_artifact(progress=percent, **about))
+            self._artifact = call_optional(lambda: create_progress_artifact(progress=percent, **self._about))
         else:
             call_optional(lambda: update_progress_artifact(artifact_id=self._artifact, progress=percent))

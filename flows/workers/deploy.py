@@ -21,7 +21,6 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import StateType
-from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events.actions import ChangeFlowRunState, SendNotification
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
@@ -96,8 +95,7 @@ def create_pools(client: SyncPrefectClient, say: Say) -> None:
 def create_queue(client: SyncPrefectClient, queue: Queue, say: Say, explicit: bool) -> None:
     """Create a queue with a limit of one run, because two runs must not share its pod.
 
-    Args:
-        explicit: whether the user named this queue, which then gets the limit even if it had another one.
+    A queue that the user named (`explicit`) gets the limit even if it had another one.
     """
     try:
         found = client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
@@ -217,7 +215,9 @@ def update_deployments(client: SyncPrefectClient, project: Path, say: Say) -> No
             say(f"the deployment {found.name} keeps its schedules")
         stated |= {"paused": found.paused, "concurrency_limit": None}
         if (limit := found.global_concurrency_limit) is not None:
-            stated["concurrency_limit"] = {"limit": limit.limit, **_read_options(found)}
+            options = found.concurrency_options
+            more = {} if options is None else options.model_dump(mode="json", exclude_none=True)
+            stated["concurrency_limit"] = {"limit": limit.limit, **more}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prefect.yaml"
         write_text(file, yaml_text(plan))
@@ -229,18 +229,11 @@ def update_deployments(client: SyncPrefectClient, project: Path, say: Say) -> No
         raise PodiumError(f"prefect deploy failed:\n{done.stdout}")
 
 
-def _read_options(deployment: DeploymentResponse) -> dict[str, Any]:
-    options = deployment.concurrency_options
-    return {} if options is None else options.model_dump(mode="json", exclude_none=True)
-
-
 def deploy(project: Path, queues: Sequence[Queue], say: Say, alarms: Sequence[str] = ()) -> None:
     """Create missing objects on the server in PREFECT_API_URL, and update the others.
 
     Args:
-        project: the folder with prefect.yaml.
         queues: queues of pods, each limited to one run; the queue `default` of each device pool is always included.
-        say: receives one line per change.
         alarms: blocks that notify of runs that fail, as `type/name`; none: an existing automation stays.
 
     Raises:

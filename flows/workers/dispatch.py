@@ -89,11 +89,7 @@ class Queue:
 
 
 class RemoteRun:
-    """Run of consecutive stages on a worker of a queue; sent by the constructor.
-
-    Args:
-        publish: publish after the gate, if it accepts.
-    """
+    """Run of consecutive stages on a worker of a queue; sent by the constructor."""
 
     def __init__(
         self, dispatcher: Dispatcher, client: SyncPrefectClient, queue: Queue, names: Sequence[str], publish: bool

@@ -49,12 +49,7 @@ def figure_files(stage: str, root: Path) -> list[Path]:
 
 
 def parse_report(data: str, names: Sequence[str], root: Path) -> StageReport:
-    """Parse and validate an artifact.
-
-    Args:
-        data: content of the artifact, JSON.
-        names: stages of its run.
-        root: the checkout, whose dvc.yaml lists the outs of each stage.
+    """Parse and validate an artifact with JSON from a run of these stages; dvc.yaml in `root` lists their outs.
 
     Raises:
         RunFailed: it is not the record of one of these stages with its figures, dvc.lock, or plots of these stages.

@@ -36,12 +36,7 @@ UPDATE = "bring both to one revision (git pull && make setup), then restart the 
 
 
 def state_versions(project: Path, pool: str, queues: list[str], name: str) -> None:
-    """State the versions of a worker on the server; a later worker of these queues on this host replaces them.
-
-    Args:
-        project: checkout that the worker runs.
-        name: name of the worker on the server.
-    """
+    """State the versions of a worker on the server; a later worker of these queues on this host replaces them."""
     commit, _ = read_revision(project)
     versions = {"commit": commit or "", "code": hash_code(project), "prefect": metadata.version("prefect")}
     slug = re.sub(r"[^a-z0-9]+", "_", "_".join([socket.gethostname(), pool, *queues]).lower())

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import anyio
@@ -34,7 +34,7 @@ from prefect.client.schemas.filters import (
     WorkPoolFilter,
     WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed, Scheduled
 from prefect.utilities.processutils import setup_signal_handlers_worker
@@ -49,9 +49,6 @@ from flows.workers.versions import state_versions
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.parallel import runs_at_once
 from tasks.stage.process import STARTED_BY_A_WORKER, describe_exit
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
 
 ENTRY = "flows.commands.worker_entry"
 HEARTBEATS = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
@@ -243,12 +240,9 @@ def run_worker(
     """Run a worker until a signal ends it.
 
     Args:
-        project: the checkout whose flows and stages run.
-        pool: one of Podium's pools.
         queues: queues of the pool; empty: all.
         name: name of this worker; None: Prefect generates one.
         limit: maximum runs at a time; None: derived from cores and memory of this host.
-        say: receives messages for the user.
 
     Raises:
         ParamsError: pool or queue is invalid.
