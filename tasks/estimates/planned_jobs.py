@@ -60,14 +60,7 @@ Folders = dict[Path, PlannedRows]
 
 
 class RowEstimator:
-    """Known and assumed rows of a run.
-
-    Args:
-        params: parameters of the run.
-        project: base of relative paths in the parameters.
-        root: checkout, which need not exist.
-        remade: stages whose outs in the checkout the run will replace.
-    """
+    """Known and assumed rows of a run; see `planned_jobs` for the arguments."""
 
     def __init__(self, params: Params, project: Path, root: Path, remade: Collection[str]) -> None:
         self._params, self._project, self._root, self._remade = params, project, root, remade
@@ -247,16 +240,11 @@ class PlannedJob:
 
 
 def planned_jobs(
-    params: Params,
-    project: Path,
-    root: Path,
-    stages: Sequence[str],
-    remade: Collection[str] = (),
+    params: Params, project: Path, root: Path, stages: Sequence[str], remade: Collection[str] = ()
 ) -> list[PlannedJob]:
     """Return the jobs of these stages, in order.
 
     Args:
-        params: parameters of the run.
         project: base of relative paths in the parameters.
         root: checkout, which need not exist.
         stages: stages of the plan; those without a device job are skipped.

@@ -136,8 +136,7 @@ class Copies:
 def sync_checkpoints(folder: Path, remote: str | None, key: str, root: Path = Path()) -> Iterator[OnEvent]:
     """Fetch the newest checkpoint before a training, and yield a function of its events that copies what they saved.
 
-    Args:
-        key: folder of the run at the remote.
+    `key` is the folder of the run at the remote.
     """
     if remote is None:
         yield lambda event: None

@@ -52,10 +52,7 @@ def parse_poprun_options(words: Sequence[str]) -> dict[str, int] | None:
 def launch_command(job: Job, device: DeviceParams, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the command before the device's Python; empty for one process, and for prediction, which always has one.
 
-    Args:
-        job: job whose IPU config has the number of replicas and IPUs, which PopRun needs as well.
-        device: section `device`.
-        environ: environment of this process.
+    PopRun needs the number of replicas and IPUs as well, which the IPU config of the job has.
 
     Raises:
         ParamsError: PODIUM_DEVICE_LAUNCHER cannot be parsed, or the IPU config does not fit PopRun.

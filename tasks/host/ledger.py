@@ -111,12 +111,8 @@ def host_name(runtime: str) -> str:
 def select_shape(
     records: Sequence[Record], shape: Mapping[str, Any], runtime: str, precision: str, host: str
 ) -> list[Record]:
-    """Return the newest records of jobs of one shape on one host, with times scaled to this job's tokens.
-
-    Args:
-        shape: see ipu_model/estimates/job.py.
-        precision: auto matches any.
-    """
+    """Return the newest records of jobs of one shape (ipu_model/estimates/job.py) on one host, with times scaled to
+    this job's tokens; precision auto matches any."""
     found = []
     for one in records:
         same = (one.get("runtime"), one.get("host")) == (runtime, host) and precision in ("auto", one.get("precision"))

@@ -20,12 +20,9 @@ def compare_with_original(before: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_change(before: Mapping[str, Any], after: Mapping[str, float], rows: int) -> str:
-    """Return in words how the held-out loss changed.
+    """Return in words how the held-out loss changed on this number of rows.
 
-    Args:
-        before: from `compare_with_original`.
-        after: mlm_loss and perplexity of the pre-trained model.
-        rows: number of evaluated rows.
+    `before` is from `compare_with_original`; `after` has mlm_loss and perplexity of the pre-trained model.
     """
     bounds = ""
     if "change_low" in before:

@@ -85,12 +85,7 @@ def schedule_config(batch: BatchParams, **more: Any) -> ScheduleConfig:
 
 
 def evaluation(rows: Path, every: float | None, **how: Any) -> EvaluationConfig | None:
-    """Return the evaluation during a training job; None if it has no held-out rows or no evaluations.
-
-    Args:
-        rows: row folder of the training.
-        every: updates between evaluations; None: never.
-    """
+    """Return the evaluation of a training job after `every` updates; None if it has no held-out rows or evaluations."""
     folder = find_held_out_rows(rows)
     return None if every is None or folder is None else EvaluationConfig(str(folder), every, **how)
 
@@ -98,11 +93,7 @@ def evaluation(rows: Path, every: float | None, **how: Any) -> EvaluationConfig 
 def ipu_config(
     ipu: IpuParams, keys: Mapping[str, Any] | None, device: DeviceParams, root: Path = Path()
 ) -> dict[str, Any] | None:
-    """Return the IPU config of a job: its own keys override the file `ipu.config`.
-
-    Args:
-        keys: ipu_config.json keys in the parameters of this job.
-        root: base of a relative `ipu.config`.
+    """Return the IPU config of a job: its own keys override the file `ipu.config`, which may be relative to `root`.
 
     Returns:
         The config; None on runtimes that do not use it.
@@ -128,11 +119,7 @@ def ipu_config(
 
 
 def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> str | None:
-    """Return the folder of programs from stage compile@<job>, which may have run on another host; None without IPUs.
-
-    Args:
-        job: a phase, or <entry>-finetune and -predict.
-    """
+    """Return the folder of programs from stage compile@<job>, which may have run on another host; None without IPUs."""
     return str(root / artifacts.EXECUTABLES / job) if device.runtime == "ipu" else None
 
 
@@ -151,10 +138,8 @@ def train(
 
     Args:
         job: training job, without a run folder.
-        name: name of the stage in file names.
         launcher: command from launcher.launch_command.
         remote: `checkpoint.remote`, to sync checkpoints with.
-        tracking: section `tracking`; None: no tracking.
 
     Raises:
         ParamsError: the remote cannot be used.
@@ -284,14 +269,7 @@ def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()
 
     DVC transfers the programs to other hosts. Training depends on the report only, reports/compile-<job>.json: it has
     no times, no hashes of programs and no versions of the host, so that compiling again does not train again. Compiling
-    needs rows, but no weights and no IPUs.
-
-    Args:
-        name: a phase, or <entry>-finetune and -predict.
-        job: the training or prediction job; it is only compiled here.
-
-    Returns:
-        A line for users.
+    needs rows, but no weights and no IPUs. The result is a line for users.
 
     Raises:
         DeviceJobFailed: see `run_device_job`; or the program was not saved.

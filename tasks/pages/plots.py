@@ -152,12 +152,9 @@ class ParallelAxis:
 
 
 def plot_parallel(axes: Sequence[ParallelAxis], tips: Sequence[str], best: int, label: str) -> Plot:
-    """Return a plot of parallel coordinates: a line for each thing, through its value on each axis.
+    """Return a plot of parallel coordinates: a line for each thing, with a tooltip, through its value on each axis.
 
-    Args:
-        tips: tooltip of each line.
-        best: number of the line that is highlighted.
-        label: description of the plot for screen readers.
+    The line number `best` is highlighted; `label` describes the plot for screen readers.
     """
     tree = _add(None, "svg", "plot parallel", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}")
     tree.attrib |= {"role": "img", "aria-label": replace_hidden(label), "tabindex": "0"}

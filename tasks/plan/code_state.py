@@ -85,11 +85,7 @@ def call_git(root: Path, *arguments: str, timeout: float = 60.0) -> subprocess.C
 
 
 def code_hashes(stages: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the hashes in dvc.lock of the code that stages read when they ran, here or on another host.
-
-    Args:
-        stages: stages of dvc.lock; None: the stage has not run.
-    """
+    """Return the hashes in dvc.lock of the code that its stages (None: not run) read when they ran, on any host."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for name, stage in stages.items():
         for dep in (stage or {}).get("deps", []):

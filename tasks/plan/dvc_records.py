@@ -266,8 +266,7 @@ def read_ignored_names(root: Path) -> list[str]:
 def compute_md5(path: Path, ignored: Sequence[str] = ()) -> str:
     """Return the MD5 that DVC gives a file or folder; for a folder, that of the JSON list of its files, sorted by name.
 
-    Args:
-        ignored: patterns of names in the folder to skip.
+    Names in the folder that match a pattern of `ignored` are skipped.
     """
     if path.is_file():
         return _md5_of_file(path)

@@ -69,12 +69,7 @@ OF_RUNS = artifacts.CHECKOUTS.parts
 
 
 def find_parameters(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the parameters with these names that are not null, by dotted name.
-
-    Args:
-        values: values of params.yaml, or of some of its sections.
-        names: READ or a similar tuple; * matches the name of an entry or of a phase.
-    """
+    """Return the parameters with these names that are not null, by dotted name; * matches an entry or a phase."""
     pattern = _pattern(names)
     return {
         name: value
@@ -149,13 +144,9 @@ def locate_in_project(path: Path, root: Path) -> Path | None:
 
 
 def find_dvc_files(root: Path, given: Iterable[str] = ()) -> list[str]:
-    """Return DVC files below the project's inputs and below named paths that are in the project.
+    """Return DVC files, relative to `root`, below the project's inputs and below `given` paths that are in the project.
 
-    Args:
-        given: paths that the parameters name, relative to `root`; their parent folders are checked as well.
-
-    Returns:
-        Paths relative to `root`.
+    The parent folders of the paths, which the parameters name, are checked as well.
     """
     there = [root / path for path in given if os.path.exists(root / path)]
     inner = {place for path in there if (place := locate_in_project(path, root)) is not None and place.parts}
@@ -180,12 +171,9 @@ def _kind_for_dvc(is_deep: bool, entry: os.DirEntry[str]) -> str:
 
 
 def _walk(top: Path, kind_of: Kind, seen: set[str] | None = None) -> Iterator[tuple[str, str]]:
-    """Yield kind and path of everything in a folder, recursively through folders of kind FOLDER.
+    """Yield kind and path of everything in a folder, recursively through folders of kind FOLDER but those in `seen`.
 
     The kind of an unreadable entry is the reason. Paths are text, because Path doubles the time for many files.
-
-    Args:
-        seen: folders to skip; folders that are visited are added.
     """
     seen = set() if seen is None else seen
     folders = [str(top)]
@@ -234,11 +222,7 @@ def check_output_folders(values: Mapping[str, Any], root: Path, plan: Plan) -> l
 
 
 def _why_not(path: Path, stages: Iterable[Stage], replaced: bool) -> str:
-    """Return why a folder of a checkout cannot be written to; empty if it can.
-
-    Args:
-        path: relative to the checkout.
-    """
+    """Return why a path in a checkout cannot be written to; empty if it can."""
     if replaced and not path.parts:
         return "contains a whole checkout, and a release replaces its folder"
     if path.parts and path.parts[0] in KEPT:
@@ -278,8 +262,7 @@ def inspect_files(
 ) -> tuple[list[str], list[str]]:
     """Return the files of a folder, or a file, and the problems with reading them, one sentence per kind.
 
-    Args:
-        name: name in messages; None: `path`.
+    Messages name the path `name`, by default as it is.
     """
     name = path if name is None else name
     where = f"{key}='{escape_name(name)}'"

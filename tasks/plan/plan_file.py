@@ -262,11 +262,7 @@ def fill(part: Any, values: Mapping[str, Any]) -> Any:
 
 def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:
     """Yield name, recorded value and current value of parameters that differ from dvc.lock; sections are compared key
-    by key.
-
-    Args:
-        stated: value in dvc.lock.
-        absent: value for a missing key.
+    by key, and a missing key has the value `absent`.
     """
     if isinstance(stated, Mapping) and isinstance(now, Mapping):
         for key in dict.fromkeys([*stated, *now]):

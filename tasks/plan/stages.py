@@ -191,8 +191,7 @@ def _compiles_ahead(params: Params) -> bool:
 def _program(job: str, params: Params, runtime: str = "") -> Any:
     """Return the path that determines the program of a job, or the IPU config that the job may read, or None.
 
-    Args:
-        runtime: runtime of the job, if it is not device.runtime.
+    `runtime` is that of the job, if it is not device.runtime.
     """
     if _compiles_ahead(params):
         return artifacts.compile_report(job)

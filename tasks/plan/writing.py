@@ -45,11 +45,7 @@ HEADER = f"""# The stages for params.yaml, written by `podium run` and `{WRITE}`
 
 
 def plan_text(definitions: Mapping[str, Any]) -> str:
-    """Return the content of dvc.yaml.
-
-    Args:
-        definitions: stages from `stages.define`.
-    """
+    """Return the content of dvc.yaml with these stages (`stages.define`)."""
     return HEADER + yaml_text({"stages": definitions}, lists=True)
 
 
@@ -100,10 +96,7 @@ def require_plan(root: Path, params: Params) -> None:
 def remove_stale(root: Path, say: Callable[[str], None]) -> None:
     """Remove outs of stages that are in dvc.lock but no longer in the plan, and outdated entries in dvc.lock.
 
-    An out that changed since its stage wrote it belongs to the user: it stays, with a message.
-
-    Args:
-        root: checkout with an up-to-date dvc.yaml.
+    An out that changed since its stage wrote it belongs to the user: it stays, with a message. dvc.yaml is up to date.
     """
     plan, locked = read_plan(root), read_locked_stages(root / LOCK)
     gone = {name: locked[name] for name in locked if name not in plan}

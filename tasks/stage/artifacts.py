@@ -44,8 +44,7 @@ MEASUREMENTS = Path("measurements")
 them."""
 PLOTS = Path("plots")
 EXECUTABLES = Path("executables")
-"""IPU programs in PHASE, <name>-finetune and <name>-predict, which DVC transfers; `.live` stays on its host.
-"""
+"""IPU programs in PHASE, <name>-finetune and <name>-predict, which DVC transfers; `.live` stays on its host."""
 EXECUTABLES_RECORD = "podium.json"
 """File in each folder: the programs' inputs and SHA-256, or why there are no programs."""
 REPORTS = Path("reports")

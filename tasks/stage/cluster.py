@@ -14,7 +14,6 @@ import platform
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,10 +73,7 @@ class Pool:
 
 @contextlib.contextmanager
 def open_cluster(address: str, folder: Path | None) -> Iterator[Pool]:
-    """Yield the workers of the cluster.
-
-    Args:
-        folder: folder that functions write to.
+    """Yield the workers of the cluster, whose functions write to `folder`.
 
     Raises:
         PodiumError: there is no scheduler or worker, one of its workers has other versions or does not see the project,
@@ -136,8 +132,7 @@ def _count_threads(client: Any) -> int:
 
 
 def _lost_scheduler() -> PodiumError:
-    text = "the scheduler of the Dask cluster went away. Start it and run again: finished parts are kept"
-    return PodiumError(text)
+    return PodiumError("the scheduler of the Dask cluster went away. Start it and run again: finished parts are kept")
 
 
 def _check_workers(client: Any, exchange: Exchange | None) -> None:
@@ -187,7 +182,7 @@ def describe_worker(marker: str) -> tuple[dict[str, str], bool]:
         return read_versions(), False
 
 
-@lru_cache(maxsize=1)
+@functools.cache
 def read_versions() -> dict[str, str]:
     """Return the versions of everything that affects the bytes; that of Podium is the hash of its code."""
     code = hashlib.sha256()

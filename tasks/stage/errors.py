@@ -66,10 +66,7 @@ class StagePaused(PodiumError):
 
 
 def require_packages(extra: str, names: Sequence[str], key: str = "") -> None:
-    """Require packages of an extra.
-
-    Args:
-        key: setting that needs them; the message begins with it.
+    """Require packages of an extra, which the setting `key` needs.
 
     Raises:
         InputError: one of them is not installed.
@@ -83,11 +80,7 @@ def require_packages(extra: str, names: Sequence[str], key: str = "") -> None:
 
 @contextlib.contextmanager
 def translate_device_errors(key: str = "") -> Iterator[None]:
-    """Raise errors of ipu_model as InputError.
-
-    Args:
-        key: setting that named the file or folder; the message begins with it.
-    """
+    """Raise errors of ipu_model as InputError, whose message begins with `key`, the setting that named the file."""
     try:
         yield
     except DeviceJobError as error:

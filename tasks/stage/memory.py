@@ -34,7 +34,6 @@ _WATCH = f"import sys; from {__name__} import _watch; _watch(int(sys.argv[1]), i
 
 T = TypeVar("T")
 
-
 _WATCHERS: list[subprocess.Popen[bytes]] = []
 """References to watcher processes: a watcher ends when the pipe to it is closed."""
 
@@ -84,10 +83,7 @@ def watch_memory(what: str) -> None:
     """Kill this process if its resident memory exceeds the current value plus the memory left now (Linux).
 
     Memory-mapped files do not count, as the kernel can drop their pages. The watcher is a separate process, because a
-    thread cannot run while a library computes; it ends with this one.
-
-    Args:
-        what: name of this process in the message, such as a stage's name.
+    thread cannot run while a library computes; it ends with this one. `what` names this process in the message.
     """
     left = memory_left()
     if left is None or not _STATUS.exists():
@@ -122,11 +118,8 @@ def _watch(pid: int, limit: int, what: str) -> None:
 def limit_memory(what: str, allowance: int = ALLOWANCE) -> Iterator[None]:
     """Limit allocations in the context to `allowance` bytes, and to the memory left.
 
-    Args:
-        what: what is read, with the parameter that named it, for the message.
-
     Raises:
-        InputError: an allocation exceeded the limit.
+        InputError: an allocation exceeded the limit while `what` was read.
     """
     with _limited(what, _bounded(allowance)):
         yield
@@ -157,11 +150,7 @@ def _limited(what: str, allowance: int) -> Iterator[None]:
 
 
 def iterate_limited(items: Iterable[T], what: str, at_once: int = 1, allowance: int = ALLOWANCE) -> Iterator[T]:
-    """Yield `items`, each created within the limit; processing them is not limited.
-
-    Args:
-        items: a lazy iterable, such as a generator.
-        at_once: items created per step.
+    """Yield `items` of a generator, `at_once` created within the limit; processing them is not limited.
 
     Raises:
         InputError: see `limit_memory`.

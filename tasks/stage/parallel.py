@@ -62,11 +62,7 @@ def count_cores() -> int:
 
 
 def runs_at_once(pool: str) -> int:
-    """Return a worker's default number of parallel runs: one per device, otherwise what cores and memory allow.
-
-    Args:
-        pool: work pool of the worker: cpu, cuda, ipu or flows.
-    """
+    """Return a worker's default number of parallel runs: one per device, otherwise what cores and memory allow."""
     if pool == "flows":
         return _count_fitting(BYTES_OF_A_FLOW, MOST_FLOWS)
     return _count_fitting(BYTES_OF_A_STAGE, count_cores()) if pool == "cpu" else 1
@@ -96,10 +92,7 @@ def _available_workers() -> int:
 
 
 def ordered_map(
-    function: Callable[[Item], Result],
-    items: Iterable[Item],
-    workers: int | None = None,
-    folder: Path | None = None,
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None, folder: Path | None = None
 ) -> Iterator[Result]:
     """Yield `function` of every item, in order; read `items` only a few items ahead.
 

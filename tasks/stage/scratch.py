@@ -29,8 +29,7 @@ def scratch_folder() -> Iterator[Path]:
 def make_scratch(*, for_sockets: bool = False) -> Path:
     """Return a new temporary folder, which the caller removes, and remove those that killed processes left.
 
-    Args:
-        for_sockets: the path of a Unix socket in it is short enough: a long TMPDIR is not used.
+    `for_sockets`: a long TMPDIR is not used, so that the path of a Unix socket in the folder is short enough.
     """
     for path in Path(tempfile.gettempdir()).glob("podium-*"):
         if (name := NAME.fullmatch(path.name)) and _is_left(path, name[1], name[2]):

@@ -22,7 +22,6 @@ INIT_SECONDS = 15.0
 FINISH_SECONDS = 15.0
 """Seconds for a server to accept the rest. wandb's process must not be stopped earlier, or its file lacks the end."""
 
-
 SWEEP = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_RUN_ID")
 """Variables of `wandb agent`, with which all trainings would become its one run."""
 
