@@ -156,24 +156,21 @@ def _delete(client: SyncPrefectClient, name: str) -> None:
 OBSERVERS = ("FlowRunSuspendingObserver", "FlowRunCancellingObserver")
 
 
-class OutageFilter(logging.Filter):
-    """Filter for messages of Prefect's services about a server that is away; the services retry by themselves."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is about anything else."""
-        text = record.getMessage()
-        if record.name == "asyncio":
-            return not any(name in text for name in OBSERVERS)
-        if record.name.endswith(OBSERVERS) or record.name.startswith("websockets."):
-            return record.exc_info is None
-        return not text.startswith(("Unable to connect to 'ws", "Service 'EventsWorker' failed to process item"))
+def filter_outages(record: logging.LogRecord) -> bool:
+    """Return False for messages of Prefect's services about a server that is away; they retry by themselves."""
+    text = record.getMessage()
+    if record.name == "asyncio":
+        return not any(name in text for name in OBSERVERS)
+    if record.name.endswith(OBSERVERS) or record.name.startswith("websockets."):
+        return record.exc_info is None
+    return not text.startswith(("Unable to connect to 'ws", "Service 'EventsWorker' failed to process item"))
 
 
 def silence_outages() -> None:
     """Suppress Prefect's messages about outages in this process, since `retry_call` and workers report them."""
     loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
-        handler.addFilter(OutageFilter())
+        handler.addFilter(filter_outages)
     logging.raiseExceptions = False  # lines that do not reach the server are still in the log of this process
 
 

@@ -209,9 +209,9 @@ class RemoteRun:
             self._entered.add(artifact.id)
             root = self._dispatcher.root
             # Prefect stores an artifact's data as JSON text.
-            sent = reports.parse_report(str(artifact.data), self._names, root)
-            reports.write_files(sent, root)
-            if (record := sent.record) is not None:
+            record, files = reports.parse_report(str(artifact.data), self._names, root)
+            reports.write_files(files, root)
+            if record is not None:
                 self._dispatcher.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
                 self._dispatcher.report.add_stage(record)
 

@@ -6,8 +6,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,6 @@ MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 MAX_QUOTED = 80
 
 
-@dataclass(frozen=True)
-class StageReport:
-    """Validated content of one artifact."""
-
-    record: StageRecord | None
-    files: dict[Path, str] = field(default_factory=dict)
-
-
 def figure_files(stage: str, root: Path) -> list[Path]:
     """Return the metrics and plots of a stage, or the receipt of publish."""
     name, _, task = stage.partition("@")
@@ -48,8 +39,8 @@ def figure_files(stage: str, root: Path) -> list[Path]:
     return [Path(out) for out in (*made.figures, *made.plots)]
 
 
-def parse_report(data: str, names: Sequence[str], root: Path) -> StageReport:
-    """Parse and validate an artifact with JSON from a run of these stages; dvc.yaml in `root` lists their outs.
+def parse_report(data: str, names: Sequence[str], root: Path) -> tuple[StageRecord | None, dict[Path, str]]:
+    """Return the validated record and files in an artifact (JSON) of these stages; dvc.yaml in `root` lists their outs.
 
     Raises:
         RunFailed: it is not the record of one of these stages with its figures, dvc.lock, or plots of these stages.
@@ -65,7 +56,7 @@ def parse_report(data: str, names: Sequence[str], root: Path) -> StageReport:
         files = dict(sent["files"])
         if unexpected := [name for name in files if Path(name) not in known or Path(name).as_posix() != name]:
             raise ValueError(f"unexpected file {unexpected[0]!r}")
-        return StageReport(record, {Path(name): _check_text(Path(name), text, plan) for name, text in files.items()})
+        return record, {Path(name): _check_text(Path(name), text, plan) for name, text in files.items()}
     except (ValueError, TypeError, KeyError, AttributeError, csv.Error, ParamsError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise RunFailed(
@@ -74,13 +65,13 @@ def parse_report(data: str, names: Sequence[str], root: Path) -> StageReport:
         ) from None
 
 
-def write_files(received: StageReport, root: Path) -> None:
+def write_files(files: Mapping[Path, str], root: Path) -> None:
     """Write the files into the checkout, but never through a symbolic link.
 
     Raises:
         RunFailed: the folder of a file is a link.
     """
-    for path, text in received.files.items():
+    for path, text in files.items():
         if (root / path.parent).resolve() != root.resolve() / path.parent:
             raise RunFailed(f"{root / path.parent} is a link, and {path} is not written through it; remove the link")
         write_text(root / path, text)

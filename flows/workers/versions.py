@@ -50,7 +50,9 @@ def check_workers(project: Path) -> Iterator[CheckResult]:
     """
     with get_client(sync_client=True) as client, contextlib.suppress(ValueError, *SERVER_ERRORS):
         server = client.api_version()
-        stated = _read_versions(client)
+        # Anyone who can reach the server can write them.
+        values = [one.value for one in client.read_variables() if one.name.startswith(PREFIX)]
+        stated = {str(one.get("worker")): one for one in values if isinstance(one, dict)}
         online = [(pool, one) for pool in POOLS for one in _read_online(client, pool)]
         ours, (commit, _) = hash_code(project), read_revision(project)
         differ = parse_release(server) < parse_release(client_version := metadata.version("prefect"))
@@ -63,12 +65,6 @@ def check_workers(project: Path) -> Iterator[CheckResult]:
                 yield warning("workers", f"{worker.name} of pool {pool} {text}")
         if online and not differ:
             yield ok("workers", f"{format_count(len(online), 'workers')} online, of the same code as this checkout")
-
-
-def _read_versions(client: SyncPrefectClient) -> dict[str, dict[str, Any]]:
-    """Return name of a worker -> its versions. Anyone who can reach the server can write them."""
-    values = [one.value for one in client.read_variables() if one.name.startswith(PREFIX)]
-    return {str(one.get("worker")): one for one in values if isinstance(one, dict)}
 
 
 def _read_online(client: SyncPrefectClient, pool: str) -> list[Worker]:

@@ -59,4 +59,4 @@ def test_what_services_of_prefect_say_of_a_lost_server_is_left_out_and_nothing_e
     name: str, text: str, error: Exception | None, stays: bool
 ) -> None:
     about = None if error is None else (type(error), error, None)
-    assert api.OutageFilter().filter(logging.LogRecord(name, logging.ERROR, "", 0, text, (), about)) is stays
+    assert api.filter_outages(logging.LogRecord(name, logging.ERROR, "", 0, text, (), about)) is stays

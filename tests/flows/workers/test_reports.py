@@ -31,21 +31,20 @@ def refused(files, **record):
 
 
 def test_figures_records_and_the_receipt_are_taken():
-    taken = read(
+    record, files = read(
         {"metrics/squad-finetune.json": '{"loss": 1.0}', "plots/squad-finetune.csv": "step,loss\n1,2.0\n"},
         name="finetune@squad",
     )
-    assert taken.record == StageRecord("finetune@squad", "ran", 1.5, "pod-a")
-    assert list(taken.files) == [Path("metrics/squad-finetune.json"), Path("plots/squad-finetune.csv")]
-    assert list(read({"reports/publish-squad.json": "{}"}, name="publish@squad").files) == [
-        Path("reports/publish-squad.json")
-    ]
+    assert record == StageRecord("finetune@squad", "ran", 1.5, "pod-a")
+    assert list(files) == [Path("metrics/squad-finetune.json"), Path("plots/squad-finetune.csv")]
+    _, receipt = read({"reports/publish-squad.json": "{}"}, name="publish@squad")
+    assert list(receipt) == [Path("reports/publish-squad.json")]
 
 
 def test_a_running_training_may_send_its_plots_and_nothing_else():
     evaluations = {"plots/squad-finetune-held-out.csv": "step,loss\n1,2.0\n"}
-    taken = read(evaluations)
-    assert (taken.record, list(taken.files)) == (None, [Path("plots/squad-finetune-held-out.csv")])
+    record, files = read(evaluations)
+    assert (record, list(files)) == (None, [Path("plots/squad-finetune-held-out.csv")])
     refused({"metrics/squad-finetune.json": "{}"})
 
 
@@ -109,7 +108,7 @@ def lock(name="finetune@squad", **out):
 
 def test_of_a_lock_only_stages_of_the_plan_with_their_own_outs_are_kept():
     def kept(text):
-        return list(yaml.safe_load(read({"dvc.lock": text}).files[Path("dvc.lock")])["stages"])
+        return list(yaml.safe_load(read({"dvc.lock": text})[1][Path("dvc.lock")])["stages"])
 
     assert kept(lock()) == ["finetune@squad"]
     assert kept(lock(name="of_older_code")) == []
@@ -130,5 +129,5 @@ def test_nothing_is_written_through_a_link(tmp_path):
     elsewhere.mkdir()
     (root / "metrics").symlink_to(elsewhere)
     with pytest.raises(RunFailed, match="metrics is a link"):
-        reports.write_files(read({"metrics/squad-finetune.json": "{}"}, name="finetune@squad"), root)
+        reports.write_files(read({"metrics/squad-finetune.json": "{}"}, name="finetune@squad")[1], root)
     assert list(elsewhere.iterdir()) == []
