@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from tasks.stage.errors import InputError
-from tasks.stage.process import describe_exit, die_with_parent, python_path
+from tasks.stage.process import child_environment, describe_exit, die_with_parent
 
 Level = Literal["ok", "warning", "problem"]
 LOCAL_LIMIT_S = 4.5
@@ -84,8 +84,7 @@ def start_probes(probes: Sequence[Probe], folder: Path) -> Iterator[Callable[[],
     Raises:
         InputError: PODIUM_CHECK_SECONDS is not a number of seconds.
     """
-    limit, env = _limit(), {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
-    env["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
+    limit, env = _limit(), child_environment(PYTHONDONTWRITEBYTECODE="1", PYTHONIOENCODING="utf-8")
     began, started = time.monotonic(), list[tuple[Probe, IO[bytes], subprocess.Popen[bytes] | OSError]]()
     with contextlib.ExitStack() as stack:
         for probe in probes:

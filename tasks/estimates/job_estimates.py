@@ -40,7 +40,6 @@ from ipu_model.estimates.estimate import (
 from ipu_model.estimates.job import MK2, estimate_job, job_shape, rows_per_step, suggest_layout
 from ipu_model.estimates.shapes import model_parameters
 from ipu_model.jobs.plan import Choice, JobPlan, make_plan
-from ipu_model.models.config import ModelConfig
 from ipu_model.models.families import configure_model
 from tasks.estimates.planned_jobs import PlannedJob, PlannedRows, planned_jobs, write_manifests
 from tasks.host import ledger
@@ -48,27 +47,14 @@ from tasks.host.launcher import device_python, launch_command, parse_poprun_opti
 from tasks.jobs.device_job import Job
 from tasks.params.schema import DeviceParams, Params
 from tasks.stage.errors import ParamsError
-from tasks.stage.process import describe_exit, die_with_parent, python_path
+from tasks.stage.process import child_environment, describe_exit, die_with_parent
 from tasks.stage.row_folders import Manifest
 from tasks.stage.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan
 
-__all__ = [
-    "DOES_NOT_FIT",
-    "MK2",
-    "EstimateOptions",
-    "EstimatedJob",
-    "Interval",
-    "MemoryEstimate",
-    "ModelConfig",
-    "Term",
-    "configure_model",
-    "estimate_jobs",
-    "model_parameters",
-    "add_intervals",
-]
+__all__ = ["configure_model", "model_parameters"]
 
 WIDENED_BY = 20
 """Number of newest ledger records that widen an interval."""
@@ -483,11 +469,10 @@ def _run(command: list[str], runtime: str) -> dict[str, Any]:
             allowed = min([free, *(each for each in (own, most) if each != resource.RLIM_INFINITY)])
             resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
 
-    environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     try:
         done = subprocess.run(
             command,
-            env=environment,
+            env=child_environment(),
             text=True,
             capture_output=True,
             timeout=LONGEST,

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import importlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -37,23 +36,11 @@ from tasks.host.launcher import DEVICE_PYTHON, device_python
 from tasks.stage.errors import DeviceJobFailed, StagePaused
 from tasks.stage.events import report_progress
 from tasks.stage.fork_server import ReserveProcess, take_reserve
-from tasks.stage.process import Say, describe_exit, die_with_parent, print_line, python_path
+from tasks.stage.process import Say, child_environment, describe_exit, die_with_parent, print_line
 from tasks.stage.streams import note
 
-__all__ = [
-    "BatchGeometry",
-    "Distillation",
-    "EvaluationConfig",
-    "Job",
-    "JobResult",
-    "ModelConfig",
-    "OptimizerConfig",
-    "ScheduleConfig",
-    "configure_model",
-    "preload",
-    "read_ipu_config",
-    "run_device_job",
-]
+__all__ = ["BatchGeometry", "Distillation", "EvaluationConfig", "ModelConfig", "OptimizerConfig", "ScheduleConfig"]
+__all__ += ["configure_model", "read_ipu_config"]
 PLACE = ("RANK", "WORLD_SIZE")
 """Variables that make a job one of several processes; a notebook or a batch system may have set them."""
 SECONDS_BETWEEN_LINES = 5.0
@@ -133,10 +120,9 @@ def _version(path: Path) -> tuple[int, int] | None:
 def _run(command: list[str], told: _JobOutput) -> str | None:
     """Run the device process to its end; return None if it succeeded or paused, otherwise the error."""
     alone = command[1:3] == ["-m", "ipu_model"]  # without a launcher, which sets these variables
-    inherited = {name: value for name, value in os.environ.items() if not (alone and name in PLACE)}
-    environment = {**inherited, "PYTHONUNBUFFERED": "1", "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
+    environment = child_environment(PYTHONUNBUFFERED="1")
     try:
-        process = _start(command, environment)
+        process = _start(command, {name: x for name, x in environment.items() if not (alone and name in PLACE)})
     except OSError as error:
         named = f"set {DEVICE_PYTHON} to the device's Python"
         if command[1:2] != ["-m"]:

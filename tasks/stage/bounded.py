@@ -1,25 +1,22 @@
 """Processes for what a stranger's file makes a library compute: they have a time limit, and are killed at its end."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 
 from tasks.stage.errors import InputError
-from tasks.stage.process import describe_exit, python_path
+from tasks.stage.process import child_environment, describe_exit
 
 
 def run_bounded(module: str, arguments: Sequence[str], seconds: float, what: str, content: str = "") -> str:
-    """Run a module, which calls `run_main`, in a process of its own; return what it printed.
+    """Run a module, which calls `run_main`, with `content` as standard input; return what it printed.
 
-    Args:
-        what: subject of messages, such as "the exported models".
-        content: standard input.
+    `what` is the subject of messages, such as "the exported models".
 
     Raises:
         InputError: the module failed, or took longer than `seconds`.
     """
-    environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
+    environment = child_environment()
     environment.pop("DVC_STAGE", None)
     try:
         done = subprocess.run(

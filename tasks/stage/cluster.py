@@ -98,17 +98,15 @@ def open_cluster(address: str, folder: Path | None) -> Iterator[Pool]:
         try:
             client.wait_for_workers(1, timeout=30)
             executor, count = client.get_executor(pure=False), functools.partial(_count_threads, client)
+            submit = functools.partial(executor.submit, run_checked, read_versions())
             try:
                 with open_exchange(folder) as exchange:
                     _check_workers(client, exchange)
                     if exchange is None:
-                        yield Pool(
-                            functools.partial(executor.submit, run_checked, read_versions()), count, lambda one: one
-                        )
+                        yield Pool(submit, count, lambda one: one)
                     else:
                         run = functools.partial(run_packed, exchange.url)
-                        submit = functools.partial(executor.submit, run_checked, read_versions(), run)
-                        yield Pool(lambda *task: submit(exchange.pack(task)), count, exchange.unpack)
+                        yield Pool(lambda *task: submit(run, exchange.pack(task)), count, exchange.unpack)
             finally:
                 with contextlib.suppress(OSError):  # the scheduler is gone
                     executor.shutdown(wait=False)

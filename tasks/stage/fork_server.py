@@ -190,12 +190,6 @@ def _version(file: str) -> tuple[int, int, int] | None:
     return None
 
 
-def _preload(name: str) -> None:
-    """Import a module and what its `preload` imports. The stage will report what goes wrong here."""
-    with contextlib.suppress(ImportError, PodiumError):
-        getattr(importlib.import_module(name), "preload", lambda: None)()
-
-
 def serve(listener: socket.socket, files: SourceFiles) -> tuple[ModuleCommand, list[int]]:
     """Fork for each request while `files` are current, and return the request in the new process.
 
@@ -238,7 +232,8 @@ def main() -> None:
     gc.disable()
     began_ns = time.time_ns()
     for name in words.modules:
-        _preload(name)
+        with contextlib.suppress(ImportError, PodiumError):  # the stage will report what goes wrong
+            getattr(importlib.import_module(name), "preload", lambda: None)()
     gc.freeze()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(words.socket)

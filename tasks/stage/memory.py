@@ -24,7 +24,7 @@ from typing import TypeVar
 from ipu_model.core.memory import free_memory, read_memory
 from tasks.stage.errors import InputError
 from tasks.stage.events import report
-from tasks.stage.process import python_path
+from tasks.stage.process import child_environment
 
 ALLOWANCE = 1 << 30
 """Bytes that reading a part of a file may add; well-formed files need a few hundred MB."""
@@ -93,7 +93,7 @@ def watch_memory(what: str) -> None:
         [sys.executable, "-S", "-c", _WATCH, str(os.getpid()), str(limit), what],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": python_path(None)},
+        env=child_environment(),
         start_new_session=True,  # Ctrl-C must not reach it
     )
     _WATCHERS.append(watcher)

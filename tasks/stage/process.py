@@ -32,13 +32,8 @@ RUN = "PODIUM_RUN"
 """Variable that the flow sets for its stages: start time of the run in UTC, and its name."""
 GIT_LOCATIONS = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"),
-    *(
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-        "GIT_PREFIX",
-        "GIT_SHALLOW_FILE",
-        "GIT_GRAFT_FILE",
-        "GIT_CEILING_DIRECTORIES",
-    ),
+    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CEILING_DIRECTORIES", "GIT_GRAFT_FILE", "GIT_PREFIX"),
+    "GIT_SHALLOW_FILE",
 )
 """Variables by which git works in another repository, as in its hooks."""
 
@@ -106,10 +101,11 @@ def describe_exit(code: int) -> str:
     return name
 
 
-def python_path(own: str | None) -> str:
-    """Return PYTHONPATH for a child process: this project first, then the host's value, which a Poplar SDK needs."""
-    project = str(Path(__file__).resolve().parents[2])
-    return f"{project}{os.pathsep}{own}" if own else project
+def child_environment(**more: str) -> dict[str, str]:
+    """Return the environment of a child process: PYTHONPATH has this project first, then the host's value, which a
+    Poplar SDK needs."""
+    paths = (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
 
 
 def parse_no_arguments(what: str) -> None:

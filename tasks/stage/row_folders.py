@@ -7,8 +7,6 @@ from ipu_model.rows.format import read_manifest as _read_manifest
 from tasks.stage.artifacts import HELD_OUT
 from tasks.stage.errors import translate_device_errors
 
-__all__ = ["HELD_OUT", "MANIFEST", "Manifest", "find_held_out_rows", "read_manifest"]
-
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a row folder.

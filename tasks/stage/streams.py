@@ -18,8 +18,8 @@ NOTE = "note: "
 """Prefix of lines that users must see."""
 NEXT = "next: "
 """Prefix of the line with a suggested next step."""
-JOINERS = "\u200c\u200d"
-"""Zero-width non-joiner and joiner."""
+SHOWN = "\t\n\u200c\u200d"
+"""Tab, line end, and the zero-width non-joiner and joiner, which Persian, Hindi and others need."""
 
 
 def prepare_streams() -> None:
@@ -43,12 +43,10 @@ def printable(text: str) -> str:
     """Return the text with control characters and direction overrides escaped."""
     if text.isprintable():
         return text
-    return "".join(char if _is_shown(char) else ascii(char)[1:-1] for char in text)
-
-
-def _is_shown(char: str) -> bool:
-    """Return True if a terminal shows the character or its space; Persian, Hindi and others need JOINERS."""
-    return char.isprintable() or char in f"\t\n{JOINERS}" or unicodedata.category(char) == "Zs"
+    return "".join(
+        char if char.isprintable() or char in SHOWN or unicodedata.category(char) == "Zs" else ascii(char)[1:-1]
+        for char in text
+    )
 
 
 def say(text: str) -> None:
