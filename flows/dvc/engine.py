@@ -11,7 +11,6 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from flows import dvc
 from flows.dvc import releases
@@ -45,7 +44,7 @@ class Follower:
         return Listener(current_screen().line)
 
 
-class Engine(contextlib.AbstractContextManager["Engine"]):
+class Engine(contextlib.ExitStack):
     """Stages of one checkout, and the DVC process that brings them up to date. Use it as a context manager."""
 
     def __init__(
@@ -66,15 +65,13 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             session: session that started before, in a repaired checkout.
             allowed, lock: see `DvcSession`.
         """
+        super().__init__()
         self.root, self.run, self._follower, self._on_end = root, run, follower or Follower(), on_end
-        self._held, self._is_early = contextlib.ExitStack(), session is not None
+        self._is_early = session is not None
         if session is None:
-            session = self._held.enter_context(open_session(root, self._follower.say, allowed, lock))
+            session = self.enter_context(open_session(root, self._follower.say, allowed, lock))
         self.session = session
         session.run = run.identity
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._held.close()
 
     def run_plan(self, plan: Sequence[str], publish: bool, released: releases.ReleaseSelection | None = None) -> None:
         """Bring the stages of a plan up to date, then publish the models that gates accept.
@@ -123,7 +120,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 status = self._record("stage", stage, functools.partial(self._update_all, left))
                 if status == "ran" and not has_forks:  # not earlier: all may be restored, as on most workers
                     coming = [known[one] for one in plan[number:]]
-                    self._held.enter_context(use_fork_server(self.session, coming, self.root))
+                    self.enter_context(use_fork_server(self.session, coming, self.root))
                     has_forks = True
         finally:
             self.run.read_results(self.root)  # of a failed run too

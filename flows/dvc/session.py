@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from flows import dvc
@@ -162,7 +161,7 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         self._variables = {} if allowed is None else {STAGES_SENT: " ".join(allowed)}
         self._process: _Child | None = None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     def start(self) -> _Child:
