@@ -407,12 +407,10 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
         yield found if found.level == "ok" else dataclasses.replace(found, text=f"{found.text}. {PUBLISH_LATER}")
     params = validate_params(request["values"])
     examples = {entry.name: EntryExamples(entry) for entry in entries(params)}
-    teachers = [source["section"] for source in request["sources"] if source["kind"] == "teacher"]
-    for one in (
-        *(make_released_check(examples[name]) for name in request["compared"]),
-        *(make_teacher_check(examples[name]) for name in teachers),
-    ):
-        yield _call(one.name, functools.partial(one.check, params))
+    checks = [make_released_check(examples[name]) for name in request["compared"]]
+    checks += [make_teacher_check(examples[one["section"]]) for one in request["sources"] if one["kind"] == "teacher"]
+    for check in checks:
+        yield _call(check.name, functools.partial(check.check, params))
     if request["origin"]:
         found = _call("hub", lambda: _check_origin(params))
         yield dataclasses.replace(found, of_parameters=found.level == "problem")

@@ -415,16 +415,8 @@ def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
 CHECKS = (
     *(check_host, check_packages, check_folders, check_cache, check_git, check_prefect_home),
     *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, check_disk),
-    *(
-        check_dvc_remote,
-        check_checkpoint_remote,
-        check_token,
-        check_signing,
-        check_export,
-        check_origin,
-        check_rotation,
-    ),
-    server.check_server_setting,
+    *(check_dvc_remote, check_checkpoint_remote, check_token, check_signing, check_export, check_origin),
+    *(check_rotation, server.check_server_setting),
 )
 """Immediate checks, in the order of the report."""
 PROBES = (device.probe_device, probe_files, probe_hub, server.probe_server)

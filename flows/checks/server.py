@@ -113,7 +113,7 @@ def check_server(required: bool) -> CheckResult:
             return problem("server", NOT_SET)
         return ok("server", f"{URL} is not set: a run starts its own server, which ends with it")
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
-        version, failure = _fetch_version(url)
+        version, failure = _fetch_version()
     if not failure:
         if required and parse_release(version) < (needed := parse_release(metadata.version("prefect"))):
             text = f"the Prefect server at {url} is {version}; deployments and workers of this host require Prefect "
@@ -126,8 +126,8 @@ def check_server(required: bool) -> CheckResult:
     return problem("server", f"{URL}={url} {failure}: {knob}{own}")
 
 
-def _fetch_version(url: str) -> tuple[str, str]:
-    """Return the version of the Prefect server at `url`, and its problem; one of them is empty."""
+def _fetch_version() -> tuple[str, str]:
+    """Return the version of the Prefect server, and its problem; one of them is empty."""
     import httpx
     from prefect.client.orchestration import get_client
     from prefect.exceptions import PrefectHTTPStatusError

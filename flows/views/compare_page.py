@@ -74,16 +74,15 @@ def compare_sides(sides: Sequence[Side]) -> dict[str, Any]:
             "runs": [one.label for one in own],
             "rows": [{"name": name, "values": values} for name, values in rows],
         },
-        "entries": [_compare_entry(names, sides) for names in _match_entries(sides)],
+        "entries": [_compare_entry(names, sides) for names in _match_entries(own)],
         "pretraining": _compare_pretraining(own),
         "notes": _list_notes(own),
         "curves": _read_curves(own),
     }
 
 
-def _match_entries(sides: Sequence[Side]) -> list[list[str]]:
+def _match_entries(own: Sequence[Side]) -> list[list[str]]:
     """Return the entries to compare: for each comparison, one entry of every run."""
-    own = [one for one in sides if one.run is not None]
     if not all(one.entry or one.values["downstream"] for one in own):  # a pre-training has no entry
         return []
     found = ((one.entry, released_entries(validate_params(one.values))) for one in own)

@@ -91,7 +91,7 @@ class RunView:
     def list_lines(self) -> list[str]:
         """Return lines with programs, scores, changes, verdicts and published models."""
         found = (
-            [one.score_line, *(f"  {text}" for text, _ in one.changes), *one.comparison, *one.near, *one.verdict_lines]
+            [one.score_line, *(f"  {text}" for text, _ in one.changes), *one.remarks, *one.verdict_lines]
             for one in self.results
         )
         programs = (f"program of {stage}: {how}" for stage, how in self.record.programs.items())  # IPU executables
@@ -222,11 +222,10 @@ class RunView:
         for name in (stage.name for stage in self.record.stages if stage.name in self.plan):
             page = self.root / str(self.plan[name].meta.get("page", ""))
             if page.is_file():
-                own = page.stem == "report"
-                title = (
-                    f"{page.parent.parent.name} of {page.parent.name}" if own else f"{page.parent.name} of {page.stem}"
+                kind, item = (
+                    (page.parent.parent, page.parent.name) if page.stem == "report" else (page.parent, page.stem)
                 )
-                found[name] = {"name": title, "path": page}
+                found[name] = {"name": f"{kind.name} of {item}", "path": page}
         return found
 
 
@@ -389,18 +388,16 @@ class ResultView:
         }
 
     @property
-    def comparison(self) -> list[str]:
-        """Lines of text: every metric next to that of the entry that it is compared with."""
-        return [
+    def remarks(self) -> list[str]:
+        """Lines of text: every metric next to that of the entry that it is compared with, and development examples
+        that have a near-duplicate in what the model learned from.
+        """
+        compared = [
             f"{one['entry']}: {one['title']} {one['before']:.2f}; {self.name}: {one['score']:.2f}; {one['mean']:+.2f} "
             f"({one['low']:+.2f} to {one['high']:+.2f}), {one['verdict']}"
             for one in self.result.get("against", ())
         ]
-
-    @property
-    def near(self) -> list[str]:
-        """Line of text: development examples that have a near-duplicate in what the model learned from."""
-        return [f"{self.name}: {text}" for text in (self.result.get("near"),) if text]
+        return compared + [f"{self.name}: {text}" for text in (self.result.get("near"),) if text]
 
     @property
     def score_line(self) -> str:
