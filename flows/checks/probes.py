@@ -21,7 +21,6 @@ from typing import IO, Any, Literal
 from tasks.stage.errors import InputError
 from tasks.stage.process import child_environment, describe_exit, die_with_parent
 
-Level = Literal["ok", "warning", "problem"]
 LOCAL_LIMIT_S = 4.5
 """Seconds for local probes: a run is refused within five seconds."""
 REMOTE_LIMIT_S = 14.0
@@ -38,7 +37,7 @@ class CheckResult:
 
     name: str
     """Subject of the check, in a word or two."""
-    level: Level
+    level: Literal["ok", "warning", "problem"]
     text: str
     """For a problem: the fact, the requirement, and the parameter or setting to change."""
     of_parameters: bool = False

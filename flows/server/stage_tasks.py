@@ -84,16 +84,13 @@ class PrefectFollower(Follower):
             get_run_logger().info(printable(line))  # on a worker, the log also goes to a terminal
             current_screen().line(line)
 
-        def note(text: str) -> None:
-            self.say(f"{NOTE}{text}")
-
         def progress(percent: int, text: str) -> None:
             run.progress[stage.name] = format_progress(percent, text)
             get_run_logger().info(printable(run.progress[stage.name]))
             current_screen().progress(stage.name, percent, text)
             artifact(percent)
 
-        return Listener(tell, note, progress)
+        return Listener(tell, lambda text: self.say(f"{NOTE}{text}"), progress)
 
 
 class _Progress:

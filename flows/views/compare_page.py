@@ -186,10 +186,8 @@ def format_comparison(values: dict[str, Any]) -> str:
     own, rows = values["parameters"]["runs"], values["parameters"]["rows"]
     parts = []
     if rows:
-        parts = [
-            "parameters that differ\n"
-            + run_params.format_differences([(row["name"], row["values"]) for row in rows], own)
-        ]
+        differing = [(row["name"], row["values"]) for row in rows]
+        parts = [f"parameters that differ\n{run_params.format_differences(differing, own)}"]
     elif len(own) > 1:
         parts = ["no parameters differ\n"]
     for entry in values["entries"]:

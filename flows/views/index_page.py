@@ -243,9 +243,8 @@ class IndexView:
         shown = self.shown[:MAX_DRAWN]
         for name, (entry, metric) in zip(self.columns, self._columns, strict=True):
             lines, names = [], {}
-            scores = [(number, one, one.score(entry, metric)) for number, one in enumerate(shown)]
-            for place, (number, one, score) in enumerate(reversed([both for both in scores if both[2]])):
-                assert score is not None
+            scored = [(number, one, score) for number, one in enumerate(shown) if (score := one.score(entry, metric))]
+            for place, (number, one, score) in enumerate(reversed(scored)):
                 names[float(place)], both = one.title, score["interval"]
                 whisker = [(float(place), bound) for bound in both] if both else []
                 more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
@@ -257,9 +256,8 @@ class IndexView:
     @property
     def curves(self) -> Iterator[tuple[str, Plot]]:
         """Plots of the most frequent training and held-out losses that several runs have on the same data."""
-        shown = [*enumerate(self.shown[:MAX_DRAWN])]
         groups: dict[tuple[Any, ...], list[tuple[int, IndexedRun]]] = {}
-        for number, one in shown:
+        for number, one in enumerate(self.shown[:MAX_DRAWN]):
             for name in one.curves:
                 job = name.removesuffix(", held-out")
                 owner = job.removesuffix("-finetune").removeprefix("pretrain-")

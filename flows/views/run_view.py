@@ -90,14 +90,12 @@ class RunView:
 
     def list_lines(self) -> list[str]:
         """Return lines with programs, scores, changes, verdicts and published models."""
-        found = (
-            [one.score_line, *(f"  {text}" for text, _ in one.changes), *one.remarks, *one.verdict_lines]
-            for one in self.results
-        )
-        programs = (f"program of {stage}: {how}" for stage, how in self.record.programs.items())  # IPU executables
-        trained = [line for one in self.pretraining for line in one.lines]
-        trained += [f"model: {one.model}" for one in self.pretraining[-1:]]
-        return [*programs, *trained, *(line for lines in found for line in lines)]
+        lines = [f"program of {stage}: {how}" for stage, how in self.record.programs.items()]  # IPU executables
+        lines += [line for one in self.pretraining for line in one.lines]
+        lines += [f"model: {one.model}" for one in self.pretraining[-1:]]
+        for one in self.results:
+            lines += [one.score_line, *(f"  {text}" for text, _ in one.changes), *one.remarks, *one.verdict_lines]
+        return lines
 
     @property
     def leading_score(self) -> tuple[str, str] | None:
@@ -166,12 +164,10 @@ class RunView:
             device = _describe_device(result) or result.get("runtime")
             names.append(", ".join(str(one) for one in (device, result.get("precision")) if one))
             versions += [f"{what} {version}" for what, version in (result.get("versions") or {}).items()]
-        shown = [one for one in dict.fromkeys(versions) if one.split()[0] in ("torch", "poptorch", "python")]
-        own = f"python {self.record.python}"
+        own, parts = f"python {self.record.python}", ("torch", "poptorch", "python")
+        shown = [one for one in dict.fromkeys(versions) if one.split()[0] in parts and one != own]
         none = f"{runtime} ({unresolved})" if runtime else "unknown"
-        return "; ".join(dict.fromkeys(names)) or none, [
-            one.replace("python", "the device's Python") for one in shown if one != own
-        ]
+        return "; ".join(dict.fromkeys(names)) or none, [one.replace("python", "the device's Python") for one in shown]
 
     @property
     def tracked(self) -> list[str]:

@@ -261,8 +261,9 @@ def run_worker(
     if limit is None:
         limit = runs_at_once(pool)
         say(f"{limit} {'run' if limit == 1 else 'runs'} at a time (--limit)")
-    options: dict[str, Any] = {"name": name, "limit": limit, "create_pool_if_not_found": False}
-    worker = StageWorker(work_pool_name=pool, work_queues=queues, **options)
+    worker = StageWorker(
+        work_pool_name=pool, work_queues=queues, name=name, limit=limit, create_pool_if_not_found=False
+    )
     worker.project, worker.say, worker.pool = project.resolve(), say, pool
     state_versions(worker.project, pool, queues, worker.name)
     # Prefect forwards SIGTERM as SIGINT, which processes that a shell starts with & ignore by default.

@@ -181,8 +181,7 @@ def _prepare_worker() -> None:
     """Limit the worker to one tokenizer thread and to its memory, and end it when the parent ends."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     watch_memory("a data preparation process")
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+    if (parent := multiprocessing.parent_process()) is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
 
 

@@ -96,9 +96,7 @@ def describe_exit(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name
-    if -code == signal.SIGKILL:
-        return f"{name} (killed; often the system ran out of memory)"
-    return name
+    return f"{name} (killed; often the system ran out of memory)" if -code == signal.SIGKILL else name
 
 
 def child_environment(**more: str) -> dict[str, str]:
