@@ -125,9 +125,8 @@ def check_vocabulary(params: Params) -> str:
     from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 
     section = params.tokenizer
-    vocabulary = load_local_vocabulary(Path(section.path), section.lowercase).with_prefix_space(
-        section.add_prefix_space
-    )
+    vocabulary = load_local_vocabulary(Path(section.path), section.lowercase)
+    vocabulary = vocabulary.with_prefix_space(section.add_prefix_space)
     readers = [entry.name for entry in entries(params) if entry.params.reads_words]
     if readers and vocabulary.blank_before_words:
         raise ParamsError(f"{readers[0]} {BLANK_NEEDED}")

@@ -48,7 +48,6 @@ OLDEST = {"dvc": "3.61", "prefect": "3.7"}
 OLDEST_GIT = "2.18"
 """Knows `git status --no-renames`."""
 SHOWN_LOST = 3
-"""Lost outputs named in the warning."""
 UNSAFE_IN_URLS = "?%"
 """Characters with a special meaning in the URL of a database, which contains its path."""
 
@@ -312,9 +311,8 @@ def check_cache(request: RunRequest) -> Iterator[CheckResult]:
 def check_git(request: RunRequest) -> Iterator[CheckResult]:
     """Warn if a run could not record the revision of its code although there is a repository."""
     project = request.project
-    if git_state(project)["revision"] is not None or not any(
-        (folder / ".git").exists() for folder in (project, *project.parents)
-    ):
+    is_repository = any((folder / ".git").exists() for folder in (project, *project.parents))
+    if git_state(project)["revision"] is not None or not is_repository:
         return
     reason, fix = "git is not installed", "install git"
     if shutil.which("git") is not None:
@@ -424,12 +422,9 @@ PROBES = (device.probe_device, probe_files, probe_hub, server.probe_server)
 
 
 def run_checks(request: RunRequest, meanwhile: Callable[[], None] = lambda: None) -> list[CheckResult]:
-    """Run all checks, with probes in parallel.
+    """Run all checks, with probes in parallel; call `meanwhile` then, unless the other checks have found a problem.
 
     If there is a problem, check again with only the stages that would really run.
-
-    Args:
-        meanwhile: called while probes run, unless the other checks have found a problem.
     """
     found = _run_checks(request, meanwhile)
     if any(finding.level == "problem" for finding in found) and not request.options.on_workers:

@@ -151,10 +151,9 @@ class CheckoutRepo(Repo):
             return self.stage_cache.key_of(one) if one.changed() else None
 
     def update(self, stage: str, key: str | None, pull: bool, run: dict[str, str]) -> dict[str, Any]:
-        """Bring a stage up to date whose inputs are.
+        """Bring a stage with the hash `key` up to date whose inputs are.
 
         Args:
-            key: its hash.
             pull: fetch missing data from the remote.
             run: variables that tell the stage about the run.
 

@@ -76,8 +76,7 @@ class Engine(contextlib.ExitStack):
     def run_plan(self, plan: Sequence[str], publish: bool, released: releases.ReleaseSelection | None = None) -> None:
         """Bring the stages of a plan up to date, then publish the models that gates accept.
 
-        Args:
-            released: releases to fetch, with which gates compare; None: the newest ones.
+        Gates compare with the releases `released`, by default the newest ones, which are fetched.
 
         Raises:
             RunFailed: a stage or publishing failed; the message has its error.
@@ -153,7 +152,6 @@ class Engine(contextlib.ExitStack):
 
     @functools.cached_property
     def _plan(self) -> Plan:
-        """All stages of the checkout."""
         return read_plan(self.root)
 
     def _find_gates(self, plan: Sequence[str]) -> list[str]:

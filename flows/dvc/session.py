@@ -458,9 +458,8 @@ def use_fork_server(session: DvcSession, stages: Sequence[Stage], root: Path) ->
 def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:
     """Return likely causes of a failure beyond DVC's message, each preceded by "; ": full disks and damaged files.
 
-    Args:
-        files: files of which one has no valid parameters. DVC reads parameters of a stage (for compile, the manifest of
-            rows) before any of our code can check the file.
+    One of `files` has no valid parameters. DVC reads parameters of a stage (for compile, the manifest of rows) before
+    any of our code can check the file.
     """
     plan = read_plan(root)
     outs = plan[stage].outs if stage in plan else ()

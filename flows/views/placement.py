@@ -11,15 +11,13 @@ LAYER = "encoder layer "
 
 def describe_pipeline(
     stages: Stages, ipus: int, every_layer: bool | None, proportions: Sequence[float], title: str
-) -> dict[str, Any] | None:
-    """Return the values of the template; None without IPUs.
+) -> dict[str, Any]:
+    """Return the values of the template.
 
     Args:
         every_layer: whether one activation per layer is stored, not one per stage; None: nothing is recomputed.
         proportions: share of each IPU's memory that matrix products may use while they are computed.
     """
-    if not stages:
-        return None
     return {
         "title": title,
         "stages": [

@@ -54,10 +54,8 @@ def _make_progress_tile(run: RunView) -> Tile:
     line, number = record.progress.get(stage, ""), f"stage {min(done + 1, stages)} of {stages}"
     if (share := PROGRESS.match(line)) is None:
         return Tile("progress", number, [(stage, "")], 100 * done / stages)
-    left = REMAINING.search(line)
-    return Tile(
-        "progress", f"{share[1]} %", [(f"{stage}{f', {left[0]}' if left else ''}", ""), (number, "")], int(share[1])
-    )
+    left = f", {found[0]}" if (found := REMAINING.search(line)) else ""
+    return Tile("progress", f"{share[1]} %", [(f"{stage}{left}", ""), (number, "")], int(share[1]))
 
 
 def _count_done(run: RunView) -> int:
@@ -67,11 +65,8 @@ def _count_done(run: RunView) -> int:
 def _make_duration_tile(run: RunView) -> Tile:
     done, stages = _count_done(run), len(run.record.plan)
     unfinished = [(f"{done} of {stages} stages done", "")] if done < stages else []
-    when = (
-        f"killed; last seen {format_clock(run.last_seen)[:16]}"
-        if run.killed
-        else f"ended {format_moment(run.record.ended)[:16]}"
-    )
+    seen, ended = format_clock(run.last_seen)[:16], format_moment(run.record.ended)[:16]
+    when = f"killed; last seen {seen}" if run.killed else f"ended {ended}"
     return Tile("duration", run.duration, [(when, ""), *unfinished])
 
 

@@ -121,17 +121,13 @@ class RunView:
     @cached_property
     def stages(self) -> list[dict[str, Any]]:
         """Status and figures of every stage; a skipped stage has the figures of the run that produced it."""
-        record = self.record
-        found = [_make_stage_row(stage, self.root) for stage in record.stages]
-        named = {row["name"] for row in found}
-        for name, began in record.at_work.items():
-            if name not in named:
-                status = {"status": RUNNING} if self.at_work else {"status": "killed", "least": True}
-                found.append({"name": name, "began": began, "seconds": max(0.0, self.last_seen - began), **status})
-        named |= {*record.at_work}
-        later = WAITING if self.at_work else NOT_REACHED
-        found += [{"name": name, "status": later} for name in record.plan if name not in named]
-        return [{**dict.fromkeys(FIGURES), **row} for row in found]
+        rows = {stage.name: _make_stage_row(stage, self.root) for stage in self.record.stages}
+        status = {"status": RUNNING} if self.at_work else {"status": "killed", "least": True}
+        for name, began in self.record.at_work.items():
+            rows.setdefault(name, {"began": began, "seconds": max(0.0, self.last_seen - began), **status})
+        for name in self.record.plan:
+            rows.setdefault(name, {"status": WAITING if self.at_work else NOT_REACHED})
+        return [{**dict.fromkeys(FIGURES), "name": name, **row} for name, row in rows.items()]
 
     @property
     def producers(self) -> list[tuple[tuple[str, str], int]]:
@@ -218,10 +214,8 @@ class RunView:
         for name in (stage.name for stage in self.record.stages if stage.name in self.plan):
             page = self.root / str(self.plan[name].meta.get("page", ""))
             if page.is_file():
-                kind, item = (
-                    (page.parent.parent, page.parent.name) if page.stem == "report" else (page.parent, page.stem)
-                )
-                found[name] = {"name": f"{kind.name} of {item}", "path": page}
+                place = page.parent if page.stem == "report" else page.with_suffix("")
+                found[name] = {"name": f"{place.parent.name} of {place.name}", "path": page}
         return found
 
 
@@ -461,7 +455,7 @@ def format_value(value: object) -> str:
 
 def _make_stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
     """Return status and figures of a stage: from the run's record, or for a skipped stage from its own."""
-    row: dict[str, Any] = {"name": stage.name, "status": stage.status}
+    row: dict[str, Any] = {"status": stage.status}
     made = find_object(root / artifacts.stage_run_file(stage.name))
     if stage.status not in ("skipped", "restored"):
         figures = {"seconds": stage.seconds, "cpu": stage.cpu_seconds, "peak": stage.peak_memory_mb}

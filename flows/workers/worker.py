@@ -225,7 +225,6 @@ def _report_end(run: UUID, message: str) -> None:
 
 
 def _require_pool(client: SyncPrefectClient, pool: str) -> str:
-    """Return the type of a pool."""
     try:
         return client.read_work_pool(pool).type
     except ObjectNotFound:
