@@ -54,7 +54,7 @@ from tasks.stage.scratch import scratch_folder
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan
 
-__all__ = ["configure_model", "model_parameters"]
+__all__ = ["MemoryEstimate", "configure_model", "model_parameters"]
 
 WIDENED_BY = 20
 """Number of newest ledger records that widen an interval."""
@@ -420,16 +420,13 @@ def as_values(one: EstimatedJob) -> dict[str, Any]:
         "time": None,
     }
     if one.estimate is not None:
-        memory = [_memory_values(each) for each in one.estimate.memory]
-        values |= {"device": one.estimate.device, "memory": memory}
+        values["device"] = one.estimate.device
+        for memory in one.estimate.memory:
+            limit = None if math.isinf(memory.limit) else memory.limit  # JSON has no infinity
+            values["memory"].append({**dataclasses.asdict(memory), "limit": limit, "verdict": memory.verdict})
     if one.time is not None and one.seconds is not None:
         values["time"] = {**dataclasses.asdict(one.time), "seconds": dataclasses.asdict(one.seconds)}
     return values
-
-
-def _memory_values(memory: MemoryEstimate) -> dict[str, Any]:
-    limit = None if math.isinf(memory.limit) else memory.limit  # JSON has no infinity
-    return {**dataclasses.asdict(memory), "limit": limit, "verdict": memory.verdict}
 
 
 class NotMeasured(Exception):
@@ -439,10 +436,7 @@ class NotMeasured(Exception):
 def measure(job: Job, rows: PlannedRows, processes: int = 1) -> dict[str, Any]:
     """Run a few updates of a job with random weights, and return what they used (ipu_model/train/measurement.py).
 
-    Args:
-        job: job with runtime and precision; its rows need not exist.
-        rows: known properties of the rows.
-        processes: number of processes of the training; the share of one is measured.
+    Its rows need not exist. Of the processes of a training, the share of one is measured.
 
     Raises:
         OutOfMemory: it needs more memory than available.

@@ -186,7 +186,6 @@ def _read(folder: Path) -> Manifest | None:
 
 
 def _hold_out(folder: Path, manifest: Manifest, words: tuple[str, ...], fraction: float) -> Folders:
-    """Return the held-out rows of these rows."""
     return {folder / HELD_OUT: PlannedRows(take_share(manifest, fraction), words)} if fraction else {}
 
 

@@ -64,7 +64,6 @@ def run_device_job(
     `job.run_folder` contains its job.json, job.log and result.json. Progress appears every few seconds.
 
     Args:
-        job: job to run; relative paths are relative to the current directory.
         python: the device's interpreter; default: PODIUM_DEVICE_PYTHON, otherwise this interpreter.
         launcher: command before the interpreter (launcher.launch_command).
         say: receives each line for users; default: standard output, and progress goes to the run of a stage.

@@ -127,10 +127,7 @@ def verify_files(paths: Iterable[str], root: Path = Path()) -> None:
 
 
 def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> None:
-    """Verify what a gate wrote and what it read from other stages, as its entry in dvc.lock states.
-
-    Args:
-        copies: copies of its files, including dvc.lock, to verify instead of the files.
+    """Verify what a gate wrote and what it read from other stages, or `copies` of it, as its entry in dvc.lock states.
 
     Raises:
         InputError: see `verify_files`.

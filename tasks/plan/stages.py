@@ -52,15 +52,11 @@ class StageGroup:
     keys: Mapping[str, str] = field(default_factory=dict)
     """JSON file of another stage -> the keys in it that these stages depend on."""
     host: str = ""
-    """Kind of host (tasks/plan/plan_file.py); empty: any."""
+    """Part of `meta` in dvc.yaml, which tasks/plan/plan_file.py describes, as are the next four."""
     page: str = ""
-    """HTML page that it writes."""
     part: str = ""
-    """Part of the pipeline (`podium run --part`): these stages and their upstream stages."""
     because: str = ""
-    """Parameter that decides if, or for which items, the stages exist."""
     publish: str = ""
-    """For a gate: the module that publishes an accepted model; its argument is the item."""
     names_stage: bool = True
     """The command has the name of the stage."""
 
@@ -203,7 +199,6 @@ OPTIONS = 2
 
 
 def _entry(entry: Entry, params: Params) -> Fields:
-    """Return the fields of an entry's stages."""
     name, own, found = entry.name, entry.params, find_upstream(entry, params)
     paths = [key for key in type(own.data).model_fields if key == "path" or key.endswith("_path")]
     given = [input_path(own.data, key) for key in paths if getattr(own.data, key) is not None]
@@ -242,7 +237,6 @@ def _entry(entry: Entry, params: Params) -> Fields:
 
 
 def _list_phase_files(phase: str) -> list[Path]:
-    """Return the files of a phase that a gate reads."""
     return [
         artifacts.rows_folder(phase) / "manifest.json",
         artifacts.validation_report(phase),

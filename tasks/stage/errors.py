@@ -72,10 +72,8 @@ def require_packages(extra: str, names: Sequence[str], key: str = "") -> None:
         InputError: one of them is not installed.
     """
     if missing := [name for name in names if importlib.util.find_spec(name) is None]:
-        prefix = f"{key}: " if key else ""
-        raise InputError(
-            f"{prefix}{', '.join(missing)} not installed. Run pip install 'podium[{extra}]' with this Python"
-        )
+        what = f"{key}: {', '.join(missing)}" if key else ", ".join(missing)
+        raise InputError(f"{what} not installed. Run pip install 'podium[{extra}]' with this Python")
 
 
 @contextlib.contextmanager

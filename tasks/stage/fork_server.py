@@ -113,12 +113,11 @@ class ReserveProcess:
 
     def start(self, module: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
         """Run a module; its output is read from `stdout`."""
+        command = ModuleCommand(module, arguments, environment, os.getpgrp(), os.getcwd())
         reader, writer = os.pipe()
         self.stdout = os.fdopen(reader, encoding="utf-8")
         try:
-            ModuleCommand(module, arguments, environment, os.getpgrp(), os.getcwd()).send(
-                self._socket, (0, writer, writer)
-            )
+            command.send(self._socket, (0, writer, writer))
         finally:
             os.close(writer)
 

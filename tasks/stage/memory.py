@@ -48,16 +48,10 @@ def memory_left() -> int | None:
 
 
 def require_memory(what: str, size: int, times: int, advice: str) -> None:
-    """Reject input that would need more memory than is available.
-
-    Args:
-        what: what has this size, with the parameter that named it.
-        size: bytes.
-        times: bytes of memory per byte of input.
-        advice: how to fix it.
+    """Reject input of `size` bytes that would need more memory than is available, `times` as many bytes.
 
     Raises:
-        InputError: there is not enough memory.
+        InputError: there is not enough memory for `what`; ends with `advice`.
     """
     left = memory_left()
     if left is not None and size * times > left:

@@ -69,7 +69,6 @@ def runs_at_once(pool: str) -> int:
 
 
 def _count_fitting(size: float, most: int) -> int:
-    """Return how many times `size` bytes fit into free memory, at least 1 and at most `most`."""
     free = free_memory()
     return max(1, most if free is None else min(most, int(free / size)))
 
@@ -192,11 +191,7 @@ def _end_with(sentinel: int) -> None:
 
 
 class StageProgress:
-    """Log a plain progress line every few seconds: units done, speed and remaining time.
-
-    Args:
-        total: number of units, for the remaining time; None if unknown.
-    """
+    """Log a plain progress line every few seconds: units done, speed and, if their total is known, remaining time."""
 
     def __init__(self, what: str, unit: str, total: int | None = None) -> None:
         self.what, self.unit, self.total = what, unit, total

@@ -82,7 +82,6 @@ class TensorBoard:
 
 
 def _as_name(text: str) -> str:
-    """Return the text as a folder name."""
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in text).strip(".") or "_"
 
 
