@@ -236,25 +236,20 @@ def _why_not(path: Path, stages: Iterable[Stage], replaced: bool) -> str:
 
 
 def list_files(path: Path, key: str) -> list[Path]:
-    """Return all files below a folder, sorted by name; for a file, that file.
+    """Return all files below a folder, sorted by name; for a file, that file. Raise as `require_readable`."""
+    return sorted(map(Path, require_readable(path, key, "none")))
+
+
+def require_readable(path: Path, key: str, links: Links = "files") -> list[str]:
+    """Require that this user can read a path, and return its files; see `inspect_files`.
 
     Raises:
-        InputError: something cannot be read; the message lists all problems.
+        InputError: it cannot be read; the message lists all problems.
     """
-    files, problems = inspect_files(path, key, "none")
+    files, problems = inspect_files(path, key, links)
     if problems:
         raise InputError("\n".join(problems))
-    return sorted(map(Path, files))
-
-
-def require_readable(path: Path, key: str, links: Links = "files") -> None:
-    """Require that this user can read a path; see `inspect_files`.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    if problems := inspect_files(path, key, links)[1]:
-        raise InputError("\n".join(problems))
+    return files
 
 
 def inspect_files(

@@ -96,7 +96,8 @@ def require_plan(root: Path, params: Params) -> None:
 def remove_stale(root: Path, say: Callable[[str], None]) -> None:
     """Remove outs of stages that are in dvc.lock but no longer in the plan, and outdated entries in dvc.lock.
 
-    An out that changed since its stage wrote it belongs to the user: it stays, with a message. dvc.yaml is up to date.
+    An out that changed since its stage wrote it belongs to the user: it stays, with a message. The checkout's dvc.yaml
+    must be up to date.
     """
     plan, locked = read_plan(root), read_locked_stages(root / LOCK)
     gone = {name: locked[name] for name in locked if name not in plan}

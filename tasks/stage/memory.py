@@ -48,10 +48,10 @@ def memory_left() -> int | None:
 
 
 def require_memory(what: str, size: int, times: int, advice: str) -> None:
-    """Reject input of `size` bytes that would need more memory than is available, `times` as many bytes.
+    """Reject input of `size` bytes if less than `times` as many bytes of memory are available.
 
     Raises:
-        InputError: there is not enough memory for `what`; ends with `advice`.
+        InputError: there is not enough memory; names `what`, with the parameter that named it, and ends with `advice`.
     """
     left = memory_left()
     if left is not None and size * times > left:
