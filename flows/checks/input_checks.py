@@ -19,15 +19,13 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.checks.probes import CheckResult, ok, problem, warning
+from flows.checks.probes import CheckResult, answer_request, ok, problem, warning
 from ipu_model.core.units import format_count
 from tasks.downstream.kind import kind_of
 from tasks.downstream.reading import CheckedFiles, assume_files
@@ -40,7 +38,6 @@ from tasks.records.duplicate_report import FEW
 from tasks.records.interpretation import Interpretation, describe_inputs
 from tasks.records.splits import SEEN
 from tasks.stage.errors import InputError, ParamsError, PodiumError
-from tasks.stage.process import parse_no_arguments
 
 LIMIT_S = 1.5
 """Time limit for the first records of many files; the stages check the rest."""
@@ -474,10 +471,8 @@ def _check_origin(params: Params) -> str:
 
 
 def main() -> None:
-    parse_no_arguments("Check the inputs of a run, which a JSON object on standard input names.")
-    request = json.load(sys.stdin)
-    for finding in check_files(request) if "read" in request else check_hub(request):
-        print(json.dumps(dataclasses.asdict(finding)), flush=True)
+    what = "Check the inputs of a run, which a JSON object on standard input names."
+    answer_request(what, lambda request: check_files(request) if "read" in request else check_hub(request))
 
 
 if __name__ == "__main__":

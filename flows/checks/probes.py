@@ -13,13 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from tasks.stage.errors import InputError
-from tasks.stage.process import child_environment, describe_exit, die_with_parent
+from tasks.stage.process import child_environment, describe_exit, die_with_parent, parse_no_arguments
 
 LOCAL_LIMIT_S = 4.5
 """Seconds for local probes: a run is refused within five seconds."""
@@ -135,6 +135,13 @@ def _wait(
         yield problem(probe.name, f"{probe.failure}: {complaint}")
     else:
         yield warning(probe.name, f"not checked: {complaint}")
+
+
+def answer_request(what: str, check: Callable[[dict[str, Any]], Iterable[CheckResult]]) -> None:
+    """Run as the program of a probe: read its request, and write the results; --help prints `what`."""
+    parse_no_arguments(what)
+    for result in check(json.load(sys.stdin)):
+        print(json.dumps(asdict(result)), flush=True)
 
 
 def _limit() -> float | None:

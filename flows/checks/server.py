@@ -8,22 +8,18 @@ probes the server with the settings that the run itself would use.
 import contextlib
 import importlib.util
 import io
-import json
 import os
 import re
 import ssl
-import sys
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import asdict
 from importlib import metadata
 from urllib.parse import urlsplit
 
-from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, ok, problem
+from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, answer_request, ok, problem
 from flows.runs.run_request import RunRequest
 from flows.server.local_server import URL, may_be_configured, profiles_path
 from tasks.stage.errors import InputError
-from tasks.stage.process import parse_no_arguments
 
 CERTIFICATES = "SSL_CERT_FILE"
 PROXIES = ("http", "https", "all")
@@ -155,8 +151,8 @@ def _reason(error: Exception) -> str:
 
 
 def main() -> None:
-    parse_no_arguments('Check the Prefect server in PREFECT_API_URL; read {"required": BOOL} from standard input.')
-    print(json.dumps(asdict(check_server(json.load(sys.stdin)["required"]))), flush=True)
+    what = 'Check the Prefect server in PREFECT_API_URL; read {"required": BOOL} from standard input.'
+    answer_request(what, lambda request: [check_server(request["required"])])
 
 
 if __name__ == "__main__":

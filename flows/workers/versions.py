@@ -6,12 +6,9 @@ compares those of the server in Prefect's settings with the server's and with a 
 """
 
 import contextlib
-import json
 import re
 import socket
-import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,14 +18,13 @@ from prefect.client.schemas.objects import Worker, WorkerStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.variables import Variable
 
-from flows.checks.probes import CheckResult, ok, warning
+from flows.checks.probes import CheckResult, answer_request, ok, warning
 from flows.checks.server import parse_release
 from flows.runs.checkout import hash_code
 from flows.runs.report import read_revision
 from flows.server.api import SERVER_ERRORS
 from flows.workers.deploy import POOLS
 from ipu_model.core.units import format_count
-from tasks.stage.process import parse_no_arguments
 
 PREFIX = "podium_worker_"
 ORDER = "docs/deploy.md, Upgrades"
@@ -93,9 +89,8 @@ def _describe_mismatch(stated: dict[str, Any] | None, ours: dict[str, str], comm
 
 
 def main() -> None:
-    parse_no_arguments('Compare the versions of workers; read {"project": FOLDER} from standard input.')
-    for result in check_workers(Path(json.load(sys.stdin)["project"])):
-        print(json.dumps(asdict(result)), flush=True)
+    what = 'Compare the versions of workers; read {"project": FOLDER} from standard input.'
+    answer_request(what, lambda request: check_workers(Path(request["project"])))
 
 
 if __name__ == "__main__":
