@@ -87,8 +87,7 @@ class EntryExamples:
 
 
 def make_corpus_check() -> InputCheck:
-    """Return the check of the corpus: every file has a known format, and the first documents of as many as time allows
-    are valid."""
+    """Return the check of the corpus: known formats, and valid first documents in as many files as time allows."""
     inputs: dict[str, Interpretation] = {}
 
     def check(params: Params) -> str:

@@ -379,9 +379,7 @@ class ResultView:
 
     @property
     def remarks(self) -> list[str]:
-        """Lines of text: every metric next to that of the entry that it is compared with, and development examples
-        that have a near-duplicate in what the model learned from.
-        """
+        """Lines of text: metrics next to those of the compared entry; development examples with near-duplicates."""
         compared = [
             f"{one['entry']}: {one['title']} {one['before']:.2f}; {self.name}: {one['score']:.2f}; {one['mean']:+.2f} "
             f"({one['low']:+.2f} to {one['high']:+.2f}), {one['verdict']}"

@@ -86,7 +86,6 @@ class EstimateOptions:
     """Options of an estimate."""
 
     records: Sequence[ledger.Record] = ()
-    """Records of the ledger."""
     limit: float | None = None
     """Bytes of memory of each GPU, or of a host without GPUs; None: of this host, and for GPUs the free memory at the
     last measurement."""

@@ -44,7 +44,6 @@ __all__ += ["configure_model", "read_ipu_config"]
 PLACE = ("RANK", "WORLD_SIZE")
 """Variables that make a job one of several processes; a notebook or a batch system may have set them."""
 SECONDS_BETWEEN_LINES = 5.0
-"""Minimum time between progress lines."""
 KEPT_LINES = 20
 """Number of log lines in an error message."""
 
@@ -202,7 +201,6 @@ class _JobOutput:
     paused: str | None = None
     """Reason of an early stop on request."""
     stop_asked: bool = False
-    """True if this process was asked to stop."""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     """Last lines that are not events."""
     _said_at: dict[str, float] = field(default_factory=dict)

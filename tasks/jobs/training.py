@@ -61,8 +61,7 @@ def model_config(params: ModelParams, manifest: Manifest) -> ModelConfig:
 
 
 def geometry(batch: BatchParams, device: DeviceParams) -> BatchGeometry:
-    """Return the batch of a training job; the IPU config sets the replicas on IPUs, elsewhere each process is one
-    replica."""
+    """Return the batch of a training job; on IPUs the IPU config sets the replicas, elsewhere each process is one."""
     copies = device.processes if device.launched_by == "torchrun" else 1
     return BatchGeometry(batch.global_batch_size, batch.micro_batch_size or device.micro_batch_size, copies)
 

@@ -12,8 +12,6 @@ from tasks.stage import artifacts
 from tasks.stage.process import GIT_LOCATIONS
 
 NOT_RECORDED: Mapping[str, Any] = {"revision": None, "dirty": None, "changed": []}
-CodeHashes = Mapping[str, Mapping[str, str]]
-"""Stage -> file or folder of code that it read -> MD5 as DVC computes it."""
 
 
 def git_state(root: Path) -> dict[str, Any]:
@@ -85,7 +83,7 @@ def call_git(root: Path, *arguments: str, timeout: float = 60.0) -> subprocess.C
 
 
 def code_hashes(stages: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the hashes in dvc.lock of the code that its stages (None: not run) read when they ran, on any host."""
+    """Return stage -> file or folder of code that it read -> MD5 in dvc.lock; a stage that has not run is None."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for name, stage in stages.items():
         for dep in (stage or {}).get("deps", []):
@@ -94,8 +92,8 @@ def code_hashes(stages: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return dict(found)
 
 
-def changed_code(hashes: CodeHashes, root: Path) -> list[str]:
-    """Return the files and folders of code that changed in a checkout since the stages ran."""
+def changed_code(hashes: Mapping[str, Mapping[str, str]], root: Path) -> list[str]:
+    """Return the files and folders of code that changed in a checkout since the stages ran (`code_hashes`)."""
     now, ignored = dict[str, str | None](), read_ignored_names(root)
     for path in {path for read in hashes.values() for path in read}:
         now[path] = compute_md5(root / path, ignored) if (root / path).exists() else None

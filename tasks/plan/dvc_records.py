@@ -210,8 +210,7 @@ def _require(stated: list[_RecordedFile], root: Path, place: Path) -> None:
 
 
 def _other_md5(stated: _RecordedFile, root: Path, place: Path) -> str | None:
-    """Return the MD5 of the file if it differs from dvc.lock, otherwise None; a copied folder may lack some of the
-    files."""
+    """Return the MD5 of a file if it differs from dvc.lock, else None; a copied folder may lack some files."""
     found = compute_md5(place / stated.path)
     if found == stated.md5 or place == root or not stated.md5.endswith(FOLDER):
         return None if found == stated.md5 else found

@@ -85,9 +85,7 @@ class Stage:
         return self.uses_device and self.host != COMPILER
 
     def kind(self, runtime: str) -> str:
-        """Return the kind of worker for the stage: `cpu`, `cuda`, `ipu`, or `auto` if the runtime is chosen at run
-        time.
-        """
+        """Return the kind of worker for the stage: `cpu`, `cuda`, `ipu`, or `auto` if the job chooses the runtime."""
         return runtime if self.host in (DEVICE, COMPILER) else self.host.partition(":")[0]
 
     @property

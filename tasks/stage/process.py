@@ -86,8 +86,7 @@ def die_with_parent() -> None:
 
 
 def is_sent() -> bool:
-    """Return True if a worker started this process for a run from the server, whose parameters may come from a
-    stranger."""
+    """Return True if a worker started this process for a run from the server, whose parameters may be a stranger's."""
     return STARTED_BY_A_WORKER in os.environ
 
 
@@ -100,8 +99,7 @@ def describe_exit(code: int) -> str:
 
 
 def child_environment(**more: str) -> dict[str, str]:
-    """Return the environment of a child process: PYTHONPATH has this project first, then the host's value, which a
-    Poplar SDK needs."""
+    """Return the environment of a child process; PYTHONPATH has this project, then what a Poplar SDK has put there."""
     paths = (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH"))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
 
@@ -132,8 +130,7 @@ def print_line(text: str) -> None:
 
 @contextlib.contextmanager
 def loading_packages() -> Iterator[None]:
-    """Disable garbage collection while packages are imported, and exclude them from it later: large ones load a third
-    faster."""
+    """Import packages without garbage collection, and exclude them from it later: large ones load a third faster."""
     collects = gc.isenabled()
     gc.disable()
     try:

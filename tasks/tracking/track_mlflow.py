@@ -71,8 +71,7 @@ class MLflow:
 
 
 def _find_address(folder: Path) -> tuple[str, str | None]:
-    """Return the address of the server or database, and the artifact location of a new experiment (None: set by the
-    server)."""
+    """Return the address of the server or database, and the artifact location of an experiment; None: the server's."""
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         return uri, None
     folder.mkdir(parents=True, exist_ok=True)

@@ -49,8 +49,7 @@ class TensorBoard:
         self._config.update(config)
 
     def log(self, points: list[Point]) -> None:
-        """Write scalars, each at its update; after an error the next call starts another file, as this one may end in a
-        partial record."""
+        """Write scalars; after an error the next call starts another file, as this one may end in a partial record."""
         events = []
         for point in points:
             found = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]

@@ -246,8 +246,7 @@ def list_places(backends: Sequence[str], project: str, folder: str) -> list[str]
 
 
 class Trackers(contextlib.AbstractContextManager["Trackers"]):
-    """The trackers of a run that `describe_run` describes; as a context, they also record the end of a training that
-    did not call `close`."""
+    """Trackers of a run (`describe_run`); as a context, they record the end of a training that did not call `close`."""
 
     def __init__(self, backends: Sequence[str], run: Event, say: Say = print_line) -> None:
         self._running = [Tracker(backend, run, say) for backend in backends]
