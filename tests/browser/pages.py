@@ -54,7 +54,7 @@ def _plan(preset: str, folder: Path) -> Path:
     first, *rest = found.jobs
     hostile = replace(first.planned, split=at("split"))
     jobs = (replace(first, planned=hostile, problem=f"{at('problem')} {LONG}", better=at("better")), *rest)
-    wanted = replace(wanted, preset=at("preset", preset))
+    wanted = replace(wanted, options=replace(wanted.options, preset=at("preset", preset)))
     html = plan_page.render_plan(replace(found, jobs=jobs), wanted, folder, at("command"))
     return _written(folder / "plan.html", html)
 
