@@ -462,7 +462,8 @@ def require_runnable(request: RunRequest, meanwhile: Callable[[], None] = lambda
 def require_readable_files(request: RunRequest) -> list[str]:
     """Check model and input files as a run does before it starts, print warnings, and return how the files are read.
 
-    Raises ParamsError or InputError as `require_runnable` does.
+    Raises:
+        ParamsError, InputError: as of `require_runnable`.
     """
     with start_probes([*probe_files(request)], request.project) as wait:
         findings = [*check_rotation(request), *check_paths(request), *wait()]

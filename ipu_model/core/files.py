@@ -50,7 +50,11 @@ def open_regular(path: Path | str) -> BinaryIO:
 
 
 def require_regular(mode: int, path: Path | str) -> None:
-    """Raise IsADirectoryError or NotAFile unless a mode from stat is that of a regular file."""
+    """Check that a mode from stat is that of a regular file.
+
+    Raises:
+        IsADirectoryError, NotAFile: as `open_regular`.
+    """
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):

@@ -53,7 +53,11 @@ class PopRunInstances(Instances):
         return replication_factor // self.count if self.local_replicas is None else self.local_replicas
 
     def require_ipus(self, ipus_per_replica: int) -> None:
-        """Raise ConfigError if a plan that knows PopRun's arguments has another number of IPUs per replica."""
+        """Compare the IPUs of a replica with PopRun's, in a plan that knows PopRun's arguments.
+
+        Raises:
+            ConfigError: the numbers differ.
+        """
         if self.ipus_per_replica not in (None, ipus_per_replica):
             raise _ipus_mismatch(self.ipus_per_replica, ipus_per_replica)
 

@@ -25,7 +25,11 @@ def list_heads() -> List[str]:
 
 
 def get_head(name: str) -> Head:
-    """Return the head with this name; raises ConfigError if there is none."""
+    """Return the head with this name.
+
+    Raises:
+        ConfigError: there is no such head.
+    """
     _check(name)
     return importlib.import_module(f"{__name__}.{name}").HEAD
 

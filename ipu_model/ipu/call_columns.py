@@ -87,7 +87,11 @@ def call_layout(manifest: Manifest, inputs: ProgramInputs, rows: int) -> CallLay
 
 
 def require_positions(batch: Batch) -> None:
-    """Raise RowsError unless positions count from the start of the row, where rows have one sequence each."""
+    """Require that positions count from the start of the row where rows have one sequence each.
+
+    Raises:
+        RowsError: a sequence does not begin at the start of its row.
+    """
     positions = batch.columns["position_ids"]
     if batch.columns["cls_positions"].shape[1] > 1:
         return

@@ -44,7 +44,11 @@ PERCENT = re.compile(r"(\d+)%\|")
 
 
 def compile_timeout(environ: Mapping[str, str]) -> Optional[float]:
-    """Return PODIUM_COMPILE_TIMEOUT in seconds, None for no limit; raises ConfigError if it is not a number."""
+    """Return the time limit of a compilation in seconds, from PODIUM_COMPILE_TIMEOUT; None for no limit.
+
+    Raises:
+        ConfigError: the value is not a number of seconds.
+    """
     text = environ.get(TIMEOUT_VARIABLE)
     if text is None or text == "":
         return DEFAULT_TIMEOUT

@@ -387,7 +387,11 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int) -> Non
 
 
 def check_loss_scaling(config: IpuConfig, half_accumulators: bool) -> None:
-    """Raise ConfigError unless gradients accumulate in fp16 for automatic loss scaling, which reads their histogram."""
+    """Require fp16 gradients for automatic loss scaling: PopART finds the scale from their histogram.
+
+    Raises:
+        ConfigError: they accumulate in fp32.
+    """
     if config.auto_loss_scaling and not half_accumulators:
         raise ConfigError(
             "auto_loss_scaling=true watches gradients that accumulate in fp16, but here they accumulate in fp32: set "

@@ -139,7 +139,11 @@ class Family:
         return name.startswith(self.inside)
 
     def check(self, runtime: str, pretrains: bool) -> None:
-        """Raise ConfigError, which names what is missing, if this Python cannot run a job with such a model."""
+        """Check that this Python can run a job with such a model.
+
+        Raises:
+            ConfigError: it cannot; the message names what is missing.
+        """
 
     def describe(self) -> Dict[str, Any]:
         """Return the part of a job's plan that is special to this family."""

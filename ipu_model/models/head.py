@@ -84,7 +84,11 @@ class Head(abc.ABC):
         return tuple(f"teacher_{name}" for name in self.logits)
 
     def configure(self, settings: Mapping[str, Any]) -> Head:
-        """Return the head with these settings (Job.head_settings); raises ConfigError if it does not have one."""
+        """Return the head with these settings (Job.head_settings).
+
+        Raises:
+            ConfigError: it does not have one of them.
+        """
         if settings:
             raise ConfigError(f"head_settings={dict(settings)}: a {self.name} head has no settings")
         return self

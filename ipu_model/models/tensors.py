@@ -59,7 +59,11 @@ def save_tensors(path: Path, tensors: Dict[str, Tensor]) -> None:
 
 
 def load_tensors(path: Path) -> Dict[str, Tensor]:
-    """Read a file of save_tensors; raises CheckpointError if it is missing or damaged."""
+    """Read a file of save_tensors.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
     try:
         return load_file(str(path))
     except (safetensors.SafetensorError, FileNotFoundError) as error:

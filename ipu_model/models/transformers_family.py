@@ -37,7 +37,8 @@ class TransformersFamily(Family):
     def read_fields(self, values: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the fields of ModelConfig, and in `settings` all of config.json that describes the encoder.
 
-        Raises ConfigError if the model is not an encoder.
+        Raises:
+            ConfigError: the model is not an encoder.
         """
         if values.get("is_encoder_decoder"):
             raise ConfigError(f"{self.model_type} models are not encoders (is_encoder_decoder)")

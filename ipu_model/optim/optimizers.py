@@ -363,7 +363,11 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> Dic
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Dict[str, Tensor]) -> None:
-    """Set a result of optimizer_tensors; raises CheckpointError if the model lacks a parameter of it."""
+    """Set the state of an optimizer from the result of optimizer_tensors.
+
+    Raises:
+        CheckpointError: the model lacks a parameter of the state.
+    """
     parameters = dict(model.named_parameters())
     for full_name, value in tensors.items():
         name, _, key = full_name.rpartition("/")

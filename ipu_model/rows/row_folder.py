@@ -168,7 +168,8 @@ class RowFolder:
     def read_documents(self) -> Optional[np.ndarray]:
         """Return the number of the document of each sequence, [R, S]; None if the folder does not state it.
 
-        Raises RowsError if the file does not belong to these rows.
+        Raises:
+            RowsError: the file does not belong to these rows.
         """
         path = self.folder / DOCUMENTS
         if not path.is_file():

@@ -37,7 +37,11 @@ SMALLEST = 2
 
 
 def check_compiler(runtime: str, environ: Mapping[str, str], version: str = torch.__version__) -> None:
-    """Raise ConfigError if torch is too old to compile for the runtime here, or no C++ compiler is installed."""
+    """Check that this host can compile for the runtime.
+
+    Raises:
+        ConfigError: torch is too old, or no C++ compiler is installed.
+    """
     if parse_version(version) < OLDEST:
         oldest = "{}.{}".format(*OLDEST)
         raise ConfigError(f"compiling needs torch {oldest} or newer, found {version}: set device.compile to none")

@@ -17,7 +17,11 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def set_threads(setting: Optional[str]) -> None:
-    """Apply PODIUM_THREADS; None leaves torch's choice. Raises ConfigError unless it is a whole number above 0."""
+    """Apply PODIUM_THREADS; None leaves torch's choice.
+
+    Raises:
+        ConfigError: not a whole number above 0.
+    """
     if not setting:
         return
     if not setting.isdigit() or int(setting) < 1:

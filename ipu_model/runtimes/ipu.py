@@ -54,7 +54,11 @@ PREFIX = "bert_model."
 
 
 def load_poptorch() -> Any:
-    """Import PopTorch, for IPU jobs only; raises ConfigError, which names the missing part, if that fails."""
+    """Import PopTorch; only IPU jobs call this.
+
+    Raises:
+        ConfigError: it cannot be imported; the message names the missing part.
+    """
     try:
         import poptorch
     except (ImportError, AssertionError) as error:  # AssertionError: built against another torch

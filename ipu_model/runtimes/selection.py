@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 
 def choose_runtime(requested: str) -> Choice:
-    """Choose the runtime of a job, with the reason. Raises ConfigError if this version or host does not have it."""
+    """Choose the runtime of a job; the result includes the reason.
+
+    Raises:
+        ConfigError: this version or this host does not have the requested runtime.
+    """
     if requested == "auto":
         from ipu_model.ipu.sdk import detect_ipus
         from ipu_model.runtimes.cuda import find_gpu

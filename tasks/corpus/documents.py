@@ -437,7 +437,11 @@ def _read_single_lines(path: Path, reading: Interpretation, part: FileRange) -> 
 
 
 def _read_whole(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
-    """Yield one document, the file; raises InputError if it is longer than a line may be."""
+    """Yield one document, the file.
+
+    Raises:
+        InputError: the file is longer than a line may be.
+    """
     text = io.StringIO()
     for line in read_lines(path, KEY, part=part):
         text.write(line)

@@ -90,7 +90,11 @@ class PieceMaker:
     progress: StageProgress
 
     def make(self, item: tuple[int, Piece]) -> MadePiece:
-        """Make a piece, given its number; raises InputError if the source cannot be used."""
+        """Make a piece, given its number.
+
+        Raises:
+            InputError: the source cannot be used.
+        """
         number, piece = item
         folder, reading = self.work / f"{number:05d}", Interpretation()
         documents = _skip_empty(self._read(piece, reading), reading)

@@ -56,7 +56,8 @@ def quote(document: Document) -> str:
 def make_rules(params: QualityParams) -> Callable[[str], str]:
     """Return a function that names the first rule which removes a text; "" if none does.
 
-    Raises InputError if a package is missing, or a language is not known.
+    Raises:
+        InputError: a package is missing, or a language is not known.
     """
     rules = [
         *([_make_language_rule(params)] if params.languages else []),

@@ -88,7 +88,8 @@ def download_model(
 def read_architecture(source: Path, key: str) -> ModelConfig:
     """Read the architecture from config.json of a model folder, without its weights.
 
-    Raises InputError, which begins with `key`, if it is not a model folder, or not of a supported model.
+    Raises:
+        InputError: not a model folder, or not a supported model; the message begins with `key`, which named it.
     """
     require_config(source, key)
     with translate_device_errors(key):
@@ -137,7 +138,8 @@ def describe_encoder(values: Mapping[str, Any]) -> dict[str, Any]:
 def count_parameters(folder: Path) -> int:
     """Return the number of weights in the safetensors of a folder, without reading them.
 
-    Raises InputError if there are none, or they are damaged.
+    Raises:
+        InputError: there are none, or they are damaged.
     """
     from ipu_model.models import weight_files  # imports torch
 
@@ -207,7 +209,10 @@ def convert_to_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
     """Yield a folder with the model of `source` as safetensors: a temporary copy if the weights are pickled.
 
     The copy is made in this process, whose torch reads pickled files safely, and is removed at the end. The file
-    `tokenizer` identifies its tokenizer. Raises InputError for damaged weights, or more than tensors.
+    `tokenizer` identifies its tokenizer.
+
+    Raises:
+        InputError: damaged, or weights that contain more than tensors.
     """
     if not any(path.suffix == PICKLED for path in list_weight_files(source)):
         yield source
@@ -220,7 +225,9 @@ def convert_to_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
 def import_model_folder(source: Path, target: Path, tokenizer_sha256: str, key: str) -> ImportReport:
     """Write the model of the folder `source` into the folder `target`, with Podium's parameter names.
 
-    Raises InputError, which begins with `key`, for a model that is not supported, incomplete, damaged, or not finite.
+    Raises:
+        InputError: not a supported model, incomplete, damaged, or weights that are not finite; the message begins with
+            `key`, which named the model.
     """
     with loading_packages():
         from ipu_model.models.import_model import import_model  # imports torch: loaded only when needed

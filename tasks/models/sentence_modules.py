@@ -16,7 +16,8 @@ POOLINGS = {
 def read_modules(folder: Path) -> dict[str, object]:
     """Return `pooling` and `rows.row_length` of this model, as settings of an entry; empty if it is of another library.
 
-    Raises InputError if it has modules that would be lost.
+    Raises:
+        InputError: it has modules that would be lost.
     """
     path = folder / "modules.json"
     if not path.is_file():

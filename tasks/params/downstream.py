@@ -382,7 +382,11 @@ def kind_names() -> list[str]:
 
 
 def kind_params(kind: object) -> type[EntryParams]:
-    """Return the class of an entry of this kind; raises ValueError, which suggests the nearest one, if unknown."""
+    """Return the class of an entry of this kind.
+
+    Raises:
+        ValueError: the kind is unknown; the message suggests the nearest one.
+    """
     if not isinstance(kind, str) or kind not in _kinds():
         raise ValueError(f"kind={kind!r} is not known{nearest(str(kind), kind_names())}")
     return _kinds()[kind]
@@ -414,7 +418,8 @@ Entries = dict[
 def defaults_of(kind: str, name: str) -> dict[str, Any]:
     """Return the values of a new entry as params.yaml states them, None for parameters without a default.
 
-    Raises ValueError if the kind is unknown.
+    Raises:
+        ValueError: the kind is unknown.
     """
     fields = kind_params(kind).get_fields()
     values = {key: get_default(field) for key, field in fields.items() if not is_left_out(field)}

@@ -131,9 +131,13 @@ def released_entries(params: Params) -> list[Entry]:
 
 
 def find_entry(params: Params, name: str) -> Entry:
-    """Return the entry with this name, or the entry of a stage in dvc.yaml, whose part after the @ it is.
+    """Return the entry with this name.
 
-    Raises ParamsError, which suggests the nearest name, if it does not exist.
+    Args:
+        name: name of an entry, or of a stage in dvc.yaml, whose part after the @ is the entry.
+
+    Raises:
+        ParamsError: it does not exist; the message suggests the nearest one.
     """
     name = name.rpartition("@")[2]
     found = {entry.name: entry for entry in entries(params)}
@@ -145,7 +149,8 @@ def find_entry(params: Params, name: str) -> Entry:
 def load_entry(name: str) -> Entry:
     """Load the entry with this name from params.yaml, validating only the sections that determine an entry.
 
-    Raises ParamsError if it does not exist, or is invalid.
+    Raises:
+        ParamsError: it does not exist, or is invalid.
     """
     return find_entry(load_sections(*ENTRY_SECTIONS), name)
 
@@ -160,7 +165,8 @@ def entry_argument(description: str) -> str:
 def only_entry(params: Params, kind: str = "") -> Entry:
     """Return the only entry, or the only one of a kind, for commands without a name.
 
-    Raises ParamsError if there is none, or more than one.
+    Raises:
+        ParamsError: there is none, or more than one.
     """
     found = [entry for entry in released_entries(params) if kind in ("", entry.kind)]
     if len(found) == 1:

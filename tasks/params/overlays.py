@@ -110,8 +110,11 @@ def make_settings(values: Mapping[str, Any], options: Mapping[str, str] = Mappin
 
 
 def _require_one_value(settings: Sequence[Setting]) -> None:
-    """Raise ParamsError if an option and a `--set` set one parameter to different values. Of several `--set`, the last
-    counts."""
+    """Refuse an option and a `--set` that set one parameter to different values. Of several `--set`, the last counts.
+
+    Raises:
+        ParamsError: names both words.
+    """
     known: dict[str, Setting] = {}
     for setting in (one for one in settings if one.option):
         for name, value in leaves({setting.name: setting.value}):
@@ -143,7 +146,8 @@ def layers(
 ) -> list[OverrideLayer]:
     """Return the values that override the defaults or params.yaml, in order.
 
-    Raises ParamsError if the preset does not exist, or an override is malformed.
+    Raises:
+        ParamsError: the preset does not exist, or an override is malformed.
     """
     found = [] if preset is None else [read_preset(preset, presets)]
     settings = [one if isinstance(one, Setting) else read_setting(one) for one in overrides]
@@ -154,7 +158,11 @@ def layers(
 
 
 def read_base(preset: str | None, root: Path = Path()) -> dict[str, Any]:
-    """Return the values of params.yaml in `root`, or raise ParamsError; with a preset, nothing is read."""
+    """Return the values of params.yaml in `root`; with a preset, nothing is read.
+
+    Raises:
+        ParamsError: the file is not valid.
+    """
     return read_yaml(root / artifacts.PARAMS) if preset is None else {}
 
 
@@ -164,7 +172,11 @@ def list_preset_names(presets: Path = artifacts.PRESETS) -> list[str]:
 
 
 def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
-    """Read a preset by name, never by path; raises ParamsError if it does not exist, or its header is invalid."""
+    """Read a preset by name, never by path.
+
+    Raises:
+        ParamsError: the preset does not exist, or its header is invalid.
+    """
     if name == DEMO:
         raise ParamsError(f"{DEMO} is {artifacts.PARAMS}, the default: omit --preset")
     known = list_preset_names(presets)
@@ -205,7 +217,11 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_setting(text: str) -> Setting:
-    """Parse an argument of `--set`; raises ParamsError if it is malformed."""
+    """Parse an argument of `--set`.
+
+    Raises:
+        ParamsError: it is malformed.
+    """
     key, equals, stated = text.partition("=")
     if not equals or not key:
         raise ParamsError(f"--set {text!r} must be section.key=value")

@@ -588,7 +588,11 @@ class RuntimeSpec:
 
     @staticmethod
     def parse(text: str) -> RuntimeSpec:
-        """Parse `RUNTIME[:PRECISION]`; raises ValueError if one is unknown."""
+        """Parse `RUNTIME[:PRECISION]`.
+
+        Raises:
+            ValueError: the runtime or the precision is unknown.
+        """
         runtime, colon, precision = text.partition(":")
         if runtime not in RUNTIMES or (colon and precision not in PRECISIONS):
             raise ValueError(

@@ -26,7 +26,10 @@ Row = tuple[str, list[Any]]
 def find_origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path) -> dict[str, str]:
     """Return dotted name -> origin of its value: params.yaml, the preset file, or the `--set` that set it last.
 
-    Parameters with their defaults are left out. Raises ParamsError as `layers`.
+    Parameters with their defaults are left out.
+
+    Raises:
+        ParamsError: the preset does not exist, or an override is malformed.
     """
     found = {} if preset else {name: str(artifacts.PARAMS) for name, _ in leaves(base)}
     for layer in layers(preset, overrides, presets):
@@ -39,7 +42,8 @@ def format_params(
 ) -> str:
     """Return a complete params.yaml with the resolved values, each with its origin as a comment.
 
-    Raises ParamsError as `resolve`, or if the values are invalid.
+    Raises:
+        ParamsError: the preset does not exist, an override is malformed, or the values are invalid.
     """
     values = resolve(base, preset, overrides, presets)
     validate_params(values, "the parameters")
@@ -78,9 +82,13 @@ def find_differing(sides: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def compare_presets(base: dict[str, Any], names: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Row]:
-    """Return the rows of `find_differing` for presets, of which `demo` has the values of `base`.
+    """Return the rows of `find_differing` for presets.
 
-    Raises ParamsError if a preset does not exist, or its values are invalid.
+    Args:
+        base: values of params.yaml, for `demo`.
+
+    Raises:
+        ParamsError: a preset does not exist, or its values are invalid.
     """
     sides = [resolve(base, None if name == DEMO else name, [], presets) for name in names]
     for name, values in zip(names, sides, strict=True):

@@ -76,7 +76,11 @@ def write_base_model(
 def check_architecture(source: Path, model: ModelParams, key: str) -> int:
     """Compare config.json of the model folder `source`, which `key` named, with the parameters.
 
-    Return the number of word embeddings; raises InputError for another architecture, or one that is not supported.
+    Returns:
+        Number of word embeddings.
+
+    Raises:
+        InputError: not a supported model, or another architecture.
     """
     actual = read_architecture(source, key)
     with translate_device_errors(key):

@@ -207,7 +207,8 @@ def read_reading(folder: Path) -> dict[str, Any]:
     """Return reading.json of a data folder: `source`, `numbers`, `examples`, `notes`, `remarks`, `inputs` and
     `described`; all empty if there is no file.
 
-    Raises InputError if the file is damaged.
+    Raises:
+        InputError: the file is damaged.
     """
     path = Path(folder) / artifacts.READING
     lists = ("notes", "remarks", "described")

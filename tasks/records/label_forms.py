@@ -87,7 +87,11 @@ def are_flags(value: Sequence[Any]) -> bool:
 
 
 def read_flag_columns(cells: Mapping[str, Any]) -> list[str]:
-    """Return the columns, each named like a label, whose cells are 1; raises ValueError for a cell not 0 or 1."""
+    """Return the columns, each named like a label, whose cells are 1.
+
+    Raises:
+        ValueError: a cell is neither 0 nor 1.
+    """
     flags = {name: FLAGS.get(str(cell).strip().lower()) for name, cell in cells.items()}
     if (wrong := next((name for name, flag in flags.items() if flag is None), None)) is not None:
         raise ValueError(f"a value that is not 0 or 1 in the column {wrong!r}")
@@ -147,7 +151,8 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
 def parse_value(value: Any) -> float:
     """Return a finite number. Its digits are ASCII, without the underscores that Python allows.
 
-    Raises ValueError if it is missing, or is not such a number.
+    Raises:
+        ValueError: it is missing, or is not such a number.
     """
     if is_empty(value):
         raise ValueError("a missing value")
@@ -172,7 +177,11 @@ class NumberReader:
         self._grouped, self._has_whole = "", False
 
     def read(self, value: Any, where: str) -> float:
-        """Return the number in a cell; raises ValueError, which says what is wrong with it."""
+        """Return the number in a cell.
+
+        Raises:
+            ValueError: what is wrong with it.
+        """
         if not isinstance(value, str) or not value.strip():
             return parse_value(value)
         text = value.strip()

@@ -259,7 +259,8 @@ def select_files(
 ) -> list[Path]:
     """Return the usable files of a folder, sorted by name, or one file; add the others to `reading.ignored`.
 
-    Raises InputError, with the params key and what it needs, if something cannot be read, or no file is usable.
+    Raises:
+        InputError: something cannot be read, or no file is usable; the message has the params key and what it needs.
     """
     from tasks.plan.named_files import list_files
 

@@ -107,7 +107,8 @@ def fetch(
 def read_replaced(params: Params, entry: Entry) -> InferenceModel | None:
     """Return the model that publishing replaces, without its weights; None before the first release.
 
-    Raises InputError if it cannot be read.
+    Raises:
+        InputError: it cannot be read.
     """
     if params.publish.target == "local":
         target = Path(entry.params.publish.folder)
@@ -128,7 +129,11 @@ def read_replaced(params: Params, entry: Entry) -> InferenceModel | None:
 
 
 def newest_on_hub(entry: Entry) -> list[Tagged]:
-    """Return the newest releases in the entry's repository; raises InputError if it cannot be read."""
+    """Return the newest releases in the entry's repository.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     return newest_releases(str(entry.params.publish.repository), entry.key("publish", "repository"), KEPT)
 
 
@@ -200,7 +205,11 @@ def download_release(named: str, folder: Path) -> frozenset[str]:
 
 
 def parse_tagged(text: str) -> Tagged:
-    """Parse TAG@COMMIT, as `--list` prints it; raises ParamsError for another format."""
+    """Parse TAG@COMMIT, as `--list` prints it.
+
+    Raises:
+        ParamsError: the format is wrong.
+    """
     if not CHOSEN.fullmatch(text):
         raise ParamsError(f"{text!r:.80} is not a release: TAG@COMMIT is required, release-<12 digits>@<40 digits>")
     return Tagged(*text.split("@"))

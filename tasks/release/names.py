@@ -133,7 +133,10 @@ class NamedReleases(ABC):
         """Give a name back to the release that had it before; return that one and the one that lost it.
 
         If no other release had the name, it goes to the one published before the release that has it. Without a
-        promotion, that is the newest. Raises PublishError if there is no such release.
+        promotion, that is the newest.
+
+        Raises:
+            PublishError: there is no such release.
         """
         published, had = list(self.releases()), self.history(name)
         if not had and name != CHAMPION:
@@ -172,7 +175,8 @@ class FolderReleases(NamedReleases):
     def releases(self) -> dict[str, str]:
         """Return tag -> name of the folder in `kept`.
 
-        Raises PublishError if `folder` is none of them, so that it was changed since it was published.
+        Raises:
+            PublishError: `folder` is none of them, so that it was changed since it was published.
         """
         folders = list_kept(self.folder)
         newest = tag_of(folder_hashes(self.folder)) if (self.folder / PROVENANCE).is_file() else ""

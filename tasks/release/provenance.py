@@ -236,7 +236,9 @@ def prediction_figures(root: Path, subject: ReleaseSubject) -> dict[str, Any] | 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """Read a JSON object without NaN or Infinity.
 
-    Raises PublishError, which names the command `made_by` that writes it, if it is missing, not JSON, or not an object.
+    Raises:
+        PublishError: it is missing, not JSON, or not an object; the message names `made_by`, the command that writes
+            it.
     """
 
     def refuse_constant(name: str) -> float:

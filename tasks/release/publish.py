@@ -285,7 +285,11 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
 
 
 def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path) -> None:
-    """Raise PublishError unless, by dvc.lock, all upstream stages of the gate ran with the current parameters."""
+    """Require that all upstream stages of the gate ran with the current parameters, according to dvc.lock.
+
+    Raises:
+        PublishError: a stage ran with other parameters, or did not run.
+    """
     now, plan, gate = parameter_values(params), expand_plan(params), subject.entry.stage("gate")
     stages, differing = read_locked_stages(lock), list[str]()
     for name in plan.with_upstream([gate]):

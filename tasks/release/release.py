@@ -97,7 +97,8 @@ class Release:
     def signed(self) -> Release:
         """Return this release with attestation and signature, if it is to be signed.
 
-        Raises PublishError if the key or identity cannot be used.
+        Raises:
+            PublishError: the key or identity cannot be used; nothing was published.
         """
         if self.signer is None or SIGNATURE in self.files:
             return self
@@ -162,9 +163,13 @@ def build_release(
     *,
     examples: bool = False,
 ) -> Release:
-    """Return the release built from copies of a checkout's outs, among them these exports, and generated texts.
+    """Return the release built from copies of a checkout's outs and generated texts (path in the release -> text).
 
-    The texts are by path in the release. Raises PublishError, which names its stage, if an out is missing.
+    Args:
+        exports: paths of the exported files to publish.
+
+    Raises:
+        PublishError: an out is missing; the message names its stage.
     """
     model, tokenizer = copies / subject.model, copies / artifacts.TOKENIZER
     finetune, evaluate = (f"dvc repro {subject.entry.stage(name)}" for name in ("finetune", "evaluate"))
@@ -196,7 +201,11 @@ class ComparedRelease:
 
 
 def read_compared(folder: Path) -> ComparedRelease:
-    """Return what the stage predict_released wrote into a folder; raises PublishError if the record is damaged."""
+    """Return what the stage predict_released wrote into a folder.
+
+    Raises:
+        PublishError: the record is damaged.
+    """
     path = folder / artifacts.RELEASED_RECORD
     values = read_json(path, "podium run") if path.is_file() else {}
     release = values.get("release") or {}
@@ -270,7 +279,11 @@ def keep_release(folder: Path, tag: str) -> None:
 
 
 def require_signed(folder: Path, signs: bool) -> None:
-    """Raise PublishError if `folder` has a signed release, and the new one has no signature."""
+    """Refuse an unsigned release in place of a signed one.
+
+    Raises:
+        PublishError: `folder` has a signed release, and the new one has no signature.
+    """
     if (folder / SIGNATURE).is_file() and not signs:
         raise PublishError(unsigned(str(folder)))
 
@@ -290,7 +303,11 @@ def folder_hashes(folder: Path) -> dict[str, str]:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise PublishError for a folder that publish did not create, or that contains files of a user."""
+    """Refuse to replace a folder that publish did not create, or that contains files of a user.
+
+    Raises:
+        PublishError: it is such a folder.
+    """
     knob = "move it away, or set publish.folder to another one; nothing was changed"
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise PublishError(f"{folder} is not a folder: {knob}")
@@ -327,7 +344,8 @@ def resolve_origin(params: Params, base: Mapping[str, Any] | None) -> Origin:
 def require_origin(params: Params, origin: Origin) -> None:
     """Require a licence and a language for releases on the Hub.
 
-    Raises PublishError, which names the parameters to set, if one is unknown.
+    Raises:
+        PublishError: one is unknown; the message names the parameters to set.
     """
     unknown = [name for name in REQUIRED if not getattr(origin, name)]
     if params.publish.target != "hub" or not unknown:

@@ -42,7 +42,11 @@ class Trust:
     issuer: str | None = None
 
     def require_key(self) -> None:
-        """Require model-signing and a public key that can be read; raises InputError."""
+        """Require model-signing and a public key that can be read.
+
+        Raises:
+            InputError: one of them is missing or cannot be used.
+        """
         require_package()
         if self.key is not None:
             _config(self)
@@ -77,7 +81,11 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _config(trust: Trust) -> Any:
-    """Return model-signing's configuration; raises InputError if the public key cannot be used."""
+    """Return model-signing's configuration.
+
+    Raises:
+        InputError: the public key cannot be used.
+    """
     from model_signing import verifying
 
     config = verifying.Config()
@@ -94,7 +102,11 @@ def _config(trust: Trust) -> Any:
 
 
 def require_package(error: type[InputError | PublishError] = InputError) -> None:
-    """Raise an error unless model-signing is installed."""
+    """Require model-signing.
+
+    Raises:
+        InputError: it is not installed.
+    """
     try:
         import model_signing  # noqa: F401
     except ImportError:
@@ -104,7 +116,8 @@ def require_package(error: type[InputError | PublishError] = InputError) -> None
 def read_signed_files(signature: Path) -> dict[str, str]:
     """Return path -> SHA-256 of the files that a signature states; who made it is not checked.
 
-    Raises InputError if it is not a signature of model-signing.
+    Raises:
+        InputError: it is not a signature of model-signing.
     """
     try:
         envelope = read_json(signature)["dsseEnvelope"]
@@ -148,7 +161,11 @@ class Signer:
     kind: str
 
     def sign(self, folder: Path) -> bytes:
-        """Return the signature of a folder; raises PublishError if the key cannot be used, or Sigstore did not sign."""
+        """Return the signature of a folder.
+
+        Raises:
+            PublishError: the key cannot be used, or Sigstore did not sign.
+        """
         from model_signing import hashing, signing
 
         config = signing.Config().set_hashing_config(hashing.Config().set_ignored_paths(paths=[SIGNATURE]))
@@ -201,7 +218,8 @@ SIGSTORE_ADVICE = {
 def open_signer(kind: str) -> Signer | None:
     """Return the signer for a value of publish.signing, after checking what it needs; None for "none".
 
-    Raises PublishError if model-signing, the key or the identity token is missing or cannot be used.
+    Raises:
+        PublishError: model-signing, the key or the identity token is missing or cannot be used.
     """
     if kind == "none":
         return None
@@ -232,7 +250,8 @@ def open_signer(kind: str) -> Signer | None:
 def read_private_key() -> "EllipticCurvePrivateKey":
     """Read the private key that PODIUM_SIGNING_KEY names.
 
-    Raises PublishError if it is not set, not readable, encrypted with another password, or cannot sign.
+    Raises:
+        PublishError: it is not set, not readable, encrypted with another password, or not a key that can sign.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -277,7 +296,11 @@ def format_attestation(hashes: Mapping[str, str], predicate: Mapping[str, Any]) 
 
 
 def read_attestation(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the files of an attestation (path -> SHA-256), and its predicate; raises InputError if it is not one."""
+    """Return the files of an attestation (path -> SHA-256), and its predicate.
+
+    Raises:
+        InputError: it is not an attestation of a release.
+    """
     try:
         values = read_json(path, object_pairs_hook=reject_duplicate_keys)
         files = {str(one["name"]): str(one["digest"]["sha256"]) for one in values["subject"]}

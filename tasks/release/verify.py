@@ -125,7 +125,11 @@ class ReceivedRelease:
         return name in self.hashes or (name == SIGNATURE and (self.folder / name).is_file())
 
     def read(self, name: str) -> dict[str, Any]:
-        """Read a JSON object; raises ValueError if it is missing or damaged."""
+        """Read a JSON object.
+
+        Raises:
+            ValueError: it is missing or damaged.
+        """
         if not self.has(name):
             raise ValueError(f"{name} is missing")
         values = read_json(self.folder / name)

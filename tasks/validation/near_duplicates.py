@@ -234,9 +234,13 @@ class SourceMatches:
 def find_near_duplicates(
     read: Read, training: str, development: Sequence[str], corpus: Path | None, threshold: float, record: str
 ) -> NearDuplicateReport:
-    """Search for near-duplicates of development examples in the training examples and the pre-training text, if any.
+    """Search for near-duplicates of development examples in the training examples and the pre-training text.
 
-    Raises InputError if a file is missing or damaged.
+    Args:
+        corpus: folder of the pre-training text; None: there is none, or it is unknown.
+
+    Raises:
+        InputError: a file is missing or damaged.
     """
     examples = DevelopmentTexts(read, development)
     folder = None if corpus is None else corpus.absolute().parent  # all processes see it

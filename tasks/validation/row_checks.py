@@ -195,7 +195,11 @@ class RowData(DataSet):
     kinds: ClassVar[tuple[str, ...]]
 
     def __init__(self, source: RowSource) -> None:
-        """Open the rows; raises InputError if there is no manifest, or no usable tokenizer."""
+        """Open the rows.
+
+        Raises:
+            InputError: there is no manifest, or no usable tokenizer.
+        """
         self.name, self.folder, self.section = source.name, source.folder, source.section
         self._tokenizer = source.tokenizer
         self._made_from = source.examples.path.parent if source.examples is not None else None

@@ -78,9 +78,13 @@ def _read_groups(path: Path, columns: Sequence[str] = ()) -> list[Any]:
 def read_text_batches(
     path: Path, columns: Sequence[str], groups: Sequence[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of at most BATCH_RECORDS records and about BATCH_BYTES of text, of these row groups or all.
+    """Yield batches of at most BATCH_RECORDS records and about BATCH_BYTES of text.
 
-    Raises InputError for damaged content, or text that is not UTF-8.
+    Args:
+        groups: row groups to read; None: all.
+
+    Raises:
+        InputError: damaged content, or text that is not UTF-8.
     """
     sizes = (group.total_byte_size / max(1, group.num_rows) for group in _read_groups(path, columns))
     records = int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max([1, *sizes]))))
@@ -272,7 +276,14 @@ class ExampleFiles(ParquetFiles):
     """Examples of an entry, all splits."""
 
     def __init__(self, folder: Path, splits: Sequence[str], schema: pa.Schema, columns: str) -> None:
-        """Open the splits in `folder`, training first; raises InputError if the file of one is missing."""
+        """Open the splits in `folder`.
+
+        Args:
+            splits: names of the splits, training first.
+
+        Raises:
+            InputError: the file of a split is missing.
+        """
         files = {split: Path(folder) / f"{split}.parquet" for split in splits}
         for path in files.values():
             if not path.is_file():

@@ -101,7 +101,12 @@ class ValidationResult:
 
 
 def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
-    """Evaluate all checks of `data`; raises InputError if they cannot be read, CheckCrashed if a check crashes."""
+    """Evaluate all checks of `data`.
+
+    Raises:
+        CheckCrashed: a check could not be evaluated.
+        InputError: the data cannot be read.
+    """
     checks = (*data.prerequisites, *data.total_checks, *data.record_checks)
     outcomes = _validate_totals(validator, data.prerequisites, data.prepare())
     if not all(outcome.ok for outcome in outcomes):

@@ -71,7 +71,11 @@ def _hide_optional_packages() -> Iterator[None]:
 
 @cache
 def load_gx() -> Any:
-    """Import Great Expectations and return the package; raises ParamsError if Python runs without docstrings."""
+    """Import Great Expectations and return the package.
+
+    Raises:
+        ParamsError: Python runs without docstrings.
+    """
     if sys.flags.optimize > 1:
         raise ParamsError(
             "PYTHONOPTIMIZE=2 (python -OO) removes docstrings, and Great Expectations cannot be imported without "

@@ -86,7 +86,8 @@ class Template:
 def read_template(tokenizer: Tokenizer, where: str) -> Template:
     """Return the template with which a tokenizer encodes one text and pairs of texts.
 
-    Raises InputError, which begins with `where`, for another template.
+    Raises:
+        InputError: another template; the message begins with `where`.
     """
     single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
     ids, types, texts = pair.ids, pair.type_ids, pair.sequence_ids
@@ -220,7 +221,11 @@ class FastTokenizer:
         write_json(folder / "special_tokens_map.json", dict(self.roles))
 
     def with_strip_accents(self, strip_accents: bool) -> "FastTokenizer":
-        """Return the tokenizer with another strip_accents; raises InputError unless it is BERT's, which has it."""
+        """Return the tokenizer with another strip_accents.
+
+        Raises:
+            InputError: it is not BERT's, whose normalization has this switch.
+        """
         if not self.bert:
             raise InputError(
                 f"tokenizer.strip_accents={strip_accents} is a switch of BERT's WordPiece, but {self.source} is "
@@ -437,7 +442,8 @@ def find_patterns(part: Any) -> Iterator[str]:
 def _try_patterns(parts: str, where: str) -> None:
     """Try the regular expressions of a tokenizer on texts that take long with many of them.
 
-    Raises InputError if they take too long, or are damaged.
+    Raises:
+        InputError: they take too long, or are damaged.
     """
     try:
         run_bounded(TRIAL, [], TRIAL_SECONDS, "its patterns", parts)

@@ -154,7 +154,14 @@ class Caller:
         )
 
     def request(self, step: str, call: Callable[[], T], state: str) -> T:
-        """Return the result of `call`; raises CallFailed, with `state`, that of the repository if the call fails."""
+        """Return the result of `call`.
+
+        Args:
+            state: state of the repository if the call fails, for messages.
+
+        Raises:
+            CallFailed: the call failed.
+        """
         try:
             return call()
         except FAILURES as error:

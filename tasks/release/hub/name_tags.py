@@ -24,7 +24,11 @@ class HubReleases(NamedReleases):
     """Releases of a repository on the Hub."""
 
     def __init__(self, repository: str) -> None:
-        """Connect with the token in HF_TOKEN; raises PublishError if there is none."""
+        """Connect with the token in HF_TOKEN.
+
+        Raises:
+            PublishError: there is no token.
+        """
         self.title = repository
         self._caller: Caller = connect(repository, None)
         self._tags: dict[str, str] | None = None

@@ -11,7 +11,11 @@ WRITE, DISCUSS = "repo.write", "discussion.write"
 
 
 def token_of_environment() -> str:
-    """Return the token in HF_TOKEN; raises PublishError if it is not set, or is not a token."""
+    """Return the token in HF_TOKEN.
+
+    Raises:
+        PublishError: it is not set, or is not a token.
+    """
     token = os.environ.get(TOKEN, "").strip()
     if not token:
         raise PublishError(

@@ -299,7 +299,8 @@ class _Transaction:
 def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: bool = False) -> Any:
     """Send the whole release as one commit on `head`, or as a pull request; return the client's CommitInfo.
 
-    Raises PublishError, and sends nothing, if a file no longer has its hash in the release.
+    Raises:
+        PublishError: a file no longer has its hash in the release; nothing was sent.
     """
     # Operations are single-use: create new ones for every attempt.
     operations: list[Any] = [
