@@ -94,7 +94,9 @@ class RunOptions:
                 value = tuple(item for item in items if item)
             elif not isinstance(value, bool):
                 value = (value or "").strip() or field.default or None
-            object.__setattr__(self, field.name, None if value == NO_PRESET else value)
+            object.__setattr__(self, field.name, value)
+        if self.preset == NO_PRESET:
+            object.__setattr__(self, "preset", None)
 
     @property
     def recorded(self) -> dict[str, Any]:
