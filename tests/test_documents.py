@@ -219,7 +219,7 @@ def trained(here, monkeypatch):
 
     def try_recipe(command, project, *more):
         CliRunner().invoke(cli, command[command.index("run") :], catch_exceptions=False)
-        job = "pretrain-phase2" if "pretrain" in str(requests[-1].to) else "squad-finetune"
+        job = "pretrain-phase2" if "pretrain" in str(requests[-1].options.to) else "squad-finetune"
         held_out = {"judged_by": "loss", "loss": 1.0, "mlm_loss": 1.0}
         write_json(checkout_folder(project, requests[-1].name) / metrics_file(job), {"held_out": held_out})
         return 0

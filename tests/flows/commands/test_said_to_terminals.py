@@ -115,9 +115,7 @@ def test_no_other_module_of_the_commands_writes_to_a_terminal() -> None:
         "flows/commands/doctor.py",  # coloured marks, with printable text
         "flows/dvc/child.py",  # replies to the process that started it
         "flows/commands/options.py",  # JSON
-        "flows/checks/input_checks.py",  # for a program
-        "flows/checks/server.py",  # for a program
-        "flows/workers/versions.py",  # for a program
+        "flows/checks/probes.py",  # for a program
         "flows/__main__.py",  # words of its own
     }
     found = set()
