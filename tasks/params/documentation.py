@@ -28,17 +28,17 @@ SCHEMAS = Path("schemas")
 @cache
 def read_field_meanings(section: type[Section]) -> dict[str, str]:
     """Return key -> docstring under the field, inherited fields included; a subclass overrides its bases."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if not issubclass(kind, Section) or kind is Section:
             continue
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
         assert isinstance(tree, ast.ClassDef)
         for field, text in pairwise(tree.body):
-            stated = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and text.value.value
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(stated, str):
-                found[field.target.id] = " ".join(stated.split())
-    return {field.alias or name: found.get(name, "") for name, field in section.model_fields.items()}
+            docstring = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and text.value.value
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(docstring, str):
+                texts[field.target.id] = " ".join(docstring.split())
+    return {field.alias or name: texts.get(name, "") for name, field in section.model_fields.items()}
 
 
 def collect_meanings(values: Mapping[str, Any]) -> dict[str, str]:
@@ -86,8 +86,8 @@ def _section(section: type[Section], whole: bool) -> dict[str, Any]:
         if issubclass(section, EntryParams) and key == "kind":
             schema["enum"] = kind_names()
         properties[key] = {"description": read_field_meanings(section)[key], **schema}
-    stated = [key for key, field in section.get_fields().items() if not is_left_out(field)]
-    required = {"required": stated} if whole else {}
+    written = [key for key, field in section.get_fields().items() if not is_left_out(field)]
+    required = {"required": written} if whole else {}
     others: Any = False
     if issubclass(section, SectionOfPhases):
         added = section.added

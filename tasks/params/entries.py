@@ -140,10 +140,10 @@ def find_entry(params: Params, name: str) -> Entry:
         ParamsError: it does not exist; the message suggests the nearest one.
     """
     name = name.rpartition("@")[2]
-    found = {entry.name: entry for entry in entries(params)}
-    if name not in found:
-        raise ParamsError(f"params.yaml has no entry {name!r} in downstream{nearest(name, list(found))}")
-    return found[name]
+    by_name = {entry.name: entry for entry in entries(params)}
+    if name not in by_name:
+        raise ParamsError(f"params.yaml has no entry {name!r} in downstream{nearest(name, list(by_name))}")
+    return by_name[name]
 
 
 def load_entry(name: str) -> Entry:
@@ -168,12 +168,12 @@ def only_entry(params: Params, kind: str = "") -> Entry:
     Raises:
         ParamsError: there is none, or more than one.
     """
-    found = [entry for entry in released_entries(params) if kind in ("", entry.kind)]
-    if len(found) == 1:
-        return found[0]
+    released = [entry for entry in released_entries(params) if kind in ("", entry.kind)]
+    if len(released) == 1:
+        return released[0]
     of_kind = f" of kind {kind}" if kind else ""
-    said = ", ".join(entry.name for entry in found) or "none"
-    raise ParamsError(f"params.yaml has {len(found)} entries{of_kind} in downstream ({said}): name one")
+    said = ", ".join(entry.name for entry in released) or "none"
+    raise ParamsError(f"params.yaml has {len(released)} entries{of_kind} in downstream ({said}): name one")
 
 
 def start_model(entry: Entry) -> Path | None:

@@ -90,12 +90,12 @@ def complete_names(overrides: Sequence[str], values: Mapping[str, Any]) -> list[
 
     `finetune.seed=5` is `downstream.NAME.finetune.seed=5` in a run of one entry.
     """
-    known, found = [name for name, _ in leaves(values)], []
+    known, completed = [name for name, _ in leaves(values)], []
     for text in overrides:
         name = text.partition("=")[0]
         whole = [one for one in known if one.endswith(f".{name}")] if name.split(".")[0] not in values else []
-        found.append(whole[0] + text.removeprefix(name) if name and len(whole) == 1 else text)
-    return found
+        completed.append(whole[0] + text.removeprefix(name) if name and len(whole) == 1 else text)
+    return completed
 
 
 def replace_overrides(before: Sequence[str], overrides: Sequence[str]) -> list[str]:
@@ -149,10 +149,10 @@ def layers(
     Raises:
         ParamsError: the preset does not exist, or an override is malformed.
     """
-    found = [] if preset is None else [read_preset(preset, presets)]
+    layers = [] if preset is None else [read_preset(preset, presets)]
     settings = [one if isinstance(one, Setting) else read_setting(one) for one in overrides]
     _require_one_value(settings)
-    return [OverrideLayer(one.path, one.values) for one in found] + [
+    return [OverrideLayer(one.path, one.values) for one in layers] + [
         OverrideLayer(one.option or f"{SET}{one}", nest({one.name: one.value})) for one in settings
     ]
 
@@ -206,14 +206,14 @@ def _unknown(name: str, values: dict[str, Any], where: str) -> NoReturn:
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values with dotted names as nested sections."""
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for name, value in values.items():
         *sections, key = name.split(".")
-        inner = found
+        inner = nested
         for section in sections:
             inner = inner.setdefault(section, {})
         inner[key] = value
-    return found
+    return nested
 
 
 def read_setting(text: str) -> Setting:
@@ -222,16 +222,16 @@ def read_setting(text: str) -> Setting:
     Raises:
         ParamsError: it is malformed.
     """
-    key, equals, stated = text.partition("=")
+    key, equals, value_text = text.partition("=")
     if not equals or not key:
         raise ParamsError(f"--set {text!r} must be section.key=value")
     try:
-        value = parse_yaml(stated)
+        value = parse_yaml(value_text)
     except ParamsError as error:
         raise ParamsError(f"--set {text[:200]!r}: {error}; put quotes around text") from None
     takes_text = set(types_at(key.split("."))) - {NoneType} == {str}
     if takes_text and not isinstance(value, str | list | dict | None):
-        value = stated.strip()
+        value = value_text.strip()
     if isinstance(value, str) and not takes_text:
         with contextlib.suppress(ValueError):  # numbers such as .5e-4, which DVC's parser reads as text
             value = number if math.isfinite(number := float(value)) else value
@@ -255,8 +255,8 @@ def _find_added(path: Sequence[str]) -> Any:
 
 def _left_out(path: Sequence[str], key: str) -> FieldInfo | None:
     """Return a parameter that a file leaves out by default; None if the key is not one."""
-    found = (one.get_fields().get(key) for one in list_sections(types_at(path)))
-    return next((one for one in found if one is not None and is_left_out(one)), None)
+    fields = (one.get_fields().get(key) for one in list_sections(types_at(path)))
+    return next((one for one in fields if one is not None and is_left_out(one)), None)
 
 
 def _start_key(key: str, value: Any, values: dict[str, Any], where: str, path: tuple[str, ...]) -> Any:

@@ -144,13 +144,13 @@ class Params(Section):
                 if name not in self.only_compared
             }
             first: dict[str, str] = {}
-            for name, place in places.items():
-                if place is None and self.publish.target == "hub":
+            for name, target in places.items():
+                if target is None and self.publish.target == "hub":
                     raise ValueError(f"publish.target: hub needs downstream.{name}.publish.repository: user/name")
-                if place is not None and first.setdefault(place, name) != name:
+                if target is not None and first.setdefault(target, name) != name:
                     raise ValueError(
-                        f"downstream.{first[place]}.publish.{key} and downstream.{name}.publish.{key} are both "
-                        f"{place}: give each release its own"
+                        f"downstream.{first[target]}.publish.{key} and downstream.{name}.publish.{key} are both "
+                        f"{target}: give each release its own"
                     )
         if self.publish.base_model and self.base_model.source == "none":
             raise ValueError(
@@ -223,10 +223,10 @@ class Params(Section):
                 raise ValueError(
                     f"downstream.{name}.distill.layers={layers} exceeds model.num_layers={self.model.num_layers}"
                 )
-        found = self.model.family
-        if phases and self.pretrain_rows.next_sentence and found != NEXT_SENTENCE_FAMILY:
+        family = self.model.family
+        if phases and self.pretrain_rows.next_sentence and family != NEXT_SENTENCE_FAMILY:
             raise ValueError(
-                f"pretrain_rows.next_sentence: true needs model.family: {NEXT_SENTENCE_FAMILY}, found {found}: set "
+                f"pretrain_rows.next_sentence: true needs model.family: {NEXT_SENTENCE_FAMILY}, found {family}: set "
                 "pretrain_rows.next_sentence to false"
             )
         lengths |= {f"pretrain_rows.{phase}": self.pretrain_rows.get_phase(phase).row_length for phase in phases}
@@ -315,9 +315,9 @@ def apply_packing(section: S, packing: bool) -> S:
     return section if packing else section.model_copy(update={"max_sequences_per_row": 1})
 
 
-def replace_value(section: S, place: Sequence[str], value: Any) -> S:
+def replace_value(section: S, path: Sequence[str], value: Any) -> S:
     """Return a validated section with another value at a path, for example a path that is valid from another folder."""
-    word, *rest = place
+    word, *rest = path
     inner = getattr(section, word)
     if rest and isinstance(inner, dict):  # the entries
         value = {**inner, rest[0]: replace_value(inner[rest[0]], rest[1:], value)}
@@ -376,7 +376,7 @@ def walk_parameters(
 
 
 def _explain(problem: Any, kind: type[Section]) -> str:
-    place = ".".join(str(part) for part in problem["loc"] if part not in TYPE_PARTS)
+    where = ".".join(str(part) for part in problem["loc"] if part not in TYPE_PARTS)
     *section, key = problem["loc"] or ("",)
     is_phase = problem["type"] == "model_type" and any(
         issubclass(one, SectionOfPhases) for one in list_sections(types_at(section, kind))
@@ -384,20 +384,20 @@ def _explain(problem: Any, kind: type[Section]) -> str:
     if problem["type"] == "extra_forbidden" or is_phase:
         known = dict.fromkeys(name for one in list_sections(types_at(section, kind)) for name in one.get_fields())
         known.pop(key, None)  # entries of another kind may have this key
-        return f"{place} is not known{nearest(str(key), list(known))}"
+        return f"{where} is not known{nearest(str(key), list(known))}"
     if problem["type"] == "missing":
-        return f"{place} is missing"
+        return f"{where} is missing"
     if problem["type"] == "value_error":
-        return f"{place + ': ' if place else ''}{problem['ctx']['error']}"
+        return f"{where + ': ' if where else ''}{problem['ctx']['error']}"
     fix = FIXES.get(problem["type"], "")
-    return f"{place}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}{fix}"
+    return f"{where}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}{fix}"
 
 
-def types_at(place: Sequence[Any], kind: type[Section] = Params) -> list[Any]:
+def types_at(path: Sequence[Any], kind: type[Section] = Params) -> list[Any]:
     """Return the possible types of a parameter or section; in an entry, the types of all kinds."""
     types: list[Any] = [kind]
-    for depth, part in enumerate(place):
-        if kind is Params and place[0] == "downstream" and depth == 1:
+    for depth, part in enumerate(path):
+        if kind is Params and path[0] == "downstream" and depth == 1:
             types = [kind_params(name) for name in kind_names()]
         else:
             fields = [field for one in list_sections(types) if (field := one.get_fields().get(part)) is not None]

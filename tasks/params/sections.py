@@ -139,8 +139,8 @@ def get_default(field: FieldInfo) -> Any:
 
 def left_out_as(default: Any) -> FieldInfo:
     """Return the setting of a parameter that the file has only with another value than this default."""
-    found: FieldInfo = Field(exclude_if=lambda value: value == default)
-    return found
+    field: FieldInfo = Field(exclude_if=lambda value: value == default)
+    return field
 
 
 class QualityParams(Section):
@@ -320,8 +320,8 @@ class PretrainRowsParams(SectionOfPhases):
 
     def get_phase(self, phase: str) -> PhaseRowsParams:
         """Return the rows of a phase."""
-        found: PhaseRowsParams = getattr(self, phase, self.added())
-        return found
+        rows: PhaseRowsParams = getattr(self, phase, self.added())
+        return rows
 
     @property
     def row_kind(self) -> str:
@@ -460,8 +460,8 @@ class PretrainParams(OptimizerParams, SectionOfPhases):
 
     def get_phase(self, phase: str) -> PhaseParams:
         """Return the training of a phase."""
-        found: PhaseParams = getattr(self, phase)
-        return found
+        training: PhaseParams = getattr(self, phase)
+        return training
 
     def find_theta(self, phase: str) -> str | None:
         """Return the phase that sets the global_rope_theta of a phase: itself, or one before it; None if none does."""
@@ -571,8 +571,8 @@ class IpuParams(SectionOfPhases):
 
     def get_phase(self, phase: str) -> dict[str, Any] | None:
         """Return the ipu_config.json keys of a phase, if it has some."""
-        found: dict[str, Any] | None = getattr(self, phase, None)
-        return found
+        config: dict[str, Any] | None = getattr(self, phase, None)
+        return config
 
 
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")

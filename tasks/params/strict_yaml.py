@@ -123,10 +123,10 @@ def value_at(values: Any, name: str) -> Any:
     return values
 
 
-def leaves(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+def leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Yield dotted name and value of every leaf in nested mappings; an empty mapping counts as a leaf."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from leaves(value, (*place, str(key)))
+            yield from leaves(value, (*path, str(key)))
         else:
-            yield ".".join((*place, str(key))), value
+            yield ".".join((*path, str(key))), value

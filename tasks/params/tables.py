@@ -31,10 +31,10 @@ def find_origins(base: dict[str, Any], preset: str | None, overrides: Sequence[s
     Raises:
         ParamsError: the preset does not exist, or an override is malformed.
     """
-    found = {} if preset else {name: str(artifacts.PARAMS) for name, _ in leaves(base)}
+    origins = {} if preset else {name: str(artifacts.PARAMS) for name, _ in leaves(base)}
     for layer in layers(preset, overrides, presets):
-        found.update({name: layer.origin for name, _ in leaves(layer.values)})
-    return found
+        origins.update({name: layer.origin for name, _ in leaves(layer.values)})
+    return origins
 
 
 def format_params(
@@ -50,13 +50,13 @@ def format_params(
     return "".join(f"{line}\n" for line in _lines(values, find_origins(base, preset, overrides, presets), ()))
 
 
-def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...]) -> Iterator[str]:
+def _lines(values: dict[str, Any], said: dict[str, str], path: tuple[str, ...]) -> Iterator[str]:
     for key, value in values.items():
-        name = ".".join((*place, str(key)))
-        start = " " * INDENT * len(place) + f"{format_value(key)}:"
+        name = ".".join((*path, str(key)))
+        start = " " * INDENT * len(path) + f"{format_value(key)}:"
         if isinstance(value, dict) and value:
             yield start
-            yield from _lines(value, said, (*place, str(key)))
+            yield from _lines(value, said, (*path, str(key)))
         else:
             origin = " ".join(said.get(name, DEFAULT).split())
             yield f"{start} {format_value(value)}".ljust(COMMENT_COLUMN - 1) + f" # {origin}"
@@ -73,12 +73,12 @@ def find_differing(sides: Sequence[dict[str, Any]]) -> list[Row]:
 
     If a section is null on one side and has keys on another, each key is a row of its own.
     """
-    found = [dict(leaves(side)) for side in sides]
+    flat = [dict(leaves(side)) for side in sides]
     rows = [
-        (name, [one.get(name, ABSENT) for one in found]) for name in dict.fromkeys(key for one in found for key in one)
+        (name, [one.get(name, ABSENT) for one in flat]) for name in dict.fromkeys(key for one in flat for key in one)
     ]
-    stated = [(name, values) for name, values in rows if any(value not in (None, ABSENT) for value in values)]
-    return [(name, values) for name, values in stated if any(value != values[0] for value in values)]
+    present = [(name, values) for name, values in rows if any(value not in (None, ABSENT) for value in values)]
+    return [(name, values) for name, values in present if any(value != values[0] for value in values)]
 
 
 def compare_presets(base: dict[str, Any], names: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Row]:
@@ -107,11 +107,11 @@ def format_differences(rows: Sequence[Row], first: str, second: str) -> str:
         depth = 2 if words[0] == "downstream" else 1
         sections.setdefault(".".join(words[:depth]), []).append((".".join(words[depth:]), one, two))
     cells = [("", first, second)]
-    for section, found in sections.items():
-        lacking = section.startswith("downstream.") and any(row[0] == "kind" and ABSENT in row for row in found)
-        if found[0][0]:
+    for section, parameters in sections.items():
+        lacking = section.startswith("downstream.") and any(row[0] == "kind" and ABSENT in row for row in parameters)
+        if parameters[0][0]:
             cells.append((section, "", ""))
-        for key, one, two in found:
+        for key, one, two in parameters:
             if not lacking or key == "kind":
                 cells.append((f"  {key}" if key else section, _cell(one), _cell(two)))
     return format_table(cells)
@@ -130,13 +130,13 @@ def add_kinds(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def add_left_out(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values with the defaults of parameters that a file leaves out."""
-    found = copy.deepcopy(values)
+    changed = copy.deepcopy(values)
     for name, section, key, there in [*walk_parameters(values)]:
         field = section.get_fields()[key]
         if not there and is_left_out(field):
             *sections, _ = name.split(".")
-            functools.reduce(lambda inner, word: inner[word], sections, found)[key] = get_default(field)
-    return found
+            functools.reduce(lambda inner, word: inner[word], sections, changed)[key] = get_default(field)
+    return changed
 
 
 def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list[tuple[str, Any, str]]:

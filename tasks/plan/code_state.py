@@ -28,9 +28,9 @@ def git_state(root: Path) -> dict[str, Any]:
     project, folder = project_of(root), root
     if project != root.resolve():
         # A named run: git ignores the folder of its checkout, so that its files would never count as changed.
-        top, place = (run_git(project, "rev-parse", what) or "" for what in ("--show-toplevel", "--absolute-git-dir"))
+        top, git = (run_git(project, "rev-parse", what) or "" for what in ("--show-toplevel", "--absolute-git-dir"))
         if Path(top.strip()) == project:
-            options = [f"--git-dir={place.strip()}", f"--work-tree={root.resolve()}", *options]
+            options = [f"--git-dir={git.strip()}", f"--work-tree={root.resolve()}", *options]
         else:  # in a larger repository, whose files have other paths
             folder = project
     listing = run_git(folder, *options)
@@ -84,12 +84,12 @@ def call_git(root: Path, *arguments: str, timeout: float = 60.0) -> subprocess.C
 
 def code_hashes(stages: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return stage -> file or folder of code that it read -> MD5 in dvc.lock; a stage that has not run is None."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    hashes: dict[str, dict[str, str]] = defaultdict(dict)
     for name, stage in stages.items():
         for dep in (stage or {}).get("deps", []):
             if "md5" in dep and Path(dep["path"]).parts[0] in artifacts.SOURCES:
-                found[name][dep["path"]] = dep["md5"]
-    return dict(found)
+                hashes[name][dep["path"]] = dep["md5"]
+    return dict(hashes)
 
 
 def changed_code(hashes: Mapping[str, Mapping[str, str]], root: Path) -> list[str]:

@@ -132,11 +132,11 @@ def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> 
     Raises:
         InputError: see `verify_files`.
     """
-    place = root if copies is None else copies
-    lock = read_dvc_file(place / LOCK)
+    source = root if copies is None else copies
+    lock = read_dvc_file(source / LOCK)
     made, entry = _outs(lock), lock.get("stages", {}).get(stage, {})
     paths = [item for part in ("deps", "outs") for item in entry.get(part, []) if "md5" in item]
-    _require([_RecordedFile(item["path"], item["md5"]) for item in paths if _maker(item["path"], made)], root, place)
+    _require([_RecordedFile(item["path"], item["md5"]) for item in paths if _maker(item["path"], made)], root, source)
 
 
 def find_gate_damage(gates: Iterable[str], root: Path) -> list[str]:
@@ -175,10 +175,10 @@ def _find_record(path: str, written: dict[str, str], root: Path) -> _RecordedFil
     return _RecordedFile(path, listed[name]) if name in listed else _RecordedFile(out, written[out])
 
 
-def _require(stated: list[_RecordedFile], root: Path, place: Path) -> None:
-    """Raise InputError if files in `place`, which may be copies of those in `root`, differ from dvc.lock."""
-    there = [one for one in dict.fromkeys(stated) if (place / one.path).exists()]  # a stage may list a path twice
-    wrong = [(one, found) for one in there if (found := _other_md5(one, root, place)) is not None]
+def _require(recorded: list[_RecordedFile], root: Path, source: Path) -> None:
+    """Raise InputError if files in `source`, which may be copies of those in `root`, differ from dvc.lock."""
+    there = [one for one in dict.fromkeys(recorded) if (source / one.path).exists()]  # a stage may list a path twice
+    wrong = [(one, found) for one in there if (found := _other_md5(one, root, source)) is not None]
     if not wrong:
         return
     said = "; ".join(
@@ -187,14 +187,14 @@ def _require(stated: list[_RecordedFile], root: Path, place: Path) -> None:
     if STAGE not in os.environ and (others := find_dvc_processes(root)):
         raise InputError(f"{said}: DVC is running here (process {', '.join(map(str, others))}), wait until it ends")
     removed = []
-    for one, _ in wrong:
+    for file, _ in wrong:
         # DVC would not verify the file again, or refuse to replace it.
-        aside = root / DAMAGED / one.path
+        aside = root / DAMAGED / file.path
         if aside.is_dir() and not aside.is_symlink():
             shutil.rmtree(aside)
         aside.parent.mkdir(parents=True, exist_ok=True)
-        (root / one.path).replace(aside)
-        removed += _discard(one, root)
+        (root / file.path).replace(aside)
+        removed += _discard(file, root)
     text = (
         f"{said}: it was changed by hand, or the disk is damaged. It is in {DAMAGED} now; run again: DVC restores the "
         "file from its cache, or its stage runs again"
@@ -209,40 +209,40 @@ def _require(stated: list[_RecordedFile], root: Path, place: Path) -> None:
     raise InputError(text)
 
 
-def _other_md5(stated: _RecordedFile, root: Path, place: Path) -> str | None:
+def _other_md5(recorded: _RecordedFile, root: Path, source: Path) -> str | None:
     """Return the MD5 of a file if it differs from dvc.lock, else None; a copied folder may lack some files."""
-    found = compute_md5(place / stated.path)
-    if found == stated.md5 or place == root or not stated.md5.endswith(FOLDER):
-        return None if found == stated.md5 else found
-    listed = _listing(stated.md5, find_cache(root))
-    folder = place / stated.path
+    md5 = compute_md5(source / recorded.path)
+    if md5 == recorded.md5 or source == root or not recorded.md5.endswith(FOLDER):
+        return None if md5 == recorded.md5 else md5
+    listed = _listing(recorded.md5, find_cache(root))
+    folder = source / recorded.path
     if listed:
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-        return None if all(listed.get(name) == compute_md5(path) for name, path in files.items()) else found
-    found = compute_md5(root / stated.path)  # DVC's file list is lost
-    return None if found == stated.md5 else found
+        return None if all(listed.get(name) == compute_md5(path) for name, path in files.items()) else md5
+    md5 = compute_md5(root / recorded.path)  # DVC's file list is lost
+    return None if md5 == recorded.md5 else md5
 
 
-def _discard(stated: _RecordedFile, root: Path) -> list[str]:
+def _discard(recorded: _RecordedFile, root: Path) -> list[str]:
     """Remove corrupt objects of a path from DVC's cache; return their names.
 
     DVC trusts its cache, and would restore these bytes.
     """
     cache, removed = find_cache(root), []
-    for md5 in dict.fromkeys([stated.md5, *_listing(stated.md5, cache).values()]):
-        place = _object(md5, cache)
-        if place.is_file() and _md5_of_file(place) != md5.removesuffix(FOLDER):
-            place.unlink()
+    for md5 in dict.fromkeys([recorded.md5, *_listing(recorded.md5, cache).values()]):
+        path = _object(md5, cache)
+        if path.is_file() and _md5_of_file(path) != md5.removesuffix(FOLDER):
+            path.unlink()
             removed.append(f"files/md5/{md5[:2]}/{md5[2:]}")
     return removed
 
 
 def _listing(md5: str, cache: Path) -> dict[str, str]:
     """Return path -> MD5 of each file of a folder, from DVC's cache; empty if the list is lost or damaged."""
-    place = _object(md5, cache)
-    if not (md5.endswith(FOLDER) and place.is_file()):
+    path = _object(md5, cache)
+    if not (md5.endswith(FOLDER) and path.is_file()):
         return {}
-    text = place.read_bytes()
+    text = path.read_bytes()
     if hashlib.md5(text, usedforsecurity=False).hexdigest() != md5.removesuffix(FOLDER):
         return {}
     return {entry["relpath"]: entry["md5"] for entry in parse_json(text.decode())}
@@ -321,27 +321,27 @@ class _Needs:
 
     def differ(self, record: Record) -> list[str]:
         """Return why DVC would not reuse the results in `record`; empty if it would."""
-        found = [] if record.get("cmd") == self.cmd else ["its command changed"]
+        reasons = [] if record.get("cmd") == self.cmd else ["its command changed"]
         known = {dep["path"]: dep.get("md5") for dep in record.get("deps", ())}
-        found += [f"{path} changed" for path, md5 in self.deps.items() if md5 is not None and known.get(path) != md5]
-        stated = record.get("params", {})
+        reasons += [f"{path} changed" for path, md5 in self.deps.items() if md5 is not None and known.get(path) != md5]
+        recorded = record.get("params", {})
         for file, values in self.params.items():
-            before = stated.get(file, {})
+            before = recorded.get(file, {})
             for name, value in (values or {}).items():
-                for place, was, now in differences(name, before.get(name), value):
-                    found.append(f"{place} {json.dumps(was)} -> {json.dumps(now)}")
+                for key, was, now in differences(name, before.get(name), value):
+                    reasons.append(f"{key} {json.dumps(was)} -> {json.dumps(now)}")
         if set(known) != set(self.deps):
-            found.append("its inputs changed")
+            reasons.append("its inputs changed")
         elif names_read(record)[1] != {file: set(values or {}) for file, values in self.params.items()}:
-            found.append("its parameters changed")
+            reasons.append("its parameters changed")
         if {out["path"] for out in record.get("outs", ())} != set(self.outs):
-            found.append("its outputs changed")
-        return found
+            reasons.append("its outputs changed")
+        return reasons
 
     def unknown(self) -> list[str]:
         """Return inputs that are not known before the run."""
-        found = [path for path, md5 in self.deps.items() if md5 is None]
-        return found + [file for file, values in self.params.items() if values is None]
+        missing = [path for path, md5 in self.deps.items() if md5 is None]
+        return missing + [file for file, values in self.params.items() if values is None]
 
 
 class _Run:
@@ -397,12 +397,12 @@ class _Run:
         if (folder := _maker(path, self._made)) is not None:
             md5 = self._made[folder][1]
             return md5 if folder == path or md5 is None else _listing(md5, self._cache).get(path[len(folder) + 1 :])
-        place, ignored = Path(os.path.normpath(self._root / path)), []
-        if place.is_relative_to(self._root):
-            place, ignored = self._project / place.relative_to(self._root), self._ignored
-        if place not in self._hashed:
-            self._hashed[place] = compute_md5(place, ignored) if place.exists() else None
-        return self._hashed[place]
+        absolute, ignored = Path(os.path.normpath(self._root / path)), []
+        if absolute.is_relative_to(self._root):
+            absolute, ignored = self._project / absolute.relative_to(self._root), self._ignored
+        if absolute not in self._hashed:
+            self._hashed[absolute] = compute_md5(absolute, ignored) if absolute.exists() else None
+        return self._hashed[absolute]
 
     def _json(self, path: str) -> dict[str, Any] | None:
         """Return the content of a JSON file that a stage makes, if the cache has it."""
@@ -431,12 +431,12 @@ def compute_statuses(
 
 def _run_cache(cache: Path) -> dict[str, list[Record]]:
     """Return command -> stages that ran it according to DVC's run-cache, newest first."""
-    found: dict[str, list[tuple[float, Record]]] = {}
+    records: dict[str, list[tuple[float, Record]]] = {}
     for path in (cache / "runs").glob("??/*/*"):
         try:
             record = read_dvc_file(path)
         except ParamsError:
             continue  # an incomplete entry, which flows/dvc/leftovers.py removes
         if isinstance(record, dict) and "cmd" in record:
-            found.setdefault(record["cmd"], []).append((path.stat().st_mtime, record))
-    return {cmd: [one for _, one in sorted(every, key=lambda pair: -pair[0])] for cmd, every in found.items()}
+            records.setdefault(record["cmd"], []).append((path.stat().st_mtime, record))
+    return {cmd: [one for _, one in sorted(every, key=lambda pair: -pair[0])] for cmd, every in records.items()}

@@ -63,18 +63,18 @@ def _tell(stage: str | None, event: str, text: str, prefix: str) -> None:
 
 def _failure_of_host(error: MemoryError | OSError, stage: str | None) -> str:
     """Return a one-line description of a failure of the host: memory, a path or disk space."""
-    place = "" if stage is None else f" (stage {stage})"
+    where = "" if stage is None else f" (stage {stage})"
     if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
         from tasks.stage.memory import describe_shortage
 
         return (
-            f"{describe_shortage(error)}{place}: split the input, use fewer processes (PODIUM_WORKERS), or "
+            f"{describe_shortage(error)}{where}: split the input, use fewer processes (PODIUM_WORKERS), or "
             "use a host with more memory; nothing half-written was kept"
         )
     # pyarrow does not name the file; the stage is known at least.
-    place = f" ({error.filename})" if error.filename else place
+    where = f" ({error.filename})" if error.filename else where
     return (
-        f"{error.strerror or error}{place}: check that the path exists and is writable, and that the disk has space; "
+        f"{error.strerror or error}{where}: check that the path exists and is writable, and that the disk has space; "
         "nothing half-written was kept"
     )
 

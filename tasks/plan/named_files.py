@@ -106,9 +106,9 @@ def reject_dvc_files(root: Path, given: Iterable[str]) -> None:
     Raises:
         InputError: a DVC file was found.
     """
-    if found := find_dvc_files(root, given):
+    if owned := find_dvc_files(root, given):
         raise InputError(
-            f"DVC would treat {_shorten_names(found)} as its own, but only the project's dvc.yaml may be used: remove "
+            f"DVC would treat {_shorten_names(owned)} as its own, but only the project's dvc.yaml may be used: remove "
             "them or move their folder out of the project"
         )
 
@@ -137,9 +137,9 @@ def locate_in_project(path: Path, root: Path) -> Path | None:
     DVC hashes inputs outside of the project and does not look for DVC files there; such a folder may be a DVC project.
     """
     for way in (os.path.abspath, os.path.realpath):
-        place, project = Path(way(path)), Path(way(root))
-        if place.is_relative_to(project):
-            return place.relative_to(project)
+        absolute, project = Path(way(path)), Path(way(root))
+        if absolute.is_relative_to(project):
+            return absolute.relative_to(project)
     return None
 
 
@@ -153,14 +153,14 @@ def find_dvc_files(root: Path, given: Iterable[str] = ()) -> list[str]:
     # Outs of another run are outside of the checkout that uses them.
     places = {place for place in inner if not place.is_relative_to(artifacts.CHECKOUTS)}
     above = {folder for place in places for folder in place.parents[:-1]}
-    found = {str(folder) for folder in (*places, *above) if is_dvc_file(folder.name)}
+    named = {str(folder) for folder in (*places, *above) if is_dvc_file(folder.name)}
     seen: set[str] = set()
     # Everything in the named folders, then their siblings in the parent folders.
     for folders, is_deep in (((INPUTS, *places), True), (above, False)):
         for folder in folders:
             names = _walk(root / folder, functools.partial(_kind_for_dvc, is_deep), seen)
-            found |= {os.path.relpath(path, root) for kind, path in names if kind == PLAN}
-    return sorted(found)
+            named |= {os.path.relpath(path, root) for kind, path in names if kind == PLAN}
+    return sorted(named)
 
 
 def _kind_for_dvc(is_deep: bool, entry: os.DirEntry[str]) -> str:
@@ -200,13 +200,13 @@ def _walk(top: Path, kind_of: Kind, seen: set[str] | None = None) -> Iterator[tu
 
 def check_output_folders(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str]:
     """Return the problems of folders that the parameters name for outputs, one sentence each."""
-    found, targets = [], dict[str, str]()
+    problems, targets = [], dict[str, str]()
     for key, path in find_parameters(values, WRITTEN).items():
         if "://" in path:
             continue
         is_target = bool(_pattern(RELEASED).fullmatch(key))
         if is_target and (first := targets.setdefault(os.path.realpath(root / path), key)) != key:
-            found.append(f"{key}='{escape_name(path)}' is the folder of {first}: set it to another folder")
+            problems.append(f"{key}='{escape_name(path)}' is the folder of {first}: set it to another folder")
             continue
         for named in dict.fromkeys((root / path, Path(os.path.realpath(root / path)))):
             if (place_inside := locate_in_project(named, root)) is None:
@@ -216,9 +216,9 @@ def check_output_folders(values: Mapping[str, Any], root: Path, plan: Plan) -> l
             home, rest = Path(*place_inside.parts[:depth]), Path(*place_inside.parts[depth:])
             stages = [*plan.values(), *read_plan(root / home).values()]
             if reason := _why_not(rest, stages, replaced=is_target):
-                found.append(f"{key}='{escape_name(path)}' {reason}: set it to another folder")
+                problems.append(f"{key}='{escape_name(path)}' {reason}: set it to another folder")
                 break
-    return found
+    return problems
 
 
 def _why_not(path: Path, stages: Iterable[Stage], replaced: bool) -> str:
@@ -265,12 +265,12 @@ def inspect_files(
         return [], [f"{where} {problem}"]
     if not path.is_dir():
         return [str(path)], []
-    found: dict[str, list[str]] = defaultdict(list)
+    by_kind: dict[str, list[str]] = defaultdict(list)
     for kind, place in _walk(path, functools.partial(_kind_of, path, links)):
-        found[kind].append(place)
-    files = found.pop(FILE, [])
+        by_kind[kind].append(place)
+    files = by_kind.pop(FILE, [])
     problems = []
-    for kind, places in sorted(found.items()):
+    for kind, places in sorted(by_kind.items()):
         names = sorted(os.path.relpath(place, path) for place in places)
         if kind in HOLDING:
             problems.append(

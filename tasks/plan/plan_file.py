@@ -66,8 +66,8 @@ class Stage:
     def figures(self) -> tuple[str, ...]:
         """JSON files with figures of what the stage made; first those that `dvc metrics` shows."""
         folders = (str(artifacts.METRICS), str(artifacts.MEASUREMENTS))
-        found = (out for out in self.outs if out.endswith(".json") and out.rpartition("/")[0] in folders)
-        return tuple(dict.fromkeys((*self.metrics, *found)))
+        figures = (out for out in self.outs if out.endswith(".json") and out.rpartition("/")[0] in folders)
+        return tuple(dict.fromkeys((*self.metrics, *figures)))
 
     @property
     def host(self) -> str:
@@ -131,8 +131,8 @@ class Plan(dict[str, Stage]):
         self.needs: dict[str, list[str]] = {}
         """Stage -> stages whose outs it reads."""
         for name, stage in known.items():
-            found = {maker for path in stage.reads for maker in self.makers(path)}
-            self.needs[name] = [other for other in known if other in found]
+            makers = {maker for path in stage.reads for maker in self.makers(path)}
+            self.needs[name] = [other for other in known if other in makers]
         try:
             upwards = list(TopologicalSorter(self.needs).static_order())
         except CycleError as error:
@@ -152,13 +152,13 @@ class Plan(dict[str, Stage]):
 
     def with_upstream(self, names: Iterable[str]) -> list[str]:
         """Return these stages and all their upstream stages, in order."""
-        found: set[str] = set()
+        needed: set[str] = set()
         left = list(names)
         while left:
-            if (name := left.pop()) not in found:
-                found.add(name)
+            if (name := left.pop()) not in needed:
+                needed.add(name)
                 left += self.needs[name]
-        return [name for name in self if name in found]
+        return [name for name in self if name in needed]
 
 
 def _tier(stage: Stage, before: int) -> int:
@@ -254,20 +254,20 @@ def fill(part: Any, values: Mapping[str, Any]) -> Any:
         return part
     if (whole := VARIABLE.fullmatch(part)) and isinstance(value := value_at(values, whole[1]), Mapping | list):
         return value
-    found = VARIABLE.sub(lambda one: one[0] if (value := value_at(values, one[1])) is None else str(value), part)
-    return found.replace("\\${", "${")
+    filled = VARIABLE.sub(lambda one: one[0] if (value := value_at(values, one[1])) is None else str(value), part)
+    return filled.replace("\\${", "${")
 
 
-def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:
+def differences(place: str, before: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:
     """Yield name, recorded value and current value of parameters that differ from dvc.lock; sections are compared key
     by key, and a missing key has the value `absent`.
     """
-    if isinstance(stated, Mapping) and isinstance(now, Mapping):
-        for key in dict.fromkeys([*stated, *now]):
-            yield from differences(f"{place}.{key}", stated.get(key, absent), now.get(key, absent), absent)
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys([*before, *now]):
+            yield from differences(f"{place}.{key}", before.get(key, absent), now.get(key, absent), absent)
         return
-    if stated != now:
-        yield place, stated, now
+    if before != now:
+        yield place, before, now
 
 
 def read_dvc_file(path: Path) -> dict[str, Any]:

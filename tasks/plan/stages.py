@@ -70,20 +70,20 @@ class StageGroup:
             )
         filled = {key: self._fill({"key": key, **fields}) for key, fields in items.items()}
         (first, *others) = filled.values()
-        stated = self._state(items)
+        definition = self._state(items)
         if not others:
-            body = _replace(stated, first)
+            body = _replace(definition, first)
             return {"foreach": list(items), "do": body} if first["key"] else body
-        names = [name for name in dict.fromkeys(FIELD.findall(str(stated))) if name not in ("key", "stage")]
+        names = [name for name in dict.fromkeys(FIELD.findall(str(definition))) if name not in ("key", "stage")]
         own = [name for name in names if any(one[name] != first[name] for one in others)]
         foreach = {key: {name: fields[name] for name in own} for key, fields in filled.items()}
         variables = {"key": "${key}", "stage": f"{self.name}@${{key}}", **{name: f"${{item.{name}}}" for name in own}}
-        return {"foreach": foreach, "do": _replace(stated, first | variables)}
+        return {"foreach": foreach, "do": _replace(definition, first | variables)}
 
     def _state(self, items: Items) -> dict[str, Any]:
         """Return the group as in dvc.yaml, with its fields."""
         params = [text for text in self.params.split() if any(_has(fields, text) for fields in items.values())]
-        stated = {
+        definition = {
             "desc": self.desc,
             "cmd": f"python -m tasks.stage.start {self.module}" + (' "$DVC_STAGE"' if self.names_stage else ""),
             "meta": {name: value for name in META if (value := getattr(self, name))},
@@ -93,18 +93,18 @@ class StageGroup:
             "metrics": self.metrics.split(),
             "plots": [{path: settings} for path, settings in self.plots.items()],
         }
-        return {name: value for name, value in stated.items() if value}
+        return {name: value for name, value in definition.items() if value}
 
     def _fill(self, fields: Fields) -> dict[str, str]:
         """Return the fields of an item as text, with a repeated input or parameter in place of None."""
         # DVC would replace ${...} in a path.
-        found = {name: str(value).replace("${", "\\${") for name, value in fields.items() if value is not None}
-        found["stage"] = f"{self.name}@{fields['key']}" if fields["key"] else self.name
+        strings = {name: str(value).replace("${", "\\${") for name, value in fields.items() if value is not None}
+        strings["stage"] = f"{self.name}@{fields['key']}" if fields["key"] else self.name
         for texts in (self.inputs.split(), self.params.split()):
             first = next(text for text in texts if _has(fields, text))
             absent = [name for text in texts if not _has(fields, text) for name in FIELD.findall(text)]
-            found |= dict.fromkeys(absent, _replace(first, found))
-        return found
+            strings |= dict.fromkeys(absent, _replace(first, strings))
+        return strings
 
 
 def _has(fields: Fields, text: str) -> bool:
@@ -199,7 +199,7 @@ OPTIONS = 2
 
 
 def _entry(entry: Entry, params: Params) -> Fields:
-    name, own, found = entry.name, entry.params, find_upstream(entry, params)
+    name, own, upstream = entry.name, entry.params, find_upstream(entry, params)
     paths = [key for key in type(own.data).model_fields if key == "path" or key.endswith("_path")]
     given = [input_path(own.data, key) for key in paths if getattr(own.data, key) is not None]
     options = [f"downstream.{name}.{option}" for option in own.option_names]
@@ -229,10 +229,10 @@ def _entry(entry: Entry, params: Params) -> Fields:
         "against": artifacts.EVALUATION / own.against if own.against else None,
         "exports": artifacts.exports_folder(name) if own.export.formats else None,
         "exported": artifacts.metrics_file(name, "export") if own.export.formats else None,
-        "corpus": artifacts.validation_report("corpus") if found.corpus else None,
-        "base_model": base_model if found.base_model else None,
+        "corpus": artifacts.validation_report("corpus") if upstream.corpus else None,
+        "base_model": base_model if upstream.base_model else None,
         "scores": artifacts.teacher_folder(name) if distill.has_teacher else None,
-        "phases": [path for phase in found.phases for path in _list_phase_files(phase)],
+        "phases": [path for phase in upstream.phases for path in _list_phase_files(phase)],
     }
 
 

@@ -55,10 +55,10 @@ def write_project_plan(root: Path, definitions: Mapping[str, Any]) -> bool:
     Raises:
         InputError: it has stages that are not in the table and would be lost.
     """
-    known, found = {group.name for group in stages.STAGES} | definitions.keys(), {}
+    known, written = {group.name for group in stages.STAGES} | definitions.keys(), {}
     with contextlib.suppress(InputError):  # it is not YAML, and is written again
-        found = read_definitions(root)
-    if own := [name for name in found if name not in known]:
+        written = read_definitions(root)
+    if own := [name for name in written if name not in known]:
         raise InputError(
             f"{root / PLAN_FILE} is written from the table of stages, which lacks {', '.join(own)}: move them to "
             "tasks/plan/stages.py (docs/extend.md)"
@@ -83,10 +83,10 @@ def require_plan(root: Path, params: Params) -> None:
     """
     path = root / PLAN_FILE
     try:
-        found = read_dvc_file(path)
+        written = read_dvc_file(path)
     except ParamsError as error:
         raise InputError(f"{error}: rewrite it with `{WRITE}`") from None
-    if found != {"stages": stages.define(params)}:
+    if written != {"stages": stages.define(params)}:
         raise InputError(
             f"{path} does not match {root / artifacts.PARAMS}: update it with `{WRITE}`. Stages are added in "
             "tasks/plan/stages.py, not in dvc.yaml"
@@ -134,12 +134,12 @@ def _is_current(record: Any, stage: Stage) -> bool:
 
 def _remove(root: Path, path: PurePosixPath, kept: Collection[str]) -> None:
     """Remove a file or folder, except outs of stages in the plan."""
-    place = root / path
-    if not place.is_dir() or place.is_symlink():
-        place.unlink()
+    out = root / path
+    if not out.is_dir() or out.is_symlink():
+        out.unlink()
     elif not any(path in PurePosixPath(one).parents for one in kept):
-        shutil.rmtree(place)
+        shutil.rmtree(out)
     else:
-        for entry in place.iterdir():
+        for entry in out.iterdir():
             if str(path / entry.name) not in kept:
                 _remove(root, path / entry.name, kept)
