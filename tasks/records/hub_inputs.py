@@ -119,9 +119,9 @@ def _translate_errors(
             f"{section.partition('.')[0]}.source is hub, but {section}.dataset is not set: "
             f"set {section}.dataset to a name such as user/name"
         )
-    place = f"{section}.dataset={name} (config {config}, split {split}, revision {revision})"
+    source = f"{section}.dataset={name} (config {config}, split {split}, revision {revision})"
     advice = f". Data sets with Python code are not supported{'' if choose_token(name) is None else WITHOUT_TOKEN}"
-    with translate_hub_errors(place, name, f"{section}.dataset_revision", advice):
+    with translate_hub_errors(source, name, f"{section}.dataset_revision", advice):
         yield name
 
 
@@ -200,10 +200,10 @@ def download_files(
 
     token = None if is_target else choose_token(repository)
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
-    place, named = f"{repository} is not a local folder, and as a Hub repository it", "the revision"
+    source, named = f"{repository} is not a local folder, and as a Hub repository it", "the revision"
     if section:
-        place, named = f"{section}.repository={repository} (revision {revision})", f"{section}.revision"
-    with translate_hub_errors(place, repository, named, "" if token is None else WITHOUT_TOKEN):
+        source, named = f"{section}.repository={repository} (revision {revision})", f"{section}.revision"
+    with translate_hub_errors(source, repository, named, "" if token is None else WITHOUT_TOKEN):
         commit, present = _list_files(api, repository, revision)
         # by commit: a branch may move between two downloads
         files = {name: Path(api.hf_hub_download(repository, name, revision=commit)) for name in choose(present)}
@@ -211,10 +211,10 @@ def download_files(
 
 
 @contextlib.contextmanager
-def translate_hub_errors(place: str, repository: str, revision: str, advice: str = "") -> Iterator[None]:
+def translate_hub_errors(source: str, repository: str, revision: str, advice: str = "") -> Iterator[None]:
     """Turn errors of the Hub's client into an InputError that distinguishes gated, missing and unreachable.
 
-    The message begins with `place` and names the setting of the `revision`; it ends with `advice` if the Hub shows no
+    The message begins with `source` and names the setting of the `revision`; it ends with `advice` if the Hub shows no
     such repository.
     """
     _disable_telemetry()
@@ -227,7 +227,7 @@ def translate_hub_errors(place: str, repository: str, revision: str, advice: str
         # the client's errors (not found, gated, malformed name, offline) have these types
         why = _explain_error(error, repository, revision)
         hidden = isinstance(error, errors.RepositoryNotFoundError)  # includes gated repositories
-        raise InputError(f"{place} cannot be read: {why}{advice if hidden else ''}") from None
+        raise InputError(f"{source} cannot be read: {why}{advice if hidden else ''}") from None
 
 
 def _list_files(api: Any, repository: str, revision: str | None) -> tuple[str, list[str]]:

@@ -151,24 +151,24 @@ def describe_inputs(inputs: Mapping[str, Interpretation]) -> list[str]:
     """
     lines: list[str] = []
     before: dict[tuple[str, ...], str] = {}
-    for name, one in inputs.items():
-        formats, columns, meaning = one.meaning()
+    for name, reading in inputs.items():
+        formats, columns, meaning = reading.meaning()
         same = before.setdefault((formats, columns, meaning), name)
-        changes = "; ".join(one.changes(SHOWN_CHANGES))
+        changes = "; ".join(reading.changes(SHOWN_CHANGES))
         if same != name:
             lines.append(f"{name}: read like {same}" + (f"; {changes}" if changes else ""))
         else:
             lines.append(f"{name}: {'; '.join(filter(None, (formats, columns)))}")
             lines += [f"  {text}" for text in (meaning, changes) if text]
-        lines += [f"  {text}" for text in one.remarks]
+        lines += [f"  {text}" for text in reading.remarks]
     return lines[:MAX_LINES]
 
 
 def write_reading(folder: Path, source: str, inputs: Mapping[str, Interpretation]) -> Interpretation:
     """Write reading.json to the folder of the data; return what was found in all inputs."""
     whole = Interpretation()
-    for one in inputs.values():
-        whole.merge(one)
+    for reading in inputs.values():
+        whole.merge(reading)
     values: dict[str, Any] = {
         "source": source,
         "numbers": whole.numbers(),

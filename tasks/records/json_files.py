@@ -57,13 +57,13 @@ class _Objects:
         self.required = f"{'' if self.place else 'one object per line, or '}a list of objects is required"
 
     def objects(self) -> Iterator[Located]:
-        while (found := self._next()) is not None:
-            where, values = found
+        while (numbered := self._next()) is not None:
+            where, values = numbered
             items = values.get("data") if isinstance(values, dict) and self.may_nest and not self.place else None
             if isinstance(items, list) and not self.number and not self.text[self.at :].strip():
                 self._refuse_lists(values)
-                for number, one in enumerate(items):  # other lists or objects precede "data"
-                    yield f"data[{number}]", self._require_object(f"data[{number}]", one)
+                for number, item in enumerate(items):  # other lists or objects precede "data"
+                    yield f"data[{number}]", self._require_object(f"data[{number}]", item)
                 return
             yield where, self._require_object(where, values)
             self.number += 1
@@ -108,8 +108,8 @@ class _Objects:
                 if self._is_end():
                     return None
                 line = self.line + self.text.count("\n", self.at, error.pos)
-                found = f"{error.msg} in line {line}: {self.text[error.pos : error.pos + QUOTED]!r}"
-                raise InputError(f"{whole} is not JSON ({found}); {self.required} ({self.key})") from None
+                problem = f"{error.msg} in line {line}: {self.text[error.pos : error.pos + QUOTED]!r}"
+                raise InputError(f"{whole} is not JSON ({problem}); {self.required} ({self.key})") from None
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{whole} cannot be read ({error}) ({self.key})") from None
             if not self.place:

@@ -52,8 +52,8 @@ def read_name(value: Any) -> str:
 
 def read_list(text: str) -> list[Any] | None:
     """Return the list in a text, as JSON, Python or NumPy write it, or None if it is not a list."""
-    if isinstance(found := _parse_json(text, "["), list):
-        return found
+    if isinstance(names := _parse_json(text, "["), list):
+        return names
     return [_read_item(item) for item in _ITEM.findall(text)] if _LIST.fullmatch(text.strip()) else None
 
 

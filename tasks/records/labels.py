@@ -58,9 +58,9 @@ def read_row_labels(folder: Path) -> tuple[str, ...]:
 def read_parquet_labels(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the classes that a Parquet file names, and the others that cannot be learned."""
     try:
-        stated = pq.read_schema(path).metadata or {}
-        others = json.loads(stated.get(_OTHERS.encode(), b"[]"))
-        return _require_names(json.loads(stated[_KEY.encode()])), tuple(map(str, others))
+        metadata = pq.read_schema(path).metadata or {}
+        others = json.loads(metadata.get(_OTHERS.encode(), b"[]"))
+        return _require_names(json.loads(metadata[_KEY.encode()])), tuple(map(str, others))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: run its stage first") from None
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:

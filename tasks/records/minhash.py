@@ -76,8 +76,10 @@ def extract_letters(texts: Sequence[str]) -> NormalizedLetters:
 
 def _normalize_text(text: str) -> str:
     """Return a text in lower case; a text without letters as its code points, so that it only matches itself."""
-    found = unicodedata.normalize("NFKC", text).casefold()
-    return found if any(map(str.isalnum, found)) else " ".join(f"u{ord(sign):x}" for sign in "".join(found.split()))
+    normalized = unicodedata.normalize("NFKC", text).casefold()
+    if any(map(str.isalnum, normalized)):
+        return normalized
+    return " ".join(f"u{ord(sign):x}" for sign in "".join(normalized.split()))
 
 
 @lru_cache(maxsize=1)
@@ -100,16 +102,16 @@ def hash_runs(letters: NormalizedLetters, starts: NDArray[np.int64], lengths: ND
     # Differences of sums of codes[i] * BASE**i, shifted to exponent 0: the cost does not depend on the length.
     sums = np.zeros(len(letters.codes) + 1, np.uint64)
     np.cumsum(letters.codes * powers[: len(letters.codes)], out=sums[1:])
-    found = (sums[starts + lengths] - sums[starts]) * inverses[starts]
-    return mix_bits(found)  # low bits of the sum hardly depend on high bits of the letters
+    hashes = (sums[starts + lengths] - sums[starts]) * inverses[starts]
+    return mix_bits(hashes)  # low bits of the sum hardly depend on high bits of the letters
 
 
 def mix_bits(numbers: Hashes) -> Hashes:
     """Map numbers one-to-one so that every bit depends on all bits of the input."""
-    found = numbers ^ (numbers >> np.uint64(32))
-    found *= np.uint64(0xD6E8FEB86659FD93)
-    found ^= found >> np.uint64(32)
-    return found
+    mixed = numbers ^ (numbers >> np.uint64(32))
+    mixed *= np.uint64(0xD6E8FEB86659FD93)
+    mixed ^= mixed >> np.uint64(32)
+    return mixed
 
 
 @lru_cache(maxsize=2)
@@ -134,7 +136,7 @@ def make_signatures(shingles: Shingles) -> NDArray[np.uint32]:
 
     Each permutation is applied to all texts together: a call per text would take five times as long.
     """
-    found = np.zeros((PERMUTATIONS, len(shingles.bounds) - 1), np.uint32)
+    signatures = np.zeros((PERMUTATIONS, len(shingles.bounds) - 1), np.uint32)
     full = np.flatnonzero(np.diff(shingles.bounds))
     if len(full):
         hashes, starts = _high_bits(shingles.hashes), shingles.bounds[full]
@@ -142,8 +144,8 @@ def make_signatures(shingles: Shingles) -> NDArray[np.uint32]:
         factors = _high_bits(np.arange(PERMUTATIONS, dtype=np.uint64)) | np.uint32(1)
         terms = _high_bits(np.arange(PERMUTATIONS, 2 * PERMUTATIONS, dtype=np.uint64))
         for number in range(PERMUTATIONS):
-            found[number, full] = np.minimum.reduceat(hashes * factors[number] + terms[number], starts)
-    return np.ascontiguousarray(found.T)
+            signatures[number, full] = np.minimum.reduceat(hashes * factors[number] + terms[number], starts)
+    return np.ascontiguousarray(signatures.T)
 
 
 def hash_bands(signatures: NDArray[np.uint32], bands: int, rows: int) -> Hashes:
@@ -158,8 +160,8 @@ def _high_bits(numbers: Hashes) -> NDArray[np.uint32]:
     return (mix_bits(numbers) >> np.uint64(32)).astype(np.uint32)
 
 
-def jaccard_similarity(one: Hashes, other: Hashes) -> float:
+def jaccard_similarity(own: Hashes, other: Hashes) -> float:
     """Return the Jaccard similarity of two sets of shingles, 0 to 1."""
-    first, second = np.unique(one), np.unique(other)
+    first, second = np.unique(own), np.unique(other)
     both = len(np.intersect1d(first, second, assume_unique=True))
     return both / (len(first) + len(second) - both)

@@ -153,11 +153,11 @@ def read_group_batches(
 
 def read_columns(path: Path, columns: Sequence[str], rows_at_once: int, stage: str) -> list[list[Any]]:
     """Return the values of each column of a file; for arguments and errors see `read_batches`."""
-    found: list[list[Any]] = [[] for _ in columns]
+    columns_read: list[list[Any]] = [[] for _ in columns]
     for batch in read_batches(path, columns, rows_at_once, stage):
-        for values, name in zip(found, columns, strict=True):
+        for values, name in zip(columns_read, columns, strict=True):
             values += batch.column(name).to_pylist()
-    return found
+    return columns_read
 
 
 def has_first_value(path: Path, column: str, stage: str) -> bool:
@@ -221,8 +221,8 @@ def open_stage_file(path: Path, columns: Sequence[str], stage: str) -> Iterator[
         with pq.ParquetFile(path, pre_buffer=False) as parquet:
             missing = sorted(set(columns) - set(parquet.schema_arrow.names))
             if missing:
-                found = ", ".join(parquet.schema_arrow.names)
-                raise InputError(f"{path} has the columns {found} but not {', '.join(missing)}: {again} again")
+                names = ", ".join(parquet.schema_arrow.names)
+                raise InputError(f"{path} has the columns {names} but not {', '.join(missing)}: {again} again")
             yield parquet
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({error}): {again} again") from None

@@ -177,8 +177,8 @@ def share_of(part: int, whole: int, sentences: int | None = None) -> float:
 def find_implausible(labels: Labels, data: Any, *, is_train: bool) -> dict[Rule, list[str]]:
     """Return the violated rules, each with the labels that violate it; `data` is section `data` of the entry."""
     applied = [rule for rule in RULES if rule.applies(data) and (is_train or not rule.is_of_train)]
-    found = {rule: rule.find(labels) for rule in applied}
-    return {rule: names for rule, names in found.items() if names}
+    by_rule = {rule: rule.find(labels) for rule in applied}
+    return {rule: names for rule, names in by_rule.items() if names}
 
 
 def is_missing_text(texts: Iterable[str | None], where: str, reading: Interpretation) -> bool:
@@ -194,10 +194,10 @@ def refuse_missing_texts(data: Any, examples: int, source: str, reading: Interpr
     Raises:
         InputError: they are more than MOST_MISSING of its examples.
     """
-    found = reading.counts[MISSING_TEXTS]
-    if data.missing_texts == "refuse" and found > MOST_MISSING * examples:
+    missing = reading.counts[MISSING_TEXTS]
+    if data.missing_texts == "refuse" and missing > MOST_MISSING * examples:
         raise InputError(
-            f"{source}: {found:,} of {examples:,} are {MISSING_TEXTS} (first: {reading.places[MISSING_TEXTS]}). "
+            f"{source}: {missing:,} of {examples:,} are {MISSING_TEXTS} (first: {reading.places[MISSING_TEXTS]}). "
             "--missing-texts drop (data.missing_texts) leaves them out; keep learns them as texts"
         )
 

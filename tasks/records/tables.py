@@ -223,12 +223,12 @@ def _check_controls(records: Records, section: str, reading: Interpretation, for
     def check() -> Iterator[TableRow]:
         for row in records.rows:
             for part, value in row.values.items():
-                if found := find_control(value):
+                if sign := find_control(value):
                     where = f"{row.where}, {row.names.get(part, part)}"
                     if form.control_characters == "keep":
                         reading.count("texts with C1 control characters", where)
                     else:
-                        records.problems.add(problem, where, found)
+                        records.problems.add(problem, where, sign)
             yield row
 
     return records._replace(rows=check())
@@ -303,8 +303,8 @@ def _read_rows(
 
 def list_empty(reading: Interpretation) -> str:
     """Return which tables have no rows, for the message about an empty source; empty if none is known."""
-    found = ", ".join(text for text in reading.remarks if text.endswith(NO_ROWS))
-    return found and f" ({found})"
+    empty = ", ".join(text for text in reading.remarks if text.endswith(NO_ROWS))
+    return empty and f" ({empty})"
 
 
 def column_setting(section: str) -> str:
@@ -331,21 +331,21 @@ def match_columns(
         return {name: name for name in counts if counts[name] == 1}
     if (names := find_layout(present, layouts)) is None:
         raise InputError(f"{place} {_describe_missing(present, layouts[-1])}")
-    found = {part: name for part, (name, _) in names.items()}
-    reasons = dict.fromkeys(found, BY_NAME)
-    for part, name in found.items():
+    matched = {part: name for part, (name, _) in names.items()}
+    reasons = dict.fromkeys(matched, BY_NAME)
+    for part, name in matched.items():
         own = reading.trained.get(part, name)
         if any(columns[part].is_named and name in columns[part].names for columns in layouts if part in columns):
             reasons[part] = BY_USER
         elif own != name and own in counts:
-            found[part], reasons[part] = own, BY_MODEL
-    if repeated := [name for name in found.values() if counts[name] > 1]:
+            matched[part], reasons[part] = own, BY_MODEL
+    if repeated := [name for name in matched.values() if counts[name] > 1]:
         raise InputError(f"{place} has the column {repeated[0]!r} more than once. Rename one of them")
-    used = {part: name for part, name in found.items() if part != SPLIT}
+    used = {part: name for part, name in matched.items() if part != SPLIT}
     for part, name in used.items():
         reading.use_column(part, name, reasons[part])
     reading.unused_columns |= {name or UNNAMED for name in counts.keys() - used.values()}
-    return found
+    return matched
 
 
 def find_layout(present: Sequence[str], layouts: Sequence[Columns]) -> dict[str, tuple[str, str]] | None:
@@ -353,8 +353,8 @@ def find_layout(present: Sequence[str], layouts: Sequence[Columns]) -> dict[str,
 
     A name that differs in case or white space is used for a part without an exact name, if it is unambiguous.
     """
-    found = ((_match(present, columns), columns) for columns in layouts)
-    fitting = (names for names, columns in found if all(p in names for p, one in columns.items() if one.required))
+    matches = ((_match(present, columns), columns) for columns in layouts)
+    fitting = (names for names, columns in matches if all(p in names for p, one in columns.items() if one.required))
     return next(fitting, None)
 
 
@@ -363,14 +363,14 @@ def _match(present: Sequence[str], columns: Columns) -> dict[str, tuple[str, str
     own = {column.names[0] for column in columns.values() if len(column.names) == 1}
     folded = Counter(map(fold_name, present))
     by_fold = {fold_name(name): name for name in present}
-    found: dict[str, tuple[str, str]] = {}
+    matched: dict[str, tuple[str, str]] = {}
     for part, column in columns.items():
         names = [name for name in column.names if len(column.names) == 1 or name not in own]
         exact = [(name, name) for name in names if name in present]
         similar = [(by_fold[fold_name(one)], one) for one in names if folded.get(fold_name(one)) == 1]
         if exact or similar:
-            found[part] = (exact or similar)[0]
-    return found
+            matched[part] = (exact or similar)[0]
+    return matched
 
 
 def fold_name(name: str) -> str:
@@ -384,11 +384,11 @@ def _describe_missing(present: Sequence[str], columns: Columns) -> str:
     taken = {name: f"{name!r} besides that of {part}" for part, (name, _) in there.items()}
     free = [name for name in present if name not in taken]
     near = {one.names[0]: difflib.get_close_matches(one.names[0], free, 1) for one in missing}
-    found = shorten([one[:SHOWN_CHARACTERS] for one in present], SHOWN_COLUMNS)
+    shown = shorten([one[:SHOWN_CHARACTERS] for one in present], SHOWN_COLUMNS)
     similar = [f"{one[0]} for {name}" if len(missing) > 1 else one[0] for name, one in near.items() if one]
     return (
         f"has no column {' and no column '.join(taken.get(name, repr(name)) for name in near)}; "
-        + (f"its columns are {found}" if found else "it has no columns")
+        + (f"its columns are {shown}" if shown else "it has no columns")
         + (f"; did you mean {', '.join(similar)}? " if similar else ". ")
         + f"Set {', '.join(dict.fromkeys(one.key for one in missing))}"
         + "".join(f". {EXPORTS[name]}" for name in present if name in EXPORTS)

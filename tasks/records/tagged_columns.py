@@ -126,9 +126,9 @@ def _find_first_number(sentences: Sequence[Sequence[Sequence[str]]]) -> str:
     first = next((found[0] for found in numbers if found), "")
     if first not in ("0", "1") or all(number == first for found in numbers for number in found):
         return ""
-    for found in numbers:
-        after = [first, *(str(int(number) + 1) if number.isdecimal() else "" for number in found)]
-        if any(number not in (first, expected) for number, expected in zip(found, after, strict=False)):
+    for sentence in numbers:
+        after = [first, *(str(int(number) + 1) if number.isdecimal() else "" for number in sentence)]
+        if any(number not in (first, expected) for number, expected in zip(sentence, after, strict=False)):
             return ""  # a number that starts again inside a sentence is reported later
     return first
 
@@ -170,9 +170,9 @@ def _is_tag(text: str) -> bool:
     return text == OUTSIDE or (looks_like_tag(text) and bool(split_tag(text)[1]))
 
 
-def _are_alike(one: Sequence[str], other: Sequence[str]) -> bool:
-    is_mostly_outside = all(2 * tags.count(OUTSIDE) > len(tags) for tags in (one, other))
-    return is_mostly_outside or not _types(one).isdisjoint(_types(other))
+def _are_alike(own: Sequence[str], other: Sequence[str]) -> bool:
+    is_mostly_outside = all(2 * tags.count(OUTSIDE) > len(tags) for tags in (own, other))
+    return is_mostly_outside or not _types(own).isdisjoint(_types(other))
 
 
 def _types(tags: Sequence[str]) -> set[str]:

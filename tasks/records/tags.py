@@ -107,16 +107,16 @@ def looks_like_tag(text: str) -> bool:
 
 def find_entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of a sentence as conlleval does."""
-    found: list[Entity] = []
+    entities: list[Entity] = []
     start, current = 0, ""
-    for place, tag in enumerate((*tags, OUTSIDE)):
+    for position, tag in enumerate((*tags, OUTSIDE)):
         prefix, name = split_tag(tag)
         if current and (prefix == BEGIN or name != current):
-            found.append(Entity(current, start, place))
+            entities.append(Entity(current, start, position))
             current = ""
         if name and not current:
-            start, current = place, name
-    return found
+            start, current = position, name
+    return entities
 
 
 def find_inside_starts(tags: Sequence[str]) -> list[int]:

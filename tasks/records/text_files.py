@@ -69,12 +69,12 @@ class ProblemList:
         self._counts: collections.Counter[str] = collections.Counter()
         self._shown: dict[str, list[str]] = {}
 
-    def add(self, kind: str, where: str, found: object = None) -> None:
+    def add(self, kind: str, where: str, value: object = None) -> None:
         """Add a problem at the position `where`, with the value there; equal kinds are counted together."""
         self._counts[kind] += 1
         shown = self._shown.setdefault(kind, [])
         if len(shown) < SHOWN_PLACES:
-            shown.append(where if found is None else f"{where} ({found!r:.{QUOTED}})")
+            shown.append(where if value is None else f"{where} ({value!r:.{QUOTED}})")
 
     @property
     def count(self) -> int:
@@ -107,9 +107,9 @@ def count_repetitions(hashes: array.array[int] | np.ndarray) -> int:
 
 def refuse_empty(path: Path, key: str) -> None:
     """Refuse an empty file, which was most likely cut off or never written, and what is not a file."""
-    found = path.stat()
-    require_regular(found.st_mode, path)
-    if found.st_size == 0:
+    status = path.stat()
+    require_regular(status.st_mode, path)
+    if status.st_size == 0:
         raise InputError(f"{path} is empty: add rows or remove the file ({key})")
 
 
@@ -124,8 +124,8 @@ def find_text_problem(value: Any) -> str:
 def find_control(value: Any) -> str:
     """Return the first C1 control character in a text, or in lists and objects of texts, as U+0093; empty: none."""
     if isinstance(value, str):
-        found = None if value.isascii() else _C1.search(value.encode("utf-8", "surrogatepass"))
-        return f"U+{ord(found[0].decode()):04X}" if found else ""
+        sign = None if value.isascii() else _C1.search(value.encode("utf-8", "surrogatepass"))
+        return f"U+{ord(sign[0].decode()):04X}" if sign else ""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return next(filter(None, map(find_control, values)), "")
 
@@ -264,14 +264,14 @@ class _Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            found = self._stream.read(len(buffer))
+            data = self._stream.read(len(buffer))
         except OSError as error:
             raise OSError(f"the {self._suffix} data are damaged or cut off: {error}") from None
-        self._unpacked_bytes += len(found)
+        self._unpacked_bytes += len(data)
         if self._unpacked_bytes > FREE_BYTES + MAX_RATIO * self._packed.tell():
             raise InputError(
                 f"{self._path} unpacks to more than {FREE_BYTES >> 20} MB and {MAX_RATIO} times its size, which is "
                 "unusual for text. Check its content; if it is right, unpack it yourself and name the unpacked file"
             )
-        buffer[: len(found)] = found
-        return len(found)
+        buffer[: len(data)] = data
+        return len(data)

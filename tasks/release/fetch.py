@@ -145,7 +145,7 @@ def list_folder_releases(entry: Entry, root: Path) -> tuple[list[FetchedRelease]
         PublishError: it was changed since it was published.
     """
     target = root / entry.params.publish.folder
-    found, sources = list[FetchedRelease](), dict[str, Callable[[str], Path]]()
+    fetched, sources = list[FetchedRelease](), dict[str, Callable[[str], Path]]()
     if target.is_dir() and any(target.iterdir()) and not (target / PROVENANCE).is_file():
         raise InputError(
             f"{entry.key('publish', 'folder')}={entry.params.publish.folder} contains no release to compare with (a "
@@ -156,12 +156,12 @@ def list_folder_releases(entry: Entry, root: Path) -> tuple[list[FetchedRelease]
         if missing := {PROVENANCE, CONFIG, WEIGHTS} - set(hashes):
             raise InputError(f"{folder} lacks {', '.join(sorted(missing))}: remove it, and publish that model again")
         release = FetchedRelease(tag, None, None, hashes)
-        if release.weights not in [one.weights for one in found]:
-            found.append(release)
+        if release.weights not in [one.weights for one in fetched]:
+            fetched.append(release)
             sources[tag] = folder.joinpath
-        if len(found) == KEPT:
+        if len(fetched) == KEPT:
             break
-    return found, sources
+    return fetched, sources
 
 
 def _of_hub(entry: Entry, wanted: Sequence[Tagged]) -> tuple[list[FetchedRelease], Sources]:
@@ -171,15 +171,15 @@ def _of_hub(entry: Entry, wanted: Sequence[Tagged]) -> tuple[list[FetchedRelease
     repository, section = str(entry.params.publish.repository), entry.key("publish")
     releases: list[FetchedRelease] = []
     sources: dict[str, Callable[[str], Path]] = {}
-    for one in wanted:
+    for tagged in wanted:
         _, _, files = download_files(
-            repository, one.commit, lambda names: sorted({*TAKEN} & {*names}), section, is_target=True
+            repository, tagged.commit, lambda names: sorted({*TAKEN} & {*names}), section, is_target=True
         )
         if missing := sorted({CONFIG, WEIGHTS} - set(files)):
-            raise InputError(f"{section}.repository={repository}: its release {one.tag} lacks {', '.join(missing)}")
+            raise InputError(f"{section}.repository={repository}: its release {tagged.tag} lacks {', '.join(missing)}")
         hashes = {name: sha256_of(path.resolve()) for name, path in files.items()}
-        releases.append(FetchedRelease(one.tag, repository, one.commit, hashes))
-        sources[one.tag] = files.__getitem__
+        releases.append(FetchedRelease(tagged.tag, repository, tagged.commit, hashes))
+        sources[tagged.tag] = files.__getitem__
     return releases, sources
 
 
@@ -224,15 +224,15 @@ def main() -> None:
     words, params = parser.parse_args(), load_sections(*ENTRY_SECTIONS, "publish")
     entry = find_entry(params, words.name)
     if words.list:
-        for one in newest_on_hub(entry) if params.publish.target == "hub" else ():
-            print(f"{one.tag}@{one.commit}")
+        for tagged in newest_on_hub(entry) if params.publish.target == "hub" else ():
+            print(f"{tagged.tag}@{tagged.commit}")
         return
     these = None if words.releases is None else list(map(parse_tagged, words.releases))
-    found = fetch(params, entry, these=these, trained=words.trained)
-    for newest in found.releases[:1]:
+    fetched = fetch(params, entry, these=these, trained=words.trained)
+    for newest in fetched.releases[:1]:
         require_comparable(entry, read_model(artifacts.FETCHED / entry.name / newest.tag))
-    titles = ", before it ".join(one.title for one in found.releases)
-    done = f"{titles} ({'fetched' if found.changed else 'already here'})"
+    titles = ", before it ".join(one.title for one in fetched.releases)
+    done = f"{titles} ({'fetched' if fetched.changed else 'already here'})"
     print(f"{entry.name}: {done if titles else 'its publish target has no release yet'}", flush=True)
 
 

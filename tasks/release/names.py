@@ -77,14 +77,14 @@ class NamedReleases(ABC):
 
     def describe(self) -> list[ListedRelease]:
         """Return all releases, newest first."""
-        found, names = [], self.names()
+        listed, names = [], self.names()
         current = {name: find_named(names, name) for name in names if NAME.fullmatch(name)}
         for tag, to in self.releases().items():
             card, signed = self.read_card(tag)
             [(metric, value)] = read_results(card)[:1] or [("", "")]
             pointing = [name for name, at in sorted(current.items()) if at == to]
-            found.append(ListedRelease(tag, self.days.get(tag), f"{metric} {value}".strip(), signed, pointing))
-        return found
+            listed.append(ListedRelease(tag, self.days.get(tag), f"{metric} {value}".strip(), signed, pointing))
+        return listed
 
     def history(self, name: str) -> list[str]:
         """Return the tags of the releases that were promoted to a name, oldest first."""
@@ -155,8 +155,8 @@ class NamedReleases(ABC):
 
 def find_records(names: Mapping[str, str], name: str) -> dict[int, str]:
     """Return number -> what the record of a promotion to `name` points to."""
-    found = {match: to for key, to in names.items() if (match := RECORD.fullmatch(key)) and match[1] == name}
-    return {int(match[match.lastindex or 0]): to for match, to in found.items()}
+    records = {match: to for key, to in names.items() if (match := RECORD.fullmatch(key)) and match[1] == name}
+    return {int(match[match.lastindex or 0]): to for match, to in records.items()}
 
 
 def find_named(names: Mapping[str, str], name: str = CHAMPION) -> str | None:

@@ -121,28 +121,28 @@ def stages_behind(parameters: Mapping[str, Any], subject: ReleaseSubject, lock: 
     """
     if not lock.is_file():
         return {}
-    stated, left_out = read_locked_stages(lock), subject.entry.stage("predict_released")
+    locked, left_out = read_locked_stages(lock), subject.entry.stage("predict_released")
     behind = [
         name
         for name in expand_plan(validate_params(dict(parameters))).with_upstream([subject.entry.stage("gate")])
         if name != left_out
     ]
-    found = {name: stated.get(name) for name in behind}
-    for name, stage in found.items():
+    recorded = {name: locked.get(name) for name in behind}
+    for name, stage in recorded.items():
         if stage is not None and "outs" in stage:
             outs = [out for out in stage["outs"] if not out["path"].startswith(OF_ONE_RUN)]
-            found[name] = {**stage, "outs": outs}
-    return found
+            recorded[name] = {**stage, "outs": outs}
+    return recorded
 
 
 def stage_runs(stages: Iterable[str], root: Path) -> StageRuns:
     """Return the run that produced the outs of each stage, here or on another host, as the stage recorded it."""
-    found = {stage: (find_object(root / artifacts.stage_run_file(stage)) or {}).get("run") for stage in stages}
+    runs = {stage: (find_object(root / artifacts.stage_run_file(stage)) or {}).get("run") for stage in stages}
     return {
         stage: {name: str(run[name]) for name in RUN_FACTS}
         if isinstance(run, dict) and {*RUN_FACTS} <= {*run}
         else None
-        for stage, run in found.items()
+        for stage, run in runs.items()
     }
 
 
@@ -150,8 +150,8 @@ def code_of(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
     """Return the revisions that stages recorded: `git` of the fine-tuning (of the gate if it has no record), and
     `stages_git` of every training and of the gate."""
     files = {name: artifacts.METRICS / f"{name}.json" for name in subject.trainings} | {"gate": subject.gate}
-    found = {name: (_small_json(root / path) or {}).get("code") for name, path in files.items()}
-    return {"git": found[subject.trainings[-1]] or found["gate"] or dict(NOT_RECORDED), "stages_git": found}
+    states = {name: (_small_json(root / path) or {}).get("code") for name, path in files.items()}
+    return {"git": states[subject.trainings[-1]] or states["gate"] or dict(NOT_RECORDED), "stages_git": states}
 
 
 def describe_changes(origin: Mapping[str, Any], root: Path) -> str | None:
@@ -209,18 +209,18 @@ def data_verdicts(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
 
 def _figures(files: Mapping[str, Path], names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return these values of every existing file."""
-    found = {name: _small_json(path) for name, path in files.items()}
-    return {name: {key: one[key] for key in names if key in one} for name, one in found.items() if one is not None}
+    figures = {name: _small_json(path) for name, path in files.items()}
+    return {name: {key: one[key] for key in names if key in one} for name, one in figures.items() if one is not None}
 
 
 def _training_figures(files: Mapping[str, Path]) -> dict[str, Any]:
     """Return TRAINING_FIGURES of every training, and of one that continued a model, its held-out loss next to it."""
-    found = _figures(files, (*TRAINING_FIGURES, "held_out"))
-    for one in found.values():
-        held_out = one.pop("held_out", {})
+    figures = _figures(files, (*TRAINING_FIGURES, "held_out"))
+    for training in figures.values():
+        held_out = training.pop("held_out", {})
         if "before" in held_out:
-            one["held_out"] = {name: held_out[name] for name in ("rows", "mlm_loss", "perplexity", "before")}
-    return found
+            training["held_out"] = {name: held_out[name] for name in ("rows", "mlm_loss", "perplexity", "before")}
+    return figures
 
 
 def prediction_figures(root: Path, subject: ReleaseSubject) -> dict[str, Any] | None:
@@ -229,8 +229,8 @@ def prediction_figures(root: Path, subject: ReleaseSubject) -> dict[str, Any] | 
     if figures is None:
         return None
     splits = {name: one for name, one in figures.items() if isinstance(one, dict)} or {"": figures}
-    stated = {name: {key: one[key] for key in PREDICTION_FIGURES if key in one} for name, one in splits.items()}
-    return stated.get("", stated)
+    by_split = {name: {key: one[key] for key in PREDICTION_FIGURES if key in one} for name, one in splits.items()}
+    return by_split.get("", by_split)
 
 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
@@ -272,44 +272,44 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
     hashes = {PurePosixPath(one["path"]): f"md5:{one['md5']}" for one in dependencies if "md5" in one}
     inputs, base = find_parameters(parameters, READ), checkout or root
 
-    def state_text(value: str, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> str:
-        name, is_family = place[-1], place == ("model", "family") and re.fullmatch(WORD, value) is not None
-        names_phase = (*place[:1], *place[2:]) == ("downstream", "start") or place == ("pretrain", "phases")
+    def state_text(value: str, path: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> str:
+        name, is_family = path[-1], path == ("model", "family") and re.fullmatch(WORD, value) is not None
+        names_phase = (*path[:1], *path[2:]) == ("downstream", "start") or path == ("pretrain", "phases")
         if is_family or (names_phase and re.fullmatch(PHASE, value)):  # names of phases are those of sections
             return value
-        if place[-2:] == ("parity", "against"):
+        if path[-2:] == ("parity", "against"):
             with contextlib.suppress(ValueError):
                 RuntimeSpec.parse(value)
                 return value
-        if ".".join(place) in inputs:
+        if ".".join(path) in inputs:
             return hashes.get(PurePosixPath(value), WITHHELD)
         if on_hub and name in ON_HUB:
             return hub_name(holder, name, base) or WITHHELD
         is_of_public = on_hub and name in OF_HUB and any(hub_name(holder, one, base) for one in ON_HUB)
         return value if is_of_public else WITHHELD
 
-    def state(kind: Any, value: Any, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> Any:
+    def state(kind: Any, value: Any, path: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> Any:
         """Return the published form of a value of type `kind`; `on_hub`: an outer section reads from the Hub."""
         if isinstance(value, str):
-            return value if value in _enum_values(kind) else state_text(value, place, holder, on_hub)
+            return value if value in _enum_values(kind) else state_text(value, path, holder, on_hub)
         if isinstance(value, list | tuple):
-            return [state(kind, one, place, holder, on_hub) for one in value]
+            return [state(kind, one, path, holder, on_hub) for one in value]
         if not isinstance(value, Mapping):
             return value
-        is_entry = place[:-1] == ("downstream",)
+        is_entry = path[:-1] == ("downstream",)
         section = kind_params(value["kind"]) if is_entry else kind
         fields = {field.alias or name: field.annotation for name, field in getattr(section, "model_fields", {}).items()}
         added = getattr(section, "added", None)
-        hidden = NOT_PUBLISHED if fields and len(place) in (0, 2) else ()
-        stated = {
+        hidden = NOT_PUBLISHED if fields and len(path) in (0, 2) else ()
+        published = {
             str(name): state(
-                fields.get(name, added), one, (*place, str(name)), value, on_hub or value.get("source") == "hub"
+                fields.get(name, added), one, (*path, str(name)), value, on_hub or value.get("source") == "hub"
             )
             for name, one in value.items()
             if name not in hidden
         }
         # The kind of an entry is public: the program defines the kinds.
-        return {**stated, "kind": value["kind"]} if is_entry else stated
+        return {**published, "kind": value["kind"]} if is_entry else published
 
     return state(Params, parameters, (), {}, False)
 

@@ -103,8 +103,8 @@ class Publication:
         Any other folder is a private path, which a release does not state. The checkout of a run has paths such as
         ../../../published/NAME.
         """
-        (place,) = (PurePosixPath(str(name)) for name in self.destination.values())
-        return place.name if self.on_hub or place.parent.name == artifacts.RELEASES.name else self.entry.name
+        (target,) = (PurePosixPath(str(name)) for name in self.destination.values())
+        return target.name if self.on_hub or target.parent.name == artifacts.RELEASES.name else self.entry.name
 
     def build(
         self,
@@ -121,8 +121,8 @@ class Publication:
         if changes := describe_changes(origin, self.root):
             print(f"publish: {changes}", flush=True)
         _require_tokenizer(origin, copies / artifacts.TOKENIZER / "tokenizer.json")
-        stated = resolve_origin(self.params, (origin["base_model"] or {}).get("origin"))
-        require_origin(self.params, stated)
+        terms = resolve_origin(self.params, (origin["base_model"] or {}).get("origin"))
+        require_origin(self.params, terms)
         kind = kind_of(self.entry)
         scored, answered = kind.scores(self.entry).read_all(copies)
         files, preferred = list_model_files(
@@ -131,8 +131,8 @@ class Publication:
         facts = CardFacts(
             entry=self.entry,
             name=str(self.destination["repository"]) if self.on_hub else ".",
-            license=stated.license,
-            language=stated.language,
+            license=terms.license,
+            language=terms.language,
             parameters=origin["parameters"],
             metrics=metrics,
             gate=gate,
@@ -141,7 +141,7 @@ class Publication:
             data_name=self.entry.params.publish.data_name,
             examples=examples,
             title=self.title,
-            base_model=stated.base_model,
+            base_model=terms.base_model,
             base_name=self.params.publish.base_name,
             files=files,
             preferred=preferred,
@@ -392,15 +392,15 @@ def compare_here(
 
 def print_receipt(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
     """Print the result of publishing or of a dry run."""
-    place = receipt["url"] or receipt.get("repository") or os.path.relpath(receipt["folder"], project_of(Path()))
+    target = receipt["url"] or receipt.get("repository") or os.path.relpath(receipt["folder"], project_of(Path()))
     if dry_run:
-        print(f"publish (dry run): would publish these {len(receipt['files'])} files to {place} as {receipt['tag']}:")
+        print(f"publish (dry run): would publish these {len(receipt['files'])} files to {target} as {receipt['tag']}:")
         for name, sha256 in receipt["files"].items():
             print(f"  {sha256[:12]}  {name}")
         return
     done = "unchanged" if receipt["unchanged"] else "published" if receipt["tag"] else "opened for review"
     tag = receipt["tag"] or "to release it, merge the pull request and publish again"
-    print(f"publish: {place} {done}, {tag}, {seconds:.1f} s")
+    print(f"publish: {target} {done}, {tag}, {seconds:.1f} s")
 
 
 def main() -> None:

@@ -122,8 +122,8 @@ class Release:
     def temporary_folder(self) -> Iterator[Path]:
         """Write all files below a temporary folder with the name of the tag, next to the large files."""
         places = [file.source.parent for file in self.files.values() if isinstance(file.source, Path)]
-        with tempfile.TemporaryDirectory(dir=places[0] if places else None) as place:
-            folder = Path(place) / self.tag
+        with tempfile.TemporaryDirectory(dir=places[0] if places else None) as scratch:
+            folder = Path(scratch) / self.tag
             self.write(folder)
             yield folder
 
@@ -217,10 +217,10 @@ def was_fetched(folder: Path) -> bool:
     return bool((find_object(folder / artifacts.RELEASED_RECORD) or {}).get("fetched", True))
 
 
-def released_meanwhile(found: str, compared: ComparedRelease) -> PublishError:
+def released_meanwhile(newest: str, compared: ComparedRelease) -> PublishError:
     """Return the error for a target whose newest release is not the one that the gate compared with."""
     return PublishError(
-        f"{found} was released meanwhile; the gate compared this model with {compared.tag or 'no release'}. Run the "
+        f"{newest} was released meanwhile; the gate compared this model with {compared.tag or 'no release'}. Run the "
         "same `podium run` or `podium finetune` again, so that the gate compares with the new release. Nothing was "
         "published"
     )
@@ -268,8 +268,8 @@ def write_folder(
 
 def list_kept(folder: Path) -> dict[str, Path]:
     """Return tag -> folder of all releases that were published to `folder` and are kept in NAME.releases."""
-    found = folder.with_name(f"{folder.name}.releases").glob("release-*")
-    return {path.name: path for path in found if TAG.fullmatch(path.name)}
+    folders = folder.with_name(f"{folder.name}.releases").glob("release-*")
+    return {path.name: path for path in folders if TAG.fullmatch(path.name)}
 
 
 def keep_release(folder: Path, tag: str) -> None:
@@ -311,13 +311,13 @@ def refuse_foreign(folder: Path) -> None:
     knob = "move it away, or set publish.folder to another one; nothing was changed"
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise PublishError(f"{folder} is not a folder: {knob}")
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    if not found:
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    if not present:
         return
     mark = folder / PROVENANCE
     if not mark.is_file() or "podium" not in read_json(mark, "python -m tasks.release.publish"):
         raise PublishError(f"{folder} exists and was not created by publish (it has no {PROVENANCE}): {knob}")
-    foreign = sorted(found - NAMES)
+    foreign = sorted(present - NAMES)
     if foreign:
         raise PublishError(f"{folder} contains files that publish did not write ({', '.join(foreign[:5])}): {knob}")
 
@@ -333,11 +333,11 @@ class Origin:
 
 def resolve_origin(params: Params, base: Mapping[str, Any] | None) -> Origin:
     """Return the values in the parameters, otherwise those of `read_origin` for the base model, if there is one."""
-    stated, base = params.publish, base or {}
+    own, base = params.publish, base or {}
     return Origin(
-        stated.license or base.get("license"),
-        stated.language or base.get("language"),
-        stated.base_model or base.get("name"),
+        own.license or base.get("license"),
+        own.language or base.get("language"),
+        own.base_model or base.get("name"),
     )
 
 

@@ -122,12 +122,12 @@ def read_signed_files(signature: Path) -> dict[str, str]:
     try:
         envelope = read_json(signature)["dsseEnvelope"]
         resources = parse_json(base64.b64decode(envelope["payload"], validate=True).decode())["predicate"]["resources"]
-        found = {str(one["name"]): str(one["digest"]) for one in resources if one["algorithm"] == "sha256"}
-        if len(found) != len(resources):
+        hashes = {str(one["name"]): str(one["digest"]) for one in resources if one["algorithm"] == "sha256"}
+        if len(hashes) != len(resources):
             raise ValueError("a file is listed twice, or without a SHA-256")
     except MALFORMED:
         raise InputError(f"{SIGNATURE} is not a signature of model-signing") from None
-    return found
+    return hashes
 
 
 def list_files(folder: Path) -> list[str]:
@@ -173,17 +173,17 @@ class Signer:
             read_private_key()
             password: Any = _password()  # model-signing passes it on to cryptography, which requires bytes
             config.use_elliptic_key_signer(private_key=os.environ[KEY], password=password)
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as scratch:
             try:
                 if self.kind == "sigstore":
                     config.use_sigstore_signer(identity_token=_token(), use_ambient_credentials=True)
-                config.sign(folder, Path(place) / SIGNATURE)
+                config.sign(folder, Path(scratch) / SIGNATURE)
             except _failures() as error:
                 raise PublishError(
                     f"signing with {self.kind} failed ({type(error).__name__}){SIGSTORE_ADVICE[self.kind]}; "
                     "nothing was published"
                 ) from None
-            return (Path(place) / SIGNATURE).read_bytes()
+            return (Path(scratch) / SIGNATURE).read_bytes()
 
     def accepts(self, folder: Path) -> bool:
         """Return True if a folder has a signature of this signer that covers its present files."""
@@ -193,10 +193,10 @@ class Signer:
             return False
         if signed != {name: sha256_of(folder / name) for name in list_files(folder)}:
             return False
-        with tempfile.TemporaryDirectory() as place:
-            return self._trust(Path(place)).explain_failure(folder) is None
+        with tempfile.TemporaryDirectory() as scratch:
+            return self._trust(Path(scratch)).explain_failure(folder) is None
 
-    def _trust(self, place: Path) -> Trust:
+    def _trust(self, folder: Path) -> Trust:
         if self.kind == "sigstore":
             from sigstore.oidc import IdentityToken, detect_credential
 
@@ -205,8 +205,8 @@ class Signer:
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
         key = read_private_key().public_key()
-        (place / "key.pub").write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-        return Trust(place / "key.pub")
+        (folder / "key.pub").write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+        return Trust(folder / "key.pub")
 
 
 SIGSTORE_ADVICE = {

@@ -209,30 +209,30 @@ def check_attestation(release: ReceivedRelease) -> str:
         if release.has(SIGNATURE):
             raise ValueError(f"{ATTESTATION} is missing")
         raise CheckSkipped("not signed")
-    files, stated = read_attestation(release.folder / ATTESTATION)
-    found = {name: sha256 for name, sha256 in release.hashes.items() if name not in OF_SIGNING}
-    problems = compare_files(files, found, "attested")
+    files, attested = read_attestation(release.folder / ATTESTATION)
+    present = {name: sha256 for name, sha256 in release.hashes.items() if name not in OF_SIGNING}
+    problems = compare_files(files, present, "attested")
     origin, metrics = release.read(PROVENANCE), release.read(METRICS)
     expected = {name: origin[name] for name in ("parameters", "parameters_sha256", "stages_sha256")}
-    expected["code"] = {name: origin[name] for name in stated["code"]}
-    problems += [f"its {name} differ from {PROVENANCE}" for name, value in expected.items() if stated[name] != value]
-    if stated["weights_sha256"] != release.hashes.get(WEIGHTS):
-        problems.append(f"it is about other weights ({stated['weights_sha256']})")
-    for name, score in stated["scores"].items():
+    expected["code"] = {name: origin[name] for name in attested["code"]}
+    problems += [f"its {name} differ from {PROVENANCE}" for name, value in expected.items() if attested[name] != value]
+    if attested["weights_sha256"] != release.hashes.get(WEIGHTS):
+        problems.append(f"it is about other weights ({attested['weights_sha256']})")
+    for name, score in attested["scores"].items():
         ends = [score["value"], *score["interval"]]
         if not all(map(_is_alike, ends, [metrics.get(one) for one in (name, f"{name}_low", f"{name}_high")])):
             problems.append(f"its {name} differs from {METRICS}")
-    if stated["verdict"]["accepted"] is not True:
+    if attested["verdict"]["accepted"] is not True:
         problems.append("its gate rejected the model")
     _require(problems)
-    checks = stated["verdict"]["checks"]
+    checks = attested["verdict"]["checks"]
     return f"the gate accepted these weights with {len(checks)} checks, of {len(files)} files"
 
 
-def _is_alike(one: Any, other: Any) -> bool:
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return abs(one - other) <= COUNTED_ALIKE
-    return bool(one == other)
+def _is_alike(own: Any, other: Any) -> bool:
+    if isinstance(own, (int, float)) and isinstance(other, (int, float)):
+        return abs(own - other) <= COUNTED_ALIKE
+    return bool(own == other)
 
 
 def check_provenance(release: ReceivedRelease) -> str:
@@ -242,8 +242,8 @@ def check_provenance(release: ReceivedRelease) -> str:
     if hash_of(origin["parameters"]) != origin["parameters_sha256"]:
         problems.append("its parameters were changed: they have another SHA-256")
     trained_with = (origin["model"] or {}).get("tokenizer_sha256")
-    if trained_with and (found := release.hashes.get("tokenizer.json")) != trained_with:
-        problems.append(f"tokenizer.json has SHA-256 {found}, the model was trained with {trained_with}")
+    if trained_with and (tokenizer := release.hashes.get("tokenizer.json")) != trained_with:
+        problems.append(f"tokenizer.json has SHA-256 {tokenizer}, the model was trained with {trained_with}")
     _require(problems)
     revision = origin["git"]["revision"]
     return f"parameters and tokenizer as trained, code {revision[:12] if revision else 'not recorded'}"
@@ -260,10 +260,10 @@ def check_scores(release: ReceivedRelease) -> str:
         problems.append(f"{METRICS} counts {metrics[task.counted]} {task.record}s, {SCORES} has {count}")
     outcomes = {split: np.array(list(rows.values()), dtype=np.float64) for split, rows in scores.items()}
     computed = task.metrics.compute(outcomes) if not task.known_quantities else {}
-    stated = {name: value for name, value in computed.items() if name in metrics}
+    compared = {name: value for name, value in computed.items() if name in metrics}
     problems += [
         f"{METRICS} states {name}={metrics[name]}, {SCORES} gives {value:.4f}"
-        for name, value in stated.items()
+        for name, value in compared.items()
         if not _is_alike(metrics[name], value)
     ]
     problems += [
@@ -272,7 +272,7 @@ def check_scores(release: ReceivedRelease) -> str:
         if not low - COUNTED_ALIKE <= value <= high + COUNTED_ALIKE
     ]
     _require(problems)
-    how = f"{', '.join(stated)} computed again" if stated else "counted; their labels are not published"
+    how = f"{', '.join(compared)} computed again" if compared else "counted; their labels are not published"
     return f"scores of {count:,} {task.record}s: {how}"
 
 
@@ -294,8 +294,8 @@ def check_card(release: ReceivedRelease) -> str:
     text = release.read_text(CARD)
     front, body = _split_card(text)
     section = body.partition("\n## Scores\n")[2].partition("\n## ")[0]
-    stated = list(SCORE_ROW.finditer(section))
-    problems = [one[0].strip("| ") for one in stated if (one["value"], one["ends"]) not in rows]
+    lines = list(SCORE_ROW.finditer(section))
+    problems = [one[0].strip("| ") for one in lines if (one["value"], one["ends"]) not in rows]
     models = (parse_yaml(front) or {}).get("model-index") or []
     index = [metric for model in models for one in model["results"] for metric in one["metrics"]]
     values = [value * share for value, *_ in known for share in (1, 0.01)]
@@ -304,19 +304,19 @@ def check_card(release: ReceivedRelease) -> str:
         for metric in index
         if not any(abs(metric["value"] - value) <= COUNTED_ALIKE for value in values)
     ]
-    if problems or not stated:
+    if problems or not lines:
         raise ValueError(f"{CARD} states {shorten(problems, SHOWN, '; ') or 'no score'}, {METRICS} gives other values")
     if "card_sha256" not in origin:
-        return f"{len(stated)} scores as in {METRICS}; this release states no hash of the rest"
+        return f"{len(lines)} scores as in {METRICS}; this release states no hash of the rest"
     if hash_of(remove_costs(text, origin["training"])) != origin["card_sha256"]:
         raise ValueError(f"{CARD} has other text than {PROVENANCE} states")
-    return f"{len(stated)} scores as in {METRICS}, text as in {PROVENANCE}"
+    return f"{len(lines)} scores as in {METRICS}, text as in {PROVENANCE}"
 
 
 def _split_card(text: str) -> tuple[str, str]:
     """Return the metadata, in YAML, and the text of a card."""
-    found = FRONT_MATTER.match(text)
-    return (found[1], text[found.end() :]) if found else ("", text)
+    match = FRONT_MATTER.match(text)
+    return (match[1], text[match.end() :]) if match else ("", text)
 
 
 def check_exports(release: ReceivedRelease) -> str:
@@ -338,9 +338,9 @@ def check_exports(release: ReceivedRelease) -> str:
     arguments = [str(release.folder), *sorted(present)]
     differences = json.loads(run_bounded(COMPARING, arguments, EXPORT_SECONDS, "the exported models"))
     limits = {EXPORT_FILES[form]: most for form, most in MAX_LOGIT_DIFFERENCE.items()}
-    for name, one in differences.items():
-        if one is None or one > limits.get(name, np.inf):
-            problems.append(f"a logit of {name} {'is not finite' if one is None else f'differs by {one:.2g}'}")
+    for name, largest in differences.items():
+        if largest is None or largest > limits.get(name, np.inf):
+            problems.append(f"a logit of {name} {'is not finite' if largest is None else f'differs by {largest:.2g}'}")
     _require(problems)
     shown = ", ".join(f"{name} {one:.2g}" for name, one in differences.items())
     return f"largest difference of a logit from the model on generated inputs: {shown}"

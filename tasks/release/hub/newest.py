@@ -45,14 +45,14 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
                 f"{key}={repository}: {api.endpoint} shows no such repository without a token; it may be private. "
                 "Export HF_TOKEN of an account that may read it"
             ) from None
-        tags, found = _release_tags(refs), dict[str, Tagged]()
+        tags, by_weights = _release_tags(refs), dict[str, Tagged]()
         ordered = order_releases(api.list_repo_commits(repository), tags) if tags else []
         champion = [tag for tag in ordered if tags[tag] == find_named(refs)]
         for tag in [*champion, *ordered]:
-            if len(found) == count:
+            if len(by_weights) == count:
                 break
-            found.setdefault(_weights(api, repository, tags[tag]), Tagged(tag, tags[tag]))
-    return list(found.values())
+            by_weights.setdefault(_weights(api, repository, tags[tag]), Tagged(tag, tags[tag]))
+    return list(by_weights.values())
 
 
 def release_tags(repository: str, commit: str) -> frozenset[str]:

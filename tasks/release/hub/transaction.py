@@ -210,10 +210,10 @@ class _Transaction:
             raise self.caller.failed("the commit", error, state) from None
 
     def _verify(self, revision: str, step: str, state: str) -> None:
-        found = self._differences(self.caller.info(step, revision, state))
-        if found:
+        differences = self._differences(self.caller.info(step, revision, state))
+        if differences:
             raise PublishError(
-                f"{self.caller.repository} at {revision} differs from the release ({'; '.join(found[:5])}). "
+                f"{self.caller.repository} at {revision} differs from the release ({'; '.join(differences[:5])}). "
                 f"Now: {state}. Publish again when no stage is running; if this repeats, check the repository's files"
             )
 
@@ -269,10 +269,10 @@ class _Transaction:
     def _differences(self, info: Any) -> list[str]:
         """Return the differences between a revision and the release, its signature included; empty if there are
         none."""
-        found = _differences(info, self.release)
-        if not found and self.release.signer and not self._is_signed(info):
+        differences = _differences(info, self.release)
+        if not differences and self.release.signer and not self._is_signed(info):
             return ["it has no signature of this signer that covers its files"]
-        return found
+        return differences
 
     def _is_signed(self, info: Any) -> bool:
         """Return True if this signer's signature covers a revision with the content of the release."""
@@ -284,11 +284,11 @@ class _Transaction:
         if key not in self.signed:
             api, name, signer = self.caller.api, self.caller.repository, self.release.signer
             content = {path: self.release.files[path] for path in self.release.content()}
-            with tempfile.TemporaryDirectory() as place, Release(content).temporary_folder() as folder:
+            with tempfile.TemporaryDirectory() as scratch, Release(content).temporary_folder() as folder:
                 for path in apart:
-                    get = functools.partial(api.hf_hub_download, name, path, revision=info.sha, local_dir=place)
+                    get = functools.partial(api.hf_hub_download, name, path, revision=info.sha, local_dir=scratch)
                     self.caller.request("reading the signature", get, "nothing was changed")
-                    Path(place, path).rename(folder / path)
+                    Path(scratch, path).rename(folder / path)
                 self.signed[key] = signer is not None and signer.accepts(folder)
         return self.signed[key]
 
@@ -327,11 +327,11 @@ def _differences(info: Any, release: Release) -> list[str]:
 
     The client's ModelInfo, with files_metadata, has the Git blob hash of each file, and the SHA-256 of large ones.
     """
-    found = {sibling.rfilename: sibling for sibling in info.siblings or []}
+    siblings = {sibling.rfilename: sibling for sibling in info.siblings or []}
     outdated = [name for name in _outdated(info, release) if name not in OF_SIGNING]  # publishing unsigned keeps them
     problems = [f"{name} of an earlier release is still there" for name in outdated]
     for name, file in sorted((name, release.files[name]) for name in release.content()):
-        sibling = found.get(name)
+        sibling = siblings.get(name)
         if sibling is None:
             problems.append(f"{name} is missing")
         elif sibling.lfs is not None and sibling.lfs.sha256 != file.sha256:
