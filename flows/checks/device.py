@@ -100,14 +100,14 @@ def _stages(request: RunRequest) -> list[Stage]:
     return [stage for stage in request.stages if stage.host != ANYWHERE and stage.kind(runtime) in offered]
 
 
-def _is_cpu(place: dict[str, Any]) -> bool:
+def _is_cpu(runtime: dict[str, Any]) -> bool:
     """Return whether a job runs on the CPU for certain: also `auto` where torch has no CUDA and there is no poptorch.
 
     It saves a probe, which imports torch: two seconds of a core while Prefect starts.
     """
-    if place["runtime"] == "cpu":
+    if runtime["runtime"] == "cpu":
         return True
-    if place["runtime"] != "auto" or place["precision"] not in ("auto", "fp32"):
+    if runtime["runtime"] != "auto" or runtime["precision"] not in ("auto", "fp32"):
         return False
     with contextlib.suppress(PackageNotFoundError):
         return version("torch").endswith("+cpu") and importlib.util.find_spec("poptorch") is None

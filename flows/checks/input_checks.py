@@ -196,8 +196,8 @@ def make_teacher_check(examples: EntryExamples) -> InputCheck:
             _, _, files = download_files(str(tokenizer.repository), tokenizer.revision, choose, "tokenizer")
             folder = next((path.parent for path in files.values()), None)
         if folder is not None:
-            found = load_local_vocabulary(folder, tokenizer.lowercase)
-            require_same_tokenizer(teacher, found.with_prefix_space(tokenizer.add_prefix_space))
+            vocabulary = load_local_vocabulary(folder, tokenizer.lowercase)
+            require_same_tokenizer(teacher, vocabulary.with_prefix_space(tokenizer.add_prefix_space))
         checked = examples.read()
         require_same_labels(teacher, checked.labels, checked.has_all_labels)
         return f"{teacher.key} is for the same task, with the same tokenizer"
@@ -358,13 +358,13 @@ def select_checks(params: Params, read: Collection[str], compared: Collection[st
     return [*(one for one in inputs if any(map(is_read, one.keys))), *releases]
 
 
-def run_check(one: InputCheck, params: Params) -> Iterator[CheckResult]:
+def run_check(check: InputCheck, params: Params) -> Iterator[CheckResult]:
     """Yield the results of one check."""
-    found = _call(one.name, functools.partial(one.check, params))
-    yield found
-    if found.level == "ok":
-        note = _call(one.name, functools.partial(one.warn, params))
-        yield from (ok(INPUT, text) for text in one.tell())
+    result = _call(check.name, functools.partial(check.check, params))
+    yield result
+    if result.level == "ok":
+        note = _call(check.name, functools.partial(check.warn, params))
+        yield from (ok(INPUT, text) for text in check.tell())
         if note.text:
             yield dataclasses.replace(note, level="warning" if note.level == "ok" else note.level)
 
@@ -376,8 +376,8 @@ def _call(name: str, check: Callable[[], str]) -> CheckResult:
     except PodiumError as error:
         return problem(name, str(error), of_parameters=isinstance(error, ParamsError))
     except OSError as error:
-        place = error.filename or "a file"
-        reason = f"{place} cannot be read ({error.strerror or error})"
+        file = error.filename or "a file"
+        reason = f"{file} cannot be read ({error.strerror or error})"
         return problem(name, f"{reason}. Make it readable for this user, or use another")
 
 
@@ -385,9 +385,9 @@ def check_files(request: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Yield results for the files and folders in the parameters; `request` is REQUEST."""
     params = validate_params(request["values"])
     unreadable = check_input_paths(request["values"], Path())  # reported by the caller
-    for one in select_checks(params, request["read"], request["compared"]):
-        if not any(text.startswith(f"{key}=") for text in unreadable for key in one.keys):
-            yield from run_check(one, params)
+    for check in select_checks(params, request["read"], request["compared"]):
+        if not any(text.startswith(f"{key}=") for text in unreadable for key in check.keys):
+            yield from run_check(check, params)
 
 
 def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
@@ -398,8 +398,8 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
 
         # One attempt, because the user is waiting.
         patience = Patience(attempts=1, connect_timeout_s=5.0, read_timeout_s=8.0)
-        found = _call("hub", lambda: check_access(request["publish"], review=request["review"], patience=patience))
-        yield found if found.level == "ok" else dataclasses.replace(found, text=f"{found.text}. {PUBLISH_LATER}")
+        result = _call("hub", lambda: check_access(request["publish"], review=request["review"], patience=patience))
+        yield result if result.level == "ok" else dataclasses.replace(result, text=f"{result.text}. {PUBLISH_LATER}")
     params = validate_params(request["values"])
     examples = {entry.name: EntryExamples(entry) for entry in entries(params)}
     checks = [make_released_check(examples[name]) for name in request["compared"]]
@@ -407,14 +407,14 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
     for check in checks:
         yield _call(check.name, functools.partial(check.check, params))
     if request["origin"]:
-        found = _call("hub", lambda: _check_origin(params))
-        yield dataclasses.replace(found, of_parameters=found.level == "problem")
+        result = _call("hub", lambda: _check_origin(params))
+        yield dataclasses.replace(result, of_parameters=result.level == "problem")
     for source in request["sources"]:
         if source["kind"] == "teacher":
             continue
-        found = _call("hub input", functools.partial(_check_source, **source))
-        yield found
-        if source["section"] == "base_model" and found.level == "ok":
+        result = _call("hub input", functools.partial(_check_source, **source))
+        yield result
+        if source["section"] == "base_model" and result.level == "ok":
             yield from _check_hub_base_model(params, examples.values())
 
 

@@ -224,13 +224,13 @@ def _hub_sources(request: RunRequest) -> Iterator[dict[str, Any]]:
 def check_host(request: RunRequest) -> Iterator[CheckResult]:
     """Check for Linux on x86-64, as ending processes and locking runs rely on it; report Python, cores and memory."""
     name, machine = platform.system(), platform.machine()
-    found = f"{name} on {machine}"
+    system = f"{name} on {machine}"
     if name != TESTED[0]:
-        yield problem("system", f"{found}: Podium requires Linux (tested on x86-64). Use such a host, or WSL")
+        yield problem("system", f"{system}: Podium requires Linux (tested on x86-64). Use such a host, or WSL")
     elif machine != TESTED[1]:
-        yield warning("system", f"{found}: Podium was tested only on x86-64")
+        yield warning("system", f"{system}: Podium was tested only on x86-64")
     else:
-        yield ok("system", found)
+        yield ok("system", system)
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield ok("host", f"{count_cores()} cores, {memory / 1e9:.0f} GB of memory")
@@ -400,14 +400,15 @@ def check_checkpoint_remote(request: RunRequest) -> Iterator[CheckResult]:
 def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
     """Check a folder, which must be writable, or must be possible to create."""
     path = Path(os.path.normpath(path))
-    place = next(one for one in (path, *path.parents) if one.exists())
-    if not place.is_dir():
-        return problem(name, f"{what} is {path}, but {place} is not a folder. Set another one ({knob})")
-    if not os.access(place, os.W_OK | os.X_OK):
+    near = next(one for one in (path, *path.parents) if one.exists())
+    if not near.is_dir():
+        return problem(name, f"{what} is {path}, but {near} is not a folder. Set another one ({knob})")
+    if not os.access(near, os.W_OK | os.X_OK):
         return problem(
-            name, f"{what} is {path}, but {place} is not writable for this user. Permit it, or set another one ({knob})"
+            name,
+            f"{what} is {path}, but {near} is not writable for this user. Permit it, or set another one ({knob})",
         )
-    return ok(name, f"{what}: {path}{'' if place == path else ' (will be created)'}")
+    return ok(name, f"{what}: {path}{'' if near == path else ' (will be created)'}")
 
 
 CHECKS = (
@@ -426,22 +427,22 @@ def run_checks(request: RunRequest, meanwhile: Callable[[], None] = lambda: None
 
     If there is a problem, check again with only the stages that would really run.
     """
-    found = _run_checks(request, meanwhile)
-    if any(finding.level == "problem" for finding in found) and not request.options.on_workers:
+    findings = _run_checks(request, meanwhile)
+    if any(finding.level == "problem" for finding in findings) and not request.options.on_workers:
         left = tuple(one.stage for one in device.find_stages_to_run(request))
         if len(left) < len(request.target):
-            found = _run_checks(dataclasses.replace(request, target=left))
-    return found
+            findings = _run_checks(dataclasses.replace(request, target=left))
+    return findings
 
 
 def _run_checks(request: RunRequest, meanwhile: Callable[[], None] = lambda: None) -> list[CheckResult]:
     probes = [probe for find_probes in PROBES for probe in find_probes(request)]
     with start_probes(probes, request.project) as wait:
-        found = [finding for check in CHECKS for finding in check(request)]
-        if not any(finding.level == "problem" for finding in found):
+        findings = [finding for check in CHECKS for finding in check(request)]
+        if not any(finding.level == "problem" for finding in findings):
             meanwhile()
         # Without duplicates: the probes of files and of the Hub may both report on a base model's head.
-        return list(dict.fromkeys([*found, *wait()]))
+        return list(dict.fromkeys([*findings, *wait()]))
 
 
 def require_runnable(request: RunRequest, meanwhile: Callable[[], None] = lambda: None) -> None:

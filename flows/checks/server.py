@@ -116,8 +116,8 @@ def check_server(required: bool) -> CheckResult:
             text += f"{needed[0]}.{needed[1]} or newer. Update the server, or set {URL} to another"
             return problem("server", text)
         return ok("server", f"Prefect {version} at {url}")
-    place = "" if os.environ.get(URL) else f" (in {profiles_path()} or a file of the project)"
-    knob = f"start it or correct {URL}{place}"
+    where = "" if os.environ.get(URL) else f" (in {profiles_path()} or a file of the project)"
+    knob = f"start it or correct {URL}{where}"
     own = "" if required else ", or unset it: a run then starts its own server"
     return problem("server", f"{URL}={url} {failure}: {knob}{own}")
 

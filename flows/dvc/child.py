@@ -112,21 +112,21 @@ class CheckoutRepo(Repo):
         address = hashlib.sha256(remote.fs.unstrip_protocol(marker).encode()).hexdigest()[:16]
         record = Path(self.cache.legacy.path, "podium-stores", address)
         try:
-            found = remote.fs.read_text(marker) if remote.fs.exists(marker) else ""
+            known = remote.fs.read_text(marker) if remote.fs.exists(marker) else ""
         except OSError as error:
             raise RemoteChanged(str(error)) from error
         if not record.exists():
-            if found:
+            if known:
                 record.parent.mkdir(parents=True, exist_ok=True)
-                record.write_text(found)
+                record.write_text(known)
             elif make:
                 # Recorded at the next call, as two hosts may write a marker here. A push reports a read-only remote.
                 with contextlib.suppress(OSError):
                     remote.fs.makedirs(remote.path, exist_ok=True)
                     remote.fs.write_text(marker, uuid.uuid4().hex)
-        elif found != record.read_text():
+        elif known != record.read_text():
             raise RemoteChanged(
-                f"{marker} {'is missing' if not found else 'belongs to another store'}: restore or mount the remote; "
+                f"{marker} {'is missing' if not known else 'belongs to another store'}: restore or mount the remote; "
                 f"if you replaced it on purpose, remove {record}"
             )
 
@@ -175,8 +175,8 @@ class CheckoutRepo(Repo):
         """Make DVC hard-link new outputs into its cache where the disk has no reflinks, for which it copies them."""
         odb = self.cache.local
         with contextlib.suppress(OSError):  # reported when the stage's outputs are written
-            found = generic.test_links(odb.cache_types, odb.fs, odb.path, odb.fs, os.path.join(self.tmp_dir, MARKER))
-            odb.cache_types = found or odb.cache_types
+            types = generic.test_links(odb.cache_types, odb.fs, odb.path, odb.fs, os.path.join(self.tmp_dir, MARKER))
+            odb.cache_types = types or odb.cache_types
 
     def changed(self) -> list[str]:
         """Return the stages whose own inputs, parameters, command or outputs changed, not those that depend on them."""

@@ -96,10 +96,10 @@ class Engine(contextlib.ExitStack):
         """
         for text in find_gate_damage(self._find_gates(plan), self.root):
             self._follower.say(text)
-        found = self.session.check_plan(plan)
-        if releases.fetch_releases(plan, self.root, self._follower.say, released, found.unchanged):
-            found = self.session.check_plan(plan)
-        return found
+        status = self.session.check_plan(plan)
+        if releases.fetch_releases(plan, self.root, self._follower.say, released, status.unchanged):
+            status = self.session.check_plan(plan)
+        return status
 
     def bring(self, plan: Sequence[str], found: PlanStatus) -> None:
         """Bring the stages of a plan with this status (`check_plan`) up to date, in order.

@@ -271,12 +271,12 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         one count as changed, and all stages of the plan if a changed dependency is not in it.
         """
         try:
-            found = set(self.request("changed"))
+            reported = set(self.request("changed"))
         except DvcFailed:
             return PlanStatus([], False)
         known = read_plan(self.root)
         needed = set(known.with_upstream(plan))
-        changed = needed & found
+        changed = needed & reported
         if not changed <= set(plan):  # any stage of the plan may depend on it
             return PlanStatus([], False)
         unchanged = list(itertools.takewhile(lambda stage: stage not in changed, plan))
@@ -464,12 +464,12 @@ def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:
     plan = read_plan(root)
     outs = plan[stage].outs if stage in plan else ()
     full: dict[int, Path] = {}
-    for place in [root, find_cache(root), *(root / Path(out).parent for out in outs)]:
-        while not place.exists():
-            place = place.parent
-        state = os.statvfs(place)
+    for folder in [root, find_cache(root), *(root / Path(out).parent for out in outs)]:
+        while not folder.exists():
+            folder = folder.parent
+        state = os.statvfs(folder)
         if state.f_bavail * state.f_frsize < FULL_BELOW:
-            full.setdefault(place.stat().st_dev, place)
+            full.setdefault(folder.stat().st_dev, folder)
     causes = [f"No space left on device: the disk of {place} is full; free some space" for place in full.values()]
     for name in files:
         try:

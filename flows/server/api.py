@@ -136,8 +136,8 @@ class StageLock:
         with contextlib.suppress(ObjectAlreadyExists):
             client.create_variable(VariableCreate(name=name, value=self._run))
             return None
-        found = client.read_variable_by_name(name)
-        return self._create(client, name) if found is None else str(found.value)
+        variable = client.read_variable_by_name(name)
+        return self._create(client, name) if variable is None else str(variable.value)
 
 
 def _has_ended(client: SyncPrefectClient, run: str) -> bool:

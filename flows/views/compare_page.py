@@ -45,18 +45,18 @@ def resolve_sides(project: Path, here: Path, words: Sequence[str]) -> list[Side]
     Raises:
         ParamsError: a word is neither a run nor a folder, or the first is not a run.
     """
-    found = []
+    sides = []
     for word in words:
         name, _, entry = word.partition(":")
         if (here / word).is_dir() and name not in {run.name for run in listing.list_all(project)}:
-            found.append(Side(word, here / word, None))
+            sides.append(Side(word, here / word, None))
         else:
             [run] = listing.find_runs(project, [name])
             run_params.require_known_params(project, run)
-            found.append(Side(word, run.folder, run, run_params.read_run_params(project, run.folder), entry))
-    if found[0].run is None:
-        raise ParamsError(f"{found[0].label} is not a run. Name a run first; the others are evaluated on its examples")
-    return found
+            sides.append(Side(word, run.folder, run, run_params.read_run_params(project, run.folder), entry))
+    if sides[0].run is None:
+        raise ParamsError(f"{sides[0].label} is not a run. Name a run first; the others are evaluated on its examples")
+    return sides
 
 
 def compare_sides(sides: Sequence[Side]) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def _match_entries(own: Sequence[Side]) -> list[list[str]]:
     """Return the entries to compare: for each comparison, one entry of every run."""
     if not all(one.entry or one.values["downstream"] for one in own):  # a pre-training has no entry
         return []
-    found = ((one.entry, released_entries(validate_params(one.values))) for one in own)
-    known = [[entry] if entry else [one.name for one in others] for entry, others in found]
+    named = ((one.entry, released_entries(validate_params(one.values))) for one in own)
+    known = [[entry] if entry else [one.name for one in others] for entry, others in named]
     if all(len(names) == 1 for names in known):
         return [[names[0] for names in known]]
     common = [name for name in known[0] if all(name in names for names in known)]
@@ -111,10 +111,10 @@ def _compare_entry(names: Sequence[str], sides: Sequence[Side]) -> dict[str, Any
             side.label for side, run in ((sides[0], runs[0]), (one, second)) if run is None and side.run is not None
         ]
         if missing or runs[0] is None:
-            found = {"why": f"{' and '.join(missing)} has no scores: its evaluation did not run."}
+            comparison = {"why": f"{' and '.join(missing)} has no scores: its evaluation did not run."}
         else:
-            found = compare_scores(runs[0], one.root) if second is None else compare_runs(runs[0], second)
-        pairs.append({"first": sides[0].label, "second": one.label, **found})
+            comparison = compare_scores(runs[0], one.root) if second is None else compare_runs(runs[0], second)
+        pairs.append({"first": sides[0].label, "second": one.label, **comparison})
     scores = [(one.label, run) for one, run in zip(sides, runs, strict=True) if run is not None]
     return {
         "entry": names[0],
@@ -131,11 +131,11 @@ def _compare_pretraining(own: Sequence[Side]) -> list[dict[str, Any]]:
     test, because a training records one figure for all rows.
     """
     found: dict[str, list[tuple[Side, Mapping[str, Any]]]] = {}
-    for one in own:
-        record = one.run.record if one.run is not None else None
+    for side in own:
+        record = side.run.record if side.run is not None else None
         for phase in record.pretraining.values() if record is not None else ():
             if phase["scores"]:
-                found.setdefault(phase["name"], []).append((one, phase))
+                found.setdefault(phase["name"], []).append((side, phase))
     phases = []
     for name, results in found.items():
         if len(results) > 1:
@@ -171,14 +171,14 @@ def _list_notes(own: Sequence[Side]) -> list[str]:
 
 def _read_curves(own: Sequence[Side]) -> list[dict[str, Any]]:
     """Return training and held-out losses, grouped by stage."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in own:
-        for stage in read_plan(one.root).values():
+    stages: dict[str, list[dict[str, Any]]] = {}
+    for side in own:
+        for stage in read_plan(side.root).values():
             if is_training(stage):
-                loss, held_out = (read_curve(one.root / plot) for plot in stage.plots)
+                loss, held_out = (read_curve(side.root / plot) for plot in stage.plots)
                 if loss:
-                    found.setdefault(stage.name, []).append({"run": one.label, "loss": loss, "held_out": held_out})
-    return [{"stage": stage, "lines": lines} for stage, lines in found.items()]
+                    stages.setdefault(stage.name, []).append({"run": side.label, "loss": loss, "held_out": held_out})
+    return [{"stage": stage, "lines": lines} for stage, lines in stages.items()]
 
 
 def format_comparison(values: dict[str, Any]) -> str:
@@ -203,9 +203,9 @@ def format_comparison(values: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def format_interval(found: dict[str, float], middle: str, sign: str = "") -> str:
+def format_interval(interval: dict[str, float], middle: str, sign: str = "") -> str:
     """Return a value with the bounds of its interval."""
-    return f"{found[middle]:{sign}.2f} ({found['low']:{sign}.2f} to {found['high']:{sign}.2f})"
+    return f"{interval[middle]:{sign}.2f} ({interval['low']:{sign}.2f} to {interval['high']:{sign}.2f})"
 
 
 def _format_pair(pair: dict[str, Any], titles: dict[str, str]) -> str:
@@ -213,9 +213,9 @@ def _format_pair(pair: dict[str, Any], titles: dict[str, str]) -> str:
         return f"{pair['second']} against {pair['first']}: no paired test. {pair['why']}\n"
     ours, theirs = pair["examples"]
     lines = [f"{pair['second']} against {pair['first']}: {format_examples(pair, ours, theirs)}"]
-    for name, found in pair["differences"].items():
-        test = f"{'McNemar' if name in pair['mcnemar'] else 'bootstrap'} {format_p_value(found['p_value'])}"
-        lines.append(f"  {titles[name]} {format_interval(found, 'mean', '+')} points, {found['verdict']}; {test}")
+    for name, gain in pair["differences"].items():
+        test = f"{'McNemar' if name in pair['mcnemar'] else 'bootstrap'} {format_p_value(gain['p_value'])}"
+        lines.append(f"  {titles[name]} {format_interval(gain, 'mean', '+')} points, {gain['verdict']}; {test}")
     return "\n".join(lines) + "\n"
 
 
@@ -273,8 +273,8 @@ def _draw_bars(points: Sequence[tuple[float, float]], last: float, top: float) -
 
 def page_links(project: Path, sides: Sequence[Side]) -> dict[str, str]:
     """Return links from the project's reports/ to the pages of these runs; runs without a page are left out."""
-    found = {one.label: listing.page_link(project, one.run) for one in sides if one.run is not None}
-    return {label: href for label, href in found.items() if href}
+    links = {one.label: listing.page_link(project, one.run) for one in sides if one.run is not None}
+    return {label: href for label, href in links.items() if href}
 
 
 def render_comparison(values: dict[str, Any], project: Path, pages: Mapping[str, str]) -> str:

@@ -146,19 +146,20 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
         ("Speed", "tokens per second", lambda one: _make_lines(one.steps, [("real tokens", SPEED, 5)])),
         ("Memory", "MB", lambda one: _make_lines(one.steps, memories)),
     ]
-    found: list[dict[str, Any]] = []
+    plots: list[dict[str, Any]] = []
     for title, up, lines_of in kinds:
         figures = []
-        for one in trainings:
-            axis = f"{up} ({one.loss_unit})" if title == "Loss" and one.loss_unit else up
-            label = f"{title} of {one.stage} over its updates"
-            plot = plot_lines(lines, "update", axis, label) if (lines := lines_of(one)) else None
-            figures.append({"title": one.stage, "plot": plot, "note": _format_note(one) if title == "Loss" else ""})
+        for training in trainings:
+            axis = f"{up} ({training.loss_unit})" if title == "Loss" and training.loss_unit else up
+            label = f"{title} of {training.stage} over its updates"
+            plot = plot_lines(lines, "update", axis, label) if (lines := lines_of(training)) else None
+            note = _format_note(training) if title == "Loss" else ""
+            figures.append({"title": training.stage, "plot": plot, "note": note})
         if any(figure["plot"] for figure in figures):
-            found.append({"title": title, "figures": figures})
-    if len(trainings) != 1 or not found:
-        return found
-    together = [{**figure, "title": section["title"]} for section in found for figure in section["figures"]]
+            plots.append({"title": title, "figures": figures})
+    if len(trainings) != 1 or not plots:
+        return plots
+    together = [{**figure, "title": section["title"]} for section in plots for figure in section["figures"]]
     return [{"title": trainings[0].stage, "figures": together}]
 
 
@@ -168,9 +169,9 @@ def _format_note(training: TrainingCurves) -> str:
     if training.history.get("loss"):
         words.append(f"loss {training.history['loss'][-1]:.3f} after {training.history['step'][-1]:,.0f} updates")
         words += [f"resumed from update {training.resumed:,}"] if training.resumed else []
-    if found := training.scores:
-        early = ", stopped early" if found["stopped_early"] else ""
-        words.append(f"held-out rows, after update {found['step']:,}{early}: {format_figures(found)}")
+    if scores := training.scores:
+        early = ", stopped early" if scores["stopped_early"] else ""
+        words.append(f"held-out rows, after update {scores['step']:,}{early}: {format_figures(scores)}")
     return "; ".join(words)
 
 

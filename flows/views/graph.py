@@ -45,11 +45,11 @@ def lay_out(boxes: Sequence[StageBox], plan: Plan, after: Mapping[str, Sequence[
         for first in range(0, len(row), COLUMNS):
             together = row[first : first + COLUMNS]
             left, highs = (WIDTH - len(together) * BOX - (len(together) - 1) * GAP) / 2, []
-            for index, one in enumerate(together):
-                outs = [out for out in plan[one.name].outs if not out.startswith(UNSHOWN)] if one.name in plan else []
+            for index, box in enumerate(together):
+                outs = [out for out in plan[box.name].outs if not out.startswith(UNSHOWN)] if box.name in plan else []
                 highs.append(HIGH + LINE * min(MAX_LINES, len(outs)))
                 x = left + index * (BOX + GAP)
-                place[one.name] = {"box": one, "outs": outs, "x": x, "y": y, "high": highs[-1]}
+                place[box.name] = {"box": box, "outs": outs, "x": x, "y": y, "high": highs[-1]}
             y += max(highs) + GAP
     lines = [(place[other], place[name]) for name in names for other in _direct_needs(name, needs)]
     sizes = {"height": max(0.0, y - GAP), "width": WIDTH, "box": BOX, "most": MAX_LINES}

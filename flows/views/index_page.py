@@ -58,42 +58,42 @@ def describe_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_curves(folder: Path) -> dict[str, list[Point]]:
     """Return training and held-out losses from a folder of plots; the held-out table identifies a training."""
-    found: dict[str, list[Point]] = {}
+    curves: dict[str, list[Point]] = {}
     for held_out in sorted(folder.glob(artifacts.held_out_plot("*").name)):
         training = held_out.stem.removesuffix(artifacts.held_out_plot("").stem)
         for name, path in ((training, folder / f"{training}.csv"), (f"{training}, held-out", held_out)):
             with contextlib.suppress(OSError, ValueError):
                 points = [(step, float(f"{loss:.5g}")) for step, loss in read_curve(path)]
                 apart = -(-len(points) // MAX_POINTS) or 1
-                found[name] = points[:-1:apart] + points[-1:]
-    return {name: points for name, points in found.items() if points}
+                curves[name] = points[:-1:apart] + points[-1:]
+    return {name: points for name, points in curves.items() if points}
 
 
 def read_runtime(folder: Path) -> str:
     """Return the kinds of device that the jobs of a run had: cpu, cuda or ipu; empty if none has ended."""
-    found = [find_object(path) or {} for path in sorted((folder / artifacts.METRICS).glob("*.json"))]
-    return ", ".join(sorted({str(one["runtime"]) for one in found if "runtime" in one}))
+    metrics = [find_object(path) or {} for path in sorted((folder / artifacts.METRICS).glob("*.json"))]
+    return ", ".join(sorted({str(one["runtime"]) for one in metrics if "runtime" in one}))
 
 
 def write_index(project: Path, ended: str = "") -> None:
     """Write the page; the run `ended` has ended but still has its lock."""
-    found = [replace(run, at_work=run.at_work and run.name != ended) for run in listing.list_shown(project)]
-    write_text(project / artifacts.INDEX_PAGE, render_index(project, found))
+    runs = [replace(run, at_work=run.at_work and run.name != ended) for run in listing.list_shown(project)]
+    write_text(project / artifacts.INDEX_PAGE, render_index(project, runs))
 
 
-def render_index(project: Path, found: Sequence[listing.Run]) -> str:
+def render_index(project: Path, runs: Sequence[listing.Run]) -> str:
     """Return the page of these runs, the newest first."""
     comparisons = sorted((project / artifacts.REPORTS).glob("compare-*.html"), key=lambda path: -path.stat().st_mtime)
     most = MAX_RUNS
     while True:
-        view = IndexView(project, found[:most])
+        view = IndexView(project, runs[:most])
         html = render_html(
             __file__,
             "index.html.j2",
             view=view,
-            statuses=Counter(run.status for run in found if run.name not in view.grouped).most_common(),
+            statuses=Counter(run.status for run in runs if run.name not in view.grouped).most_common(),
             links=make_head_links(project / artifacts.REPORTS, project, "runs.md"),
-            left_out=len(found[most:]),
+            left_out=len(runs[most:]),
             kinds=BADGE_COLORS,
             drawn=MAX_DRAWN,
             most_parameters=MAX_PARAMETERS,
@@ -155,14 +155,14 @@ class IndexedRun:
 class IndexView:
     """Index of runs, the newest first."""
 
-    def __init__(self, project: Path, found: Sequence[listing.Run]) -> None:
+    def __init__(self, project: Path, runs: Sequence[listing.Run]) -> None:
         self.project, self.sweeps = project, read_sweeps(project)
-        self._changes = listing.find_changes(found)
+        self._changes = listing.find_changes(runs)
         self._best = {one.best: one for one in self.sweeps if one.best}
         self.grouped = {trial["name"] for one in self.sweeps for trial in one.trials} - {*self._best}
-        self.shown = [IndexedRun(run) for run in found if run.name not in self.grouped or run.at_work]
+        self.shown = [IndexedRun(run) for run in runs if run.name not in self.grouped or run.at_work]
         """Runs without the trials of sweeps that have ended and are not the best."""
-        self._found = {run.name: run for run in found}
+        self._found = {run.name: run for run in runs}
         self._shared = Counter(both for one in self.shown for both in one.changed.items())
         """Name and value of each changed parameter, with the number of runs that have it."""
         entries = Counter(entry for one in self.shown for entry, result in one.results.items() if result.scores)
@@ -188,36 +188,36 @@ class IndexView:
     @property
     def rows(self) -> Iterator[dict[str, Any]]:
         """Table rows; each lists its rarest parameter values first."""
-        for one in self.shown:
-            run, record = one.run, one.run.record
-            kinds = [f"{name} ({kind})" if name != kind else name for name, kind in one.entries.items()]
-            own = [both for both in one.changed.items() if self._shared[both] < len(self.shown)]
+        for row in self.shown:
+            run, record = row.run, row.run.record
+            kinds = [f"{name} ({kind})" if name != kind else name for name, kind in row.entries.items()]
+            own = [both for both in row.changed.items() if self._shared[both] < len(self.shown)]
             user = [] if "user" not in self.optional else [(record and record.user) or ""]
-            scores = [one.score(*column) for column in self._columns]
+            scores = [row.score(*column) for column in self._columns]
             more = [f"{score['value']:.2f}" if score else "" for score in scores] if self._more else []
             yield {
                 "run": run,
-                "name": one.title,
+                "name": row.title,
                 "href": listing.page_link(self.project, run),
                 "sweep": self._best.get(run.name),
-                "score": self._format_score(one),
+                "score": self._format_score(row),
                 "change": self._changes.get(run.name),
-                "spark": one.spark,
+                "spark": row.spark,
                 "task": ", ".join([(record and record.preset) or "params.yaml", *kinds]),
-                "device": one.runtime,
-                "optional": [*user, *more, *(one.changed.get(name, "") for name in self._differ)],
-                "results": [] if one.view is None else one.view.results,
-                "pretraining": [] if one.view is None else one.view.pretraining,
+                "device": row.runtime,
+                "optional": [*user, *more, *(row.changed.get(name, "") for name in self._differ)],
+                "results": [] if row.view is None else row.view.results,
+                "pretraining": [] if row.view is None else row.view.pretraining,
                 "changed": sorted(own, key=lambda both: self._shared[both]),
             }
 
-    def _format_score(self, one: IndexedRun) -> tuple[float, str, str] | None:
+    def _format_score(self, row: IndexedRun) -> tuple[float, str, str] | None:
         """Return value, text and remark of the score of a run: its leading one, or as a trial its held-out one."""
-        if (score := one.leading) is not None:
+        if (score := row.leading) is not None:
             text, _, more = listing.format_score(score).removeprefix(f"{score.title} ").partition(" ")
             remark = f"{more} {score.title}" if score.perplexity is None else f"{score.title}, {more}"
             return score.value, text.rstrip(","), remark.strip()
-        if (sweep := self._best.get(one.run.name)) is not None:
+        if (sweep := self._best.get(row.run.name)) is not None:
             best = sweep.scored[-1]
             return sweep.value(best), sweep.format(best), f"held-out {sweep.title}"
         return None
@@ -244,11 +244,11 @@ class IndexView:
         for name, (entry, metric) in zip(self.columns, self._columns, strict=True):
             lines, names = [], {}
             scored = [(number, one, score) for number, one in enumerate(shown) if (score := one.score(entry, metric))]
-            for place, (number, one, score) in enumerate(reversed(scored)):
-                names[float(place)], both = one.title, score["interval"]
-                whisker = [(float(place), bound) for bound in both] if both else []
+            for position, (number, row, score) in enumerate(reversed(scored)):
+                names[float(position)], both = row.title, score["interval"]
+                whisker = [(float(position), bound) for bound in both] if both else []
                 more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
-                dot = (float(place), score["value"], f"{one.title}\n{name} {score['value']:.2f}{more}")
+                dot = (float(position), score["value"], f"{row.title}\n{name} {score['value']:.2f}{more}")
                 lines.append(PlotLine("", whisker, marks=True, color=number, key=number, dots=[dot]))
             label = f"{name} of each run with its 95% interval"
             yield name, plot_lines(lines, "run", "percent", label, from_zero=False, room=0.5, names=names)
@@ -257,21 +257,21 @@ class IndexView:
     def curves(self) -> Iterator[tuple[str, Plot]]:
         """Plots of the most frequent training and held-out losses that several runs have on the same data."""
         groups: dict[tuple[Any, ...], list[tuple[int, IndexedRun]]] = {}
-        for number, one in enumerate(self.shown[:MAX_DRAWN]):
-            for name in one.curves:
+        for number, row in enumerate(self.shown[:MAX_DRAWN]):
+            for name in row.curves:
                 job = name.removesuffix(", held-out")
                 owner = job.removesuffix("-finetune").removeprefix("pretrain-")
-                groups.setdefault((name, one.run.describe_data(owner)), []).append((number, one))
+                groups.setdefault((name, row.run.describe_data(owner)), []).append((number, row))
         largest = sorted((one for one in groups.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))
         drawn_groups = {name: runs for (name, _), runs in reversed(largest)}  # the largest of each name
         names = sorted(drawn_groups, key=lambda name: (-len(drawn_groups[name]), name))[:MAX_PLOTS]
         drawn = sum(len(drawn_groups[name]) for name in names) or 1
         for name in sorted(names):
             lines = []
-            for number, one in drawn_groups[name]:
-                points = one.curves[name]
+            for number, row in drawn_groups[name]:
+                points = row.curves[name]
                 dots = [
-                    (x, y, f"{one.title}\nupdate {x:,.0f}\nloss {y:.4g} nats")
+                    (x, y, f"{row.title}\nupdate {x:,.0f}\nloss {y:.4g} nats")
                     for x, y in _thin(points, max(1, MAX_DOTS // drawn))
                 ]
                 line = _thin(points, max(8, MAX_VERTICES // drawn))

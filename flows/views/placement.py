@@ -62,11 +62,11 @@ def _count_stored(blocks: Sequence[str], every_layer: bool | None) -> int:
 
 def _join_layers(blocks: Sequence[str]) -> list[str]:
     """Return the names of blocks; consecutive layers are joined."""
-    found = []
+    joined = []
     for of_layers, together in groupby(blocks, key=lambda name: name.startswith(LAYER)):
         names = list(together)
         if of_layers:
             first, last = (name.removeprefix(LAYER) for name in (names[0], names[-1]))
             names = [f"layers {first} to {last}" if first != last else f"layer {first}"]
-        found += names
-    return found
+        joined += names
+    return joined

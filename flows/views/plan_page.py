@@ -22,13 +22,13 @@ STATUS_NAMES = {RUNS: "to run", SKIPPED: "up to date", "restored": "restored"}
 Unit = Callable[[float], str]
 
 
-def render_plan(found: RunEstimate, request: RunRequest, folder: Path, again: str) -> str:
+def render_plan(estimate: RunEstimate, request: RunRequest, folder: Path, again: str) -> str:
     """Return the plan of a run as an HTML page in `folder`, with the command `again` that starts the run."""
-    boxes = [StageBox(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
+    boxes = [StageBox(one.stage, one.status, ", ".join(one.why)) for one in estimate.stages]
     return render_html(
         __file__,
         "plan.html.j2",
-        view=PlanView(found),
+        view=PlanView(estimate),
         links=make_head_links(folder, request.project, "plan.md", request.root),
         name=request.options.preset or "params.yaml",
         run=request.name,
@@ -41,40 +41,40 @@ def render_plan(found: RunEstimate, request: RunRequest, folder: Path, again: st
     )
 
 
-def format_stages(found: RunEstimate) -> str:
+def format_stages(estimate: RunEstimate) -> str:
     """Return the time and the memory of the run in one line, then its stages and their number by status."""
-    view = PlanView(found)
-    head = f"{view.headline}\n\n" if found.running else ""
-    rows = [(one.stage, STATUS_NAMES[one.status], shorten(one.why, MAX_SHOWN)) for one in found.stages]
+    view = PlanView(estimate)
+    head = f"{view.headline}\n\n" if estimate.running else ""
+    rows = [(one.stage, STATUS_NAMES[one.status], shorten(one.why, MAX_SHOWN)) for one in estimate.stages]
     count = view.count
     counts = f"{count[SKIPPED]} stages up to date, {count['restored']} restored, {count[RUNS]} to run"
     return f"{head}{format_table([('stage', 'status', 'reason'), *rows])}{counts}\n"
 
 
-def format_jobs(found: RunEstimate) -> str:
+def format_jobs(estimate: RunEstimate) -> str:
     """Return the device jobs that would run, with their estimates and totals, for a terminal of 80 columns."""
-    return render_text(__file__, "plan.txt.j2", view=PlanView(found), table=format_table) if found.running else ""
+    return render_text(__file__, "plan.txt.j2", view=PlanView(estimate), table=format_table) if estimate.running else ""
 
 
 class PlanView:
     """View of a plan."""
 
-    def __init__(self, found: RunEstimate) -> None:
-        self.found, self.stages = found, found.stages
-        self.count = Counter(one.status for one in found.stages)
-        self.jobs = [JobView(job, found.cost(job.seconds)) for job in found.running]
+    def __init__(self, estimate: RunEstimate) -> None:
+        self.found, self.stages = estimate, estimate.stages
+        self.count = Counter(one.status for one in estimate.stages)
+        self.jobs = [JobView(job, estimate.cost(job.seconds)) for job in estimate.running]
 
     @property
     def headline(self) -> str:
         """Time of the whole run, and the memory of its largest job, as far as known."""
-        found = self.found
-        timed = any(job.seconds is not None for job in found.running)
-        parts = [f"about {format_seconds(found.seconds.likely)}"] if timed else ["time not measured (--measure)"]
+        estimate = self.found
+        timed = any(job.seconds is not None for job in estimate.running)
+        parts = [f"about {format_seconds(estimate.seconds.likely)}"] if timed else ["time not measured (--measure)"]
         memories = [one.estimates[0] for one in self.jobs if one.estimates]
         if largest := max(memories, key=lambda memory: memory.total.likely, default=None):
             parts.append(f"{format_memory(largest)} of memory")
-        if timed and found.unknown:
-            parts.append(f"{format_count(len(found.unknown), 'stages')} not timed")
+        if timed and estimate.unknown:
+            parts.append(f"{format_count(len(estimate.unknown), 'stages')} not timed")
         return ", ".join(parts)
 
     @property
@@ -88,18 +88,18 @@ class PlanView:
     @property
     def totals(self) -> Iterator[tuple[str, str, str]]:
         """Name, figure and note of each total over all stages that would run, of times only if a job has one."""
-        found, device = self.found, self.found.device_seconds
-        if any(job.seconds is not None for job in found.running):
+        estimate, device = self.found, self.found.device_seconds
+        if any(job.seconds is not None for job in estimate.running):
             yield "devices", format_interval(device, format_seconds), f"likely {format_seconds(device.likely)}"
-            if found.other_seconds:
-                rest = add_intervals(found.other_seconds.values())
+            if estimate.other_seconds:
+                rest = add_intervals(estimate.other_seconds.values())
                 likely = f"roughly; likely {format_seconds(rest.likely)}; stages that need no device"
                 yield "others", format_interval(rest, format_seconds), likely
-            if found.unknown:
-                yield "not timed", format_count(len(found.unknown), "stages"), shorten(found.unknown, MAX_SHOWN)
-        yield "disk", format_bytes(found.disk_bytes), f"to be written; {format_bytes(found.free_bytes)} free"
-        if (cost := found.cost(device)) is not None:
-            likely = f"likely {cost.likely:,.2f}, at {found.price:g} a device hour"
+            if estimate.unknown:
+                yield "not timed", format_count(len(estimate.unknown), "stages"), shorten(estimate.unknown, MAX_SHOWN)
+        yield "disk", format_bytes(estimate.disk_bytes), f"to be written; {format_bytes(estimate.free_bytes)} free"
+        if (cost := estimate.cost(device)) is not None:
+            likely = f"likely {cost.likely:,.2f}, at {estimate.price:g} a device hour"
             yield "cost", format_interval(cost, "{:,.2f}".format), likely
 
 
@@ -135,9 +135,9 @@ class JobView:
     def facts(self) -> Iterator[tuple[str, str, str]]:
         """Name, figure and largest contribution of each estimate."""
         job, time = self.job, self.job.time
-        for one in self.estimates[:1]:
-            largest = f"{one.where}; {_format_largest(one.largest, format_bytes)}"
-            yield "memory", format_likely(one.total, format_bytes), largest
+        for estimate in self.estimates[:1]:
+            largest = f"{estimate.where}; {_format_largest(estimate.largest, format_bytes)}"
+            yield "memory", format_likely(estimate.total, format_bytes), largest
         if job.seconds is not None and time is not None:
             what = "calls" if job.planned.job.kind == "predict" else "updates"
             each = format_likely(time.update_seconds, format_seconds)

@@ -53,8 +53,8 @@ def render_run(run: RunView, copy: bool = False) -> str:
     begun = {row["name"]: row for row in stages if row["status"] not in NOT_STARTED}
     trained = [stage for stage in run.plan.values() if stage.name in begun and is_training(stage)]
     trainings = [read_training(stage, root, run.project, begun[stage.name]["began"]) for stage in trained]
-    for one in trainings:
-        begun[one.stage]["resumed"] = one.resumed
+    for training in trainings:
+        begun[training.stage]["resumed"] = training.resumed
     after = {publish_step(stage): [stage.name] for stage in run.plan.values() if stage.is_gate}
     pipelines = [placement.describe_result(result, stage) for stage, result in run.jobs.items()]
     return render_html(
@@ -98,8 +98,8 @@ def copy_path(report: RunReport, root: Path) -> Path:
 
 def list_copies(root: Path) -> dict[Path, re.Match[str]]:
     """Return all copies in a checkout with the parts of their names, the newest first."""
-    found = sorted((root / artifacts.RUN_PAGES).glob("*.html"), reverse=True)
-    return {path: match for path in found if (match := COPY_NAME.fullmatch(path.name)) is not None}
+    copies = sorted((root / artifacts.RUN_PAGES).glob("*.html"), reverse=True)
+    return {path: match for path in copies if (match := COPY_NAME.fullmatch(path.name)) is not None}
 
 
 def other_runs(report: RunReport, root: Path, folder: Path) -> list[tuple[str, datetime, str]]:

@@ -94,7 +94,12 @@ class RunView:
         lines += [line for one in self.pretraining for line in one.lines]
         lines += [f"model: {one.model}" for one in self.pretraining[-1:]]
         for one in self.results:
-            lines += [one.score_line, *(f"  {text}" for text, _ in one.changes), *one.remarks, *one.verdict_lines]
+            lines += [
+                one.score_line,
+                *(f"  {text}" for text, _ in one.changes),
+                *one.remarks,
+                *one.verdict_lines,
+            ]
         return lines
 
     @property
@@ -192,7 +197,7 @@ class RunView:
             commit = f"{record.commit}{', with uncommitted changes' if record.changed else ''}"
         hosts = sorted({one for one in (record.host, *(stage.host for stage in record.stages)) if one})
         device, versions = self.devices
-        found = [
+        facts = [
             ("started", format_moment(record.began)),
             ("ended", format_moment(record.ended) if record.ended else ended),
             ("duration", self.duration),
@@ -205,18 +210,18 @@ class RunView:
             ("trackers", "; ".join(self.tracked)),
             ("versions", ", ".join(filter(None, [record.python and f"Python {record.python}", *versions]))),
         ]
-        return [(name, value) for name, value in found if value]
+        return [(name, value) for name, value in facts if value]
 
     @cached_property
     def pages(self) -> dict[str, dict[str, Any]]:
         """Stage -> name and path of its page."""
-        found = {}
+        pages = {}
         for name in (stage.name for stage in self.record.stages if stage.name in self.plan):
             page = self.root / str(self.plan[name].meta.get("page", ""))
             if page.is_file():
                 place = page.parent if page.stem == "report" else page.with_suffix("")
-                found[name] = {"name": f"{place.parent.name} of {place.name}", "path": page}
-        return found
+                pages[name] = {"name": f"{place.parent.name} of {place.name}", "path": page}
+        return pages
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,8 +327,10 @@ class ResultView:
     @property
     def exports(self) -> list[tuple[str, str, str]]:
         """Exported files, each with its verdict and the reasons against it."""
-        found = self.result.get("exports", {}).items()
-        return [(name, "accepted" if one["accepted"] else "rejected", " ".join(one["reasons"])) for name, one in found]
+        exports = self.result.get("exports", {}).items()
+        return [
+            (name, "accepted" if one["accepted"] else "rejected", " ".join(one["reasons"])) for name, one in exports
+        ]
 
     @property
     def page(self) -> Path | None:
@@ -433,11 +440,11 @@ class ResultView:
         return any(check["lowered_from"] is not None for check in self.checks)
 
 
-def _format_margin(found: Any, required: Any) -> str:
+def _format_margin(value: Any, required: Any) -> str:
     """Return the signed distance of a number from its floor; empty for other values."""
-    if not (_is_number(found) and _is_number(required)):
+    if not (_is_number(value) and _is_number(required)):
         return ""
-    return f"{'+' if found >= required else '-'}{format_value(abs(found - required))}"
+    return f"{'+' if value >= required else '-'}{format_value(abs(value - required))}"
 
 
 def _is_number(value: Any) -> bool:

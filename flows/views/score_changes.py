@@ -80,8 +80,8 @@ def _format_change(change: Mapping[str, Any], other: str) -> Note:
     """Return a difference with its verdict, as the gate writes it, and the color of the verdict."""
     verdict = change["verdict"]
     kind = {"better": "good", "worse": "bad"}.get(verdict, "")
-    found = f"{verdict} than {other}" if kind else f"no difference from {other} shown"
+    words = f"{verdict} than {other}" if kind else f"no difference from {other} shown"
     if not kind and change["mean"] is not None and change["low"] * change["high"] > 0:  # the interval alone shows one
-        found += " by McNemar's exact test"
+        words += " by McNemar's exact test"
     mean, low, high = ("none" if change[name] is None else f"{change[name]:+.2f}" for name in ("mean", "low", "high"))
-    return f"{found}: {mean} ({low} to {high})", kind
+    return f"{words}: {mean} ({low} to {high})", kind

@@ -57,8 +57,8 @@ class SweepView:
 
     def describe(self, name: str) -> str:
         """Return the held-out figure of the trial with this run as text with its title; "-" if it has none."""
-        found = next((self.format(one) for one in self.scored if one["name"] == name), None)
-        return "-" if found is None else f"held-out {self.title} {found}"
+        score = next((self.format(one) for one in self.scored if one["name"] == name), None)
+        return "-" if score is None else f"held-out {self.title} {score}"
 
     @property
     def note(self) -> str:
@@ -115,8 +115,8 @@ def shorten_parameter(name: str) -> str:
 def read_sweeps(project: Path) -> list[SweepView]:
     """Return the sweeps of a project, the newest first; damaged records are left out."""
     files = sorted((project / SWEEPS).glob("*.json"), key=lambda path: -path.stat().st_mtime)
-    found = []
+    views = []
     for path in files[:MAX_SWEEPS]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found.append(SweepView(path.stem, read_json(path)["trials"]))
-    return found
+            views.append(SweepView(path.stem, read_json(path)["trials"]))
+    return views

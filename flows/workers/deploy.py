@@ -69,13 +69,13 @@ def create_pools(client: SyncPrefectClient, say: Say) -> None:
     Raises:
         PodiumError: a pool of that name has another type; nothing was created.
     """
-    found = read_pools(client, POOLS)
-    if others := [f"{pool.name} of type {pool.type}" for pool in found if pool.type != POOL_TYPE]:
+    pools = read_pools(client, POOLS)
+    if others := [f"{pool.name} of type {pool.type}" for pool in pools if pool.type != POOL_TYPE]:
         raise PodiumError(
             f"the Prefect server at {client.api_url} has the work pool {', '.join(others)}; Podium requires type "
             f"{POOL_TYPE}. Delete it if it is unused, or set PREFECT_API_URL to another server"
         )
-    theirs = {pool.name: pool.base_job_template for pool in found}
+    theirs = {pool.name: pool.base_job_template for pool in pools}
     for name, template in theirs.items():
         if template in ({}, ProcessWorker.get_default_base_job_template()):
             client.update_work_pool(name, WorkPoolUpdate(base_job_template=TEMPLATE))
@@ -98,14 +98,14 @@ def create_queue(client: SyncPrefectClient, queue: Queue, say: Say, explicit: bo
     A queue that the user named (`explicit`) gets the limit even if it had another one.
     """
     try:
-        found = client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
+        existing = client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
     except ObjectNotFound:
         client.create_work_queue(queue.name, concurrency_limit=1, work_pool_name=queue.pool)
         say(f"created the queue {queue} with a limit of one run")
         return
-    limit = found.concurrency_limit
+    limit = existing.concurrency_limit
     if limit is None or (limit != 1 and explicit):
-        client.update_work_queue(found.id, concurrency_limit=1)
+        client.update_work_queue(existing.id, concurrency_limit=1)
         say(f"the queue {queue} now takes one run at a time (before: {'any number' if limit is None else limit})")
     elif limit != 1:
         say(f"the queue {queue} keeps its limit of {limit} runs at a time; pass --queue {queue} to change it to one")
@@ -173,30 +173,30 @@ def find_block(client: SyncPrefectClient, text: str) -> UUID:
     """
     kind, _, name = text.partition("/")
     try:
-        found = client.read_block_document_by_name(name, kind)
+        document = client.read_block_document_by_name(name, kind)
     except ObjectNotFound:
         raise ParamsError(
             f"--alarm {text}: the Prefect server has no such block. `prefect block ls` lists them, as TYPE/NAME"
         ) from None
-    capabilities = found.block_schema.capabilities if found.block_schema is not None else []
+    capabilities = document.block_schema.capabilities if document.block_schema is not None else []
     if "notify" not in capabilities:
         raise ParamsError(
             f"--alarm {text}: this block cannot notify: create one such as slack-webhook or sendgrid-email"
         )
-    return found.id
+    return document.id
 
 
 def create_automation(client: SyncPrefectClient, automation: AutomationCore, say: Say) -> None:
     """Create an automation, or replace the one of its name; duplicates are deleted."""
-    found = client.read_automations_by_name(automation.name)
-    for other in found[1:]:  # two hosts created it at the same time
+    automations = client.read_automations_by_name(automation.name)
+    for other in automations[1:]:  # two hosts created it at the same time
         client.delete_automation(other.id)
-    if not found:
+    if not automations:
         client.create_automation(automation)
         say(f"created the automation {automation.name}")
-    elif AutomationCore.model_validate(found[0].model_dump()) != automation:
+    elif AutomationCore.model_validate(automations[0].model_dump()) != automation:
         # Only if it differs: an updated automation forgets the runs that it is watching.
-        client.update_automation(found[0].id, automation)
+        client.update_automation(automations[0].id, automation)
         say(f"replaced the automation {automation.name}")
 
 
@@ -208,16 +208,16 @@ def update_deployments(client: SyncPrefectClient, project: Path, say: Say) -> No
         plan = yaml.safe_load((project / "prefect.yaml").read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise InputError(f"{project / 'prefect.yaml'} is not YAML: {error}") from None
-    for stated in plan["deployments"]:
-        if (found := existing.get(stated["name"])) is None:
+    for deployment in plan["deployments"]:
+        if (found := existing.get(deployment["name"])) is None:
             continue
-        if stated.pop("schedules", None):
+        if deployment.pop("schedules", None):
             say(f"the deployment {found.name} keeps its schedules")
-        stated |= {"paused": found.paused, "concurrency_limit": None}
+        deployment |= {"paused": found.paused, "concurrency_limit": None}
         if (limit := found.global_concurrency_limit) is not None:
             options = found.concurrency_options
             more = {} if options is None else options.model_dump(mode="json", exclude_none=True)
-            stated["concurrency_limit"] = {"limit": limit.limit, **more}
+            deployment["concurrency_limit"] = {"limit": limit.limit, **more}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prefect.yaml"
         write_text(file, yaml_text(plan))

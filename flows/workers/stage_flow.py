@@ -72,15 +72,15 @@ def run_stages(
         _require_code(project, code)
         params = policy.require_parameters(values, project)
         policy.require_checkout_name(checkout_name, values)
-        place = checkout.describe_checkout(project, values, params, checkout.checkout_folder(project, checkout_name))
-        policy.require_stages(names, place.plan)
+        own = checkout.describe_checkout(project, values, params, checkout.checkout_folder(project, checkout_name))
+        policy.require_stages(names, own.plan)
         policy.require_releases(released or {}, values)
-        checkout.check_inputs(project, values, place.plan)
+        checkout.check_inputs(project, values, own.plan)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
     with locks.hold_run(project, checkout_name, log.info), _record_run(project, checkout_name, values) as run:
-        checkout.prepare_checkout(place)
-        root, follower = place.folder, PrefectFollower()
+        checkout.prepare_checkout(own)
+        root, follower = own.folder, PrefectFollower()
         lock = StageLock(str(flow_run.id), follower.say) if dvc.has_remote(root) else None
         engine = Engine(root, run, follower, allowed=names, lock=lock, on_end=lambda record: _send_record(record, root))
         try:
@@ -157,8 +157,8 @@ def _send_record(record: StageRecord, root: Path) -> None:
 
 def _send_files(description: str, names: list[Path], root: Path, **data: Any) -> None:
     """Send small files of the checkout and other data to the orchestrating flow."""
-    found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= reports.MAX_BYTES]
-    texts = {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
+    readable = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= reports.MAX_BYTES]
+    texts = {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in readable}
     retry_call(lambda: _send(description, texts, **data), get_run_logger().warning)
 
 

@@ -48,7 +48,7 @@ def check_workers(project: Path) -> Iterator[CheckResult]:
         server = client.api_version()
         # Anyone who can reach the server can write them.
         values = [one.value for one in client.read_variables() if one.name.startswith(PREFIX)]
-        stated = {str(one.get("worker")): one for one in values if isinstance(one, dict)}
+        by_worker = {str(one.get("worker")): one for one in values if isinstance(one, dict)}
         online = [(pool, one) for pool in POOLS for one in _read_online(client, pool)]
         ours, (commit, _) = hash_code(project), read_revision(project)
         differ = parse_release(server) < parse_release(client_version := metadata.version("prefect"))
@@ -56,7 +56,7 @@ def check_workers(project: Path) -> Iterator[CheckResult]:
             text = f"the server has Prefect {server}, this host {client_version}: update the server first, then workers"
             yield warning("workers", f"{text} and checkouts ({ORDER})")
         for pool, worker in online:
-            for text in _describe_mismatch(stated.get(worker.name), ours, commit or "unknown", server):
+            for text in _describe_mismatch(by_worker.get(worker.name), ours, commit or "unknown", server):
                 differ = True
                 yield warning("workers", f"{worker.name} of pool {pool} {text}")
         if online and not differ:
@@ -71,19 +71,21 @@ def _read_online(client: SyncPrefectClient, pool: str) -> list[Worker]:
     return [one for one in workers if one.status == WorkerStatus.ONLINE]
 
 
-def _describe_mismatch(stated: dict[str, Any] | None, ours: dict[str, str], commit: str, server: str) -> Iterator[str]:
+def _describe_mismatch(
+    versions: dict[str, Any] | None, ours: dict[str, str], commit: str, server: str
+) -> Iterator[str]:
     """Yield what does not fit in the versions of a worker, and what to do."""
-    if stated is None:
+    if versions is None:
         yield f"states no versions, as it is of an older Podium: {UPDATE}"
         return
-    code = stated.get("code")
+    code = versions.get("code")
     theirs = code if isinstance(code, dict) else {}
     if parts := [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]:
         yield (
-            f"on {stated.get('host')} runs other code than this checkout in {', '.join(map(str, parts))} (commit "
-            f"{stated.get('commit')}, here {commit}) and refuses runs from here: {UPDATE}"
+            f"on {versions.get('host')} runs other code than this checkout in {', '.join(map(str, parts))} (commit "
+            f"{versions.get('commit')}, here {commit}) and refuses runs from here: {UPDATE}"
         )
-    prefect = str(stated.get("prefect"))
+    prefect = str(versions.get("prefect"))
     if parse_release(prefect) > parse_release(server):
         yield f"has Prefect {prefect}, newer than the server's {server}: update the server first ({ORDER})"
 

@@ -207,8 +207,8 @@ def add_grouping(reading: Interpretation, grouping: str) -> None:
 
 def add_ids(documents: Iterable[Document], name: str) -> Iterator[Document]:
     """Yield documents; those without an id get `name` and their number."""
-    for number, one in enumerate(documents):
-        yield one if one.document_id else one._replace(document_id=f"{name}:{number}")
+    for number, document in enumerate(documents):
+        yield document if document.document_id else document._replace(document_id=f"{name}:{number}")
 
 
 def clean_paragraphs(text: str) -> str:

@@ -122,7 +122,7 @@ def find_other_splits(path: Path, files: Iterable[Path]) -> list[Path]:
     names: dict[Path, tuple[str, bool]] = {}
     for file in files:
         name = file.relative_to(path).as_posix()
-        if found := _SPLIT.search(name):
-            names[file] = _name_form(f"{name[: found.start()]}*{name[found.end() :]}"), found[2] is not None
+        if match := _SPLIT.search(name):
+            names[file] = _name_form(f"{name[: match.start()]}*{name[match.end() :]}"), match[2] is not None
     of_train = {form for form, is_train in names.values() if is_train}
     return [file for file, (form, is_train) in names.items() if not is_train and form in of_train]

@@ -76,9 +76,9 @@ def _make_language_rule(params: QualityParams) -> Callable[[str], str]:
         raise InputError(f"corpus.quality.languages contains {', '.join(unknown)}. Known languages: {', '.join(known)}")
 
     def find_rule(text: str) -> str:
-        found, probability = identifier.classify(text[:LANGUAGE_CHARACTERS])
-        if found not in params.languages:
-            return f"language: {found}"
+        language, probability = identifier.classify(text[:LANGUAGE_CHARACTERS])
+        if language not in params.languages:
+            return f"language: {language}"
         return "" if probability >= params.min_language_probability else "language: uncertain"
 
     return find_rule
@@ -101,9 +101,9 @@ def _make_gopher_rules(params: QualityParams) -> Callable[[str], str]:
         filters["repetition"] = library.GopherRepetitionFilter(language=splitter)
 
     def find_rule(text: str) -> str:
-        for name, one in filters.items():
-            if (found := one.filter(Record(text, ""))) is not True:
-                return f"{name}: {found[1].removeprefix(_PREFIX).replace('_', ' ')}"
+        for name, quality_filter in filters.items():
+            if (decision := quality_filter.filter(Record(text, ""))) is not True:
+                return f"{name}: {decision[1].removeprefix(_PREFIX).replace('_', ' ')}"
         return ""
 
     return find_rule

@@ -173,12 +173,12 @@ class EstimatedJob:
         fullest = self.estimate.memory[0]
         largest = fullest.largest
         knob = f": {largest.knob}" if largest.knob else ""
-        found = self.too_large or (
+        excess = self.too_large or (
             f"{fullest.where} needs {format_bytes(fullest.total.low)} to {format_bytes(fullest.total.high)}, and "
             f"{format_bytes(fullest.limit)} are available{BESIDES if self.runtime == 'cpu' else ''}"
         )
         return (
-            f"{self.name} does not fit: {found}. The largest part is {largest.name}, "
+            f"{self.name} does not fit: {excess}. The largest part is {largest.name}, "
             f"{format_bytes(largest.amount)}{knob}"
         )
 
@@ -199,9 +199,9 @@ def estimate_jobs(
     options, device = options or EstimateOptions(), params.device
     jobs = planned_jobs(params, project, root, stages, remade)
     runtime, why = choose_runtime(device)
-    found = [_estimate_job(job, device, runtime, options) for job in jobs]
-    found = [dataclasses.replace(one, assumed=(*one.assumed, why)) for one in found] if why else found
-    return _measured(found, device, options) if options.measured else found
+    estimated = [_estimate_job(job, device, runtime, options) for job in jobs]
+    estimated = [dataclasses.replace(one, assumed=(*one.assumed, why)) for one in estimated] if why else estimated
+    return _measured(estimated, device, options) if options.measured else estimated
 
 
 def choose_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str]:
@@ -233,27 +233,27 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
         may_be_wrong = _may_be_wrong(error, planned, poprun, options.elsewhere)
         impossible = device.runtime != "auto" and not may_be_wrong
         return EstimatedJob(planned, runtime, precision, assumed, problem=str(error), impossible=impossible)
-    found = EstimatedJob(planned, runtime, precision, assumed, estimate, instances=instances, better=better)
+    estimated = EstimatedJob(planned, runtime, precision, assumed, estimate, instances=instances, better=better)
     if runtime in MEASURABLE:
         plan = _plan_job(job, manifest, instances.count)
-        return _use_ledger(dataclasses.replace(found, plan=plan), device, options)
+        return _use_ledger(dataclasses.replace(estimated, plan=plan), device, options)
     used = [one for one in options.records if (one["device"], one["kind"]) == (estimate.device, job.kind)]
-    return dataclasses.replace(found, estimate=widen(estimate, used), records=len(used))
+    return dataclasses.replace(estimated, estimate=widen(estimate, used), records=len(used))
 
 
-def _use_ledger(one: EstimatedJob, device: DeviceParams, options: EstimateOptions) -> EstimatedJob:
+def _use_ledger(job: EstimatedJob, device: DeviceParams, options: EstimateOptions) -> EstimatedJob:
     """Return the job with an estimate from ledger records of its shape on this host, if there are any."""
-    estimate, plan, manifest = one.estimate, one.plan, one.planned.rows.manifest
+    estimate, plan, manifest = job.estimate, job.plan, job.planned.rows.manifest
     if estimate is None or plan is None:
-        return one
+        return job
     [memory] = estimate.memory
-    host = ledger.host_name(one.runtime)
+    host = ledger.host_name(job.runtime)
     free = [x["free_memory"] for x in options.records if x.get("host") == host and "free_memory" in x]
-    if free and one.runtime == "cuda" and options.limit is None:
+    if free and job.runtime == "cuda" and options.limit is None:
         memory = dataclasses.replace(memory, limit=free[-1])
-    used = ledger.select_shape(options.records, _job_shape(one, plan), one.runtime, device.precision, host)
+    used = ledger.select_shape(options.records, _job_shape(job, plan), job.runtime, device.precision, host)
     if not used:
-        return dataclasses.replace(one, estimate=dataclasses.replace(estimate, memory=(memory,)))
+        return dataclasses.replace(job, estimate=dataclasses.replace(estimate, memory=(memory,)))
     if (ends := ledger.expected(used, MEMORY)) is not None:
         term = Term("tensors and libraries, measured", ends.likely, "a smaller device.micro_batch_size")
         memory = dataclasses.replace(memory, terms=(term,), total=ends)
@@ -265,10 +265,10 @@ def _use_ledger(one: EstimatedJob, device: DeviceParams, options: EstimateOption
         rates = Interval(sequences / ends.high, sequences / ends.likely, sequences / ends.low)
         time = TimeEstimate((term,), -(-manifest.rows // rows) if predicts else plan.updates, ends, rates)
     return dataclasses.replace(
-        one,
+        job,
         precision=used[-1]["precision"],
         estimate=dataclasses.replace(estimate, memory=(memory,), time=time),
-        assumed=tuple(words for words in one.assumed if words != MEASURED_LATER),
+        assumed=tuple(words for words in job.assumed if words != MEASURED_LATER),
         records=len(used),
     )
 
@@ -281,13 +281,13 @@ def count_attached_ipus(params: Params, project: Path, root: Path, stages: Seque
     """
     from ipu_model.estimates.ipu import plan_for_estimate
 
-    found = [1]
+    counts = [1]
     for planned in planned_jobs(params, project, root, stages, stages):
         job = planned.job
         with contextlib.suppress(DeviceJobError, ParamsError):  # `estimate_jobs` reports why the job is not possible
             if job.model is not None and job.ipu_config is not None and not launch_command(job, params.device):
-                found.append(plan_for_estimate(job, job.model, planned.rows.manifest).local_ipus)
-    return max(found)
+                counts.append(plan_for_estimate(job, job.model, planned.rows.manifest).local_ipus)
+    return max(counts)
 
 
 def _may_be_wrong(error: Exception, planned: PlannedJob, poprun: dict[str, int] | None, elsewhere: bool) -> bool:
@@ -304,29 +304,29 @@ def _may_be_wrong(error: Exception, planned: PlannedJob, poprun: dict[str, int] 
 
 def _measured(jobs: Sequence[EstimatedJob], device: DeviceParams, options: EstimateOptions) -> list[EstimatedJob]:
     """Return the jobs with those measured that `options` selects, each shape once."""
-    found, records = [], list[ledger.Record]()
+    measured, records = [], list[ledger.Record]()
     known = dataclasses.replace(options, records=records)
-    for one in jobs:
-        if _is_to_be_measured(one, options) and not (one := _use_ledger(one, device, known)).records:
-            options.say(f"{one.name}: measuring a few updates")
+    for job in jobs:
+        if _is_to_be_measured(job, options) and not (job := _use_ledger(job, device, known)).records:
+            options.say(f"{job.name}: measuring a few updates")
             try:
-                records.append(_measure(one, device))
-                one = _use_ledger(one, device, known)
+                records.append(_measure(job, device))
+                job = _use_ledger(job, device, known)
             except OutOfMemory as error:
-                one = dataclasses.replace(one, too_large=str(error))
+                job = dataclasses.replace(job, too_large=str(error))
             except NotMeasured as error:
-                options.say(f"{one.name}: not measured ({error})")
-        found.append(one)
-    return found
+                options.say(f"{job.name}: not measured ({error})")
+        measured.append(job)
+    return measured
 
 
-def _is_to_be_measured(one: EstimatedJob, options: EstimateOptions) -> bool:
-    if one.planned.stage not in options.measured or one.runtime not in MEASURABLE or one.plan is None:
+def _is_to_be_measured(job: EstimatedJob, options: EstimateOptions) -> bool:
+    if job.planned.stage not in options.measured or job.runtime not in MEASURABLE or job.plan is None:
         return False
     if not options.in_doubt:
         return True
-    unknown = not one.verdict and any(map(os.path.exists, dict(DEVICE_FILES)["cuda"]))  # a GPU reports its memory
-    return not one.records and (unknown or one.verdict not in ("", FITS, DOES_NOT_FIT))
+    unknown = not job.verdict and any(map(os.path.exists, dict(DEVICE_FILES)["cuda"]))  # a GPU reports its memory
+    return not job.records and (unknown or job.verdict not in ("", FITS, DOES_NOT_FIT))
 
 
 def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
@@ -364,21 +364,21 @@ def _plan_job(job: Job, manifest: Manifest, processes: int) -> JobPlan | None:
         return None
 
 
-def _job_shape(one: EstimatedJob, plan: JobPlan) -> dict[str, Any]:
+def _job_shape(estimated: EstimatedJob, plan: JobPlan) -> dict[str, Any]:
     """Return the key of a job in the ledger."""
-    job = one.planned.job
+    job = estimated.planned.job
     assert job.model is not None
-    return job_shape(job, plan, job.model, one.planned.rows.manifest, one.instances.count)
+    return job_shape(job, plan, job.model, estimated.planned.rows.manifest, estimated.instances.count)
 
 
 def widen(estimate: JobEstimate, records: Sequence[ledger.Record]) -> JobEstimate:
     """Return the estimate with intervals widened by measured over estimated of such jobs on this host."""
 
     def wider(interval: Interval, figure: str, like: Sequence[ledger.Record]) -> Interval:
-        found = ledger.ratios(like, figure)[-WIDENED_BY:]
-        if not found:
+        spread = ledger.ratios(like, figure)[-WIDENED_BY:]
+        if not spread:
             return interval
-        low, high = interval.likely * min(found), interval.likely * max(found)
+        low, high = interval.likely * min(spread), interval.likely * max(spread)
         return Interval(min(interval.low, low), interval.likely, max(interval.high, high))
 
     memory = tuple(dataclasses.replace(one, total=wider(one.total, MEMORY, records)) for one in estimate.memory)
@@ -396,35 +396,35 @@ def scaled(interval: Interval, factor: float) -> Interval:
 
 def add_intervals(intervals: Iterable[Interval]) -> Interval:
     """Return the sum of intervals: low ends, likely values and high ends are added."""
-    found = list(intervals)
-    return Interval(sum(x.low for x in found), sum(x.likely for x in found), sum(x.high for x in found))
+    known = list(intervals)
+    return Interval(sum(x.low for x in known), sum(x.likely for x in known), sum(x.high for x in known))
 
 
-def as_values(one: EstimatedJob) -> dict[str, Any]:
+def as_values(job: EstimatedJob) -> dict[str, Any]:
     """Return an estimate as plain values, for JSON."""
     values: dict[str, Any] = {
-        "name": one.name,
-        "stage": one.planned.stage,
-        "kind": one.planned.job.kind,
-        "runtime": one.runtime,
-        "precision": one.precision,
-        "verdict": one.verdict or None,
-        "problem": one.problem or None,
-        "assumed": list(one.assumed),
-        "better": one.better or None,
-        "ledger_records": one.records,
-        "basis": one.basis or None,
+        "name": job.name,
+        "stage": job.planned.stage,
+        "kind": job.planned.job.kind,
+        "runtime": job.runtime,
+        "precision": job.precision,
+        "verdict": job.verdict or None,
+        "problem": job.problem or None,
+        "assumed": list(job.assumed),
+        "better": job.better or None,
+        "ledger_records": job.records,
+        "basis": job.basis or None,
         "device": None,
         "memory": [],
         "time": None,
     }
-    if one.estimate is not None:
-        values["device"] = one.estimate.device
-        for memory in one.estimate.memory:
+    if job.estimate is not None:
+        values["device"] = job.estimate.device
+        for memory in job.estimate.memory:
             limit = None if math.isinf(memory.limit) else memory.limit  # JSON has no infinity
             values["memory"].append({**dataclasses.asdict(memory), "limit": limit, "verdict": memory.verdict})
-    if one.time is not None and one.seconds is not None:
-        values["time"] = {**dataclasses.asdict(one.time), "seconds": dataclasses.asdict(one.seconds)}
+    if job.time is not None and job.seconds is not None:
+        values["time"] = {**dataclasses.asdict(job.time), "seconds": dataclasses.asdict(job.seconds)}
     return values
 
 
@@ -443,12 +443,12 @@ def measure(job: Job, rows: PlannedRows, processes: int = 1) -> dict[str, Any]:
     """
     share = -(-job.geometry.global_batch_size // processes)
     geometry = dataclasses.replace(job.geometry, global_batch_size=share)
-    with scratch_folder() as place:
-        write_manifests({Path("rows"): rows}, place)
-        alone = dataclasses.replace(job, geometry=geometry, rows=f"{place}/rows", executables=None)
-        alone = dataclasses.replace(alone, output=f"{place}/out", run_folder=str(place))
-        write_text(place / "job.json", alone.to_json())
-        return _run([device_python(), "-m", "ipu_model", "--measure", str(place / "job.json")], job.runtime)
+    with scratch_folder() as scratch:
+        write_manifests({Path("rows"): rows}, scratch)
+        alone = dataclasses.replace(job, geometry=geometry, rows=f"{scratch}/rows", executables=None)
+        alone = dataclasses.replace(alone, output=f"{scratch}/out", run_folder=str(scratch))
+        write_text(scratch / "job.json", alone.to_json())
+        return _run([device_python(), "-m", "ipu_model", "--measure", str(scratch / "job.json")], job.runtime)
 
 
 def _run(command: list[str], runtime: str) -> dict[str, Any]:

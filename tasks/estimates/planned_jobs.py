@@ -68,30 +68,30 @@ class RowEstimator:
 
     def all(self) -> Folders:
         """Return every folder of rows that a device job reads."""
-        found: Folders = {}
+        folders: Folders = {}
         for phase in self._params.pretrain.list_phases():
-            found |= self._phase(phase)
+            folders |= self._phase(phase)
         for entry in entries(self._params):
-            found |= self._entry(entry)
+            folders |= self._entry(entry)
             if entry.training_rows is not None:
-                found[entry.training_rows] = found[entry.rows_folder(TRAIN)]
-        return found
+                folders[entry.training_rows] = folders[entry.rows_folder(TRAIN)]
+        return folders
 
     def _find_vocabulary(self) -> tuple[int, bool, tuple[str, ...]]:
         """Return the size of the vocabulary, True if a file states it for certain, and the assumption about it.
 
         The word table of a base model may have more rows than its tokenizer has entries.
         """
-        stated, base = self._params.tokenizer, self._params.base_model
+        tokenizer, base = self._params.tokenizer, self._params.base_model
         if base.source == "folder" and (self._project / base.path / CONFIG).is_file():
             return read_architecture(self._project / base.path, "base_model.path").vocab_size, True, ()
         known = base.source == "none"
         made = sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")) if "tokenizer" not in self._remade else []
         if rows := next(filter(None, (_read(path.parent) for path in made)), None):
             return rows.vocab_size, known, ()
-        if stated.source == "train":
-            return stated.vocabulary_size, False, ()
-        if stated.source == "file" and (lines := _lines_of(self._project / stated.path)):
+        if tokenizer.source == "train":
+            return tokenizer.vocabulary_size, False, ()
+        if tokenizer.source == "file" and (lines := _lines_of(self._project / tokenizer.path)):
             return lines, known, ()
         return BERT_VOCABULARY, False, (f"a vocabulary of {BERT_VOCABULARY:,}, as in BERT",)
 
@@ -141,8 +141,8 @@ class RowEstimator:
         words = (*self._vocabulary_assumed, *assumed, *words)
         fraction = entry.rows.held_out_fraction
         ratios = {folder: dev / len(entry.development) / examples for folder in splits} | {train: 1 - fraction}
-        found = {folder: PlannedRows(take_share(of_train, ratio), words) for folder, ratio in ratios.items()}
-        return {**found, **_hold_out(train, of_train, words, fraction)}
+        planned = {folder: PlannedRows(take_share(of_train, ratio), words) for folder, ratio in ratios.items()}
+        return {**planned, **_hold_out(train, of_train, words, fraction)}
 
     def _examples(self, entry: Entry) -> tuple[int, int, tuple[str, ...]]:
         """Return the numbers of training and development examples, and the assumptions about them."""
@@ -258,12 +258,12 @@ def planned_jobs(
     folders = estimator.all()
     # The base of relative paths in the parameters is not the folder of the manifests.
     config = str((project / params.ipu.config).absolute()) if params.ipu.config else ""
-    stated = params.model_copy(update={"ipu": params.ipu.model_copy(update={"config": config})})
+    changed = params.model_copy(update={"ipu": params.ipu.model_copy(update={"config": config})})
     settings = _read_settings(params, project)
-    with scratch_folder() as place:
-        write_manifests(folders, place)
+    with scratch_folder() as scratch:
+        write_manifests(folders, scratch)
         known = estimator.vocabulary_known
-        return [one for stage in stages for one in _jobs_of(stage, stated, folders, place, settings, known)]
+        return [one for stage in stages for one in _jobs_of(stage, changed, folders, scratch, settings, known)]
 
 
 def _read_settings(params: Params, project: Path) -> dict[str, Any] | None:
@@ -278,21 +278,23 @@ def _read_settings(params: Params, project: Path) -> dict[str, Any] | None:
 
 
 def _jobs_of(
-    stage: str, params: Params, folders: Folders, place: Path, settings: dict[str, Any] | None, known: bool
+    stage: str, params: Params, folders: Folders, scratch: Path, settings: dict[str, Any] | None, known: bool
 ) -> Iterator[PlannedJob]:
     group, _, item = stage.partition("@")
 
     def plan(job: Job, split: str = "") -> PlannedJob:
         assert job.model is not None
-        rows, model = Path(job.rows).relative_to(place), dataclasses.replace(job.model, settings=settings)
+        rows, model = Path(job.rows).relative_to(scratch), dataclasses.replace(job.model, settings=settings)
         return PlannedJob(stage, split, dataclasses.replace(job, rows=str(rows), model=model), folders[rows], known)
 
     if group == PRETRAIN:
-        yield plan(make_pretrain_job(item, params, place, untrained=True))
+        yield plan(make_pretrain_job(item, params, scratch, untrained=True))
     elif group == FINETUNE:
-        yield plan(build_finetune_job(find_entry(params, item), params, place, untrained=True))
+        yield plan(build_finetune_job(find_entry(params, item), params, scratch, untrained=True))
     elif group == PREDICT:
         entry = find_entry(params, item)
         for split in entry.predicted:
-            job = build_predict_job(entry, params, entry.rows_folder(split, place), place, place, place, untrained=True)
+            job = build_predict_job(
+                entry, params, entry.rows_folder(split, scratch), scratch, scratch, scratch, untrained=True
+            )
             yield plan(job, split if len(entry.predicted) > 1 else "")

@@ -39,14 +39,14 @@ def parse_poprun_options(words: Sequence[str]) -> dict[str, int] | None:
     """
     if not words:
         return None
-    stated = {word.partition("=")[0]: word.partition("=")[2] or after for word, after in pairwise([*words, ""])}
-    found = {}
+    values = {word.partition("=")[0]: word.partition("=")[2] or after for word, after in pairwise([*words, ""])}
+    numbers = {}
     for option, name in POPRUN_OPTIONS.items():
-        if (text := stated.get(option)) is not None:
+        if (text := values.get(option)) is not None:
             if not (text.isdecimal() and int(text)):
                 raise ParamsError(f"poprun {option} {text}: a positive integer is required")
-            found[name] = int(text)
-    return found
+            numbers[name] = int(text)
+    return numbers
 
 
 def launch_command(job: Job, device: DeviceParams, environ: Mapping[str, str] = os.environ) -> list[str]:

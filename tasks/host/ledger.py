@@ -42,8 +42,8 @@ and, if it was estimated, low, likely and high. On CPU and CUDA also shape (esti
 
 def ledger_file(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of the ledger; None if it is disabled, or there is no home folder."""
-    if (stated := environ.get(LEDGER)) is not None:
-        return Path(stated) if stated else None
+    if (named := environ.get(LEDGER)) is not None:
+        return Path(named) if named else None
     root = environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(root):  # the XDG specification requires absolute paths
         root = os.path.expanduser("~/.local/state")
@@ -54,8 +54,8 @@ def read(path: Path | None) -> list[Record]:
     """Return the records of a ledger, oldest first; skip invalid ones."""
     if path is None:
         return []
-    found = (find_object(path) or {}).get("records")
-    return [one for one in found if is_record(one)] if isinstance(found, list) else []
+    records = (find_object(path) or {}).get("records")
+    return [one for one in records if is_record(one)] if isinstance(records, list) else []
 
 
 def is_record(value: object) -> TypeGuard[Record]:
@@ -113,21 +113,24 @@ def select_shape(
 ) -> list[Record]:
     """Return the newest records of jobs of one shape (ipu_model/estimates/job.py) on one host, with times scaled to
     this job's tokens; precision auto matches any."""
-    found = []
-    for one in records:
-        same = (one.get("runtime"), one.get("host")) == (runtime, host) and precision in ("auto", one.get("precision"))
-        if same and _is_like(one.get("shape"), shape):
-            factor = shape["sizes"]["tokens"] / one["shape"]["sizes"]["tokens"]
-            scaled = {SECONDS: {"measured": one[SECONDS]["measured"] * factor}} if SECONDS in one else {}
-            found.append({**one, **scaled})
-    return found[-NEWEST:]
+    alike = []
+    for record in records:
+        same = (record.get("runtime"), record.get("host")) == (runtime, host) and precision in (
+            "auto",
+            record.get("precision"),
+        )
+        if same and _is_like(record.get("shape"), shape):
+            factor = shape["sizes"]["tokens"] / record["shape"]["sizes"]["tokens"]
+            scaled = {SECONDS: {"measured": record[SECONDS]["measured"] * factor}} if SECONDS in record else {}
+            alike.append({**record, **scaled})
+    return alike[-NEWEST:]
 
 
-def _is_like(one: Any, other: Mapping[str, Any]) -> bool:
+def _is_like(own: Any, other: Mapping[str, Any]) -> bool:
     """Return True if two shapes are equal, except for small differences of sizes."""
-    if not isinstance(one, dict) or {**one, "sizes": None} != {**other, "sizes": None}:
+    if not isinstance(own, dict) or {**own, "sizes": None} != {**other, "sizes": None}:
         return False
-    sizes = one.get("sizes")
+    sizes = own.get("sizes")
     if not isinstance(sizes, dict) or sizes.keys() != other["sizes"].keys():
         return False
     pairs = [(sizes[name], other["sizes"][name]) for name in sizes]
@@ -147,9 +150,9 @@ def add_estimate(record: Record, earlier: Sequence[Record]) -> Record:
     """Return a job's record with the estimate from earlier records of its shape on its host."""
     if not isinstance(record.get("shape"), dict):
         return record
-    found = select_shape(earlier, record["shape"], record["runtime"], record["precision"], record["host"])
+    alike = select_shape(earlier, record["shape"], record["runtime"], record["precision"], record["host"])
     done = dict(record)
     for figure in FIGURES:
-        if figure in record and (ends := expected(found, figure)) is not None:
+        if figure in record and (ends := expected(alike, figure)) is not None:
             done[figure] = {**record[figure], **dataclasses.asdict(ends)}
     return done

@@ -79,10 +79,10 @@ def run_device_job(
     write_text(folder / "job.json", job.to_json())
     command = [*launcher, python or device_python(), "-m", "ipu_model", str(folder / "job.json")]
     with (folder / "job.log").open("a", encoding="utf-8") as log:
-        told = _JobOutput(log, say or print_line, on_event, reports=say is None)
-        error = _run(command, told)
-    if told.paused is not None:
-        raise StagePaused(f"{job.kind} job: {told.paused}", in_a_hurry=told.stop_asked)
+        output = _JobOutput(log, say or print_line, on_event, reports=say is None)
+        error = _run(command, output)
+    if output.paused is not None:
+        raise StagePaused(f"{job.kind} job: {output.paused}", in_a_hurry=output.stop_asked)
     if error is not None:
         raise DeviceJobFailed(f"{job.kind} job: {error} (log: {folder / 'job.log'})")
     if _version(result_path) in (None, before):
@@ -115,7 +115,7 @@ def _version(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def _run(command: list[str], told: _JobOutput) -> str | None:
+def _run(command: list[str], output: _JobOutput) -> str | None:
     """Run the device process to its end; return None if it succeeded or paused, otherwise the error."""
     alone = command[1:3] == ["-m", "ipu_model"]  # without a launcher, which sets these variables
     environment = child_environment(PYTHONUNBUFFERED="1")
@@ -128,20 +128,20 @@ def _run(command: list[str], told: _JobOutput) -> str | None:
         return f"{command[0]} cannot be started ({error.strerror}); {named}"
     assert process.stdout is not None
     try:
-        with _stop_passed_on(process, told):
-            told.follow(process.stdout)
+        with _stop_passed_on(process, output):
+            output.follow(process.stdout)
             code = process.wait()
     finally:
         if process.poll() is None:
             process.terminate()
             process.wait()
-    if told.failure is None and told.paused is None and told.stop_asked and code not in (0, -signal.SIGKILL):
+    if output.failure is None and output.paused is None and output.stop_asked and code not in (0, -signal.SIGKILL):
         # It stopped during compilation or start-up without a report; its last checkpoint is up to date.
-        told.paused = f"stopped on request ({describe_exit(code)}); run it again to continue"
-    if told.failure is not None or told.paused is not None or code == 0:
-        return told.failure
+        output.paused = f"stopped on request ({describe_exit(code)}); run it again to continue"
+    if output.failure is not None or output.paused is not None or code == 0:
+        return output.failure
     need = "; `podium plan` states the memory that it needs" if code == -signal.SIGKILL else ""
-    return f"{describe_exit(code)} of {command[0]}{need}\n" + "".join(told.tail).rstrip()
+    return f"{describe_exit(code)} of {command[0]}{need}\n" + "".join(output.tail).rstrip()
 
 
 def preload() -> None:
@@ -167,13 +167,13 @@ def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[
 
 
 @contextlib.contextmanager
-def _stop_passed_on(process: subprocess.Popen[str] | ReserveProcess, told: _JobOutput) -> Iterator[None]:
+def _stop_passed_on(process: subprocess.Popen[str] | ReserveProcess, output: _JobOutput) -> Iterator[None]:
     """Forward SIGTERM and Ctrl-C to the device process; a second Ctrl-C interrupts."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if told.stop_asked and number == signal.SIGINT:
+        if output.stop_asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        told.stop_asked = True
+        output.stop_asked = True
         process.terminate()
 
     if threading.current_thread() is not threading.main_thread():

@@ -46,12 +46,12 @@ def _change(groups: Sequence[Sequence[float]]) -> dict[str, Any]:
 
     old, new, labels = np.array(groups, dtype=np.float64).T
     change, count = float((new - old).sum() / max(1.0, labels.sum())), len(groups)
-    found = {"change": round(change, 6), "groups": count}
+    change_figures = {"change": round(change, 6), "groups": count}
     if count < 2:
-        return found
+        return change_figures
     from scipy.stats import t  # takes 0.6 s to import
 
     rest = new - old - change * labels
     error = math.sqrt(count / (count - 1) * float((rest**2).sum())) / max(1.0, float(labels.sum()))
     half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * error
-    return {**found, "change_low": round(change - half, 6), "change_high": round(change + half, 6)}
+    return {**change_figures, "change_low": round(change - half, 6), "change_high": round(change + half, 6)}

@@ -155,14 +155,14 @@ def train(
 
             job = dataclasses.replace(job, run_folder=str(folder))
             result = run_device_job(job, launcher=launcher, on_event=on_event)
-        found, measured = {**figures(result), "fingerprint": folder.name}, measurements(result)
+        stable, measured = {**figures(result), "fingerprint": folder.name}, measurements(result)
         write_text(root / artifacts.PLOTS / f"{name}.csv", (folder / "history.csv").read_text(encoding="utf-8"))
         evaluations = folder / "evaluations.csv"  # without evaluations the plot is empty
         curve = evaluations.read_text(encoding="utf-8") if evaluations.is_file() else "step,loss\n"
         write_text(root / artifacts.held_out_plot(name), curve)
-        write_json(root / artifacts.METRICS / f"{name}.json", {**found, "code": code, "versions": result.versions})
+        write_json(root / artifacts.METRICS / f"{name}.json", {**stable, "code": code, "versions": result.versions})
         write_json(root / artifacts.measurements_file(name), measured)
-        trackers.close("finished", {name: {**found, **measured}}, result.steps)
+        trackers.close("finished", {name: {**stable, **measured}}, result.steps)
     for other in runs.iterdir():
         if other != folder:
             shutil.rmtree(other)  # checkpoints of replaced runs

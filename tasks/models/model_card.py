@@ -54,9 +54,9 @@ def _front_matter(path: Path) -> dict[str, Any]:
 
 
 def _parse(card: str) -> dict[str, Any]:
-    found = FRONT_MATTER.match(card)
+    match = FRONT_MATTER.match(card)
     try:
-        values = parse_yaml(found[1]) if found else {}
+        values = parse_yaml(match[1]) if match else {}
     except ParamsError:
         return {}
     return values if isinstance(values, dict) else {}

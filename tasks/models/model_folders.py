@@ -46,9 +46,9 @@ def select_weight_files(present: Collection[str]) -> list[str]:
     """Return the weight files of a model, including the index of shards; empty if it has none."""
     for whole in UNSHARDED:
         kind, ending = whole.split(".")
-        found = [name for name in present if WEIGHTS.fullmatch(name) and name.split(".")[0].split("-")[0] == kind]
-        if any(name.endswith(f".{ending}") for name in found):
-            return [whole] if whole in found else found
+        weights = [name for name in present if WEIGHTS.fullmatch(name) and name.split(".")[0].split("-")[0] == kind]
+        if any(name.endswith(f".{ending}") for name in weights):
+            return [whole] if whole in weights else weights
     return []
 
 
@@ -173,8 +173,8 @@ def find_cached_folder(repository: str, revision: str | None) -> Path | None:
     """Return the folder of the Hub's cache with config.json of a model; None if it was not downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(repository, CONFIG, revision=revision)
-    return Path(found).parent if isinstance(found, str) else None
+    config = try_to_load_from_cache(repository, CONFIG, revision=revision)
+    return Path(config).parent if isinstance(config, str) else None
 
 
 def require_hub_name(name: str, key: str) -> None:
@@ -196,12 +196,12 @@ def require_config(source: Path, key: str) -> None:
     if not (source / CONFIG).is_file():
         inside = sorted(path.parent.name for path in source.glob(f"*/{CONFIG}"))
         if inside:
-            found = f"; its folders {', '.join(inside[:8])} have one: name one of them"
+            advice = f"; its folders {', '.join(inside[:8])} have one: name one of them"
         elif (source.absolute().parent / CONFIG).is_file():
-            found = f": name the folder above it, {source.absolute().parent.name}, which has one"
+            advice = f": name the folder above it, {source.absolute().parent.name}, which has one"
         else:
-            found = ": name the folder that save_pretrained wrote"
-        raise InputError(f"{key} has no {CONFIG}{found}")
+            advice = ": name the folder that save_pretrained wrote"
+        raise InputError(f"{key} has no {CONFIG}{advice}")
 
 
 @contextlib.contextmanager

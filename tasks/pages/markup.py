@@ -46,8 +46,8 @@ def replace_hidden(text: str) -> str:
 
 def markdown_text(value: Any) -> str:
     """Return text escaped for a line of Markdown or a table cell; always one line."""
-    found = LINK.sub(JOINER, OUTER_UNDERSCORE.sub(r"\\_", _one_line(value).translate(MARKDOWN)))
-    return BLOCK_START.sub(lambda start: start[0] + "\\" if start[0][0].isdigit() else "\\" + start[0], found)
+    escaped = LINK.sub(JOINER, OUTER_UNDERSCORE.sub(r"\\_", _one_line(value).translate(MARKDOWN)))
+    return BLOCK_START.sub(lambda start: start[0] + "\\" if start[0][0].isdigit() else "\\" + start[0], escaped)
 
 
 def markdown_link(text: Any, address: str) -> str:

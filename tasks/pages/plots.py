@@ -86,9 +86,9 @@ def plot_lines(
         names: x -> its label, for an axis of things instead of numbers; those that do not fit are left out.
     """
     drawn = [_select_points(line, across, up) for line in lines]
-    found = [point for path, dots in drawn for point in (*path, *((x, y) for x, y, _ in dots))]
-    (first, last), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
-    columns = _ticks([x for x, _ in found]) if names is None else _select_names(sorted(names))
+    shown = [point for path, dots in drawn for point in (*path, *((x, y) for x, y, _ in dots))]
+    (first, last), (low, high) = _range([x for x, _ in shown]), _range([y for _, y in shown])
+    columns = _ticks([x for x, _ in shown]) if names is None else _select_names(sorted(names))
     labels = {tick: format_tick(tick) if names is None else _shorten(names[tick], MAX_LABEL) for tick in columns}
     upright = names is not None and sum(len(label) + 3 for label in labels.values()) > LABEL_CHARACTERS
     height = HEIGHT + round(CHARACTER * max(map(len, labels.values()), default=0) - LABEL_HEIGHT) * upright
@@ -117,9 +117,9 @@ def plot_lines(
         text = _add(_add(axis, "g", "guides"), "text", x=to_x(tick), y=AREA_HEIGHT + 15)
         text.text = labels[tick]
         if upright:
-            place = f"{float(to_x(tick)) + 4:.1f}", str(AREA_HEIGHT + 6)
-            turned = {"transform": f"rotate(-90 {' '.join(place)})", "class": "upright"}
-            text.attrib |= {"x": place[0], "y": place[1], **turned}
+            corner = f"{float(to_x(tick)) + 4:.1f}", str(AREA_HEIGHT + 6)
+            turned = {"transform": f"rotate(-90 {' '.join(corner)})", "class": "upright"}
+            text.attrib |= {"x": corner[0], "y": corner[1], **turned}
     _add(tree, "text", "title", x=margin + width / 2, y=height - 4).text = _shorten(across)
     _add(tree, "text", "title", x=14, y=middle, transform=f"rotate(-90 14 {middle})").text = _shorten(up)
     legend = _add(None, "p", "legend")
@@ -232,9 +232,9 @@ def _round_ticks(low: float, high: float, least: float, fits: Callable[[Sequence
         return [low]
     finest = max(least, 10.0 ** math.floor(math.log10((high - low) / LABEL_CHARACTERS)))
     for step in (finest * part * 10**power for power in range(4) for part in (1, 2, 5)):
-        found = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        if fits(found):
-            return found
+        ticks = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        if fits(ticks):
+            return ticks
     return [low]
 
 
@@ -251,12 +251,12 @@ def _shorten(text: str, most: int = MAX_NAME) -> str:
 
 def _thin(points: Sequence[Point]) -> list[Point]:
     """Return at most MAX_POINTS points: the lowest and the highest of each stretch, so that spikes stay visible."""
-    found = [(float(x), float(y)) for x, y in points]
-    if len(found) <= MAX_POINTS:
-        return found
-    stretch = -(-2 * len(found) // (MAX_POINTS - 2))
-    chosen = {0, len(found) - 1}
-    for first in range(0, len(found), stretch):
-        indices = range(first, min(first + stretch, len(found)))
-        chosen |= {min(indices, key=lambda index: found[index][1]), max(indices, key=lambda index: found[index][1])}
-    return [found[index] for index in sorted(chosen)]
+    kept = [(float(x), float(y)) for x, y in points]
+    if len(kept) <= MAX_POINTS:
+        return kept
+    stretch = -(-2 * len(kept) // (MAX_POINTS - 2))
+    chosen = {0, len(kept) - 1}
+    for first in range(0, len(kept), stretch):
+        indices = range(first, min(first + stretch, len(kept)))
+        chosen |= {min(indices, key=lambda index: kept[index][1]), max(indices, key=lambda index: kept[index][1])}
+    return [kept[index] for index in sorted(chosen)]

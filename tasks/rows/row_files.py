@@ -255,9 +255,9 @@ class CutTexts:
 
     def add(self, lengths: np.ndarray) -> None:
         """Count examples by their tokens before they are cut. int64 [N]."""
-        found = np.bincount(np.minimum(lengths, MAX_COUNTED_TOKENS))
-        found[: len(self.lengths)] += self.lengths[: len(found)]
-        self.lengths = np.concatenate([found, self.lengths[len(found) :]])
+        counted = np.bincount(np.minimum(lengths, MAX_COUNTED_TOKENS))
+        counted[: len(self.lengths)] += self.lengths[: len(counted)]
+        self.lengths = np.concatenate([counted, self.lengths[len(counted) :]])
 
     def write(self, folder: Path) -> None:
         """Write the counts next to the rows."""
@@ -312,8 +312,8 @@ class UnknownTokens:
     def add(self, ids: np.ndarray, real: np.ndarray) -> None:
         """Count the ids where `real` is true, that is, not padding."""
         self.tokens += int(np.count_nonzero(real))
-        for one in self._special:  # a fifth of the time of `np.isin`
-            self.tokens -= int(np.count_nonzero(real & (ids == one)))
+        for special in self._special:  # a fifth of the time of `np.isin`
+            self.tokens -= int(np.count_nonzero(real & (ids == special)))
         if self._unknown is not None:
             self.unknown += int(np.count_nonzero(real & (ids == self._unknown)))
 

@@ -140,11 +140,13 @@ def _check_workers(client: Any, exchange: Exchange | None) -> None:
     files, path = open_files(marker)
     files.pipe_file(path, marker.encode())
     try:
-        found = client.run(describe_worker, marker, on_error="return")
+        answers = client.run(describe_worker, marker, on_error="return")
     finally:
         files.rm_file(path)
     unseen = f"does not see {shared}: put the project into a folder that all workers mount, or set {FOLDER} to a URL"
-    problems = [f"{worker} {problem}" for worker, told in sorted(found.items()) if (problem := _compare(told, unseen))]
+    problems = [
+        f"{worker} {problem}" for worker, told in sorted(answers.items()) if (problem := _compare(told, unseen))
+    ]
     problems += [
         f"{worker} has {threads} threads: start it with --nthreads 1"
         for worker, threads in sorted(client.nthreads().items())

@@ -98,10 +98,10 @@ class Exchange:
             return FilesOfPath(f"{OUT}/{path.relative_to(self._results).as_posix()}", ())
         if path not in self._uploaded:
             names = [""] if path.is_file() else [p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()]
-            place = f"{IN}/{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}/{path.name}"
+            target = f"{IN}/{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}/{path.name}"
             for name in names:
-                _put(self.files, path / name, f"{self.root}/{place}/{name}".rstrip("/"))
-            self._uploaded[path] = FilesOfPath(place, tuple(names))
+                _put(self.files, path / name, f"{self.root}/{target}/{name}".rstrip("/"))
+            self._uploaded[path] = FilesOfPath(target, tuple(names))
         return self._uploaded[path] if self._uploaded[path].files else None
 
     def unpack(self, answer: tuple[bytes, list[str]]) -> Any:
@@ -131,8 +131,8 @@ def _remove_left(files: Any, parent: str) -> None:
     """Remove the folders of maps whose process was killed: those without a change for a day."""
     with contextlib.suppress(OSError):
         for folder in [name for name in files.ls(parent, detail=False) if NAME.fullmatch(name.rpartition("/")[2])]:
-            found = [*files.find(folder, withdirs=True, detail=True).values(), files.info(folder)]
-            changed = [moment for one in found if (moment := _modified(one)) is not None]
+            entries = [*files.find(folder, withdirs=True, detail=True).values(), files.info(folder)]
+            changed = [moment for one in entries if (moment := _modified(one)) is not None]
             if changed and max(changed) < time.time() - FOREIGN_SECONDS:
                 files.rm(folder, recursive=True)
 

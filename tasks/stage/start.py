@@ -23,8 +23,8 @@ def run_in_fork(module: str, arguments: Sequence[str]) -> int | None:
     """
     if not (path := os.environ.get(FORKS)):
         return None
-    place = {"group": os.getpgrp(), "folder": os.getcwd()}
-    command = {"module": module, "arguments": [*arguments], "environment": {**os.environ}, **place}
+    process = {"group": os.getpgrp(), "folder": os.getcwd()}
+    command = {"module": module, "arguments": [*arguments], "environment": {**os.environ}, **process}
     handler = signal.getsignal(signal.SIGINT)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         try:

@@ -37,11 +37,11 @@ class MLflow:
             number = self._client.create_experiment(run["project"], artifact_location=artifacts_at)
         else:
             number = experiment.experiment_id
-        found = self._client.search_runs([number], f"tags.`{TAG}` = '{run['id']}'", max_results=1)
-        if found:
-            self._run = found[0].info.run_id
+        runs = self._client.search_runs([number], f"tags.`{TAG}` = '{run['id']}'", max_results=1)
+        if runs:
+            self._run = runs[0].info.run_id
             self._client.update_run(self._run, status="RUNNING")
-            histories = [self._client.get_metric_history(self._run, name) for name in found[0].data.metrics]
+            histories = [self._client.get_metric_history(self._run, name) for name in runs[0].data.metrics]
             return max((point.step for history in histories for point in history), default=0)
         tags = {TAG: run["id"], "group": run["group"], "stage": run["stage"]}
         self._run = self._client.create_run(number, tags=tags, run_name=run["name"]).info.run_id

@@ -52,8 +52,8 @@ class TensorBoard:
         """Write scalars; after an error the next call starts another file, as this one may end in a partial record."""
         events = []
         for point in points:
-            found = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]
-            events.append(Event(wall_time=point.time, step=point.update, summary=Summary(value=found)))
+            summaries = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]
+            events.append(Event(wall_time=point.time, step=point.update, summary=Summary(value=summaries)))
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}.podium"

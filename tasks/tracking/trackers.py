@@ -197,13 +197,13 @@ def extract_metrics(event: Event) -> tuple[int, dict[str, float]] | None:
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested values under names with slashes: {"a": {"b": 1}} becomes {"a/b": 1}; drop lists and null."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found.update(flatten(value, f"{prefix}{name}/"))
+            flat.update(flatten(value, f"{prefix}{name}/"))
         elif isinstance(value, (bool, int, float, str)):
-            found[prefix + name] = value
-    return found
+            flat[prefix + name] = value
+    return flat
 
 
 def run_id(stage: str, fingerprint: str, group: str | None) -> str:
@@ -263,8 +263,8 @@ class Trackers(contextlib.AbstractContextManager["Trackers"]):
         item: Event | Point = {}
         if event["event"] == "plan":
             item = flatten({"plan": {name: value for name, value in event.items() if name != "event"}})
-        elif (found := extract_metrics(event)) is not None and found[1]:
-            item = Point(found[0], time.time(), found[1])
+        elif (extracted := extract_metrics(event)) is not None and extracted[1]:
+            item = Point(extracted[0], time.time(), extracted[1])
         for tracker in self._running if item else ():
             tracker.send(item)
 
@@ -292,8 +292,8 @@ def record_verdict(
         return
     trained = root / artifacts.METRICS / f"{stage}.json"
     try:
-        found = read_json(trained)
-        fingerprint, updates = str(found["fingerprint"]), int(found["steps"])
+        metrics = read_json(trained)
+        fingerprint, updates = str(metrics["fingerprint"]), int(metrics["steps"])
         figures = {path.stem: read_json(root / path) for path in files}
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         say(f"tracking: the verdict was not recorded, as {trained} or a metrics file cannot be read ({error!r})")

@@ -50,7 +50,7 @@ class RowLimits(NamedTuple):
     """Section of params.yaml, for messages."""
 
 
-def validate_and_unpad(found: PreparedSequences, limits: RowLimits) -> pa.Table:
+def validate_and_unpad(prepared: PreparedSequences, limits: RowLimits) -> pa.Table:
     """Validate sequences and return them without padding.
 
     The table has one row per sequence: `token_ids`; `second_start`, the position of the first token of the second
@@ -60,16 +60,16 @@ def validate_and_unpad(found: PreparedSequences, limits: RowLimits) -> pa.Table:
     Raises:
         InputError: invalid sequences; the message lists every problem with its first sequence and a count.
     """
-    tokens = _Tokens(found)
-    _raise_problems(found, _find_problems(found, tokens, limits))
-    masked = found.labels != IGNORED
+    tokens = _Tokens(prepared)
+    _raise_problems(prepared, _find_problems(prepared, tokens, limits))
+    masked = prepared.labels != IGNORED
     masked_counts = tokens.count(masked)
     columns = {
-        "token_ids": make_lists(tokens.real_counts, found.input_ids[tokens.real].astype(limits.vocabulary.dtype)),
-        "second_start": tokens.count(tokens.real & (found.token_type_ids == 0)),
+        "token_ids": make_lists(tokens.real_counts, prepared.input_ids[tokens.real].astype(limits.vocabulary.dtype)),
+        "second_start": tokens.count(tokens.real & (prepared.token_type_ids == 0)),
         "places": make_lists(masked_counts, tokens.positions[masked]),
-        "labels": make_lists(masked_counts, found.labels[masked]),
-        "next_sentence_label": found.next_sentence_labels,
+        "labels": make_lists(masked_counts, prepared.labels[masked]),
+        "next_sentence_label": prepared.next_sentence_labels,
     }
     return pa.table(columns)
 
@@ -77,11 +77,11 @@ def validate_and_unpad(found: PreparedSequences, limits: RowLimits) -> pa.Table:
 class _Tokens:
     """Places of the tokens in their sequences."""
 
-    def __init__(self, found: PreparedSequences) -> None:
-        self.owners = np.repeat(np.arange(len(found.lengths)), found.lengths)
-        self.positions = np.arange(len(self.owners)) - (np.cumsum(found.lengths) - found.lengths)[self.owners]
-        self.real = found.attention_mask == 1
-        self._sequences = len(found.lengths)
+    def __init__(self, prepared: PreparedSequences) -> None:
+        self.owners = np.repeat(np.arange(len(prepared.lengths)), prepared.lengths)
+        self.positions = np.arange(len(self.owners)) - (np.cumsum(prepared.lengths) - prepared.lengths)[self.owners]
+        self.real = prepared.attention_mask == 1
+        self._sequences = len(prepared.lengths)
         self.real_counts = self.count(self.real)
 
     def count(self, chosen: np.ndarray) -> np.ndarray:
@@ -89,16 +89,22 @@ class _Tokens:
         return np.bincount(self.owners[chosen], minlength=self._sequences)
 
 
-def _find_problems(found: PreparedSequences, tokens: _Tokens, limits: RowLimits) -> list[tuple[np.ndarray, str]]:
+def _find_problems(prepared: PreparedSequences, tokens: _Tokens, limits: RowLimits) -> list[tuple[np.ndarray, str]]:
     """Return possible problems with their descriptions, each [N]: true or above 0 where a sequence has the problem."""
     vocabulary, section, size = limits.vocabulary, limits.section, limits.vocabulary.size
-    ids, types, labels, real, count = found.input_ids, found.token_type_ids, found.labels, tokens.real, tokens.count
+    ids, types, labels, real, count = (
+        prepared.input_ids,
+        prepared.token_type_ids,
+        prepared.labels,
+        tokens.real,
+        tokens.count,
+    )
     masked, last = labels != IGNORED, tokens.real_counts[tokens.owners] - 1
     masked_counts, is_first = count(masked), tokens.positions == 0
     wrong_types = ((types != 0) & (types != 1)) | np.where(is_first, types != 0, types < np.roll(types, 1))
     other = "set tokenizer.path or tokenizer.repository to the vocabulary of the data"
     return [
-        (count((found.attention_mask != 0) & ~real), "has an attention_mask with values other than 0 and 1"),
+        (count((prepared.attention_mask != 0) & ~real), "has an attention_mask with values other than 0 and 1"),
         (count(real & (tokens.positions > last)), "has tokens after padding; padding must be at the end"),
         (tokens.real_counts < SHORTEST, f"has fewer than {SHORTEST} tokens"),
         (
@@ -128,18 +134,18 @@ def _find_problems(found: PreparedSequences, tokens: _Tokens, limits: RowLimits)
             f"has more masked tokens than {section}.max_predictions_per_row={limits.max_predictions}: raise it "
             f"to {int(masked_counts.max(initial=0))}",
         ),
-        (~np.isin(found.next_sentence_labels, (0, 1)), "has a next_sentence_label other than 0 and 1"),
+        (~np.isin(prepared.next_sentence_labels, (0, 1)), "has a next_sentence_label other than 0 and 1"),
     ]
 
 
-def _raise_problems(found: PreparedSequences, problems: list[tuple[np.ndarray, str]]) -> None:
+def _raise_problems(prepared: PreparedSequences, problems: list[tuple[np.ndarray, str]]) -> None:
     lines = []
     for wrong, what in problems:
         if count := np.count_nonzero(wrong):
             more = f" (and {count - 1} more of {len(wrong)})" if count > 1 else ""
-            lines.append(f"\n  sequence {found.first + int(np.argmax(wrong > 0))}{more} {what}")
+            lines.append(f"\n  sequence {prepared.first + int(np.argmax(wrong > 0))}{more} {what}")
     if lines:
-        raise InputError(f"{found.source} cannot be used as pre-training rows:{''.join(lines)}")
+        raise InputError(f"{prepared.source} cannot be used as pre-training rows:{''.join(lines)}")
 
 
 def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:

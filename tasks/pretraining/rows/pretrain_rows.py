@@ -123,8 +123,8 @@ def _read(
     progress: StageProgress,
 ) -> Iterable[pa.Table]:
     seen = array.array("q")
-    for found in read_prepared_batches(own, params.source, limits.section, reading):
-        sequences = validate_and_unpad(found, limits)
+    for prepared in read_prepared_batches(own, params.source, limits.section, reading):
+        sequences = validate_and_unpad(prepared, limits)
         reading.counts[SEQUENCES] += len(sequences)
         masked, lengths, counts = get_masked_tokens(sequences)
         reading.counts[UNMASKED] += int((counts == 0).sum())

@@ -57,8 +57,8 @@ logger = logging.getLogger(__name__)
 
 def _number(phase: str) -> int:
     """Return the number with which a phase draws pairs and masks: N for phaseN, a hash for a name of the user."""
-    found = re.fullmatch(r"phase([1-9]\d?)", phase)
-    return int(found[1]) if found else 2**32 + zlib.crc32(phase.encode())
+    match = re.fullmatch(r"phase([1-9]\d?)", phase)
+    return int(match[1]) if match else 2**32 + zlib.crc32(phase.encode())
 
 
 def resolve_row_settings(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowSettings:
@@ -172,9 +172,9 @@ class ShardBuilder:
 
     def make(self, workers: int | None) -> tuple[dict[str, Counts], StageProgress]:
         """Make the shards that are not finished; return the counts of all of them, by part."""
-        found = [_read_counts(shard_folder(self._folder, shard.number)) for shard in self.shards]
-        counts = [counts for counts in found if counts is not None]
-        missing = [shard for shard, counts_of_it in zip(self.shards, found, strict=True) if counts_of_it is None]
+        every = [_read_counts(shard_folder(self._folder, shard.number)) for shard in self.shards]
+        counts = [counts for counts in every if counts is not None]
+        missing = [shard for shard, counts_of_it in zip(self.shards, every, strict=True) if counts_of_it is None]
         if counts:
             logger.info("reusing %d of %d shards", len(counts), len(self.shards))
         if workers is None:
