@@ -75,8 +75,8 @@ def pipeline(*values: Any, **named: Any) -> State:
             log = check_log(options.log) if is_sent() else options.log
             request, session = _prepared.get()
             if request is None:
-                own = options if options.kind == NO_KIND else _parse_form.get()(project, options)
-                request = resolve_request(project, own)
+                form = options.clean_form()
+                request = resolve_request(project, form if form.kind == NO_KIND else _parse_form.get()(project, form))
             checkout.check_inputs(project, request.values, request.plan)
             return _run(request, session, options.command, log)
     except Interrupted:

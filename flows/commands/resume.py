@@ -46,6 +46,8 @@ def _require_started(stopped: listing.Run) -> report.RunReport:
         raise InputError(f"run {name} is running: podium open {name} shows its progress")
     if record is None:
         raise InputError(f"run {name} never started: podium run --like {name} --name {name} starts it")
+    if record.began is None and record.error is not None:
+        raise InputError(record.error)
     if stopped.status in report.UNFINISHED and (not record.options or record.options.get("queues")):
         raise InputError(
             f"an older version of Podium started run {name} and recorded its options otherwise: repeat its command, "

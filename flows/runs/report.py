@@ -1,6 +1,7 @@
 """Record of a run, reports/run.json, which is updated during the run."""
 
 import contextlib
+import functools
 import os
 import platform
 import socket
@@ -10,6 +11,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from flows.runs.environment import user_name
 from flows.runs.stage_plan import PRETRAINING
@@ -451,15 +454,33 @@ def record_file(project: Path, root: Path) -> Path:
 
 
 def read_report(project: Path, root: Path) -> RunReport | None:
-    """Read the record of the run in the folder `root`; return None if there is none."""
-    values = read_json_object(record_file(project, root))
-    if values is None:
+    """Read the record of the run in the folder `root`; return None if there is none.
+
+    Of a damaged file, only this is known: other runs, and commands that remove this one, need no more.
+    """
+    path = record_file(project, root)
+    if not path.is_file():
         return None
-    values["stages"] = [StageRecord(**_known_values(StageRecord, stage)) for stage in values.get("stages", ())]
-    trained = values.get("pretraining", {})  # the file has its keys in alphabetical order
-    values["pretraining"] = {stage.name: trained[stage.name] for stage in values["stages"] if stage.name in trained}
-    known = _known_values(RunReport, values)
-    return RunReport(**known, of_other_version=len(known) < len(values))
+    try:
+        values = read_json(path)
+        values["stages"] = [_known_values(StageRecord, stage) for stage in values.get("stages", ())]
+        known = _known_values(RunReport, values)
+        record = _adapter().validate_python(known)
+        for moment in (record.began, record.ended):
+            datetime.fromisoformat(moment or _now())
+    except (ValueError, TypeError, AttributeError) as error:  # pydantic's ValidationError is a ValueError
+        folder = os.path.relpath(root, project)
+        advice = "repeat the command of this run, or remove it with podium clean"
+        return RunReport(folder, error=f"{path} is damaged ({type(error).__name__}): {advice}")
+    record.of_other_version = len(known) < len(values)
+    names = [stage.name for stage in record.stages]  # the file has its keys in alphabetical order
+    record.pretraining = {name: record.pretraining[name] for name in names if name in record.pretraining}
+    return record
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[RunReport]:
+    return TypeAdapter(RunReport)
 
 
 def _known_values(record: type, values: Mapping[str, Any]) -> dict[str, Any]:

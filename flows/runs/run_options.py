@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
@@ -12,6 +12,7 @@ from flows.runs.stage_plan import ALL, known_parts
 from tasks.params.downstream import kind_names
 from tasks.params.overlays import Setting, list_preset_names
 from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError
 
 CPU_QUEUE = "cpu/default"
 """Default queue of stages that use no device."""
@@ -19,6 +20,8 @@ NO_PRESET = str(artifacts.PARAMS)
 """Choice in the form for params.yaml instead of a preset."""
 NO_KIND = "none"
 """Choice in the form for the entries of the preset or params.yaml."""
+OF_KIND = ("task", "model", "train", "dev", "columns")
+"""Fields of a form that fine-tunes a model on files."""
 RECORDED = ("part", "to", "publish", "on_workers", "force", "cpu_queue", "device_queue")
 """Options other than parameters and name, which the record of a run has elsewhere."""
 
@@ -39,8 +42,7 @@ HiddenText = Annotated[str | None, SkipJsonSchema()]
 class RunOptions:
     """Options of a run. They are the parameters of the flow, and so the fields of its form.
 
-    Optional texts are plain fields that may stay empty, because "or null" would show two fields each in the form. Outer
-    whitespace is ignored; empty texts are None, and empty items are left out.
+    Optional texts are plain fields that may stay empty, because "or null" would show two fields each in the form.
 
     Args:
         preset: A preset that extends the defaults. params.yaml: use the project's parameters.
@@ -86,17 +88,31 @@ class RunOptions:
     log: HiddenText = None
 
     def __post_init__(self) -> None:
-        """Leave out what is empty."""
+        """Use None for optional texts that are empty, and for params.yaml as a preset."""
+        for field in fields(self):
+            if field.default == "" == getattr(self, field.name):
+                object.__setattr__(self, field.name, None)
+        if self.preset == NO_PRESET:
+            object.__setattr__(self, "preset", None)
+
+    def clean_form(self) -> "RunOptions":
+        """Return the options of a form without outer whitespace and empty fields and items.
+
+        Raises:
+            ParamsError: fields of a fine-tuning are filled in, but no kind is chosen.
+        """
+        cleaned: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(field.default, tuple):
                 items = (item.strip() if isinstance(item, str) else item for item in value)
-                value = tuple(item for item in items if item)
+                cleaned[field.name] = tuple(item for item in items if item)
             elif not isinstance(value, bool):
-                value = (value or "").strip() or field.default or None
-            object.__setattr__(self, field.name, value)
-        if self.preset == NO_PRESET:
-            object.__setattr__(self, "preset", None)
+                cleaned[field.name] = (value or "").strip() or field.default
+        form = replace(self, **cleaned)
+        if form.kind == NO_KIND and (unused := [name for name in OF_KIND if getattr(form, name)]):
+            raise ParamsError(f"{', '.join(unused)} are of a fine-tuning: choose a kind for them, or leave them empty")
+        return form
 
     @property
     def recorded(self) -> dict[str, Any]:

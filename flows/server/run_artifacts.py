@@ -38,6 +38,7 @@ def read_run_name(field: str | None) -> str | None:
 
     Runs in a shell and of a schedule have no such name.
     """
+    field = (field or "").strip() or None
     if field is not None or not is_sent() or "auto-scheduled" in flow_run.tags:
         return field
     typed = str(flow_run.name)

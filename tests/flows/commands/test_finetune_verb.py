@@ -179,7 +179,9 @@ def test_questions_that_may_have_no_answer_have_the_recipe_of_squad_2(here: Path
 
 def test_the_fields_of_a_form_are_the_options_of_the_command(here: Path) -> None:
     own = {"model": str(here / "my-bert"), "train": str(here / "train.json"), "dev": " ", "name": "mine"}
-    form = RunOptions(None, ["pretrain.seed=7"], kind="classification", columns=["text=a ", "", "label=b"], **own)
+    form = RunOptions(
+        None, ["pretrain.seed=7"], kind="classification", columns=["text=a ", "", "label=b"], **own
+    ).clean_form()
     found = finetune.parse_form(ROOT, form)
     columns = [("text", "a"), ("label", "b")]
     assert (found.preset, found.name) == (finetune.PRESET, "mine")

@@ -341,6 +341,29 @@ def test_an_unfinished_run_of_another_version_is_not_resumed(old_run, capsys, re
     assert said in output.err
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    ["", '{"began": "2026', "[]", "{}", '{"stages": null}', "\xff", '{"folder": "a", "began": "x"}']
+    + [json.dumps({"folder": "a", name: 7}) for name in ("options", "stages", "results", "details", "command")],
+)
+def test_a_damaged_record_hides_no_other_run_and_can_be_removed(old_run, toy_project, capsys, damaged):
+    broken = toy_project / "runs/checkouts/broken"
+    shutil.copytree(old_run, broken)
+    (broken / "reports/run.json").write_bytes(damaged.encode("latin-1"))
+    code, said = podium(capsys, "runs")
+    assert (code, "older" in said.out, "broken" in said.out) == (0, True, True)
+    code, said = podium(capsys, "resume", "broken")
+    assert (code, len(said.err.splitlines()), "run.json is damaged" in said.err) == (1, 1, True)
+    assert podium(capsys, "clean", "broken", "--yes")[0] == 0
+    assert not broken.exists()
+
+
+@pytest.mark.parametrize("words", [["--to", ""], ["--part", ""], ["--set", ""]])
+def test_an_empty_option_does_not_mean_everything(toy_project, capsys, words):
+    assert podium(capsys, "run", *words)[0] == 2
+    assert not (toy_project / "runs").exists()
+
+
 def test_a_clock_that_is_set_back_during_a_run_does_not_change_its_duration(toy_project, monkeypatch):
     record = report.RunReport("runs/checkouts/back")
     (toy_project / "runs/checkouts/back").mkdir(parents=True)

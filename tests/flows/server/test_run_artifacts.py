@@ -218,9 +218,8 @@ def test_a_run_has_the_name_that_was_typed_into_prefects_own_field(monkeypatch, 
 
 def test_the_form_fine_tunes_with_the_overrides_of_the_command(prefect_session, toy_project, monkeypatch):
     def parse(project, form):
-        assert form == RunOptions(
-            None, ["a=1"], "mine", kind="squad", model="bert", train="a.csv", columns=["context=text"]
-        )
+        fields = {"model": "bert", "train": "a.csv", "columns": ("context=text",)}
+        assert form == RunOptions(None, ("a=1",), "mine", kind="squad", **fields)
         return replace(form, overrides=["downstream.squad.gate.min_f1=80.0"])
 
     monkeypatch.setattr(pipeline, "_parse_form", ContextVar("form parser"))
@@ -245,6 +244,13 @@ def test_the_form_offers_presets_and_explains_every_parameter():
     assert not [name for name, one in schema.items() if "anyOf" in one], "a field that may be null is shown as two"
     for name, one in schema.items():
         assert len(one["description"]) > 20, name
+
+
+def test_files_for_a_fine_tuning_need_a_kind(prefect_session, toy_project, monkeypatch):
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "17")
+    state = pipeline.pipeline(model="bert", train="a.csv", columns=["text=a"], return_state=True)
+    assert state.is_failed()
+    assert state.message.startswith("model, train, columns are of a fine-tuning: choose a kind"), "not the demo's data"
 
 
 def test_a_bad_value_in_the_form_is_answered_in_our_words(prefect_session, toy_project, monkeypatch, caplog):
