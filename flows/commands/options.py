@@ -103,16 +103,17 @@ parameter_options = combine_options(
 """Options with the arguments `preset` and `overrides`."""
 
 
-def _check_name(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+def _refuse_empty(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    """Refuse an empty name, which is no name in a form; `choose_folder` checks all others."""
     from flows.runs.checkout import check_name
 
-    return None if name is None else check_name(name)
+    return check_name(name) if name == "" else name
 
 
 name_option = click.option(
     "--name",
     metavar="NAME",
-    callback=_check_name,
+    callback=_refuse_empty,
     shell_complete=complete_runs,
     help="name of the run; reuse a name to resume its run (podium runs)",
 )
