@@ -1,7 +1,8 @@
 """Handling of Ctrl-C, SIGTERM and SIGHUP (a lost terminal) while a command runs the pipeline.
 
 Running stages, each in its own process group, are asked to stop and get time to write a checkpoint; their last line
-says whether they did. Without a running stage the command ends immediately. A second Ctrl-C kills the stages.
+says whether they did. Without a running stage the command ends immediately. A second Ctrl-C kills the stages, or
+this process if none runs.
 
 On a worker these handlers are not installed, as the worker ends its own processes (flows/workers/worker.py).
 """
@@ -25,6 +26,8 @@ slow disk. Keep it equal to TimeoutStopSec in deploy/podium-worker@.service."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS_BETWEEN_CHECKS = 1.0
 """Time between two calls that ask whether a child ends early."""
+SECONDS_TO_FORK = 0.01
+"""Time after which a signal that arrived during a fork counts."""
 RESUME_HINT = "run it again to continue"
 CANCELLED_IN_PREFECT = "a cancellation in Prefect"
 
@@ -55,6 +58,14 @@ class StopSignal:
         self.is_cancelled = False
         """True if it was cancelled on the Prefect server."""
         self._children: list[subprocess.Popen[str]] = []
+        self._is_forking = False
+        self._postponed = 0
+        """Signal received while the main thread forked; 0: none."""
+        os.register_at_fork(
+            before=lambda: self._mark_fork(True),
+            after_in_parent=lambda: self._mark_fork(False),
+            after_in_child=lambda: self._mark_fork(False),
+        )
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:
@@ -193,12 +204,24 @@ class StopSignal:
         """Return the exit code of a process ended by the signal."""
         return 128 + self.number
 
+    def _mark_fork(self, begins: bool) -> None:
+        if threading.current_thread() is threading.main_thread():  # only there do handlers of signals run
+            self._is_forking = begins
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGALRM and self._postponed:
+            number, self._postponed = self._postponed, 0
+        if self._is_forking:  # Python ignores what is raised in a hook of os.fork: a lock of logging would stay held
+            self._postponed = number
+            signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_FORK)
+            return
         if number == signal.SIGHUP:
             _leave_terminal()
         first = not self.number
         self.number = self.number or number
         if not self._children:
+            if number == signal.SIGINT and not first:
+                os._exit(self.exit_code())
             raise Interrupted(self.reason())
         if first:
             # DVC ignores SIGINT while a stage runs, and SIGTERM would end it at once.
