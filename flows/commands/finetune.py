@@ -57,7 +57,7 @@ common_options = combine_options(
 save_options = combine_options(
     click.option("--save-params", type=options.FILE, metavar="FILE", help="save these parameters as a preset"),
     click.option("--plan", is_flag=True, help="only show the stages, time and memory of the run"),
-    click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)"),
+    options.workers_option,
     options.force_option,
 )
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import click
+from click.core import ParameterSource
 
 from flows.commands.project import find_project
+from flows.runs.run_options import CPU_QUEUE
 from flows.runs.stage_plan import ALL
 from tasks.params.strict_yaml import leaves
 from tasks.stage import streams
@@ -133,6 +135,30 @@ stage_options = combine_options(
     ),
 )
 """Options with the arguments `part` and `to`."""
+
+
+def _require_workers(ctx: click.Context, param: click.Parameter, queue: str | None) -> str | None:
+    """Refuse a queue that the run would not use."""
+    given = ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    if given and not ctx.params["on_workers"]:
+        raise click.UsageError(f"{param.opts[0]} needs --on-workers: add it, or leave out the queue", ctx)
+    return queue
+
+
+workers_option = click.option(
+    "--on-workers", is_flag=True, is_eager=True, help="send the stages to workers (PREFECT_API_URL)"
+)
+device_queue_option = click.option(
+    "--device-queue", callback=_require_workers, metavar="POOL/QUEUE", help="queue for training and prediction"
+)
+cpu_queue_option = click.option(
+    "--cpu-queue",
+    callback=_require_workers,
+    default=CPU_QUEUE,
+    show_default=True,
+    metavar="POOL/QUEUE",
+    help="queue for all other stages",
+)
 
 
 def _split_formats(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str]:

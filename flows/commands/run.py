@@ -21,7 +21,7 @@ from flows.runs import checkout, listing, locks, report, run_params
 from flows.runs.environment import is_writable, prepare_run
 from flows.runs.log import new_log, redirect_logging
 from flows.runs.next_step import suggest_next
-from flows.runs.run_options import CPU_QUEUE, RunOptions
+from flows.runs.run_options import RunOptions
 from flows.runs.run_request import RunRequest, resolve_request
 from flows.runs.stage_plan import PUBLISH
 from flows.runs.stopping import RESUME_HINT, Interrupted, RunFailed, stop
@@ -68,11 +68,9 @@ KEPT_FIELDS = (
 )
 @click.option("--no-publish", is_flag=True, help="stop after the gate")
 @options.stage_options
-@click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)")
-@click.option(
-    "--cpu-queue", default=CPU_QUEUE, show_default=True, metavar="POOL/QUEUE", help="queue for all other stages"
-)
-@click.option("--device-queue", metavar="POOL/QUEUE", help="queue for training and prediction")
+@options.workers_option
+@options.cpu_queue_option
+@options.device_queue_option
 @click.option("--started-by", "command", hidden=True, help="command line that starts this run, for its record")
 @options.force_option
 @options.json_option
@@ -197,6 +195,9 @@ def _run(request: RunRequest, log: Path, started: LocalServer | None) -> int:
             exit_without_server(code)
     if (run := _read_ended(request, log)) is None:
         stop.check()
+        refused = state.result(raise_on_failure=False)
+        if isinstance(refused, PodiumError):
+            raise refused
         raise PodiumError(f"the run wrote no report: {state.message}\nlog: {log}")
     rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.options.on_workers else []
     code = print_end(run, [*rows, report.format_total(run)], log)

@@ -88,8 +88,8 @@ search_options = options.combine_options(
     _search_option("--learning-rate", "learning_rate", "learning rates"),
     _search_option("--batch-size", "global_batch_size", "sizes"),
     click.option("--trials", type=click.IntRange(min=1), metavar="N", help="search with N trials; ends bad ones early"),
-    click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)"),
-    click.option("--device-queue", metavar="POOL/QUEUE", help="queue for training and prediction"),
+    options.workers_option,
+    options.device_queue_option,
 )
 
 

@@ -237,11 +237,8 @@ def deploy(project: Path, queues: Sequence[Queue], say: Say, alarms: Sequence[st
         alarms: blocks that notify of runs that fail, as `type/name`; none: an existing automation stays.
 
     Raises:
-        PodiumError: no server is set, it has a pool of another type, a queue is not in one of Podium's pools, or
-            Prefect failed.
+        PodiumError: no server is set, it has a pool of another type, or Prefect failed.
     """
-    if invalid := [str(queue) for queue in queues if queue.pool not in KINDS]:
-        raise ParamsError(f"--queue {', '.join(invalid)}: not in a pool that runs stages; pass {'|'.join(KINDS)}/QUEUE")
     require_server()
     require_project(project)
     with get_client(sync_client=True) as client:

@@ -73,10 +73,12 @@ class Queue:
 
     @classmethod
     def parse(cls, text: str, parameter: str) -> Queue:
-        """Return the queue named `pool/queue`; refuse text of another form."""
+        """Return the queue named `pool/queue`; refuse text of another form, and other pools than those of stages."""
         pool, _, name = text.partition("/")
         if not pool or not name or "/" in name:
             raise ParamsError(f"{parameter}={text!r}: must be pool/queue, for example ipu/pod-a")
+        if pool not in KINDS:
+            raise ParamsError(f"{parameter}={text!r}: not in a pool that runs stages; pass {'|'.join(KINDS)}/QUEUE")
         return cls(check_name(pool, parameter), check_name(name, parameter))
 
     def __str__(self) -> str:

@@ -37,7 +37,7 @@ def run(*arguments):
 @pytest.mark.parametrize("hook", ["before", "after_in_parent"])
 def test_a_signal_during_a_fork_is_raised_after_it(hook):
     done = run(WITH_A_SIGNAL, hook)
-    assert done.stdout == "Ctrl-C\n" and not done.stderr, done.stderr
+    assert (done.stdout, done.stderr) == ("Ctrl-C\n", "")
 
 
 def test_a_second_ctrl_c_ends_the_process():
