@@ -146,9 +146,8 @@ def _record_decision(
     from flows.views.index_page import describe_parameters  # slow to import
 
     for gate, receipt in receipts.items():
-        if record.accepts(gate):
-            record.results[gate]["published"] = receipt
-        elif receipt is not None:
+        record.results[gate]["published"] = receipt
+        if receipt is not None and not record.accepts(gate):
             streams.note(f"what was published before stays there: {report.release_location(receipt)}")
     record.overrides = replace_overrides(record.overrides, list(map(str, limits)))
     record.details |= describe_parameters(values)

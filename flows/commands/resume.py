@@ -45,7 +45,11 @@ def _require_started(stopped: listing.Run) -> report.RunReport:
     if stopped.at_work:
         raise InputError(f"run {name} is running: podium open {name} shows its progress")
     if record is None:
-        raise InputError(f"run {name} never started: podium run --like {name} --name {name} starts it")
+        again = "podium run" if name == listing.PROJECT else f"podium run --like {name} --name {name}"
+        raise InputError(
+            f"run {name} never started, so its options are not known: {again} starts it; add --part, --to or "
+            "--no-publish if it had them"
+        )
     if record.began is None and record.error is not None:
         raise InputError(record.error)
     if stopped.status in report.UNFINISHED and (not record.options or record.options.get("queues")):

@@ -99,7 +99,7 @@ class RunOptions:
         """Return the options of a form without outer whitespace and empty fields and items.
 
         Raises:
-            ParamsError: fields of a fine-tuning are filled in, but no kind is chosen.
+            ParamsError: fields of a fine-tuning are filled in, but no kind is chosen; or a kind and a preset are.
         """
         cleaned: dict[str, Any] = {}
         for field in fields(self):
@@ -112,6 +112,8 @@ class RunOptions:
         form = replace(self, **cleaned)
         if form.kind == NO_KIND and (unused := [name for name in OF_KIND if getattr(form, name)]):
             raise ParamsError(f"{', '.join(unused)} are of a fine-tuning: choose a kind for them, or leave them empty")
+        if form.kind != NO_KIND and form.preset is not None:
+            raise ParamsError(f"kind {form.kind} does not use preset {form.preset}: leave out one of both")
         return form
 
     @property

@@ -23,6 +23,8 @@ from tasks.stage.errors import InputError, ParamsError
 
 ADJUSTABLE = ".gate.seeds"
 """Suffix of a parameter that may change in an existing run: seeds are added after training and do not affect it."""
+MOST_SHOWN = 12
+"""Parameters that a refusal lists."""
 TRAININGS = ("pretrain", "finetune")
 """Stages that train."""
 
@@ -52,9 +54,11 @@ def require_known_params(project: Path, run: listing.Run) -> None:
 
     Raises:
         InputError: another version made the run, with parameters that do not exist here.
+        ParamsError: its params.yaml is missing or damaged.
     """
+    values = read_run_params(project, run.folder)
     try:
-        validate_params(read_run_params(project, run.folder), "")
+        validate_params(values, "")
     except ParamsError as error:
         reason = str(error).splitlines()[-1].partition(";")[0].strip()
         commit = f" ({run.record.commit})" if run.record is not None and run.record.commit else ""
@@ -164,9 +168,14 @@ def require_same_params(project: Path, values: dict[str, Any], name: str | None)
     if not rows or (run is not None and report.run_outcome(run) in report.UNFINISHED and not has_trained(run, folder)):
         return
     began = f", started by: {run.command}" if run and run.command else ""
+    shown = format_differences(rows[:MOST_SHOWN], (f"{name} has", "requested"))
+    more = f"and {len(rows) - MOST_SHOWN} more\n" if len(rows) > MOST_SHOWN else ""
+    own = f"podium plan {name} and podium run --like {name} take its parameters"
+    if run is not None and report.run_outcome(run) in report.UNFINISHED:
+        own = f"podium resume {name} continues it with its own"
     raise ParamsError(
-        f"run {name} exists with other parameters{began}\n{format_differences(rows, (f'{name} has', 'requested'))}"
-        f"use another --name, or remove that run: podium clean {name}"
+        f"run {name} exists with other parameters{began}\n{shown}{more}{own}. For these, use another --name, or remove "
+        f"that run: podium clean {name}"
     )
 
 

@@ -378,7 +378,7 @@ class ResultView:
         card = self.run.project / str(receipt.get("folder") or ".") / "README.md"
         url = str(receipt.get("url") or "")
         return {
-            "how": report.release_status(receipt),
+            "how": f"{report.release_status(receipt)}{' before' * (self.verdict == 'rejected')}",
             "where": report.release_location(receipt),
             "url": url if url.startswith(("https://", "http://")) else "",
             "card": card if "folder" in receipt and card.is_file() else None,
@@ -406,8 +406,8 @@ class ResultView:
         """Lines of text: the verdict with its reasons, and where the model was published."""
         lines, published = [], self.published
         if self.verdict is not None:
-            word = self.verdict if self.verdict == "accepted" else "rejected, not published"
-            lines = [f"{self.name} gate: {word}", *(f"  - {reason}" for reason in self.reasons)]
+            kept = "" if self.verdict == "accepted" or published is not None else ", not published"
+            lines = [f"{self.name} gate: {self.verdict}{kept}", *(f"  - {reason}" for reason in self.reasons)]
             lines += filter(None, (self.compared, self.recipe))
         if published is not None:
             lines.append(f"{published['how']}: {published['where']}")

@@ -73,7 +73,7 @@ def test_resume_says_where_there_is_nothing_to_resume(mine, toy_project, capsys)
     assert (code, said.err) == (1, "error: run mine is running: podium open mine shows its progress\n")
     prepare_own(toy_project, resolved_params(toy_project, None, []), "new")
     code, said = podium(capsys, "resume", "new")
-    assert (code, "run new never started: podium run --like new --name new" in said.err) == (1, True)
+    assert (code, "podium run --like new --name new" in said.err) == (1, True)
     code, said = podium(capsys, "resume", "mien")
     assert (code, said.err) == (2, "error: run mien not found; did you mean mine?\n")
 
@@ -148,7 +148,10 @@ def test_the_gate_decides_again_and_publish_reads_that_verdict(mine, toy_project
     )
     code, said = podium(capsys, "gate", "mine", "--set", "downstream.squad.gate.min_f1=85.0")
     assert (code, "note: what was published before stays there: published/podium-demo" in said.err) == (3, True)
-    assert "published: " not in said.out
+    assert "squad gate: rejected\n" in said.out
+    assert "published before: published/podium-demo" in said.out
+    code, said = podium(capsys, "releases", "mine")
+    assert code == 0, said.err
     assert record_of(toy_project, "mine").overrides == ["downstream.squad.gate.min_f1=85"], "replaced"
     code, said = podium(capsys, "run", "--name", "mine", "--to", "gate", "--set", "downstream.squad.gate.min_f1=85.0")
     assert (code, ran(), "nothing changed: all 3 stages" in said.out) == (3, [], True), "DVC has the same verdict"

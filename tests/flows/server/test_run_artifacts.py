@@ -251,6 +251,8 @@ def test_files_for_a_fine_tuning_need_a_kind(prefect_session, toy_project, monke
     state = pipeline.pipeline(model="bert", train="a.csv", columns=["text=a"], return_state=True)
     assert state.is_failed()
     assert state.message.startswith("model, train, columns are of a fine-tuning: choose a kind"), "not the demo's data"
+    state = pipeline.pipeline(preset="bort", kind="classification", return_state=True)
+    assert "kind classification does not use preset bort" in state.message
 
 
 def test_a_bad_value_in_the_form_is_answered_in_our_words(prefect_session, toy_project, monkeypatch, caplog):
