@@ -83,13 +83,15 @@ def divide(geometry: BatchGeometry, packing_factor: float, *, exact: bool = Fals
 
     The micro-batch shrinks as far as needed to match the requested rows closely, and never grows:
     divide(BatchGeometry(64, micro_batch_size=32), 1.5) gives 43 / 2 -> 2 micro-batches of 22 rows. If `exact`, the rows
-    are exactly those requested, and the last micro-batch may be smaller.
+    are exactly those requested, micro-batches are as stated, and the first may be smaller.
     """
     replicas = geometry.replication_factor
     rows = max(1, round(geometry.global_batch_size / packing_factor))
     accumulation = -(-rows // (geometry.micro_batch_size * replicas))
     micro_batch = -(-rows // (accumulation * replicas))
-    return Division(rows if exact else accumulation * micro_batch * replicas, micro_batch, accumulation)
+    if exact:
+        return Division(rows, min(geometry.micro_batch_size, micro_batch * accumulation), accumulation)
+    return Division(accumulation * micro_batch * replicas, micro_batch, accumulation)
 
 
 def set_replicas(geometry: BatchGeometry, processes: int) -> BatchGeometry:

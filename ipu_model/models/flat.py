@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ipu_model.models.band_attention import BandAttention, attend_by_sequence, hide_outside_band
 from ipu_model.models.config import LONGEST_WITH_SCORES
-from ipu_model.models.layers import Tokens, apply_mask, draw_mask, dropout_scale
+from ipu_model.models.layers import Tokens, apply_mask, draw_mask, dropout_scale, mark_kept, split_marked
 from ipu_model.rows.format import ABSENT
 from ipu_model.rows.row_folder import Batch, Columns
 
@@ -300,11 +300,11 @@ class _SequenceAttention(torch.autograd.Function):
             # At least in fp32, as the exponentials need it: 0.4 ms for 295,000 bf16 scores; plain torch takes 1.0.
             wide = torch.add(group.hidden, by_head, alpha=1 / math.sqrt(q.shape[1]))
             kept = probabilities = torch.softmax(wide, -1).to(scores.dtype).view(scores.shape)
-            saved.append(probabilities)
             if dropout > 0:
                 mask = draw_mask(scores.shape, dropout)
                 kept = apply_mask(probabilities, mask)
-                saved += [kept, mask]
+                mark_kept(probabilities, mask)  # most memory of long sequences is here
+            saved.append(probabilities)
             torch.bmm(kept, v_g, out=out_g)
         ctx.save_for_backward(*saved)
         ctx.layout, ctx.heads, ctx.dropout, ctx.dropout_scale = layout, heads, dropout, dropout_scale(dropout)
@@ -315,17 +315,16 @@ class _SequenceAttention(torch.autograd.Function):
     def backward(ctx: Any, d_output: Tensor) -> Tuple[Any, ...]:
         layout, heads = ctx.layout, ctx.heads
         q, k, v, *saved = ctx.saved_tensors
-        remaining = iter(saved)
         d_o = layout.spread(d_output, heads).index_fill_(0, layout.pads, 0)
         d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
-        for group in layout.groups:
+        for group, probabilities in zip(layout.groups, saved):
             q_g, k_g, v_g, d_o_g = (layout.of_group(x, group, heads) for x in (q, k, v, d_o))
             d_q_g, d_k_g, d_v_g = (layout.of_group(x, group, heads) for x in (d_q, d_k, d_v))
-            kept = probabilities = next(remaining)
+            kept = probabilities
             d_p = torch.bmm(d_o_g, v_g.transpose(1, 2))
             if ctx.dropout > 0:
-                kept = next(remaining)
-                d_p = apply_mask(d_p, next(remaining))
+                probabilities, mask = split_marked(probabilities)
+                kept, d_p = apply_mask(probabilities, mask), apply_mask(d_p, mask)
             torch.bmm(kept.transpose(1, 2), d_o_g, out=d_v_g)
             d_s = torch._softmax_backward_data(d_p, probabilities, -1, d_p.dtype)  # sums in fp32, whatever the dtype
             torch.bmm(d_s, k_g, out=d_q_g)

@@ -171,6 +171,18 @@ def apply_mask(values: Tensor, keep: Tensor) -> Tensor:
     return torch.bitwise_and(values.view(integer), keep.to(integer)).view(values.dtype)
 
 
+def mark_kept(values: Tensor, keep: Tensor) -> None:
+    """Set the sign of the kept ones of `values`, which are not negative: numbers and mask are one tensor to save."""
+    integer = INTEGERS[values.element_size()]
+    values.view(integer).bitwise_or_(keep.to(integer) & torch.iinfo(integer).min)
+
+
+def split_marked(marked: Tensor) -> Tuple[Tensor, Tensor]:
+    """Return the values and the mask of `mark_kept`; the mask has integers of the size of the values."""
+    integer = INTEGERS[marked.element_size()]
+    return marked.abs(), marked.view(integer) >> (torch.iinfo(integer).bits - 1)
+
+
 def drop(values: Tensor, keep: Optional[Tensor], probability: float) -> Tensor:
     """Apply dropout with the mask from draw_mask_for; at probability 0, return `values`."""
     if probability == 0:

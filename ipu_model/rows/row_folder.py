@@ -70,9 +70,10 @@ class Batch:
             return int(real.sum())
         return float(self.class_weights[self.columns[column][real]].sum())
 
-    def split(self, rows: int) -> Iterator[Batch]:
-        """Split this batch into micro-batches of that many rows; the last may have fewer."""
-        return (self.part(start, start + rows) for start in range(0, len(self.rows), rows))
+    def split(self, rows: int, short_first: bool = False) -> Iterator[Batch]:
+        """Split this batch into micro-batches of that many rows; the last, or the first, may have fewer."""
+        begin = -(-len(self.rows) % rows) if short_first else 0
+        return (self.part(max(start, 0), start + rows) for start in range(begin, len(self.rows), rows))
 
     def split_by_tokens(self, tokens: int) -> Iterator[Batch]:
         """Split this batch into micro-batches of rows of similar length, the longest first, with at most `tokens` real

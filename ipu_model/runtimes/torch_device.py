@@ -240,11 +240,14 @@ class TorchRuntime(Runtime):
     def _split(self, batch: Batch) -> Iterator[Batch]:
         """Split rows into micro-batches.
 
+        For a joint head the last is whole, as only its graph is kept (`_accumulate_jointly`).
+
         For a model that pads, they are sorted by length and filled with as many rows as have no more tokens than
         micro_batch_size full rows: that takes no more memory, and fewer passes over the weights and less padding.
         """
-        if not getattr(self._model, "pads", False) or isinstance(self._head, JointHead):
-            return batch.split(self._micro_batch_size)
+        is_joint = isinstance(self._head, JointHead)
+        if is_joint or not getattr(self._model, "pads", False):
+            return batch.split(self._micro_batch_size, short_first=is_joint)
         return batch.split_by_tokens(self._micro_batch_size * batch.columns["sequence_ids"].shape[1])
 
     def _flatten(self, batch: Batch) -> FlatBatch:
