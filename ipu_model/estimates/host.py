@@ -41,7 +41,8 @@ def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: in
     trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.get_head_spec(job.head)
     family = get_family(model.family)
     optimizer = "" if job.optimizer is None else job.optimizer.name
-    rows = divide(set_replicas(job.geometry, processes), manifest.batch_factor or 1.0).micro_batch_size
+    geometry, exact = set_replicas(job.geometry, processes), manifest.unit > 1
+    rows = divide(geometry, manifest.batch_factor or 1.0, exact=exact).micro_batch_size
     rows = rows if trains else rows * MICRO_BATCHES_PER_CALL
     tokens, wide = rows * manifest.row_length, 2 if job.precision == "bf16" else 4
     # The feed-forward parts of other encoders may be gated, which takes a third matrix.
