@@ -24,6 +24,7 @@ from tasks.downstream.gate.recipe import (
     check_recipe,
     check_scores,
     check_teacher,
+    find_least_gain,
     no_drop_requirement,
     read_seeds,
     recipe_record,
@@ -34,7 +35,7 @@ from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, ma
 from tasks.downstream.gate.verdict_text import ADVICE, COMPARED, EXPORTS, WITHOUT_FLOOR, held_out_score
 from tasks.downstream.kind import kind_of
 from tasks.downstream.scoring.metrics import Outcomes, keep_common
-from tasks.downstream.scoring.scores import Baseline, Scores
+from tasks.downstream.scoring.scores import Scores
 from tasks.downstream.scoring.significance import ConfidenceInterval, PairedDifference
 from tasks.params.downstream import PUBLISHED, UNCOMPARED
 from tasks.params.entries import entry_argument, find_entry
@@ -111,14 +112,21 @@ def gather_evidence(
     metrics = _scores(task, root / subject.metrics, scored_files)
     rule = task.read_rule(metrics, root / subject.metrics)
     task, examples = task.read_all(root)
-    found = task.baseline(examples, rule)
+    baselines = task.baselines(examples, rule)
     predictions = task.read_predictions(root / subject.predictions, examples)
     belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
     outcomes = task.outcomes_of(examples, predictions)
     task.verify_decisions(metrics, predictions, root)
     if belong:  # otherwise the check of hashes reports it
-        verify_scores(root / subject.metrics, metrics, task.figures(outcomes, found), subject.entry.stage("evaluate"))
-    baseline = found if task.entry.params.gate.above_baseline else None
+        again = task.figures(outcomes, task.best_of(baselines))
+        verify_scores(root / subject.metrics, metrics, again, subject.entry.stage("evaluate"))
+    baselines = baselines if task.entry.params.gate.above_baseline else []
+
+    def measure_gain(without: Outcomes) -> ConfidenceInterval:
+        found = task.metrics.differences(outcomes, without, task.confidence)
+        return task.metrics.widen(found, [outcomes], without, task.confidence)[task.limits[0].metric]
+
+    gain, baseline = find_least_gain(baselines, measure_gain)
     theirs = None
     if released is not None:
         if os.path.lexists(root / released):  # a lost link is not "none released"
@@ -133,10 +141,10 @@ def gather_evidence(
     return Evidence(
         own=ScoreEvidence(
             {name: round(value, 4) for name, value in task.metrics.compute(outcomes).items()},
-            _over_baseline(task, outcomes, baseline),
+            gain,
             None if theirs is None else ReleasedComparison(*paired_differences(task, answers, theirs)),
             f"{count} {task.record}s",
-            baseline.name if baseline else "",
+            baseline,
         ),
         examples=count,
         answered=sum(one is not None for split in predictions.values() for one in split),
@@ -144,7 +152,7 @@ def gather_evidence(
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
         trainings={name: find_object(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
         teacher=None if taught is None else compare_teacher(task, answers, taught),
-        recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
+        recipe=None if trained is None else score_recipe(task, trained, own, theirs, baselines),
         exports=gather_exports(task, subject, examples, outcomes, hashes, root),
         compared=_describe_comparison(task, None if released is None else root / released, theirs is not None),
         is_opposed=theirs is not None and is_opposed(task, theirs),
@@ -185,13 +193,6 @@ def _describe_comparison(task: Scores, released: Path | None, has_scores: bool) 
     if record.get("predicted"):
         how = f"which predicted these {task.record}s, as its release does not state scores of all of them"
     return f"compared with {(record.get('release') or {}).get('tag')}, {how}"
-
-
-def _over_baseline(task: Scores, outcomes: Outcomes, baseline: Baseline | None) -> ConfidenceInterval | None:
-    if baseline is None:
-        return None
-    found = task.metrics.differences(outcomes, baseline.outcomes, task.confidence)
-    return task.metrics.widen(found, [outcomes], baseline.outcomes, task.confidence)[task.limits[0].metric]
 
 
 def _read_judged_model(
@@ -287,8 +288,8 @@ def decide(task: Scores, evidence: Evidence) -> dict[str, Any]:
     """Accept if all checks pass; each failed check gives a reason. Return the verdict as plain values.
 
     - Every metric with a floor is at or above it; a value that is not finite fails.
-    - Unless disabled, the leading metric is significantly above the baseline, the best answer without a model: the
-      lower bound of the two-sided `confidence` interval of the difference is above 0.
+    - Unless disabled, the leading metric is significantly above each baseline, such as the best answer without a model:
+      the lower bound of the two-sided `confidence` interval of the difference is above 0.
     - Released model: let d = metric of the candidate - metric of the released model, in points, on the examples that
       both predicted. Reject if the upper bound of the two-sided `confidence` paired-bootstrap interval of d is below
       the tolerated drop, that is, if the drop is significant. Without a common example, reject: no drop can be ruled

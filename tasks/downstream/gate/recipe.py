@@ -9,7 +9,7 @@ parameters (`finetune`) and its held-out figures (`held_out`). These records are
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -73,13 +73,13 @@ class ScoreEvidence:
     values: Mapping[str, float]
     """Every metric, percent."""
     over_baseline: ConfidenceInterval | None
-    """Gain of the leading metric over the baseline, in points; None: not checked."""
+    """Least gain of the leading metric over a baseline, in points; None: not checked."""
     released: ReleasedComparison | None
     """None: not checked."""
     scored_on: str
     """Sample that limits the detectable difference, for messages."""
     baseline: str = ""
-    """Name of the baseline."""
+    """Name of that baseline."""
     seeds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Scores of a recipe by seed."""
 
@@ -309,31 +309,39 @@ class RecipeScores:
         return names.pop() if len(names) == 1 else None
 
 
+def find_least_gain(
+    baselines: Sequence[Baseline], measure: Callable[[Outcomes], ConfidenceInterval]
+) -> tuple[ConfidenceInterval | None, str]:
+    """Return the gain with the lowest bound, and the name of its baseline: above 0 if every baseline is beaten."""
+    gains = [(measure(one.outcomes), one.name) for one in baselines]
+    return min(gains, key=lambda gain: gain[0].low, default=(None, ""))
+
+
 def score_recipe(
-    task: Scores, trained: Sequence[SeedModel], own: SeedModel, theirs: Outcomes | None, baseline: Baseline | None
+    task: Scores, trained: Sequence[SeedModel], own: SeedModel, theirs: Outcomes | None, baselines: Sequence[Baseline]
 ) -> RecipeScores:
-    """Score all models of a recipe and compare them with baseline and released model.
+    """Score all models of a recipe and compare them with baselines and released model.
 
     Args:
         trained: two models or more.
         theirs: outcomes of the released model, NaN without a prediction; None before the first release.
-        baseline: the best answers without a model; None: not compared.
+        baselines: answers without the model; empty: not compared.
     """
     ours = [one.outcomes for one in trained]
     released = None
     if theirs is not None:
         common, (*kept, other) = keep_common(*ours, theirs)
         released = ReleasedComparison(common, _intervals(task, kept, other)) if common else None
-    over_baseline = None
-    if baseline is not None:
-        without = baseline.outcomes
+
+    def measure_gain(without: Outcomes) -> ConfidenceInterval:
         found = task.metrics.widen(_intervals(task, ours, without), ours, without, task.confidence)
-        over_baseline = found[task.limits[0].metric]
+        return found[task.limits[0].metric]
+
+    gain, baseline = find_least_gain(baselines, measure_gain)
     intervals = _intervals(task, ours)
     means = {name: one.mean for name, one in intervals.items()}
     scores = {one.seed: task.metrics.compute(one.outcomes) for one in trained}
-    name, scored_on = baseline.name if baseline else "", f"these seeds and {task.record}s"
-    evidence = ScoreEvidence(means, over_baseline, released, scored_on, name, scores)
+    evidence = ScoreEvidence(means, gain, released, f"these seeds and {task.record}s", baseline, scores)
     return RecipeScores(own.seed, {one.seed: one.held_out for one in trained}, intervals, evidence)
 
 

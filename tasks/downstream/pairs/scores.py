@@ -214,7 +214,7 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers]):
     def is_possible(self, quantities: Sequence[float]) -> bool:
         return self.is_scored or all(0 <= one <= 1 for one in quantities)
 
-    def baselines(self, examples: Mapping[str, PairsDevSet]) -> list[Baseline]:
+    def baselines(self, examples: Mapping[str, PairsDevSet], rule: str = "") -> list[Baseline]:
         """Return the model before training, if it is known, and BM25."""
         found = list[tuple[str, Mapping[str, Sequence[Answer | None]]]]()
         if self.before is not None:
@@ -228,9 +228,8 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers]):
         return [Baseline(name, self.outcomes_of(examples, answers)) for name, answers in found]
 
     def baseline(self, examples: Mapping[str, PairsDevSet], rule: str = "") -> Baseline | None:
-        """Return the better of the baselines, which the gate requires to be beaten."""
-        lead = self.limits[0].metric
-        return max(self.baselines(examples), key=lambda one: self.metrics.compute(one.outcomes)[lead], default=None)
+        """Return the better of the baselines."""
+        return self.best_of(self.baselines(examples))
 
 
 def search_words(examples: PairsDevSet) -> list[Answer]:

@@ -230,6 +230,16 @@ class Scores(ABC, Generic[E, L, A]):
     def baseline(self, examples: Mapping[str, E], rule: str = "") -> Baseline | None:
         """Return the best answers without a model, with the chosen rule; None if there are none."""
 
+    def baselines(self, examples: Mapping[str, E], rule: str = "") -> list[Baseline]:
+        """Return all answers without the model that it must beat; by default the best."""
+        best = self.baseline(examples, rule)
+        return [] if best is None else [best]
+
+    def best_of(self, baselines: Sequence[Baseline]) -> Baseline | None:
+        """Return the one with the best leading metric."""
+        lead = self.limits[0].metric
+        return max(baselines, key=lambda one: self.metrics.compute(one.outcomes)[lead], default=None)
+
     def count_classes(
         self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]], root: Path
     ) -> ClassCounts | None:

@@ -269,7 +269,7 @@ def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_tha
         models = [
             SeedModel(seed, answered([1.0] * (100 - one) + [0.0] * one), None, None) for seed, one in enumerate(wrong)
         ]
-        recipe = score_recipe(task, models, models[0], released, None)
+        recipe = score_recipe(task, models, models[0], released, [])
         failed = [check.reason for check in check_recipe(task, recipe) if not check.ok]
         assert (not failed) is accepted, failed
         if failed:
@@ -281,10 +281,10 @@ def test_the_released_model_is_compared_on_what_it_answered_and_without_that_not
     task = task_with("squad", "scores")
     released = answered([1.0, 0.0, np.nan, np.nan])
     models = [SeedModel(seed, answered([1.0, 1.0, 0.0, 0.0]), None, None) for seed in (1, 2)]
-    recipe = score_recipe(task, models, models[0], released, None)
+    recipe = score_recipe(task, models, models[0], released, [])
     assert recipe.evidence.released is not None
     assert (recipe.evidence.released.common, recipe.evidence.released.differences["f1"].mean) == (2, 50.0)
-    nothing = score_recipe(task, models, models[0], answered([np.nan] * 4), None)
+    nothing = score_recipe(task, models, models[0], answered([np.nan] * 4), [])
     assert nothing.evidence.released is None
     assert [check.name for check in check_recipe(task, nothing) if "released" in check.name] == []
 
@@ -292,7 +292,7 @@ def test_the_released_model_is_compared_on_what_it_answered_and_without_that_not
 def test_a_score_that_is_no_number_is_rejected_and_written_as_none() -> None:
     task = task_with("squad", "scores", gate=SquadGateParams(min_f1=0.0))
     models = [SeedModel(seed, answered([np.nan, 1.0]), None, None) for seed in (1, 2)]
-    recipe = score_recipe(task, models, models[0], None, None)
+    recipe = score_recipe(task, models, models[0], None, [])
     checks = {check.name: check for check in check_recipe(task, recipe)}
     assert (checks["recipe_f1"].ok, checks["recipe_f1"].found) == (False, "nan")
     json.dumps(recipe_record(task, recipe), allow_nan=False)
