@@ -21,6 +21,7 @@ from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
 from tests.tasks.corpus.made_corpus import documents_of
 from tests.tasks.downstream.entries import changed_params
 from tests.tasks.downstream.squad.question_files import params as question_params
+from tests.tasks.downstream.squad.question_files import qa, squad, write
 from tests.tasks.downstream.texts.glue_checkout import make_glue_data
 from tests.tasks.tiny_model import write_tiny_model
 
@@ -31,19 +32,7 @@ QUESTION = {
     "question": "Who?",
     "answers": {"text": ["Ada"], "answer_start": [0]},
 }
-SQUAD = {
-    "data": [
-        {
-            "title": "Ü",
-            "paragraphs": [
-                {
-                    "context": "Ada came.",
-                    "qas": [{"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}],
-                }
-            ],
-        }
-    ]
-}
+SQUAD = squad(qa("1"), title="Ü")
 TABLE = "id,title,context,question,answer_text,answer_start\n1,Ü,Ada came.,Who?,Ada,0\n2,Ü,Ada came.,Who came?,Ada,0\n"
 SST2 = "sentence\tlabel\nsehr schön\t1\nbad\t0\n"
 QUESTIONS = "data.train_path"
@@ -53,8 +42,7 @@ Read = Callable[[Path], Any]
 
 
 def questions_of(path: Path) -> list[str]:
-    other = path.with_name(f"dev.{path.suffix}.json")
-    other.write_text(json.dumps(SQUAD).replace('"id": "1"', '"id": "dev"'))
+    other = write(path.with_name(f"dev.{path.suffix}.json"), squad(qa("dev", answers=[("Ants", 0)])))
     settings = question_params(source="files", train_path=str(path), dev_path=str(other))
     return [make_questions(settings, path.parent / "made").partition(" on ")[0]]
 
@@ -73,7 +61,11 @@ FORMS: dict[str, tuple[str, str, Read]] = {
     "wiki_00": ('<doc id="1" url="u" title="Ä">\nÄ\n\nOne.\n</doc>\n', "corpus.path", documents_of),
     "text.jsonl": ('{"text": "Ä one."}\n{"text": "Two."}\n', "corpus.path", documents_of),
     "text.csv": ("title,text\nÄ,One.\nB,Two.\n", "corpus.path", documents_of),
-    "questions.json": (json.dumps(SQUAD, indent=1, ensure_ascii=False) + "\n", QUESTIONS, questions_of),
+    "questions.json": (
+        json.dumps(squad(qa("1"), title="Ü"), indent=1, ensure_ascii=False) + "\n",
+        QUESTIONS,
+        questions_of,
+    ),
     "questions.jsonl": (json.dumps(QUESTION, ensure_ascii=False) + "\n", QUESTIONS, questions_of),
     "questions.csv": (TABLE, QUESTIONS, questions_of),
     "examples.tsv": (SST2, "downstream.glue-sst2.data.path", sst2),
@@ -117,9 +109,6 @@ def test_a_return_inside_a_line_is_no_line_end(tmp_path: Path) -> None:
     assert [text for _, _, text in documents_of(tmp_path / "a.csv")] == ["One\nstill one.", "Two."]
 
 
-# ------------------------------------------------------------------------------------------------- 0 bytes
-
-
 @pytest.mark.parametrize("name", [*FORMS, "text.parquet", "questions.parquet"])
 def test_an_empty_file_is_called_empty(tmp_path: Path, name: str) -> None:
     read = documents_of if name == "text.parquet" else questions_of if name == "questions.parquet" else FORMS[name][2]
@@ -159,14 +148,6 @@ def empty_params(folder: Path) -> None:
     load_params(folder / "params.yaml")
 
 
-def empty_predictions(read: Callable[[Path], Any]) -> Callable[[Path], None]:
-    def of(folder: Path) -> None:
-        (folder / "given.json").touch()
-        read(folder / "given.json")
-
-    return of
-
-
 EMPTY: dict[str, tuple[str, Callable[[Path], None]]] = {
     "ipu_config.json": ("ipu_config.json", empty_ipu_config),
     "model config.json": ("base_model.path", empty_file_of_a_model("config.json")),
@@ -174,8 +155,8 @@ EMPTY: dict[str, tuple[str, Callable[[Path], None]]] = {
     "model weights": ("base_model.path", empty_file_of_a_model("model.safetensors")),
     "tokenizer.json": ("tokenizer.repository", empty_tokenizer_of_the_hub),
     "params.yaml": ("params.yaml", empty_params),
-    "predictions": ("given.json", empty_predictions(read_predictions)),
-    "references": ("given.json", empty_predictions(read_references)),
+    "predictions": ("given.json", lambda folder: read_predictions(write(folder / "given.json", b""))),
+    "references": ("given.json", lambda folder: read_references(write(folder / "given.json", b""))),
 }
 
 

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file
 
 from tests.hub_server import HubServer, running_hub
 from tests.tasks.downstream.entries import values_with, write_parameters
+from tests.tasks.downstream.squad.question_files import qa, squad, write
 from tests.tasks.trained_checkout import PROJECT, WORDS, make_checkout
 
 DOCUMENTS = [
@@ -39,7 +40,6 @@ MODULES = {
     "tokenizer": "tasks.vocabulary.tokenizer",
     "base_model": "tasks.pretraining.base_model",
 }
-WORDS_OF = {"questions": ["squad"]}
 RUN_STAGES = """
 import contextlib, io, json, os, runpy, sys, time, traceback
 sleep = time.sleep
@@ -62,12 +62,6 @@ for step in json.loads(sys.argv[1]):
 print(json.dumps(codes))
 """
 """One process for many stages: importing the libraries takes longer than the stages."""
-
-
-def squad_json(questions: list[tuple[str, str, str, int]]) -> str:
-    asked = [{"id": i, "question": q, "answers": [{"text": a, "answer_start": at}]} for i, q, a, at in questions]
-    article = {"title": "Mirn", "paragraphs": [{"context": CONTEXT, "qas": asked}]}
-    return json.dumps({"version": "1.1", "data": [article]})
 
 
 def squad_parquet(questions: list[tuple[str, str, str, int]]) -> bytes:
@@ -96,6 +90,12 @@ class Runs:
     hub: HubServer
 
 
+def make_step(name: str, stage: str, folder: Path, *words: str, module: str = "") -> dict[str, Any]:
+    arguments = words or (["squad"] if stage == "questions" else [])
+    module = module or MODULES[stage]
+    return {"name": name, "stage": stage, "module": module, "folder": str(folder), "arguments": arguments}
+
+
 def run_stages(steps: list[dict[str, Any]], root: Path, endpoint: str, **settings: str) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     environment |= {
@@ -118,7 +118,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     lines = "".join(json.dumps(document) + "\n" for document in DOCUMENTS)
     (root / "corpus.jsonl").write_text(lines, encoding="utf-8")
     for name, questions in QUESTIONS.items():
-        (root / f"{name}.json").write_text(squad_json(questions), encoding="utf-8")
+        asked = [qa(i, question, [(text, at)]) for i, question, text, at in questions]
+        write(root / f"{name}.json", squad(*asked, context=CONTEXT, title="Mirn"))
     trained = make_checkout(root / "trained")
     with running_hub(root / "hub") as hub:
         text = hub.store.create("dataset", "user/towns")
@@ -131,11 +132,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         files |= {name: (trained / "models/squad" / name).read_bytes() for name in ("config.json", "model.safetensors")}
         files["README.md"] = b"---\nlicense: mit\nlanguage: [en, de]\n---\n"
         hub.store.add_files(model, files)
-        squad = {"train_path": str(root / "train.json"), "dev_path": str(root / "dev.json")}
+        paths = {"train_path": str(root / "train.json"), "dev_path": str(root / "dev.json")}
         here = folder_with(
             root / "here",
             corpus={"source": "files", "path": str(root / "corpus.jsonl")},
-            questions={"source": "files", **squad},
+            questions={"source": "files", **paths},
             tokenizer={"source": "file", "path": f"{trained}/data/tokenizer/vocab.txt"},
         )
         there = folder_with(
@@ -147,13 +148,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
             model={"hidden_size": 16, "intermediate_size": 32},
         )
         steps = [
-            {
-                "name": f"{stage} {folder.name}",
-                "stage": stage,
-                "module": MODULES[stage],
-                "folder": str(folder),
-                "arguments": WORDS_OF.get(stage, []),
-            }
+            make_step(f"{stage} {folder.name}", stage, folder)
             for folder in (here, there)
             for stage in ("corpus", "questions", "tokenizer", "base_model")
             if (folder, stage) != (here, "base_model")
@@ -161,17 +156,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         yield Runs(root, run_stages(steps, root, hub.endpoint), hub)
 
 
-def columns(path: Path, *names: str) -> Any:
-    return pq.read_table(path, columns=list(names)).to_pylist()
-
-
 def test_every_stage_ended_well(runs: Runs) -> None:
     assert {name: result["err"] for name, result in runs.results.items() if result["code"]} == {}
 
 
 def test_a_hub_corpus_equals_the_same_lines_in_a_file(runs: Runs) -> None:
-    found = columns(runs.root / "there/data/corpus/part-00000.parquet", "title", "text")
-    assert found == columns(runs.root / "here/data/corpus/part-00000.parquet", "title", "text")
+    found, expected = (
+        pq.read_table(runs.root / place / "data/corpus/part-00000.parquet", columns=["title", "text"]).to_pylist()
+        for place in ("there", "here")
+    )
+    assert found == expected
     assert [row["text"] for row in found] == [document["text"] for document in DOCUMENTS]
 
 
@@ -209,22 +203,10 @@ def test_nothing_but_the_named_repositories_was_asked_for(runs: Runs) -> None:
 @pytest.mark.soak
 def test_a_question_is_answered_by_a_model_of_the_hub_as_by_its_folder(runs: Runs) -> None:
     asked = ["--text", "where does the river rise ?", "--context", "the river rise in northern hills .", "--json"]
-    folder = runs.root / "trained/models/squad"
+    folder, tokenizer = runs.root / "trained/models/squad", ["--tokenizer", str(runs.root / "trained/data/tokenizer")]
     steps = [
-        {
-            "name": "hub",
-            "stage": "predict",
-            "module": "flows",
-            "folder": str(runs.root),
-            "arguments": ["predict", "user/model", *asked],
-        },
-        {
-            "name": "folder",
-            "stage": "predict",
-            "module": "flows",
-            "folder": str(runs.root),
-            "arguments": ["predict", str(folder), *asked, "--tokenizer", str(runs.root / "trained/data/tokenizer")],
-        },
+        make_step("hub", "predict", runs.root, "predict", "user/model", *asked, module="flows"),
+        make_step("folder", "predict", runs.root, "predict", str(folder), *asked, *tokenizer, module="flows"),
     ]
     results = run_stages(steps, runs.root, runs.hub.endpoint)
     assert {name: result["err"] for name, result in results.items() if result["code"]} == {}
@@ -250,13 +232,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with running_hub(root / "hub") as hub:
         for case, endpoint in (("down", unreachable), ("missing", hub.endpoint)):
             steps = [
-                {
-                    "name": f"{stage} {case}",
-                    "stage": stage,
-                    "module": MODULES[stage],
-                    "arguments": WORDS_OF.get(stage, []),
-                    "folder": str(folder_with(root / case / stage, **sections)),
-                }
+                make_step(f"{stage} {case}", stage, folder_with(root / case / stage, **sections))
                 for stage, (_, sections) in BAD.items()
             ]
             results |= run_stages(steps, root / case, endpoint)
@@ -297,12 +273,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for name, files in data_sets.items():
             hub.store.add_files(hub.store.create("dataset", f"user/{name}"), files)
         steps = [
-            {
-                "name": name,
-                "stage": "corpus",
-                "module": MODULES["corpus"],
-                "folder": str(folder_with(root / name, corpus={"source": "hub", "dataset": f"user/{name}"})),
-            }
+            make_step(name, "corpus", folder_with(root / name, corpus={"source": "hub", "dataset": f"user/{name}"}))
             for name in data_sets
         ]
         return {"root": root, **run_stages(steps, root, hub.endpoint)}
@@ -314,23 +285,12 @@ def test_an_archive_and_a_program_of_the_hub_are_refused(hostile: dict[str, Any]
     assert said in hostile[name]["err"]
     assert "Traceback" not in hostile[name]["err"]
     assert not list(hostile["root"].rglob("escaped.txt"))
-
-
-def test_no_program_of_a_data_set_was_run(hostile: dict[str, Any]) -> None:
-    assert not (hostile["root"] / "it-ran").exists()
-
-
-@dataclass
-class Sent:
-    """What stages of a run that was sent to a worker with a token said, and the tokens that the Hub saw."""
-
-    results: dict[str, Any]
-    tokens: list[tuple[str, str | None]]
+    assert not (hostile["root"] / "it-ran").exists(), "no program of a data set is run"
 
 
 @pytest.fixture(scope="module")
-def sent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sent]:
-    """Without a setting of the worker, and with one; data and models are private."""
+def sent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Results, and tokens that the Hub saw, without a setting of the worker and with one; all data are private."""
     root = tmp_path_factory.mktemp("sent")
     lines = "".join(json.dumps(document) + "\n" for document in DOCUMENTS).encode()
     cases = {
@@ -348,41 +308,27 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sent]:
         hub.store.add_files(hub.store.create("model", "user/model", private=True), model)
         for case, settings in cases.items():
             steps = [
-                {
-                    "name": stage,
-                    "stage": stage,
-                    "module": MODULES[stage],
-                    "arguments": WORDS_OF.get(stage, []),
-                    "folder": str(folder_with(root / case / stage, **sections)),
-                }
+                make_step(stage, stage, folder_with(root / case / stage, **sections))
                 for stage, (_, sections) in BAD.items()
             ]
             before = len(hub.tokens)
             results = run_stages(steps, root / case, hub.endpoint, HF_TOKEN="hf_of_the_worker", **settings)
-            found[case] = Sent(results, hub.tokens[before:])
+            found[case] = results, hub.tokens[before:]
     return found
 
 
 @pytest.mark.parametrize("stage", BAD)
-def test_a_sent_run_reads_the_hub_without_the_workers_token(sent: dict[str, Sent], stage: str) -> None:
-    assert sent["sent"].tokens != []
-    assert [path for path, token in sent["sent"].tokens if token is not None] == []
-    result = sent["sent"].results[stage]
-    assert result["code"] == 1
-    assert (
-        "reads the Hub without a token. To let such runs read a private or gated repository, add it to"
-        in (result["err"])
-    )
-    assert "PODIUM_HUB_READS of the worker" in result["err"]
-    assert "Traceback" not in result["err"]
+def test_a_sent_run_reads_the_hub_without_the_workers_token(sent: dict[str, Any], stage: str) -> None:
+    results, tokens = sent["sent"]
+    assert tokens != []
+    assert [path for path, token in tokens if token is not None] == []
+    assert results[stage]["code"] == 1
+    assert "PODIUM_HUB_READS of the worker" in results[stage]["err"]
+    assert "Traceback" not in results[stage]["err"]
 
 
-def test_a_sent_run_reads_what_the_worker_names_with_its_token_and_nothing_else(sent: dict[str, Sent]) -> None:
-    named = sent["named"]
-    assert {name: result["code"] for name, result in named.results.items()} == {
-        "corpus": 0,
-        "questions": 1,
-        "tokenizer": 1,
-        "base_model": 1,
-    }, named.results["corpus"]["err"]
-    assert [path for path, token in named.tokens if token is not None and "user/towns" not in path] == []
+def test_a_sent_run_reads_what_the_worker_names_with_its_token_and_nothing_else(sent: dict[str, Any]) -> None:
+    results, tokens = sent["named"]
+    codes = {name: result["code"] for name, result in results.items()}
+    assert codes == {"corpus": 0, "questions": 1, "tokenizer": 1, "base_model": 1}, results["corpus"]["err"]
+    assert [path for path, token in tokens if token is not None and "user/towns" not in path] == []

@@ -5,20 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.records.parquet import count_rows, read_batches, read_group_batches, read_group_sizes
+from tasks.records.parquet import count_rows, read_batches, read_group_batches
 from tasks.stage.errors import InputError
-
-
-def test_the_size_of_a_file_is_that_of_its_rows_and_columns(tmp_path: Path) -> None:
-    texts = [f"{number:04d}" * 25 for number in range(200)]  # 100 bytes each, and 4 for the length
-    answers = [[{"text": text, "start": 1}] for text in texts]
-    table = pa.table({"text": texts, "short": ["a"] * 200, "answers": answers})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50, use_dictionary=False)
-    assert count_rows(tmp_path / "a.parquet", ["text"], "corpus") == 200
-    groups = {name: read_group_sizes(tmp_path / "a.parquet", name, "corpus") for name in ("text", "answers")}
-    assert [group.rows for group in groups["text"]] == [50] * 4
-    assert 20_800 <= sum(group.bytes for group in groups["text"]) < 22_000
-    assert 20_800 <= sum(group.bytes for group in groups["answers"]) < 22_000 + 200 * 16
 
 
 def test_sizes_and_batches_refuse_the_same_files(tmp_path: Path) -> None:
