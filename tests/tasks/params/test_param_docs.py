@@ -7,9 +7,10 @@ import shutil
 import pytest
 from jsonschema import Draft202012Validator
 
+from docs.reference_pages import PAGE, fill_presets_page
 from flows.cli import cli
-from tasks.params.documentation import collect_meanings, params_schema, preset_schema, read_field_meanings
-from tasks.params.downstream import defaults_of, kind_names, kind_params
+from tasks.params.documentation import collect_meanings, params_schema, preset_schema
+from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.overlays import list_preset_names, resolve
 from tasks.params.schema import Params, default_values, validate_params
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
@@ -37,17 +38,6 @@ def test_every_parameter_has_a_meaning():
     assert len(said) > 250
     assert [name for name, text in said.items() if not text] == [], "write a docstring under the field"
     assert set(said) >= {name for name, _ in leaves(values)}
-
-
-def test_an_entry_of_any_kind_and_name_has_the_meanings_of_its_kind():
-    said = collect_meanings({"downstream": {"glue-sst2": {"kind": "glue", "task": "sst2"}, "a": {"kind": "no-such"}}})
-    assert said["downstream.glue-sst2.task"] == "Task of GLUE."
-    assert "downstream.a.kind" not in said
-
-
-def test_the_last_docstring_of_a_field_counts():
-    assert read_field_meanings(kind_params("squad").model_fields["data"].annotation)["source"].startswith("demo:")
-    assert read_field_meanings(kind_params("ner").model_fields["data"].annotation)["source"].startswith("files:")
 
 
 def test_the_schemas_that_a_project_names_are_written_there_and_refuse_a_wrong_key(tmp_path, monkeypatch, capsys):
@@ -140,3 +130,11 @@ def test_the_schema_names_every_key_of_the_types():
     found = keys(params_schema())
     assert set(found) == {field.alias or name for name, field in Params.model_fields.items()}
     assert {name for name, _ in leaves(default_values())} <= {name for name, _ in leaves(found)}
+
+
+def test_the_page_of_presets_is_as_the_presets_are():
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert fill_presets_page(text, PRESETS) == text, "run `python -m docs.reference_pages`"
+    first = [line.split("|")[1] for line in text.splitlines() if line.startswith("| [`")]
+    for name in list_preset_names(PRESETS):
+        assert sum(f"[`{name}`](../presets/{name}.yaml)" in cell for cell in first) == 1

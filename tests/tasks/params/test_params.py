@@ -36,15 +36,22 @@ def test_the_shipped_file_and_every_preset_are_valid(base):
         validate_params(resolve({}, preset.stem, [], PRESETS))
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_name(base):
-    said = "downstream.squad.finetune.learning_rat is not known; did you mean learning_rate?"
-    assert said in problem(base, "downstream.squad.finetune.learning_rat=1")
+def test_unknown_and_missing_keys_and_sections_are_refused_at_once_with_the_nearest_name(base):
+    base["pretran"] = base.pop("pretrain")
     base["model"]["num_layer"] = base["model"].pop("num_layers")
-    section = base["downstream"]["squad"]["finetune"]
-    section["learning_rat"] = section.pop("learning_rate")
+    section = base["downstream"]["squad"]
+    section["finetune"]["learning_rat"] = section["finetune"].pop("learning_rate")
+    section["fintune"] = section["finetune"]
     message = problem(base)
-    for one in (said, "model.num_layer is not known; did you mean num_layers?", "model.num_layers is missing"):
-        assert one in message, "all problems are said at once"
+    for said in (
+        "pretran is not known; did you mean pretrain?",
+        'pretrain is missing; its default is {"optimizer": "adamw", ',
+        "downstream.squad.finetune.learning_rat is not known; did you mean learning_rate?",
+        "downstream.squad.fintune is not known; did you mean finetune?",
+        "model.num_layer is not known; did you mean num_layers?",
+        "model.num_layers is missing",
+    ):
+        assert said in message
 
 
 def test_a_key_of_an_entry_that_is_missing_is_refused_with_its_default(base):
@@ -53,16 +60,6 @@ def test_a_key_of_an_entry_that_is_missing_is_refused_with_its_default(base):
     message = problem(base)
     assert "downstream.squad.finetune.learning_rate is missing; its default is 5e-05" in message
     assert "downstream.squad.parity is missing; its default is {" in message
-
-
-def test_an_unknown_or_missing_section_is_refused(base):
-    base["pretran"] = base.pop("pretrain")
-    message = problem(base)
-    assert "pretran is not known; did you mean pretrain?" in message
-    assert 'pretrain is missing; its default is {"optimizer": "adamw", ' in message
-    base = read_yaml(ROOT / "params.yaml")
-    base["downstream"]["squad"]["fintune"] = base["downstream"]["squad"]["finetune"]
-    assert "downstream.squad.fintune is not known; did you mean finetune?" in problem(base)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +81,7 @@ def test_an_unknown_or_missing_section_is_refused(base):
         ("model.num_heads=3", "must be a multiple of num_heads=3"),
         ("downstream.squad.rows.doc_stride=180", "must be smaller than the context"),
         ("pretrain_rows.phase2.row_length=1024", "exceeds model.max_positions=512"),
+        ("publish.review=true", "needs target: hub"),
         ("publish.target=hub", "needs downstream.squad.publish.repository: user/name"),
     ],
 )
@@ -102,22 +100,18 @@ def test_overrides_win_over_the_preset_and_the_file_is_not_read(base):
     assert base == read_yaml(ROOT / "params.yaml"), "the base is not changed"
 
 
-def test_a_number_yaml_reads_as_text_is_still_a_number(base):
-    values = resolve(base, None, ["downstream.squad.finetune.learning_rate=3e-5"])
-    assert values["downstream"]["squad"]["finetune"]["learning_rate"] == 3e-5
-
-
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("override", "said"),
     [
-        (["finetune"], "must be section.key=value"),
-        (["downstream.squad.finetune=3"], "downstream.squad.finetune is a section"),
-        (["downstream.squad.finetune.epochs={"], "not YAML"),
-        (["downstream.squad.finetune.epochs.x=1"], "downstream.squad.finetune.epochs"),
+        ("finetune", "must be section.key=value"),
+        ("downstream.squad.finetune=3", "downstream.squad.finetune is a section"),
+        ("downstream.squad.finetune.epochs={", "not YAML"),
+        ("downstream.squad.finetune.epochs.x=1", "downstream.squad.finetune.epochs"),
+        *((f"pretrain.seed={value}", "pretrain.seed") for value in ("&x [*x]", "!!python/name:os.system", "{[1]: 2}")),
     ],
 )
-def test_a_malformed_override_is_refused(base, overrides, said):
-    assert said in problem(base, *overrides)
+def test_a_malformed_override_is_refused(base, override, said):
+    assert said in problem(base, override)
 
 
 @pytest.mark.parametrize(
@@ -137,11 +131,6 @@ def test_pre_training_has_one_source(base, overrides, said):
 def test_an_unknown_preset_is_refused_with_the_nearest_name(base):
     with pytest.raises(ParamsError, match="'small-file' is not known; did you mean small-files"):
         resolve(base, "small-file", [], PRESETS)
-
-
-def test_the_demo_is_run_without_a_preset(base):
-    with pytest.raises(ParamsError, match=r"demo is params.yaml, the default: omit --preset"):
-        resolve(base, "demo", [], PRESETS)
 
 
 @pytest.mark.parametrize(
@@ -168,71 +157,23 @@ def test_the_module_is_its_own_command_line_and_exits_with_2_for_a_wrong_word():
     assert "Traceback" not in refused.stderr
 
 
-SCALARS = [
-    "3e-05",
-    "3e-5",
-    "1E5",
-    "+1e5",
-    "1.e5",
-    ".5e3",
-    "5.",
-    "010",
-    "-012",
-    "09",
-    "007",
-    "0o10",
-    "0o8",
-    "0x1F",
-    "0b11",
-    "1_000",
-    "1_000.5",
-    "1:30",
-    "1:30:30.5",
-    "-1:30",
-    "yes",
-    "no",
-    "on",
-    "off",
-    "Yes",
-    "NO",
-    "y",
-    "true",
-    "True",
-    "false",
-    "null",
-    "~",
-    ".inf",
-    ".nan",
-    "2024-01-02",
-    "1e400",
-    "1e",
-    "inf",
-    "4e12345",
-    "'010'",
-    '"no"',
-    "+.5",
-]
+SCALARS = "3e-05 3e-5 1E5 +1e5 1.e5 .5e3 5. 010 -012 09 007 0o10 0o8 0x1F 0b11 1_000 1_000.5 1:30 1:30:30.5 -1:30 yes "
+SCALARS += "no on off Yes NO y true True false null ~ .inf .nan 2024-01-02 1e400 1e inf 4e12345 '010' \"no\" +.5"
 
 
-def loads_yaml(text):
-    """As dvc.utils.serialize does."""
-    return YAML(typ="safe").load(text)
-
-
-@pytest.mark.parametrize("text", SCALARS)
+@pytest.mark.parametrize("text", SCALARS.split())
 def test_a_value_is_read_as_dvc_reads_it_and_what_is_written_reads_alike_for_everybody(text):
     ours = parse_yaml(f"a: {text}\n")
-    assert repr(ours) == repr(loads_yaml(f"a: {text}\n"))
+    assert repr(ours) == repr(YAML(typ="safe").load(f"a: {text}\n"))
     written = yaml_text({text: text, "list": [text], "value": ours["a"]})
-    assert repr(loads_yaml(written)) == repr(yaml.safe_load(written)) == repr(parse_yaml(written))
+    assert repr(YAML(typ="safe").load(written)) == repr(yaml.safe_load(written)) == repr(parse_yaml(written))
     assert parse_yaml(written)["list"] == [text]
 
 
 @pytest.mark.parametrize("written", ["3e-05", "3e-5", "3E-5", "0.3e-4", "0.00003"])
 def test_a_learning_rate_by_hand_or_by_dvc_is_a_number(base, tmp_path, written):
     base["downstream"]["squad"]["finetune"]["learning_rate"] = "RATE"
-    text = yaml_text(base).replace("RATE", written)
-    (tmp_path / "params.yaml").write_text(text)
+    (tmp_path / "params.yaml").write_text(yaml_text(base).replace("RATE", written))
     assert load_params(tmp_path / "params.yaml").downstream["squad"].finetune.learning_rate == 3e-5
 
 
@@ -336,5 +277,5 @@ def test_a_stage_looks_at_its_own_sections_alone(tmp_path):
     assert load_sections("validate_", path=path).validate_.min_documents == 7
     with pytest.raises(ParamsError) as refused:
         load_sections("corpus", path=path)
-    said = f"invalid values in {path}:\n  corpus.seed=-1: input should be greater than or equal to 0"
-    assert str(refused.value) == said
+    assert "corpus.seed=-1" in str(refused.value)
+    assert "pretrain" not in str(refused.value)

@@ -11,21 +11,21 @@ import pytest
 
 from flows.runs.stopping import STOP_TIMEOUT_S
 from ipu_model.core.schedules import BatchSizes
-from ipu_model.estimates.ipu import build_program, describe_evaluations
+from ipu_model.estimates.ipu import build_program
 from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.planning import IpuPlan
-from ipu_model.jobs.job import EvaluationConfig, Job
+from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, SAVE_MARGIN
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
-from tasks.jobs.training import model_config
+from tasks.jobs.training import model_config, optimizer_config
 from tasks.params.entries import find_entry
 from tasks.params.overlays import read_preset
 from tasks.params.schema import Params
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
-from tasks.stage.row_folders import read_manifest
+from tests.ipu_model.ipu.preset_layouts import LAYOUTS
 from tests.places import ROOT
 from tests.tasks.params.recipe_plans import PRESETS, SQUAD_PACKING_FACTOR, manifest, planned, resolved
 from tests.tasks.params.recipe_table import PORTABLE, RECIPES, TOKENS, Phase, Row, Squad
@@ -166,25 +166,6 @@ def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():
     assert f"\nTimeoutStopSec={STOP_TIMEOUT_S}\n" in unit
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if RECIPES[name].phase1])
-def test_evaluations_take_no_more_than_a_hundredth_of_a_phase(name: str, tmp_path: Path):
-    """As far as it can be worked out: what is over that says so, and what to do."""
-    recipe, params = RECIPES[name], resolved(name)
-    factors = PACKING_FACTOR if recipe.packed else {}
-    jobs = jobs_of(params, tmp_path, {})
-    for phase in ("phase1", "phase2"):
-        batch = getattr(params.pretrain, phase)
-        rows = read_manifest(Path(jobs[phase].rows))
-        model = model_config(params.model, rows)
-        plan = planned(jobs[phase], model, factors.get(rows.row_length, 1.0))
-        judged = EvaluationConfig("", params.pretrain.evaluate_every_updates or batch.steps)
-        held_out = params.pretrain.evaluate_rows
-        assert held_out is not None
-        job = dataclasses.replace(jobs[phase], evaluation=judged)
-        told = describe_evaluations(job, model, plan, rows, held_out, batch.steps)
-        assert told.endswith("% of the training"), phase
-
-
 def row(job: Job, plan: IpuPlan, row_length: int, masks: int, length: Any) -> Row:
     """What the job and its plan say, in the form of the table."""
     assert job.optimizer is not None
@@ -241,15 +222,8 @@ def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str):
     for phase in ("phase1", "phase2") if phases else ():
         shape, batch = getattr(params.pretrain_rows, phase), getattr(params.pretrain, phase)
         assert phases is not None
-        assert phases[phase == "phase2"] == Phase(
-            shape.row_length,
-            shape.max_predictions_per_row,
-            batch.global_batch_size,
-            batch.steps,
-            batch.learning_rate,
-            batch.warmup_fraction,
-            batch.schedule,
-        ), phase
+        sizes = (shape.row_length, shape.max_predictions_per_row, batch.global_batch_size, batch.steps)
+        assert phases[phase == "phase2"] == Phase(*sizes, batch.learning_rate, batch.warmup_fraction, batch.schedule)
         assert batch.loss_scaling == 1.0
     rows, finetune = entry.rows, entry.finetune
     assert (rows.row_length, rows.doc_stride, rows.max_sequences_per_row, finetune.loss_scaling) == (384, 128, 1, 1.0)
@@ -266,32 +240,40 @@ def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str):
 
 @pytest.mark.parametrize("name", [*RECIPES, *PORTABLE])
 def test_a_preset_names_its_source_and_no_preset_another_one(name: str):
-    path = PRESETS / f"{name}.yaml"
-    sources = (
-        "huggingface/optimum-graphcore:",
-        "graphcore/examples:",
-        "PaddlePaddle/PaddleNLP:",
-        "Hugging Face's post",
-        "Graphcore's SQuAD notebook",
-        "NVIDIA/DeepLearningExamples:",
-        "huggingface/transformers:",
-    )
-    assert read_preset(name, PRESETS).head.source[0].startswith(sources)
-    text = path.read_text(encoding="utf-8")
-    assert not [line for line in text.splitlines() if "<<" in line or " &" in line or " *" in line], "no inheritance"
+    assert read_preset(name, PRESETS).head.source
+    lines = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if "<<" in line or " &" in line or " *" in line], "no inheritance"
 
 
-def test_a_preset_of_a_pod_has_as_many_ipus_at_most(tmp_path: Path):
-    for name in RECIPES:
-        params = resolved(name)
-        pod = int(name.split("-pod")[1].split("-")[0])
-        model = model_config(params.model, manifest("phase1", 128, 1.0))
-        jobs = jobs_of(params, tmp_path / name, {})
-        for kind, job in jobs.items():
-            if kind in ("phase1", "phase2") and not params.pretrain.enabled:
-                continue
-            plan = planned(job, model, 1.0)
-            ipus = plan.placement.ipus_per_replica * plan.replicas
-            assert ipus <= pod, f"{name} {kind}"
-            if kind in ("phase1", "phase2"):
-                assert ipus == pod, f"{name} {kind}"
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_rows_of_a_pod_take_as_many_ipus_at_most(name: str):
+    recipe, pod = RECIPES[name], int(name.split("-pod")[1].split("-")[0])
+    for phase in filter(None, (recipe.phase1, recipe.phase2)):
+        assert phase.replicas * len(phase.layers) == pod
+    assert recipe.finetune.replicas * len(recipe.finetune.layers) <= pod
+    assert recipe.predict[1] * len(recipe.predict[3]) <= pod
+
+
+PRESET_NAMES = sorted(path.stem for path in PRESETS.glob("ipu-*.yaml"))
+
+
+def test_every_job_of_every_preset_has_one_layout_that_the_tests_of_the_ipu_runtime_compile() -> None:
+    stated = sorted((f"ipu-{name}", layout.job) for layout in LAYOUTS for name in layout.presets.split())
+    expected = [(name, job) for name in PRESET_NAMES for job in ("phase1", "phase2", "finetune", "predict")]
+    only_tuned = {name for name in PRESET_NAMES if RECIPES[name].phase1 is None}
+    assert stated == sorted(x for x in expected if x[0] not in only_tuned or x[1] in ("finetune", "predict"))
+
+
+@pytest.mark.parametrize("name", PRESET_NAMES)
+def test_a_preset_lays_its_jobs_out_as_the_layouts_say(name: str) -> None:
+    params = resolved(name)
+    squad = params.downstream["squad"]
+    for layout in (x for x in LAYOUTS if name[len("ipu-") :] in x.presets.split()):
+        assert sum(layout.layers) == params.model.num_layers
+        placed = getattr(squad.ipu if layout.job in ("finetune", "predict") else params.ipu, layout.job)
+        assert placed == layout.ipu_config(), layout.job
+        if layout.training:
+            section = squad.finetune if layout.job == "finetune" else params.pretrain
+            batch = squad.finetune if layout.job == "finetune" else getattr(params.pretrain, layout.job)
+            found = optimizer_config(section, batch)
+            assert dataclasses.replace(found, learning_rate=1e-3) == layout.optimizer, layout.job
