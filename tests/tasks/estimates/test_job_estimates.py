@@ -96,14 +96,8 @@ def test_an_ipu_widens_its_intervals_by_the_ledger_and_never_narrows_them(tmp_pa
     assert found(alike).seconds == dataclasses.replace(plain.seconds, high=pytest.approx(5 * plain.seconds.likely))
 
 
-MEASURED = {
-    "runtime": "cpu",
-    "precision": "bf16",
-    "memory": 3e8,
-    "free_memory": None,
-    "update_seconds": 0.2,
-    "tokens_per_second": 9.0,
-}
+MEASURED = {"runtime": "cpu", "precision": "bf16", "memory": 3e8, "free_memory": None}
+MEASURED |= {"update_seconds": 0.2, "tokens_per_second": 9.0}
 
 
 @pytest.fixture
@@ -153,18 +147,11 @@ def test_jobs_of_one_shape_are_measured_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(job_estimates, "measure", lambda *args: MEASURED)
     said: list[str] = []
     stages = ["pretrain@phase1", "pretrain@phase1"]
-    found = estimate_jobs(
-        params_of(None), ROOT, tmp_path, stages, options=EstimateOptions(measured=stages, say=said.append)
-    )
-    assert [one.records for one in found] == [0, 0], "it took bf16, and fp32 was asked for"
-    found = estimate_jobs(
-        params_of(None, "device.precision=bf16"),
-        ROOT,
-        tmp_path,
-        stages,
-        options=EstimateOptions(measured=stages, say=said.append),
-    )
-    assert [one.records for one in found] == [1, 1]
+    for precision, records in (("fp32", 0), ("bf16", 1)):
+        params = params_of(None, f"device.precision={precision}")
+        options = EstimateOptions(measured=stages, say=said.append)
+        found = estimate_jobs(params, ROOT, tmp_path, stages, options=options)
+        assert [one.records for one in found] == [records] * 2, "it took bf16"
     assert len(said) == 3
 
 

@@ -7,21 +7,17 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from tasks.host import checkpoint_sync
 from tasks.host.checkpoint_sync import Remote, is_whole, sync_checkpoints
-from tasks.stage.errors import DeviceJobFailed, ParamsError, StagePaused
+from tasks.stage.errors import DeviceJobFailed, ParamsError
 from tests.places import ROOT
-from tests.tasks.host.made_checkpoints import write_checkpoint
-
-KEY = "pretrain-phase1/0123456789ab"
+from tests.tasks.host.made_checkpoints import HANGS, KEY, HangingFileSystem, pause, saved, write_checkpoint
 
 
 def steps(folder: Path) -> list[int]:
@@ -103,19 +99,6 @@ def test_other_file_systems_serve_too(tmp_path: Path) -> None:
     assert place.names() == []
 
 
-def saved(path: Path) -> dict[str, str]:
-    return {"event": "saved", "path": str(path)}
-
-
-def pause(run: Path, remote: Path | str, *updates: int, in_a_hurry: bool = False) -> None:
-    """A job that makes these checkpoints and pauses."""
-    with contextlib.suppress(StagePaused), sync_checkpoints(run, str(remote), KEY) as copy_saved:
-        for step in updates:
-            copy_saved(saved(write_checkpoint(run, step)))
-        copy_saved(saved(run / "model"))
-        raise StagePaused("stopped on request", in_a_hurry)
-
-
 def test_a_job_that_pauses_leaves_its_newest_checkpoint_for_another_host(
     remote: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,21 +136,6 @@ def test_a_remote_that_is_gone_is_named_once_and_costs_nothing(
     assert steps(remote / KEY) == [40]
 
 
-HANGS = threading.Event()
-
-
-class HangingFileSystem(MemoryFileSystem):
-    """A remote that accepts a connection and then never answers."""
-
-    protocol = "hangs"
-
-    def exists(self, path: str, **kwargs: object) -> bool:
-        return not HANGS.wait()
-
-    def put(self, *args: object, **kwargs: object) -> None:
-        HANGS.wait()
-
-
 @pytest.fixture
 def hanging() -> Iterator[str]:
     fsspec.register_implementation("hangs", HangingFileSystem)
@@ -189,7 +157,7 @@ def test_a_remote_that_hangs_ends_with_the_time_there_is(
 
 def test_a_remote_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path; from tests.tasks.host.test_checkpoint_sync import *\n"
+        "from tests.tasks.host.made_checkpoints import *\n"
         "fsspec.register_implementation('hangs', HangingFileSystem)\n"
         f"checkpoint_sync.COPY_SECONDS = 0.1\npause(Path({str(tmp_path / 'run')!r}), 'hangs://bucket', 10)"
     )

@@ -10,18 +10,15 @@ import pytest
 
 from ipu_model.jobs.job import OptimizerConfig
 from tasks.jobs.device_job import (
-    BatchGeometry,
     Job,
     JobResult,
-    ModelConfig,
-    ScheduleConfig,
     format_event,
     run_device_job,
 )
 from tasks.jobs.training import optimizer_config as optimizer_of
 from tasks.params.sections import OptimizerParams, PhaseParams
 from tasks.stage.errors import DeviceJobFailed
-from tests.optimizers import optimizer_config
+from tests.ipu_model.tiny_jobs import make_job
 from tests.places import ROOT as PROJECT
 
 RESULT = JobResult(
@@ -40,20 +37,15 @@ RESULT = JobResult(
     peak_memory_mb=100.0,
 )
 
+ENDS_WELL = f"""
+job = json.load(open(sys.argv[3]))
+open(os.path.join(job["run_folder"], "result.json"), "w").write({RESULT.to_json()!r})
+"""
+
 
 @pytest.fixture
 def job(tmp_path):
-    return Job(
-        kind="pretrain",
-        head="pretraining",
-        rows="rows",
-        output="model",
-        run_folder=str(tmp_path / "run"),
-        geometry=BatchGeometry(8),
-        model=ModelConfig(vocab_size=100, hidden_size=8, num_heads=2),
-        optimizer=optimizer_config(),
-        schedule=ScheduleConfig(steps=3),
-    )
+    return make_job(tmp_path, "pretrain", "rows")
 
 
 @pytest.fixture
@@ -73,41 +65,48 @@ def interpreter(tmp_path):
 
 def test_the_result_comes_back_and_events_are_said_in_words(job, interpreter, tmp_path):
     said = []
-    step = {
-        "event": "step",
-        "step": 3,
-        "steps": 3,
-        "loss": 2.5,
-        "learning_rate": 1e-3,
-        "real_tokens_per_second": 1234.0,
-        "eta_seconds": 0.0,
-    }
-    python = interpreter(
-        f"print('a warning of a library')\nprint({json.dumps(json.dumps(step))})\n"
-        "job = json.load(open(sys.argv[3]))\n"
-        f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({RESULT.to_json()!r})"
-    )
+    step = {"event": "step", "step": 3, "steps": 3, "loss": 2.5, "learning_rate": 1e-3}
+    step |= {"real_tokens_per_second": 1234.0, "eta_seconds": 0.0}
+    python = interpreter(f"print('a warning of a library')\nprint({json.dumps(json.dumps(step))})\n{ENDS_WELL}")
     assert run_device_job(job, python=python, say=said.append) == RESULT
     assert said == ["[100%] update 3/3  loss 2.5000  learning rate 1.00e-03  1,234 tokens/s  0 s left"]
     assert "a warning of a library" in (tmp_path / "run" / "job.log").read_text()
     assert Job.from_json((tmp_path / "run" / "job.json").read_text()) == job
 
 
-def test_the_jobs_own_error_is_passed_on(job, interpreter):
-    event = json.dumps({"event": "error", "type": "RowsError", "text": "rows of another tokenizer"})
-    with pytest.raises(DeviceJobFailed, match="pretrain job: rows of another tokenizer"):
-        run_device_job(job, python=interpreter(f"print({event!r}); sys.exit(2)"))
+ERROR = json.dumps({"event": "error", "type": "RowsError", "text": "rows of another tokenizer"})
 
 
-def test_a_crash_repeats_the_last_lines_of_its_log(job, interpreter):
-    with pytest.raises(DeviceJobFailed, match=r"(?s)exit code 1 of .*ZeroDivisionError") as error:
-        run_device_job(job, python=interpreter("1 / 0"))
-    assert "job.log" in str(error.value)
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (f"print({ERROR!r}); sys.exit(2)", "pretrain job: rows of another tokenizer"),
+        ("1 / 0", r"(?s)exit code 1 of .*job\.log.*ZeroDivisionError"),
+        ("import signal; os.kill(os.getpid(), signal.SIGKILL)", r"SIGKILL \(killed; often .*memory\) .*`podium plan`"),
+    ],
+)
+def test_a_job_that_fails_says_why(job, interpreter, body, said):
+    with pytest.raises(DeviceJobFailed, match=said):
+        run_device_job(job, python=interpreter(body))
 
 
-def test_a_killed_process_is_named_by_its_signal(job, interpreter):
-    with pytest.raises(DeviceJobFailed, match=r"SIGKILL \(killed; often .*memory\) .*`podium plan` states"):
-        run_device_job(job, python=interpreter("import signal; os.kill(os.getpid(), signal.SIGKILL)"))
+@pytest.mark.parametrize(
+    ("launcher", "said"),
+    [([], r"/nowhere/python .*PODIUM_DEVICE_PYTHON"), (["/nowhere/poprun", "-x"], r"/poprun .*device\.launcher")],
+)
+def test_a_program_that_is_not_there_is_named_with_its_knob(job, monkeypatch, launcher, said):
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere/python")
+    with pytest.raises(DeviceJobFailed, match=said):
+        run_device_job(job, launcher=launcher)
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_job_without_a_launcher_does_not_inherit_a_place_of_another(job, interpreter, monkeypatch, launched):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    tells = interpreter('sys.exit(f\'places: {os.environ.get("RANK")} {os.environ.get("WORLD_SIZE")}\')')
+    with pytest.raises(DeviceJobFailed, match="places: 0 2" if launched else "places: None None"):
+        run_device_job(job, python=tells, launcher=["env"] if launched else [])
 
 
 def test_a_result_of_an_earlier_run_is_not_taken_for_this_ones(job, interpreter, tmp_path):
@@ -117,17 +116,8 @@ def test_a_result_of_an_earlier_run_is_not_taken_for_this_ones(job, interpreter,
         run_device_job(job, python=interpreter("pass"))
 
 
-def test_an_interpreter_that_is_not_there_names_the_variable(job, monkeypatch):
-    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere/python")
-    with pytest.raises(DeviceJobFailed, match=r"/nowhere/python cannot be started.*PODIUM_DEVICE_PYTHON"):
-        run_device_job(job)
-
-
 def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, interpreter, tmp_path):
-    python = interpreter(
-        "job = json.load(open(sys.argv[3]))\n"
-        f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({RESULT.to_json()!r})"
-    )
+    python = interpreter(ENDS_WELL)
     launcher = tmp_path / "launch it"
     launcher.write_text(
         f"#!{sys.executable}\nimport json, os, sys\n"
@@ -137,19 +127,8 @@ def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, inte
     words = [str(launcher), "--num-replicas", "4; $HOME *"]
     assert run_device_job(job, python=python, launcher=words, say=lambda text: None) == RESULT
     job_file = str(tmp_path / "run" / "job.json")
-    assert json.loads((tmp_path / "seen.json").read_text()) == [
-        "--num-replicas",
-        "4; $HOME *",
-        python,
-        "-m",
-        "ipu_model",
-        job_file,
-    ]
-
-
-def test_a_launcher_that_is_not_there_is_named_with_its_knobs(job):
-    with pytest.raises(DeviceJobFailed, match=r"/nowhere/poprun cannot be started.*device\.launcher"):
-        run_device_job(job, launcher=["/nowhere/poprun", "-x"])
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert seen == ["--num-replicas", "4; $HOME *", python, "-m", "ipu_model", job_file]
 
 
 @pytest.mark.parametrize("own", [None, "", "/sdk/python:/sdk/more"])
@@ -157,11 +136,7 @@ def test_the_hosts_pythonpath_stays_behind_the_project(job, interpreter, tmp_pat
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if own is not None:
         monkeypatch.setenv("PYTHONPATH", own)
-    python = interpreter(
-        "job = json.load(open(sys.argv[3]))\n"
-        f"open({str(tmp_path / 'seen')!r}, 'w').write(os.environ['PYTHONPATH'])\n"
-        f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({RESULT.to_json()!r})"
-    )
+    python = interpreter(f"open({str(tmp_path / 'seen')!r}, 'w').write(os.environ['PYTHONPATH'])\n{ENDS_WELL}")
     run_device_job(job, python=python, say=lambda text: None)
     assert (tmp_path / "seen").read_text() == os.pathsep.join([str(PROJECT), *([own] if own else [])])
 
@@ -173,21 +148,8 @@ def test_the_plan_is_one_line_of_single_values():
 
 
 def test_durations_are_for_people():
-    event = {
-        "event": "step",
-        "step": 30,
-        "steps": 400,
-        "loss": 7.0,
-        "learning_rate": 2e-3,
-        "real_tokens_per_second": 45678.9,
-        "eta_seconds": 125.0,
-    }
-    assert format_event(event) == (
-        "update 30/400  loss 7.0000  learning rate 2.00e-03  45,679 tokens/s  2 min 05 s left"
-    )
-    assert (
-        format_event({"event": "predicted", "rows": 5, "of": 20, "eta_seconds": 75.2}) == "rows 5/20  1 min 15 s left"
-    )
+    event = {"event": "predicted", "rows": 5, "of": 20, "eta_seconds": 75.2}
+    assert format_event(event) == "rows 5/20  1 min 15 s left"
     first = {"event": "progress", "update": 1, "of": 400, "loss": 7.5, "eta_seconds": 8000.4}
     assert format_event(first) == "update 1/400  loss 7.5000  2 h 13 min left"
     assert format_event({"event": "saved", "path": "x"}) is None

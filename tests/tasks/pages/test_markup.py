@@ -184,53 +184,34 @@ def _evaluation_page(text: str) -> str:
     question = make_question(f"id{text}", f"q{text}", f"the red {text} house", (f"red {text}",), (4,), title=f"t{text}")
     answers = [Answer(f"the red{text}", 0, 5, 1.0, 0.5), Answer(f"x{text}", 0, 3, 0.5, 0.25)]
     metrics = {**SCORES, "total": 1, "answered": 1, "files": [{"path": f"models{text}", "sha256": "a" * 64}]}
-    part, outcomes, calibrated = (
-        Slice(TITLE, f"t{text}", 1, SCORES),
-        np.array([[0.0, 0.5]]),
-        compute_calibration([0.5], [0.0]),
-    )
-    found = EvaluationView(
-        {"dev": [question]}, {"dev": [answers]}, {"dev": [""]}, {"dev": outcomes}, [part], calibrated, metrics
-    )
-    return str(task_with("squad", "report").page(found))
+    part, calibrated = Slice(TITLE, f"t{text}", 1, SCORES), compute_calibration([0.5], [0.0])
+    by_split = ({"dev": values} for values in ([question], [answers], [""], np.array([[0.0, 0.5]])))
+    return str(task_with("squad", "report").page(EvaluationView(*by_split, [part], calibrated, metrics)))
 
 
 def _glue_page(text: str) -> str:
     planted_task = dataclasses.replace(TASKS["sst2"], title=f"SST{text}", labels=(f"no{text}", f"yes{text}"))
     with patch.dict(TASKS, sst2=planted_task):
-        return _planted_glue_page(text)
-
-
-def _planted_glue_page(text: str) -> str:
-    page = task_with("glue-sst2", "report")
-    task = page.scores
-    metrics = {f"acc{text}": 50.0, f"acc{text}_low": 40.0, f"acc{text}_high": 60.0, "constant_score": 50.0}
-    examples, logits = dev_set(task, [f"a film{text}", "another"], np.array([0, 1])), np.array([[0.0, 3.0], [0.0, 1.0]])
-    split, answers = f"dev{text}", task.answer(examples, logits)
-    predictions = task.predictions(answers)
-    outcomes = task.outcomes(examples, predictions)
-    slices = [Slice("class", f"no{text}", 1, {"accuracy": 50.0, "accuracy_low": 40.0, "accuracy_high": 60.0})]
-    found = EvaluationView(
-        {split: examples}, {split: answers}, {split: predictions}, {split: outcomes}, slices, None, metrics
-    )
-    return str(page.page(found))
+        page = task_with("glue-sst2", "report")
+        task = page.scores
+        metrics = {f"acc{text}": 50.0, f"acc{text}_low": 40.0, f"acc{text}_high": 60.0, "constant_score": 50.0}
+        examples = dev_set(task, [f"a film{text}", "another"], np.array([0, 1]))
+        split, answers = f"dev{text}", task.answer(examples, np.array([[0.0, 3.0], [0.0, 1.0]]))
+        predictions = task.predictions(answers)
+        outcomes = task.outcomes(examples, predictions)
+        slices = [Slice("class", f"no{text}", 1, {"accuracy": 50.0, "accuracy_low": 40.0, "accuracy_high": 60.0})]
+        by_split = ({split: values} for values in (examples, answers, predictions, outcomes))
+        return str(page.page(EvaluationView(*by_split, slices, None, metrics)))
 
 
 def _run(text: str) -> RunReport:
-    gate = {"accepted": False, "reasons": [f"because{text}"]}
+    gate, published = {"accepted": False, "reasons": [f"because{text}"]}, {"published": {"url": f"http://a/{text}"}}
     return RunReport(
         f"runs{text}",
         f"preset{text}",
         [f"a={text}"],
         stages=[StageRecord(f"corpus{text}", f"ran{text}", 1.0, f"pod{text}")],
-        results={
-            "gate": {
-                "name": f"sst2{text}",
-                "scores": {f"acc{text}": 1.0},
-                "decision": gate,
-                "published": {"url": f"http://a/{text}"},
-            }
-        },
+        results={"gate": {"name": f"sst2{text}", "scores": {f"acc{text}": 1.0}, "decision": gate, **published}},
         error=f"error{text}",
         paused=f"paused{text}",
         programs={f"finetune{text}": f"built{text}"},

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from tasks.params.schema import load_params, parameter_values
 from tasks.plan.code_state import changed_code
 from tasks.plan.dvc_records import compute_md5
 from tasks.release.provenance import describe_changes
-from tasks.release.publish import publish
+from tests.tasks.release.released_checkout import publish_here
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
 CODE = "tasks/jobs/training.py"
@@ -56,7 +55,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def published(root: Path) -> dict[str, Any]:
-    receipt = publish(parameter_values(load_params(root / "params.yaml")), "squad", root)
+    receipt = publish_here(root)
     found: dict[str, Any] = json.loads((root / receipt["folder"] / "provenance.json").read_text())
     return {**found, "unchanged": receipt["unchanged"]}
 
@@ -71,20 +70,15 @@ def test_code_that_was_committed_after_the_run_is_not_named_as_that_of_the_relea
     now = commit(checkout, "second")
     found = published(checkout)
     assert found["git"] == {"revision": ran, "dirty": False, "changed": []}
-    assert {name: one and one["revision"] for name, one in found["stages_git"].items()} == {
-        "pretrain-phase1": None,
-        "pretrain-phase2": None,
-        "squad-finetune": ran,
-        "gate": ran,
-    }
+    revisions = {name: one["revision"] for name, one in found["stages_git"].items() if one}
+    assert revisions == {"squad-finetune": ran, "gate": ran}
     assert found["training"]["squad-finetune"]["versions"] == {"torch": "2.0.1"}, "of then"
     listed = json.dumps([{"md5": hashlib.md5(b"first").hexdigest(), "relpath": "training.py"}])
     assert found["code_md5"] == {"finetune@squad": {"tasks/jobs": f"{hashlib.md5(listed.encode()).hexdigest()}.dir"}}
     assert found["unchanged"] is True, "the same model, and so the same release"
-    assert capsys.readouterr().out == (
-        f"publish: the code here is revision {now}, but the model was built with revision {ran}, which the release "
-        "states; changed files that its stages read: tasks/jobs\n"
-    )
+    said = capsys.readouterr().out
+    assert f"revision {now}, but the model was built with revision {ran}" in said
+    assert "changed files that its stages read: tasks/jobs\n" in said
 
 
 def test_another_revision_of_the_same_files_is_said_too(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,16 +99,6 @@ def test_the_files_of_the_project_are_compared_and_not_the_copy_in_the_checkout_
     assert describe_changes(origin, root) is None
     commit(tmp_path, "second")
     assert "changed files that its stages read: tasks/jobs" in str(describe_changes(origin, root))
-
-
-def test_changes_that_were_not_committed_after_the_run_are_said(
-    checkout: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ran = commit(checkout, "first")
-    record(checkout, ran)
-    (checkout / CODE).write_text("by hand", encoding="utf-8")
-    assert published(checkout)["git"] == {"revision": ran, "dirty": False, "changed": []}
-    assert "changed files that its stages read: tasks/jobs" in capsys.readouterr().out
 
 
 def test_a_training_and_a_gate_of_two_revisions_are_both_named(checkout: Path) -> None:

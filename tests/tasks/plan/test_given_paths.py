@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from flows.runs import checkout
+from tasks.corpus.corpus import make_corpus
 from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.examples import make_questions
 from tasks.params.schema import validate_params
@@ -67,9 +68,6 @@ def unprivileged(code: str, cwd: Path, **options: Any) -> subprocess.CompletedPr
         timeout=120,
         **options,
     )
-
-
-# ------------------------------------------------------------------------------------------- folders of text
 
 
 def linked_folder(folder: Path) -> None:
@@ -162,7 +160,6 @@ def test_a_folder_that_this_user_cannot_read_is_named(shared: Path, mode: int) -
     made = unprivileged(code, shared)
     (folder / "closed").chmod(0o755)
     assert "corpus.path='given' contains files that this user cannot read, closed" in made.stderr
-    assert "(Permission denied): fix their permissions, or remove them (corpus.path)" in made.stderr
 
 
 def test_a_file_that_this_user_cannot_read_ends_the_stage_in_one_line(shared: Path) -> None:
@@ -174,10 +171,9 @@ def test_a_file_that_this_user_cannot_read_ends_the_stage_in_one_line(shared: Pa
     shared.chmod(0o777)
     code = "sys.argv = ['corpus']; tasks.corpus.corpus.run_main(tasks.corpus.corpus.main)"
     made = unprivileged(code, shared)
-    assert made.stderr == (
-        "error: corpus.path='given' contains files that this user cannot read, b.txt (Permission denied): "
-        "fix their permissions, or remove them (corpus.path)\n"
-    )
+    words = "error: corpus.path='given' contains files that this user cannot read, b.txt (Permission denied): "
+    assert made.stderr.startswith(words)
+    assert made.stderr.count("\n") == 1
     assert made.returncode == 1
     assert not list((shared / "data").glob("*"))
 
@@ -224,25 +220,11 @@ def test_a_folder_of_text_called_runs_is_seen_by_dvc(tmp_path: Path) -> None:
 
 def test_every_file_of_a_folder_is_read_or_counted(tmp_path: Path) -> None:
     folder = tmp_path / "given"
-    names = [
-        "a.txt",
-        "b.TXT",
-        "sub/c.jsonl",
-        "sub/d.pdf",
-        ".hidden.txt",
-        ".git/config",
-        "e.txt~",
-        "none",
-        "sub/.txt",
-        "grüße.txt",
-        "line\nend.txt",
-        " .txt",
-    ]
+    plain = "a.txt b.TXT sub/c.jsonl sub/d.pdf .hidden.txt .git/config e.txt~ none sub/.txt grüße.txt"
+    names = [*plain.split(), "line\nend.txt", " .txt"]
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text('{"text": "A."}\n')
-    from tasks.corpus.corpus import make_corpus
-
     reading = make_corpus(corpus_params(path=str(folder)), tmp_path / "made").reading
     assert (reading.files, len(reading.ignored)) == (6, 6)
     assert sorted(path.relative_to(folder).as_posix() for path in list_files(folder, "corpus.path")) == sorted(names)
@@ -255,13 +237,8 @@ def test_files_of_a_glue_task_that_no_split_is_read_from_are_counted(tmp_path: P
     (tmp_path / "glue/SST-2/original/README.txt").write_text("x")
     assert glue(tmp_path / "glue") == {"train": 2, "dev": 2}
     reading = read_json(tmp_path / "made/reading.json")
-    assert (reading["numbers"]["files read"], reading["inputs"]["train"]["ignored"]) == (
-        2,
-        ["original/README.txt", "test.tsv"],
-    )
-
-
-# ------------------------------------------------------------------------------- files that are named one by one
+    assert reading["numbers"]["files read"] == 2
+    assert reading["inputs"]["train"]["ignored"] == ["original/README.txt", "test.tsv"]
 
 
 def vocabulary(folder: Path) -> Path:
@@ -331,13 +308,12 @@ def test_a_link_that_leads_nowhere_and_a_pipe_are_refused(tmp_path: Path, reader
         read(tmp_path / "pipe.json")
 
 
-# ------------------------------------------------------------------------------------------ before the first stage
-
-
 def project(folder: Path) -> Path:
     """A folder with the files and folders that params.yaml names."""
     for path in find_parameters(changed_params(), READ).values():
         (folder / path).mkdir(parents=True, exist_ok=True)
+    for part in checkout.CODE:
+        (folder / part).touch()
     return folder
 
 
@@ -375,9 +351,7 @@ def test_links_in_a_folder_that_is_not_read_are_let_be_unless_dvc_trips_over_the
 def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) -> None:
     root = project(tmp_path)
     problems = check_input_paths(changed_params(corpus__source="files", corpus__path=given), root)
-    assert problems == [
-        f"corpus.path='{given}' contains the project itself: set it to a file or folder with the data only"
-    ]
+    assert [problem.partition(":")[0] for problem in problems] == [f"corpus.path='{given}' contains the project itself"]
 
 
 @pytest.mark.parametrize(
@@ -394,58 +368,31 @@ def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) ->
 )
 def test_a_path_that_means_nothing_is_refused_in_one_sentence(tmp_path: Path, given: str, words: str) -> None:
     root = project(tmp_path)
-    (root / "params.yaml").write_text("")
+    (root / "params.yaml").touch()
     problems = check_input_paths(changed_params(corpus__path=given), root)
     assert len(problems) == 1
     assert words in problems[0]
 
 
-PLACES = [
-    "own",
-    "own/",
-    "./own",
-    "inputs/../own",
-    "inputs/../../sibling",
-    "../sibling",
-    "own/../own/sub",
-    "linked/../far",
-    "with space/a b",
-    "{x}",
-    "${x}",
-    "$(touch gone)",
-    "inputs/corpus/",
-    "inputs//corpus",
-    "grüße",
-]
+PLACES = "own own/ ./own inputs/../own inputs/../../sibling ../sibling own/../own/sub linked/../far {x} ${x} grüße "
+PLACES += "inputs/corpus/ inputs//corpus"
 
 
-@pytest.mark.parametrize("given", PLACES)
+@pytest.mark.parametrize("given", [*PLACES.split(), "with space/a b", "$(touch gone)"])
 @pytest.mark.parametrize("name", ["corpus__path", "pretrain_rows__phase1__path"])
 def test_a_path_means_the_same_place_in_the_checkout_of_a_run(tmp_path: Path, name: str, given: str) -> None:
     root = project(tmp_path / "project")
-    for place in (
-        "../elsewhere/deep",
-        "../elsewhere/far",
-        "own/sub",
-        "../sibling",
-        "with space/a b",
-        "{x}",
-        "${x}",
-        "$(touch gone)",
-        "grüße",
-    ):
+    for place in ("../elsewhere/deep", "../elsewhere/far", "own/sub", "../sibling", "with space/a b", "$(touch gone)"):
         (root / place).mkdir(parents=True, exist_ok=True)
+    for place in ("{x}", "${x}", "grüße"):
+        (root / place).mkdir()
     (root / "linked").symlink_to("../elsewhere/deep")
-    for part in checkout.CODE:
-        (root / part).touch()
     folder = prepare_own(root, changed_params(**{name: given}), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())
     there = folder / value_at(written, name.replace("__", "."))
     assert there.samefile(root / given)
-    if given.startswith("inputs/corpus"):
-        assert (
-            value_at(written, name.replace("__", ".")) == "inputs/corpus"
-        )  # the same words, so that DVC restores what is made
+    if given.startswith("inputs/corpus"):  # the same words, so that DVC restores what is made
+        assert value_at(written, name.replace("__", ".")) == "inputs/corpus"
 
 
 def test_a_checkout_works_where_runs_is_a_link_to_another_disk(tmp_path: Path) -> None:
@@ -453,8 +400,6 @@ def test_a_checkout_works_where_runs_is_a_link_to_another_disk(tmp_path: Path) -
     (tmp_path / "disk/of/runs").mkdir(parents=True)
     (root / "runs").symlink_to("../disk/of/runs")
     (root / "own").mkdir()
-    for part in checkout.CODE:
-        (root / part).touch()
     folder = prepare_own(root, changed_params(corpus__path="own"), "run")
     assert (folder / "inputs").samefile(root / "inputs")
     assert (folder / yaml.safe_load((folder / "params.yaml").read_text())["corpus"]["path"]).samefile(root / "own")
@@ -463,8 +408,6 @@ def test_a_checkout_works_where_runs_is_a_link_to_another_disk(tmp_path: Path) -
 def test_a_local_folder_in_place_of_a_hub_name_is_found_from_the_checkout(tmp_path: Path) -> None:
     root = project(tmp_path)
     (root / "mydata").mkdir()
-    for part in checkout.CODE:
-        (root / part).touch()
     folder = prepare_own(root, changed_params(corpus__dataset="mydata", tokenizer__repository="user/name"), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())
     assert (folder / written["corpus"]["dataset"]).samefile(root / "mydata")

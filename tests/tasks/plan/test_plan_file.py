@@ -102,14 +102,6 @@ def test_data_are_checked_and_programs_built_before_training_starts():
     assert changes == 2, "a run on workers sends three runs of stages, however many tasks it has"
 
 
-def test_the_kind_of_host_comes_from_the_plan():
-    plan = whole_plan()
-    assert (plan["corpus@text"].uses_device, plan["corpus@text"].kind("ipu")) == (False, "cpu")
-    assert (plan["compile_pretrain@phase1"].uses_device, plan["compile_pretrain@phase1"].holds_device) == (True, False)
-    assert (plan["finetune@squad"].holds_device, plan["finetune@squad"].kind("ipu")) == (True, "ipu")
-    assert (plan["parity@squad-cpu:bf16"].uses_device, plan["parity@squad-cpu:bf16"].kind("ipu")) == (False, "cpu")
-
-
 def test_a_broken_plan_is_said(tmp_path):
     (tmp_path / "dvc.yaml").write_text("stages: [")
     with pytest.raises(InputError, match="dvc.yaml is not YAML"):
@@ -135,13 +127,6 @@ def test_the_stages_of_a_finished_run_of_an_older_version_are_known(tmp_path):
         "rows@a": (("in", "tasks/rows"), ("rows/a",)),
         "build@a": ((), ("built/a",)),
     }
-
-
-def test_dvc_metrics_are_the_scores_alone():
-    plan = whole_plan()
-    assert {stage.group for stage in plan.values() if stage.metrics} == {"pretrain", "evaluate"}
-    assert plan["finetune@squad"].figures == ("metrics/squad-finetune.json", "measurements/squad-finetune.json")
-    assert plan["gate@squad"].figures == ("metrics/squad-gate.json",)
 
 
 def test_reading_it_loads_no_large_library():

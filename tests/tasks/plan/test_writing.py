@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,18 +20,12 @@ from tests.plans import values_with
 
 GIVEN = ("pretrain.enabled=false", "base_model.source=folder", "tokenizer.source=file")
 """A model that one has, with its vocabulary."""
-STAGES = (
-    "examples",
-    "rows",
-    "finetune",
-    "predict",
-    "predict_released",
-    "evaluate",
-)
-OF_AN_ENTRY = {f"{what}@squad" for what in (*STAGES, "gate")}
-OF_PHASES = ("pretrain_rows", "validate", "pretrain")
+PREPARED = ("pretrain_rows.source=files", "corpus.source=none", "tokenizer.source=file")
+ONE_PHASE = ("pretrain.phase2.steps=0", "pretrain_rows.phase2.row_length=4096")
+THIRD = ("pretrain.phases=[phase1, phase2, phase3]", "pretrain.phase3.steps=10", "pretrain_rows.phase3.row_length=64")
+OF_AN_ENTRY = {"examples", "rows", "finetune", "predict", "predict_released", "evaluate", "gate"}
+TEXT = {"corpus@text", "validate@corpus", "tokenizer"}
 ROTARY = ("model.family=modernbert", "pretrain_rows.next_sentence=false", "pretrain.phase2.global_rope_theta=2e4")
-PRETRAINING = {f"{what}@{phase}" for what in OF_PHASES for phase in ("phase1", "phase2")}
 
 
 TEXTS = "downstream.texts={kind: classification, publish: {folder: published/texts}}"
@@ -40,12 +35,28 @@ def plan_of(*overrides: str) -> Plan:
     return make_plan(define(validate_params(values_with(*overrides))))
 
 
-def start_of(*overrides: str) -> list[str]:
-    return [dep for dep in plan_of(*overrides)["finetune@squad"].deps if dep.startswith("models/")]
+def stages_of(phase: str) -> set[str]:
+    return {f"{stage}@{phase}" for stage in ("pretrain_rows", "validate", "pretrain")}
 
 
-def test_the_demo_has_a_corpus_two_phases_and_one_entry() -> None:
-    assert set(plan_of()) == {"corpus@text", "validate@corpus", "tokenizer", *PRETRAINING, *OF_AN_ENTRY}
+@pytest.mark.parametrize(
+    ("overrides", "stages", "start"),
+    [
+        ((), TEXT | stages_of("phase1") | stages_of("phase2"), ["models/phase2"]),
+        (GIVEN, {"tokenizer", "base_model@given"}, ["models/base"]),
+        (("pretrain.enabled=false",), TEXT, []),
+        (ONE_PHASE, TEXT | stages_of("phase1"), ["models/phase1"]),
+        (PREPARED, {"tokenizer"} | stages_of("phase1") | stages_of("phase2"), ["models/phase2"]),
+    ],
+)
+def test_parameters_choose_the_stages_and_what_fine_tuning_starts_from(
+    overrides: tuple[str, ...], stages: set[str], start: list[str]
+) -> None:
+    plan = plan_of(*overrides)
+    assert set(plan) == stages | {f"{stage}@squad" for stage in OF_AN_ENTRY}
+    assert [dep for dep in plan["finetune@squad"].deps if dep.startswith("models/")] == start
+    if overrides == PREPARED:
+        assert "inputs/prepared" in plan["pretrain_rows@phase1"].deps
 
 
 def test_only_a_gate_that_compares_scores_the_released_model() -> None:
@@ -55,31 +66,9 @@ def test_only_a_gate_that_compares_scores_the_released_model() -> None:
         assert [dep for dep in plan["gate@squad"].deps if "released" in dep] == places
 
 
-def test_a_given_model_needs_no_corpus_and_no_pre_training() -> None:
-    assert set(plan_of(*GIVEN)) == {"tokenizer", "base_model@given", *OF_AN_ENTRY}
-    assert start_of(*GIVEN) == ["models/base"]
-
-
-def test_fresh_weights_need_a_vocabulary_alone() -> None:
-    assert set(plan_of("pretrain.enabled=false")) == {"corpus@text", "validate@corpus", "tokenizer", *OF_AN_ENTRY}
-    assert start_of("pretrain.enabled=false") == []
-
-
-def test_without_updates_there_is_no_second_phase() -> None:
-    one = ("pretrain.phase2.steps=0", "pretrain_rows.phase2.row_length=4096")
-    second = {name for name in PRETRAINING if name.endswith("phase2")}
-    assert set(plan_of(*one)) == {"corpus@text", "validate@corpus", "tokenizer", *PRETRAINING, *OF_AN_ENTRY} - second
-    assert start_of(*one) == ["models/phase1"]
-    with pytest.raises(ParamsError, match=r"squad\.start: phase2 needs .* pretrain\.phase2\.steps above 0"):
-        validate_params(values_with(*one, "downstream.squad.start=phase2"))
-
-
-THIRD = ("pretrain.phases=[phase1, phase2, phase3]", "pretrain.phase3.steps=10", "pretrain_rows.phase3.row_length=64")
-
-
 def test_a_third_phase_starts_from_the_second() -> None:
     plan = plan_of(*THIRD)
-    assert PRETRAINING | {f"{what}@phase3" for what in OF_PHASES} <= set(plan)
+    assert stages_of("phase1") | stages_of("phase2") | stages_of("phase3") <= set(plan)
     starts = {name: [dep for dep in stage.deps if dep.startswith("models/")] for name, stage in plan.items()}
     found = [starts[name] for name in ("pretrain@phase1", "pretrain@phase2", "pretrain@phase3", "finetune@squad")]
     assert found == [[], ["models/phase1"], ["models/phase2"], ["models/phase3"]]
@@ -90,25 +79,6 @@ def test_a_third_phase_starts_from_the_second() -> None:
     assert set(of_params) == {"pretrain.phase3"}, "what a file leaves out is no dependency"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (THIRD[:2], "pretrain.phase3.steps=10 needs pretrain_rows.phase3.row_length"),
-        ((*THIRD, "pretrain.phase2.steps=0"), "pretrain.phase3.steps=10, but pretrain.phase2.steps is 0"),
-        ((*THIRD, "pretrain_rows.phase3.row_length=0"), "row_length=0: input should be greater"),
-        ((*ROTARY, "pretrain_rows.phase2.row_length=64"), "row_length=64 is not longer than the 64 tokens of phase1"),
-        (THIRD[1:2], r"pretrain.phase3 is not known; did you mean .* pretrain.phases \[phase1, phase2\], or remove it"),
-        (THIRD[2:], "pretrain_rows.phase3 is not known"),
-        (THIRD[:1], "phases names phase3, but there is no pretrain.phase3: add this section"),
-        (("pretrain.phases=[phase1, seed]",), "seed is the name of something else"),
-        (("pretrain.phases=[config]", "pretrain.config.steps=0"), "config is the name of something else"),
-    ],
-)
-def test_phases_that_do_not_follow_one_another_are_refused(overrides: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ParamsError, match=said):
-        validate_params(values_with(*overrides))
-
-
 def test_later_phases_keep_the_base_of_rotation_that_one_before_them_set() -> None:
     params = validate_params(values_with(*ROTARY, *THIRD))
     assert [params.pretrain.find_theta(phase) for phase in params.pretrain.phases] == [None, "phase2", "phase2"]
@@ -116,13 +86,6 @@ def test_later_phases_keep_the_base_of_rotation_that_one_before_them_set() -> No
     compiled = plan["compile_pretrain@phase3"].params["params.yaml"]
     assert "pretrain.phase2.global_rope_theta" in compiled
     assert "pretrain.phase2.global_rope_theta" not in plan["compile_pretrain@phase1"].params["params.yaml"]
-
-
-def test_prepared_rows_need_no_corpus() -> None:
-    plan = plan_of("pretrain_rows.source=files", "corpus.source=none", "tokenizer.source=file")
-    assert "corpus@text" not in plan
-    assert "pretrain@phase2" in plan
-    assert "inputs/prepared" in plan["pretrain_rows@phase1"].deps
 
 
 @pytest.mark.parametrize("runtime", ["cpu", "cuda", "ipu", "auto"])
@@ -151,12 +114,8 @@ def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
     ]
     plan = plan_of("base_model.source=folder", *stated)
     folders = {name: {dep for dep in plan[f"finetune@{name}"].deps if dep.startswith("models/")} for name in starts}
-    assert folders == {
-        "one": {"models/phase1"},
-        "two": {"models/phase2"},
-        "given": {"models/base"},
-        "furthest": {"models/phase2"},
-    }
+    expected = {"one": "phase1", "two": "phase2", "given": "base", "furthest": "phase2"}
+    assert folders == {name: {f"models/{start}"} for name, start in expected.items()}
     assert "pretrain@phase2" not in plan.with_upstream(["gate@one"]), "it starts before"
     assert not [name for name in plan.with_upstream(["gate@given"]) if name.startswith("pretrain")]
     assert "pretrain@phase1" in plan.with_upstream(["gate@one"])
@@ -165,6 +124,16 @@ def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
+        (THIRD[:2], "pretrain.phase3.steps=10 needs pretrain_rows.phase3.row_length"),
+        ([*THIRD, "pretrain.phase2.steps=0"], "pretrain.phase3.steps=10, but pretrain.phase2.steps is 0"),
+        ([*THIRD, "pretrain_rows.phase3.row_length=0"], "row_length=0: input should be greater"),
+        ([*ROTARY, "pretrain_rows.phase2.row_length=64"], "row_length=64 is not longer than the 64 tokens of phase1"),
+        (THIRD[1:2], "pretrain.phase3 is not known"),
+        (THIRD[2:], "pretrain_rows.phase3 is not known"),
+        (THIRD[:1], "phases names phase3, but there is no pretrain.phase3"),
+        (["pretrain.phases=[phase1, seed]"], "seed is the name of something else"),
+        (["pretrain.phases=[config]", "pretrain.config.steps=0"], "config is the name of something else"),
+        ([*ONE_PHASE, "downstream.squad.start=phase2"], "squad.start: phase2 needs .* pretrain.phase2.steps above 0"),
         (["downstream.squad.start=base"], "base needs a base model"),
         (["downstream.squad.start=phase1", "pretrain.enabled=false"], "phase1 needs pretrain.enabled"),
         (["corpus.source=none"], "leaves no text"),
@@ -182,7 +151,7 @@ def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
         (["downstream.new={kind: squid}"], "did you mean squad"),
     ],
 )
-def test_what_cannot_be_composed_is_refused(overrides: list[str], said: str) -> None:
+def test_what_cannot_be_composed_is_refused(overrides: Sequence[str], said: str) -> None:
     with pytest.raises(ParamsError, match=said):
         plan_of(*overrides)
 

@@ -36,14 +36,12 @@ def release(root: Path, seed: int | None = None) -> str:
         write_model(root, seed)
     with compared_with_newest(root):
         write_gate(root)
-        return str(publish(parameter_values(load_params(root / artifacts.PARAMS)), "squad", root)["tag"])
+        return str(publish_here(root)["tag"])
 
 
 @contextlib.contextmanager
 def compared_with_newest(root: Path) -> Iterator[None]:
-    """Let the gate compare with what is out now, which it finds good enough; where the stage ran, with what that says.
-
-    A release of a folder is told by its weights, one of a Hub by its commit."""
+    """Let the gate accept against what is out now: a folder by its weights, a Hub by its commit."""
     params, folder = load_params(root / artifacts.PARAMS), root / artifacts.released_scores("squad")
     if (folder / "scores.json").is_file():
         yield
@@ -59,6 +57,10 @@ def compared_with_newest(root: Path) -> Iterator[None]:
     write_json(folder / artifacts.RELEASED_RECORD, values)
     yield
     (folder / artifacts.RELEASED_RECORD).unlink()
+
+
+def publish_here(root: Path, name: str = "squad", **options: bool) -> dict[str, Any]:
+    return publish(parameter_values(load_params(root / artifacts.PARAMS)), name, root, **options)
 
 
 def fetch_here(root: Path, **how: Any) -> FetchResult:

@@ -27,20 +27,14 @@ from tests.places import ROOT
 from tests.tasks.downstream.texts.glue_checkout import run_stage
 from tests.tasks.release.hub_publishing import NAME, repository
 from tests.tasks.release.released_checkout import FOLDER, fetch_here, release, state
-from tests.tasks.trained_checkout import make_checkout, write_model
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkout(tmp_path_factory.mktemp("made") / "checkout")
+from tests.tasks.trained_checkout import write_model
 
 
 @pytest.fixture
-def checkout(made: Path, tmp_path: Path) -> Path:
+def checkout(checkout: Path) -> Path:
     """A checkout whose gate asks for what was published."""
-    root = Path(shutil.copytree(made, tmp_path / "checkout"))
-    state(root)
-    return root
+    state(checkout)
+    return checkout
 
 
 @pytest.fixture
@@ -72,12 +66,6 @@ def said_here(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> st
     with contextlib.chdir(root):
         run_stage(fetch, "squad", *words)
     return capsys.readouterr().out
-
-
-def test_before_the_first_release_an_empty_record_says_so(checkout: Path) -> None:
-    assert fetch_here(checkout) == FetchResult([], True)
-    assert read_fetched(checkout / FOLDER) == []
-    assert fetch_here(checkout) == FetchResult([], False)
 
 
 def test_a_folder_is_fetched_and_what_lay_there_before_stays_behind_it(checkout: Path) -> None:

@@ -12,7 +12,7 @@ from tasks.release.hub.token import refusal
 from tasks.release.hub.transaction import check_access
 from tasks.stage.errors import PublishError
 from tests.hub_server import HubServer
-from tests.tasks.release.hub_publishing import NAME, TOKEN, publish_small
+from tests.tasks.release.hub_publishing import NAME, publish_small
 
 
 def fine_grained(*permissions: str, on: str = "user", everywhere: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -56,11 +56,7 @@ def test_a_token_that_may_write_or_cannot_be_judged_is_left_to_the_hub(who: Any,
         (fine_grained("repo.write", on="user/other"), False, "it has no permission there"),
         (fine_grained("repo.content.read"), True, r"needs discussion\.write or repo\.write"),
         (classic("write", name="user", roleInOrg="read"), False, "may only read in the organisation user"),
-        (
-            classic("write", name="lab", roleInOrg="write") | {"name": "usre"},
-            False,
-            "cannot write in the namespace user; the user and the organisations of the token are usre, lab",
-        ),
+        (classic("write", name="lab", roleInOrg="write") | {"name": "usre"}, False, "namespace user; .* are usre, lab"),
     ],
 )
 def test_a_token_that_cannot_is_refused_with_what_it_may_and_what_is_required(
@@ -74,8 +70,8 @@ def test_a_token_that_cannot_is_refused_with_what_it_may_and_what_is_required(
 @pytest.mark.parametrize(
     ("repository", "said"),
     [
-        ("demo", "publish.repository=demo has no namespace. Set it to user/demo. Nothing was published"),
-        ("usre/demo", "cannot write in the namespace usre.*set publish.repository to a repository that this token"),
+        ("demo", "publish.repository=demo has no namespace"),
+        ("usre/demo", "cannot write in the namespace usre"),
     ],
 )
 def test_a_namespace_that_is_not_the_users_is_refused_before_the_first_stage(
@@ -97,11 +93,3 @@ def test_the_advice_after_a_refusal_is_about_its_cause(hub: HubServer, said: str
     hub.fault("POST", "/commit/", times=99, status=403, body=json.dumps({"error": said}).encode())
     with pytest.raises(PublishError, match=fix):
         publish_small()
-
-
-def test_a_fine_grained_token_for_another_place_is_told_before_a_byte_is_sent(hub: HubServer) -> None:
-    scopes = fine_grained("repo.write", on="user/other")["auth"]["accessToken"]["fineGrained"]
-    hub.users[TOKEN] |= {"role": "fineGrained", "scopes": json.dumps(scopes)}
-    with pytest.raises(PublishError, match=r"fine-grained.*needs repo\.write.*export it as HF_TOKEN"):
-        publish_small()
-    assert [path for _, path, _ in hub.requests] == ["/api/whoami-v2"]

@@ -16,6 +16,7 @@ from flows import cli
 from ipu_model.core.files import sha256_of
 from tasks.release.hub.name_tags import HubReleases
 from tasks.release.hub.newest import newest_releases
+from tasks.release.hub.transaction import release_on_hub
 from tasks.release.names import FolderReleases, NamedReleases, find_named
 from tasks.release.release import PROVENANCE, ComparedRelease, Release, folder_hashes, release_file, write_folder
 from tasks.stage.errors import ParamsError, PublishError
@@ -69,11 +70,8 @@ def test_a_name_moves_forth_and_back_and_its_history_stays(target: Target) -> No
     assert target.open().promote(one, "second-best") == (one, None)
     listed = {release.tag: release for release in target.open().describe()}
     assert list(listed)[0] == three
-    assert {tag: release.names for tag, release in listed.items()} == {
-        three: [],
-        two: ["champion"],
-        one: ["second-best"],
-    }
+    names = {three: [], two: ["champion"], one: ["second-best"]}
+    assert {tag: release.names for tag, release in listed.items()} == names
     assert {release.published for release in listed.values()} == {"2026-01-01"}
 
 
@@ -197,8 +195,6 @@ def test_an_interrupted_answer_does_not_move_a_name_twice(hub: HubServer) -> Non
 
 
 def test_an_unsigned_release_does_not_replace_a_signed_one(hub: HubServer, tmp_path: Path) -> None:
-    from tasks.release.hub.transaction import release_on_hub
-
     signed = Release({**in_folder("one").files, "model.sig": release_file(b"signature")})
     write_folder(signed, tmp_path / "demo")
     release_on_hub(signed, NAME, private=True)
@@ -210,8 +206,6 @@ def test_an_unsigned_release_does_not_replace_a_signed_one(hub: HubServer, tmp_p
 
 
 def test_gates_compare_with_the_champion_and_publish_refuses_another(hub: HubServer) -> None:
-    from tasks.release.hub.transaction import release_on_hub
-
     one, two = publish_small("one"), publish_small("two")
     assert [found.tag for found in newest_releases(NAME, "key", 2)] == [two.tag, one.tag]
     HubReleases(NAME).promote(one.tag)

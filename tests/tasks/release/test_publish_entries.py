@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,14 @@ import pytest
 from huggingface_hub import ModelCard
 
 from ipu_model.core.files import sha256_of, write_json
-from tasks.params.schema import load_params, parameter_values
 from tasks.plan.dvc_records import LOCK
-from tasks.release.publish import publish
 from tasks.stage import artifacts
-from tasks.stage.errors import ParamsError, PublishError
+from tasks.stage.errors import PublishError
 from tests.tasks.downstream.entries import change_parameters
-from tests.tasks.trained_checkout import add_entry, make_checkout, make_glue_checkout, subject_in, write_gate
+from tests.tasks.release.released_checkout import publish_here
+from tests.tasks.trained_checkout import add_entry, make_glue_checkout, subject_in, write_gate
 
 OTHER = "squad-long"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
-    return add_entry(root, OTHER, finetune={"epochs": 4, "seed": 77})
 
 
 @pytest.fixture
@@ -34,8 +26,11 @@ def checkout(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "checkout"))
 
 
-def publish_here(root: Path, name: str = "squad", **options: bool) -> dict[str, Any]:
-    return publish(parameter_values(load_params(root / artifacts.PARAMS)), name, root, **options)
+@pytest.fixture(scope="module")
+def made(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with a second entry."""
+    root = Path(shutil.copytree(trained, tmp_path_factory.mktemp("made") / "checkout"))
+    return add_entry(root, OTHER, finetune={"epochs": 4, "seed": 77})
 
 
 def refusal(root: Path, name: str = "squad") -> str:
@@ -74,47 +69,30 @@ def test_what_is_changed_in_one_entry_is_refused_there_and_nowhere_else(checkout
     assert publish_here(checkout)["folder"] == "published/podium-demo"
 
 
-def test_a_name_that_no_entry_has_is_answered_with_the_nearest(checkout: Path) -> None:
-    with pytest.raises(ParamsError, match="did you mean squad-long"):
-        publish_here(checkout, "squad-lang")
-
-
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("key", "value", "stage", "before"),
     [
-        ({"corpus": {"seed": 9}}, "corpus.seed is 9, but stage corpus@text ran with 1"),
-        (
-            {"tokenizer": {"vocabulary_size": 900}},
-            "tokenizer.vocabulary_size is 900, but stage tokenizer ran with 2000",
-        ),
-        ({"validate": {"min_documents": 1}}, "validate.min_documents is 1, but stage validate@corpus ran with 10"),
-        ({"packing": False}, "packing is False, but stage pretrain_rows@phase1 ran with True"),
-        ({"pretrain": {"phase1": {"steps": 7}}}, "pretrain.phase1.steps is 7, but stage pretrain@phase1 ran with 600"),
-        (
-            {"model": {"layer_norm_eps": 1e-6}},
-            "model.layer_norm_eps is 1e-06, but stage pretrain@phase1 ran with 1e-12",
-        ),
-        (
-            {"downstream": {"squad": {"data": {"demo_dev": 3}}}},
-            "downstream.squad.data.demo_dev is 3, but stage examples@squad ran with 1000",
-        ),
-        (
-            {"downstream": {"squad": {"finetune": {"max_grad_norm": None}}}},
-            "downstream.squad.finetune.max_grad_norm is None, but stage finetune@squad ran with 1.0",
-        ),
-        (
-            {"downstream": {"squad": {"gate": {"confidence": 0.9}}}},
-            "downstream.squad.gate.confidence is 0.9, but stage gate@squad ran with 0.95",
-        ),
+        ("corpus.seed", 9, "corpus@text", 1),
+        ("tokenizer.vocabulary_size", 900, "tokenizer", 2000),
+        ("validate.min_documents", 1, "validate@corpus", 10),
+        ("packing", False, "pretrain_rows@phase1", True),
+        ("pretrain.phase1.steps", 7, "pretrain@phase1", 600),
+        ("model.layer_norm_eps", 1e-6, "pretrain@phase1", 1e-12),
+        ("downstream.squad.data.demo_dev", 3, "examples@squad", 1000),
+        ("downstream.squad.finetune.max_grad_norm", None, "finetune@squad", 1.0),
+        ("downstream.squad.gate.confidence", 0.9, "gate@squad", 0.95),
     ],
 )
 def test_parameters_of_a_stage_behind_the_gate_that_differ_are_named(
-    checkout: Path, changes: Mapping[str, Any], said: str
+    checkout: Path, key: str, value: Any, stage: str, before: Any
 ) -> None:
+    *sections, name = key.split(".")
+    changes: dict[str, Any] = {name: value}
+    for section in reversed(sections):
+        changes = {section: changes}
     change_parameters(checkout, changes)
     message = refusal(checkout)
-    assert said in message
-    assert "models/squad was built with other parameters than those in params.yaml" in message
+    assert f"{key} is {value}, but stage {stage} ran with {before}" in message
     assert "`dvc repro gate@squad`" in message
 
 
@@ -130,13 +108,6 @@ def test_a_stage_behind_the_gate_that_has_not_run_is_named(checkout: Path, stage
     del lock["stages"][stage]
     write_json(checkout / LOCK, lock)
     assert f"stage {stage} has not run. Run" in refusal(checkout)
-
-
-def test_without_any_lock_the_first_stages_are_named_and_the_others_counted(checkout: Path) -> None:
-    (checkout / LOCK).unlink()
-    message = refusal(checkout)
-    assert message.count("has not run") == 5
-    assert " more. Run `dvc repro gate@squad`" in message
 
 
 def test_parameters_that_no_stage_behind_the_gate_has_may_change(checkout: Path) -> None:
@@ -163,14 +134,8 @@ def test_a_phase_that_an_entry_does_not_rest_on_may_have_any_parameters_and_need
     assert publish_here(checkout)["files"]
     card = (checkout / "published/podium-demo/README.md").read_text()
     assert "pre-trained in one phase and fine-tuned with Podium" in card
-    assert "stage validate@phase2 has not run" in refusal_of(checkout, OTHER)
-
-
-def refusal_of(root: Path, name: str) -> str:
-    """As `refusal`, where another release lies already."""
-    with pytest.raises(PublishError) as refused:
-        publish_here(root, name)
-    return str(refused.value)
+    with pytest.raises(PublishError, match="stage validate@phase2 has not run"):
+        publish_here(checkout, OTHER)
 
 
 ENGLISH = {"license": "mit", "language": "en", "name": "google/bert-tiny"}
@@ -208,10 +173,7 @@ def test_the_hub_gets_no_release_without_licence_and_language(checkout: Path) ->
     own = {name: {"publish": {"repository": f"user/{name}"}} for name in ("squad", OTHER)}
     change_parameters(checkout, {"publish": hub, "downstream": own})
     write_gate(checkout)
-    assert refusal(checkout).startswith(
-        "the licence and the language of the model are not set. A release on the Hub needs both: set the correct "
-        "values, such as --set publish.license=apache-2.0 --set publish.language=en"
-    )
+    assert "--set publish.license=apache-2.0 --set publish.language=en" in refusal(checkout)
 
 
 @pytest.mark.parametrize("base", [False, True])

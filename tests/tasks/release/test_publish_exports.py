@@ -17,12 +17,12 @@ from ipu_model.core.files import read_json, sha256_of, write_json
 from tasks.downstream.export.export import export_scores
 from tasks.downstream.export.onnx_files import load_model, write_formats
 from tasks.params.entries import find_entry
-from tasks.params.schema import load_params, parameter_values
+from tasks.params.schema import load_params
 from tasks.release import verify as verification
-from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tests.tasks import tiny_model
 from tests.tasks.downstream.entries import change_parameters, part_of
+from tests.tasks.release.released_checkout import publish_here
 from tests.tasks.trained_checkout import ASKED, make_checkout, write_gate
 
 ONNX, INT8 = artifacts.EXPORT_FILES.values()
@@ -76,7 +76,7 @@ def release(root: Path, answers: Mapping[str, str], *, finite: bool = True, **ho
     write_json(root / artifacts.metrics_file("squad", "export"), {"exports": found})
     write_json(root / artifacts.measurements_file("squad", "export"), SPEED)
     write_gate(root)
-    publish(parameter_values(params), "squad", root)
+    publish_here(root)
     return root / "published/podium-demo"
 
 
@@ -116,8 +116,7 @@ def test_equal_releases_have_equal_tags_whatever_the_speed(checkout: Path) -> No
     folder = release(checkout, RIGHT)
     before = read_json(folder / "provenance.json")
     write_json(checkout / artifacts.measurements_file("squad", "export"), {**SPEED, "hardware": "4 threads of Y"})
-    receipt = publish(parameter_values(load_params(checkout / artifacts.PARAMS)), "squad", checkout)
-    assert receipt["unchanged"]
+    assert publish_here(checkout)["unchanged"]
     assert read_json(folder / "provenance.json") == before
     assert not (folder / "podium.json").exists(), "nothing was preferred"
 

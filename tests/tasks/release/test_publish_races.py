@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from ipu_model.core.files import HOST, sha256_of
-from tasks.params.schema import load_params, parameter_values
-from tasks.release.publish import publish
 from tasks.stage.errors import PodiumError
 from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME, commits, content
-from tests.tasks.trained_checkout import PROJECT, make_checkout
+from tests.tasks.release.released_checkout import publish_here
+from tests.tasks.trained_checkout import PROJECT
 
 SWAPPED = {
     "models/squad/model.safetensors": "model.safetensors",
@@ -48,17 +47,11 @@ for number in itertools.count():
 """
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
-    change_parameters(root, {"publish": {"examples": True}})
-    (root / "metrics/squad-predict.json").write_text('{"runtime": "cpu", "precision": "fp32"}')
-    return root
-
-
 @pytest.fixture
-def checkout(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "checkout"))
+def checkout(checkout: Path) -> Path:
+    change_parameters(checkout, {"publish": {"examples": True}})
+    (checkout / "metrics/squad-predict.json").write_text('{"runtime": "cpu", "precision": "fp32"}')
+    return checkout
 
 
 @dataclass
@@ -83,10 +76,10 @@ SWAP = Swap()
 sys.addaudithook(SWAP)  # which stays as long as the process
 
 
-def publish_here(root: Path) -> str:
+def publish_or_fail(root: Path) -> str:
     """Publish; returns what was wrong."""
     try:
-        publish(parameter_values(load_params(root / "params.yaml")), "squad", root)
+        publish_here(root)
     except PodiumError as error:
         return str(error)
     return ""
@@ -101,7 +94,7 @@ def publish_swapped(root: Path, name: str, at: int) -> tuple[str, int]:
     (root / "other").write_bytes(text[:-2] + bytes([text[-2] ^ 1]) + text[-1:])
     SWAP.other, SWAP.at, SWAP.opened, SWAP.target = str(root / "other"), at, 0, str(root / name)
     try:
-        return publish_here(root), SWAP.opened
+        return publish_or_fail(root), SWAP.opened
     finally:
         SWAP.target = ""
 
@@ -156,7 +149,7 @@ def test_weights_that_another_process_rewrites_all_the_time_are_refused_or_are_t
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"running\n"
             for _ in range(8):
-                error = publish_here(checkout)
+                error = publish_or_fail(checkout)
                 published = checkout / "published/podium-demo/model.safetensors"
                 assert not published.exists() or sha256_of(published) == judged
                 assert published.exists() or "model.safetensors has SHA-256" in error

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.params.schema import parameter_values
 from tasks.release.publish import publish
-from tasks.stage.errors import ParamsError, PublishError
+from tasks.stage.errors import PublishError
 from tests.hub_server import HubServer
 from tests.tasks.release.hub_publishing import (
     CALLS,
@@ -21,7 +21,7 @@ from tests.tasks.release.hub_publishing import (
     repository,
     small_release,
 )
-from tests.tasks.trained_checkout import make_checkout, params_with
+from tests.tasks.trained_checkout import params_with
 
 
 def proposed(hub: HubServer, number: int) -> dict[str, bytes]:
@@ -48,21 +48,13 @@ def test_a_release_for_review_is_a_pull_request_and_neither_main_nor_a_tag_moves
     assert done.commit == repository(hub).branches["refs/pr/1"]
 
 
-def test_the_receipt_of_a_proposal_names_the_request_and_no_tag(hub: HubServer, tmp_path: Path) -> None:
+def test_the_receipt_of_a_proposal_names_the_request_and_no_tag(hub: HubServer, checkout: Path) -> None:
     params = params_with(target="hub", repository=NAME, review=True)
-    receipt = publish(parameter_values(params), "squad", make_checkout(tmp_path / "checkout"))
-    assert (receipt["tag"], receipt["pull_request"], receipt["url"]) == (
-        None,
-        1,
-        f"{hub.endpoint}/{NAME}/discussions/1",
-    )
-    assert json.loads((tmp_path / "checkout/reports/publish-squad.json").read_text()) == receipt
+    receipt = publish(parameter_values(params), "squad", checkout)
+    address = f"{hub.endpoint}/{NAME}/discussions/1"
+    assert (receipt["tag"], receipt["pull_request"], receipt["url"]) == (None, 1, address)
+    assert json.loads((checkout / "reports/publish-squad.json").read_text()) == receipt
     assert repository(hub).tags == {}
-
-
-def test_review_needs_the_hub() -> None:
-    with pytest.raises(ParamsError, match="needs target: hub"):
-        params_with(review=True)
 
 
 def test_the_same_content_again_opens_no_second_one_however_many_others_are_open(hub: HubServer) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from ipu_model.core.files import sha256_of, write_json
-from tasks.params.schema import load_params, parameter_values
-from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, InputError, PublishError
-from tests.tasks.trained_checkout import make_checkout, make_glue_checkout, subject_in, write_gate, write_model
+from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.release.released_checkout import publish_here
+from tests.tasks.trained_checkout import make_glue_checkout, subject_in, write_gate, write_model
 
 QUESTIONS, GLUE = "squad", "glue-sst2"
 GATE, METRICS = artifacts.metrics_file("squad", "gate"), artifacts.metrics_file("squad")
@@ -25,19 +25,34 @@ PREDICTIONS = artifacts.predictions_file("squad")
 REFUSED = (PublishError, GateRejected, InputError)
 
 
+PARTS: dict[str, Callable[[Any], Path]] = {
+    "weights": lambda subject: subject.model / "model.safetensors",
+    "config": lambda subject: subject.model / "config.json",
+    "tokenizer": lambda subject: artifacts.TOKENIZER / "tokenizer.json",
+    "vocabulary": lambda subject: artifacts.TOKENIZER / "vocab.txt",
+    "manifest": lambda subject: subject.rows[0] / "manifest.json",
+    "predictions": lambda subject: subject.predictions,
+    "verdict": lambda subject: artifacts.validation_report(subject.verdicts[-1]),
+    "metrics": lambda subject: subject.metrics,
+    "training": lambda subject: artifacts.METRICS / f"{subject.trainings[-1]}.json",
+    "references": lambda subject: subject.references[0],
+    "released": lambda subject: (
+        artifacts.released_scores(subject.entry.name) / subject.entry.params.released_below / "scores.json"
+    ),
+    "page": lambda subject: artifacts.evaluation_page(subject.name),
+    "mistakes": lambda subject: artifacts.mistakes_file(subject.name),
+}
+"""Part of what was judged -> its file."""
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("made")
-    return {QUESTIONS: make_checkout(folder / "questions"), GLUE: make_glue_checkout(folder / "glue")}
+def made(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {QUESTIONS: trained, GLUE: make_glue_checkout(tmp_path_factory.mktemp("glue") / "checkout")}
 
 
 @pytest.fixture
 def copied(made: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: Path(shutil.copytree(made[name], tmp_path / "checkout"))
-
-
-def publish_here(root: Path, name: str) -> dict[str, Any]:
-    return publish(parameter_values(load_params(root / "params.yaml")), name, root)
 
 
 def change(path: Path, **values: Any) -> None:
@@ -54,45 +69,14 @@ def require_refused(root: Path, name: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("entry", [QUESTIONS, GLUE])
-@pytest.mark.parametrize(
-    "part",
-    [
-        "weights",
-        "config",
-        "tokenizer",
-        "vocabulary",
-        "manifest",
-        "verdict",
-        "training",
-        "predictions",
-        "references",
-        "metrics",
-        "released",
-        "page",
-        "mistakes",
-    ],
-)
+@pytest.mark.parametrize("part", PARTS)
 def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str], Path], entry: str, part: str) -> None:
     root = copied(entry)
     subject = subject_in(root, entry)
     assert publish_here(root, entry)["files"], "as it was judged it is published"
     shutil.rmtree(root / "published")
     (root / artifacts.receipt_file(subject.name)).unlink()
-    name = {
-        "weights": subject.model / "model.safetensors",
-        "config": subject.model / "config.json",
-        "tokenizer": artifacts.TOKENIZER / "tokenizer.json",
-        "vocabulary": artifacts.TOKENIZER / "vocab.txt",
-        "manifest": subject.rows[0] / "manifest.json",
-        "predictions": subject.predictions,
-        "verdict": artifacts.validation_report(subject.verdicts[-1]),
-        "metrics": subject.metrics,
-        "training": artifacts.METRICS / f"{subject.trainings[-1]}.json",
-        "references": subject.references[0],
-        "released": Path(artifacts.released_scores(entry), subject.entry.params.released_below, "scores.json"),
-        "page": artifacts.evaluation_page(subject.name),
-        "mistakes": artifacts.mistakes_file(subject.name),
-    }[part]
+    name = PARTS[part](subject)
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.stat() if path.exists() else None
@@ -168,6 +152,23 @@ def a_link_to_others(root: Path) -> None:
     path.symlink_to(root / "others")
 
 
+def a_missing_floor_unsaid(root: Path) -> None:
+    gate = {"min_f1": None, "min_exact_match": None, "above_baseline": False}
+    change_parameters(root, {"downstream": {"squad": {"gate": gate}}})
+    write_gate(root)
+    assert "without a floor" not in model_card_of(root), "the public card does not say it"
+    change(root / GATE, without_floor="published with a floor")
+
+
+def model_card_of(root: Path) -> str:
+    """The card of a release that is taken back."""
+    publish_here(root)
+    card = (root / "published/podium-demo/README.md").read_text()
+    shutil.rmtree(root / "published")
+    (root / artifacts.receipt_file("squad")).unlink()
+    return card
+
+
 def one_file_more(root: Path) -> None:
     (root / artifacts.model_folder("squad") / "ipu_config.json").write_text("{}")
 
@@ -204,6 +205,7 @@ def a_verdict_from_before(root: Path) -> None:
         (predictions_that_fit_forged_metrics, "covers other files: evaluation/squad/predictions.json has SHA-256"),
         (weights_judged_hash_and_all, "or weights"),
         (a_link_to_others, "model.safetensors has SHA-256"),
+        (a_missing_floor_unsaid, "differs from .*: without_floor. "),
         (one_file_more, "ipu_config.json has SHA-256 .*evaluated was none"),
         (
             lower_limits,

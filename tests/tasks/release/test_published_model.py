@@ -15,7 +15,7 @@ from tasks.release.publish import publish
 from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import CALLS, NAME, TOKEN, commits
-from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
+from tests.tasks.trained_checkout import PROJECT, params_with, write_gate, write_model
 
 
 def run(root: Path, hub: HubServer, *command: str) -> subprocess.CompletedProcess[str]:
@@ -61,17 +61,13 @@ exec(compile(code, "README.md", "exec"))
 
 @pytest.mark.soak
 def test_what_was_published_downloads_equal_loads_with_equal_logits_and_the_cards_code_answers(
-    hub: HubServer, tmp_path: Path
+    hub: HubServer, checkout: Path
 ) -> None:
-    root = make_checkout(tmp_path / "checkout")
+    root = checkout
     values = params_with(target="hub", repository=NAME)
     receipt = publish(parameter_values(values), "squad", root)
-    assert {key: receipt[key] for key in ("target", "repository", "commit", "unchanged")} == {
-        "target": "hub",
-        "repository": NAME,
-        "commit": commits(hub)[-1].oid,
-        "unchanged": False,
-    }
+    stated = [receipt[key] for key in ("target", "repository", "commit", "unchanged")]
+    assert stated == ["hub", NAME, commits(hub)[-1].oid, False]
     own = {
         "config.json": "models/squad/config.json",
         "model.safetensors": "models/squad/model.safetensors",
@@ -87,8 +83,8 @@ def test_what_was_published_downloads_equal_loads_with_equal_logits_and_the_card
     assert answer in "The river rises in the northern hills and ends in a lake."
 
 
-def test_the_token_is_in_nothing_that_a_run_writes(hub: HubServer, tmp_path: Path) -> None:
-    root = make_checkout(tmp_path / "checkout")
+def test_the_token_is_in_nothing_that_a_run_writes(hub: HubServer, checkout: Path, tmp_path: Path) -> None:
+    root = checkout
     to = {"publish": {"target": "hub"}, "downstream": {"squad": {"publish": {"repository": NAME}}}}
     change_parameters(root, to)
     hub.fault(*CALLS["head"], drop="before")
@@ -107,7 +103,9 @@ def test_the_token_is_in_nothing_that_a_run_writes(hub: HubServer, tmp_path: Pat
     assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
 
 
-def test_a_dry_run_asks_nothing_of_the_hub(hub: HubServer, tmp_path: Path) -> None:
+def test_a_dry_run_asks_nothing_of_the_hub_and_writes_nothing(hub: HubServer, checkout: Path) -> None:
     values = params_with(target="hub", repository=NAME)
-    publish(parameter_values(values), "squad", make_checkout(tmp_path / "checkout"), dry_run=True)
+    receipt = publish(parameter_values(values), "squad", checkout, dry_run=True)
+    assert "model.safetensors" in receipt["files"]
     assert hub.requests == []
+    assert not (checkout / "reports/publish-squad.json").exists()

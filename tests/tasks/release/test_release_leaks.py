@@ -41,6 +41,7 @@ from tests.tasks.planted import (
 from tests.tasks.trained_checkout import write_lock
 
 COLUMNS = {name: planted(name) for name in ("id", "title", "context", "question")}
+MARKED = planted("text")
 PHASES = ("phase1", "phase2")
 ROWS = {"row_length": 48, "max_predictions_per_row": 8, "duplicates": 1}
 UPDATES = {"steps": 2, "global_batch_size": 8}
@@ -295,16 +296,15 @@ def test_a_release_of_glue_holds_none_of_the_planted_words(
     assert (published / "evaluation/predictions.json").exists() == examples
 
 
-@pytest.mark.parametrize("form", [str, str.upper, lambda text: text.encode().hex()])
-def test_a_planted_word_is_found_in_every_form(tmp_path: Path, form: Any) -> None:
-    (tmp_path / "a.bin").write_bytes(b"\x00\xff" + form(planted("text")).encode())
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"\x00\xff" + text.encode() for text in (MARKED, MARKED.upper(), MARKED.encode().hex())),
+        *(base64.b64encode(f"{before}{MARK}text".encode()) for before in ("", "a", "ab", "abc")),
+    ],
+)
+def test_a_planted_word_is_found_in_every_form_and_in_names(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.bin").write_bytes(content)
     assert len(found(tmp_path)) == 1
-    (tmp_path / "a.bin").unlink()
-    (tmp_path / planted("name")).write_bytes(b"")
+    (tmp_path / "a.bin").rename(tmp_path / planted("name")).write_bytes(b"")
     assert len(found(tmp_path)) == 1
-
-
-@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
-def test_a_planted_word_is_found_in_base64(tmp_path: Path, before: str) -> None:
-    (tmp_path / "a.bin").write_bytes(base64.b64encode(f"{before}{MARK}text".encode()))
-    assert found(tmp_path) == ["a.bin: as base64"]

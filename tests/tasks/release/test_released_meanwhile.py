@@ -14,32 +14,24 @@ import pytest
 from ipu_model.core.files import exclusive_lock, read_json, sha256_of, write_json
 from tasks.downstream.inference.predict_released import predict_released
 from tasks.params.entries import find_entry
-from tasks.params.schema import load_params, parameter_values
-from tasks.release.publish import publish
+from tasks.params.schema import load_params
 from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, PublishError
 from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME, commits, merge, open_requests, repository
-from tests.tasks.release.released_checkout import fetch_here, state
-from tests.tasks.trained_checkout import make_checkout, write_gate, write_model
+from tests.tasks.release.released_checkout import fetch_here, publish_here, state
+from tests.tasks.trained_checkout import write_gate, write_model
 
 FOLDER = "published/podium-demo"
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
-    state(root)
-    return root
-
-
 @pytest.fixture
-def runs(made: Path, tmp_path: Path) -> list[Path]:
+def runs(trained: Path, tmp_path: Path) -> list[Path]:
     """Two runs with weights of their own that publish to one folder, and that no one judged yet."""
     found = []
     for seed in (0, 1):
-        root = Path(shutil.copytree(made, tmp_path / f"run{seed}"))
+        root = Path(shutil.copytree(trained, tmp_path / f"run{seed}"))
         shutil.rmtree(root / "models/squad")
         write_model(root, seed)
         state(root, {"publish": {"folder": f"../out/{FOLDER}"}})
@@ -74,22 +66,13 @@ def judge(root: Path, **how: Any) -> None:
     assert read_json(root / "metrics/squad-gate.json")["accepted"]
 
 
-def publish_here(root: Path) -> dict[str, Any]:
-    return publish(parameter_values(load_params(root / artifacts.PARAMS)), "squad", root)
-
-
 def test_a_release_that_the_gate_did_not_compare_with_is_not_replaced(runs: list[Path], tmp_path: Path) -> None:
     first, second = runs
     judge(first)
     judge(second)
     tag = publish_here(second)["tag"]
-    with pytest.raises(PublishError) as refused:
+    with pytest.raises(PublishError, match=f"{tag} in .*{FOLDER} was released meanwhile.* with no release"):
         publish_here(first)
-    assert str(refused.value) == (
-        f"{tag} in {first}/../out/{FOLDER} was released meanwhile; the gate compared this model with no release. Run "
-        "the same `podium run` or `podium finetune` again, so that the gate compares with the new release. Nothing was "
-        "published"
-    )
     weights = tmp_path / "out" / FOLDER / "model.safetensors"
     assert sha256_of(weights) == sha256_of(second / "models/squad/model.safetensors")
     assert not (first / "reports/publish-squad.json").exists()
@@ -97,7 +80,7 @@ def test_a_release_that_the_gate_did_not_compare_with_is_not_replaced(runs: list
     judge(first)
     assert publish_here(first)["unchanged"] is False, "run again, it may"
     assert sha256_of(weights) == sha256_of(first / "models/squad/model.safetensors")
-    with pytest.raises(PublishError, match="was released meanwhile; the gate compared this model with no release"):
+    with pytest.raises(PublishError, match="was released meanwhile"):
         publish_here(second)
 
 
@@ -127,16 +110,6 @@ def test_what_the_gate_did_not_see_is_compared_where_it_is_published(runs: list[
     answer(second, q1="northern hills", q2="a lake")
     assert publish_here(second)["unchanged"] is False
     assert f"It was compared with {tag}, by the scores of that release." in (folder / "README.md").read_text()
-
-
-def test_the_same_content_and_another_card_of_the_same_weights_need_no_other_verdict(runs: list[Path]) -> None:
-    first, _ = runs
-    judge(first)
-    publish_here(first)
-    assert publish_here(first)["unchanged"] is True
-    state(first, license="mit")
-    write_gate(first)
-    assert publish_here(first)["unchanged"] is False
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tasks.downstream import rows
 from tasks.downstream.jobs.entry_jobs import build_predict_job, prediction_figures
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tasks.params.entries import find_entry
-from tasks.params.schema import apply_packing, validate_params
+from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.pretraining.rows import pretrain_rows
 from tasks.stage import artifacts
@@ -30,7 +30,6 @@ from tests.tasks.pretraining.row_inputs import (
     WORDS,
     random_texts,
     read_rows,
-    squad_params,
     write_corpus,
     write_questions,
 )
@@ -189,9 +188,3 @@ def test_how_full_the_rows_were_is_among_the_figures(checkouts: dict[bool, Path]
         found = prediction_figures(predicted[packing])
         for name in ("packing_factor", "packing_efficiency"):
             assert found[name] == manifest[name]
-
-
-def test_the_switch_touches_nothing_but_the_number_of_sequences():
-    section = squad_params()
-    assert apply_packing(section, True) is section
-    assert apply_packing(section, False) == squad_params(max_sequences_per_row=1)

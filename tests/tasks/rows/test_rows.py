@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.rows.packing import pack_sequences
-from tasks.rows.row_files import RowLayout, RowWriter, check_geometry, concatenate_ranges, row_schema
+from tasks.rows.row_files import RowLayout, RowWriter, check_geometry, row_schema
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
 from tests.tasks.pretraining.row_inputs import folder_bytes, read_rows
@@ -97,11 +97,6 @@ def test_sequences_lie_one_after_the_other_from_position_0() -> None:
     assert layout.per_sequence(np.array([7, 8, 9]), -100)[order].tolist() == [[8, 7], [9, -100]]
 
 
-def test_ranges_count_on_from_every_start() -> None:
-    assert concatenate_ranges(np.array([5, 0, 9]), np.array([2, 3, 0])).tolist() == [5, 6, 0, 1, 2]
-    assert concatenate_ranges(np.array([]), np.array([])).tolist() == []
-
-
 @pytest.mark.parametrize(
     ("geometry", "message"),
     [
@@ -109,13 +104,9 @@ def test_ranges_count_on_from_every_start() -> None:
         ((128, 300, 0), "max_sequences_per_row=300 must be 1 to 255"),
         ((128, 3, 2), "max_predictions_per_row=2 must be between max_sequences_per_row=3"),
         ((128, 3, 129), "row_length=128"),
+        ((2, 0, 0), "row_length=2.*max_sequences_per_row=0"),
     ],
 )
 def test_rows_the_schema_cannot_hold_are_refused(geometry: tuple[int, int, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_geometry(*geometry, "phase1")
-
-
-def test_all_problems_of_a_geometry_are_told_at_once() -> None:
-    with pytest.raises(InputError, match="row_length=2.*max_sequences_per_row=0"):
-        check_geometry(2, 0, 0, "phase1")

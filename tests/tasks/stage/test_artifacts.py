@@ -35,30 +35,18 @@ def test_a_new_folder_replaces_the_old_one_whole(tmp_path):
     assert [path.name for path in (tmp_path / "rows").iterdir()] == ["b"]
 
 
-def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+def test_what_a_killed_run_left_is_removed_and_of_another_host_only_after_a_day(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    dead, alive = tmp_path / f"rows.{HOST}-{gone.pid}.partial", tmp_path / f"rows.{HOST}-{os.getppid()}.partial"
-    for left in (dead, alive):
-        left.mkdir()
-    with new_folder(tmp_path / "rows"):
-        pass
-    assert not dead.exists()
-    assert alive.exists()
-
-
-def test_what_another_host_writes_to_a_shared_folder_is_removed_only_after_a_day(tmp_path):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    young, old = (tmp_path / f"rows.{host}-{gone.pid}.partial" for host in ("0" * 8, "1" * 8))
-    for left in (young, old):
-        left.mkdir()
+    names = {"dead": (HOST, gone.pid), "alive": (HOST, os.getppid()), "young": ("0" * 8, gone.pid), "old": ("1" * 8, 1)}
+    left = {name: tmp_path / f"rows.{host}-{process}.partial" for name, (host, process) in names.items()}
+    for folder in left.values():
+        folder.mkdir()
     a_day_ago = time.time() - FOREIGN_SECONDS - 60
-    os.utime(old, (a_day_ago, a_day_ago))
+    os.utime(left["old"], (a_day_ago, a_day_ago))
     with new_folder(tmp_path / "rows"):
         pass
-    assert young.exists()
-    assert not old.exists()
+    assert [name for name, folder in left.items() if folder.exists()] == ["alive", "young"]
 
 
 def test_a_folder_that_another_process_completed_first_stays(tmp_path):

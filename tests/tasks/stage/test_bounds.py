@@ -18,7 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from flows.cli import cli
 from ipu_model.core.files import NotAFile, open_regular, parse_json, read_json, reject_duplicate_keys, sha256_of
 from tasks.pretraining.rows import prepared_files
 from tasks.records import csv_files, tables
@@ -37,12 +39,7 @@ SECONDS = 300
 
 
 def refused(code: str, *words: str, most_mb: int = MOST_MB, ends: tuple[int, ...] = (1,)) -> str:
-    """Run `code`, which must end in one of our errors, soon and with little memory; what it says.
-
-    Args:
-        most_mb: that it may take.
-        ends: exit codes that are good.
-    """
+    """Run `code`, which must end in one of our errors, soon and with little memory; what it says."""
     started_at = time.monotonic()
     process, peak_mb = run(code, *words)
     assert process.returncode in ends, process.stderr
@@ -93,12 +90,11 @@ def write_footer(path: Path, schema: list[bytes], groups: list[bytes]) -> None:
     path.write_bytes(b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1")
 
 
-def a_million_columns(path: Path) -> None:
-    write_footer(path, [element(b"root", 900_000), *(element(b"c%d" % number) for number in range(900_000))], [])
+def columns(count: int) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        write_footer(path, [element(b"root", count), *(element(b"c%d" % number) for number in range(count))], [])
 
-
-def a_hundred_thousand_columns(path: Path) -> None:
-    write_footer(path, [element(b"root", 99_000), *(element(b"c%d" % number) for number in range(99_000))], [])
+    return write
 
 
 def millions_of_chunks(path: Path) -> None:
@@ -118,15 +114,8 @@ def a_small_lie(path: Path) -> None:
     """The footer states 100 bytes where its page has 1.2 GB, as many rows as there are."""
     text = pa.array(["a" * (300 << 20)])
     table = pa.chunked_array([text, text, text, text])
-    pq.write_table(
-        pa.table({"text": table}),
-        path,
-        compression="zstd",
-        write_statistics=False,
-        store_schema=False,
-        use_dictionary=False,
-        row_group_size=4,
-    )
+    plain = dict.fromkeys(["write_statistics", "store_schema", "use_dictionary"], False)
+    pq.write_table(pa.table({"text": table}), path, compression="zstd", row_group_size=4, **plain)
     group = pq.read_metadata(path).row_group(0)
     content = path.read_bytes()
     for stated in {group.total_byte_size, group.column(0).total_uncompressed_size}:
@@ -141,8 +130,8 @@ PARQUET: dict[str, tuple[Callable[[Path], None], str]] = {
     "one long value": (one_long_value, "bytes; at most 67,108,864 are allowed"),
     "a dictionary": (one_entry_for_all_rows, "expands to more than 1,024 MB"),
     "a footer that lies": (a_small_lie, "expands to more than 1,024 MB"),
-    "900,000 columns": (a_million_columns, "Exceeded size limit"),
-    "99,000 columns": (a_hundred_thousand_columns, "99,000 columns; at most 10,000 are allowed"),
+    "900,000 columns": (columns(900_000), "Exceeded size limit"),
+    "99,000 columns": (columns(99_000), "99,000 columns; at most 10,000 are allowed"),
     "millions of chunks": (millions_of_chunks, "bad_alloc"),
     "nested deeply": (nested_deeply, "too deeply nested"),
     "a long footer": (a_long_footer, "a footer of 67,108,864 bytes; at most 16,777,216 are allowed"),
@@ -282,10 +271,6 @@ def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.Monk
     ids=["context", "score", "compare", "model"],
 )
 def test_what_is_no_file_on_the_command_line(tmp_path: Path, words: list[str], kind: str) -> None:
-    from click.testing import CliRunner
-
-    from flows.cli import cli
-
     model = write_tiny_model(tmp_path / "model", ["ada"])
     NO_FILES[kind](tmp_path / "a")
     named = {"MODEL": str(model), "FILE": str(tmp_path / "a")}
@@ -324,17 +309,13 @@ def test_the_bound_is_taken_back_and_is_no_wider_inside_another() -> None:
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
-def test_what_is_made_of_a_step_is_not_counted() -> None:
+def test_what_is_made_of_a_step_is_not_counted_and_a_reader_that_stops_lets_go_of_the_bound() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     seen = []
     for number in iterate_limited(iter(range(5)), "numbers", at_once=2):
         assert resource.getrlimit(resource.RLIMIT_DATA) == before
         seen.append(number)
     assert seen == [0, 1, 2, 3, 4]
-
-
-def test_reading_lets_go_of_the_bound_where_its_user_stops(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_DATA)
     steps = iterate_limited(iter(range(5)), "numbers")
     next(steps)
     steps.close()  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import pytest
 from tests.places import ROOT
 
 BEFORE = """import os, subprocess, sys
-from tasks.stage.errors import ParamsError
+from tasks.stage.errors import GateRejected, InputError, ParamsError
 from tasks.plan.main import run_main
 """
 CLOSING = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, '-c', sys.argv[2]])"
@@ -52,10 +52,23 @@ def test_a_reader_that_has_gone_hides_no_error():
     assert (done.returncode, done.stderr) == (2, b"error: fintune is not known\n")
 
 
-def test_another_pipe_that_breaks_is_an_error():
-    done = ended("raise BrokenPipeError(32, 'Broken pipe')")
-    assert done.returncode == 1
-    assert b"error: Broken pipe" in done.stderr
+@pytest.mark.parametrize(
+    ("failure", "code", "said"),
+    [
+        ("InputError('corpus.path is empty')", 1, b"error: corpus.path is empty"),
+        ("ParamsError('fintune is not known')", 2, b"error: fintune is not known"),
+        ("GateRejected('f1 is under the floor')", 3, b"f1 is under the floor"),
+        ("BrokenPipeError(32, 'Broken pipe')", 1, b"error: Broken pipe"),
+        ("OSError(28, 'No space left on device', 'data/rows')", 1, b"No space left on device (data/rows)"),
+        ("KeyboardInterrupt", 130, b""),
+        ("ZeroDivisionError", 1, b"Traceback"),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code_and_only_a_defect_of_ours_a_traceback(failure, code, said):
+    done = ended(f"raise {failure}")
+    assert done.returncode == code
+    assert said in done.stderr
+    assert (b"Traceback" in done.stderr) == (failure == "ZeroDivisionError")
 
 
 def test_a_full_disk_behind_standard_output_is_said():

@@ -23,14 +23,16 @@ from typing import IO, Any
 
 import pytest
 
-from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
+from tasks.jobs.device_job import Job, ScheduleConfig
 from tasks.jobs.training import fingerprint, train
 from tasks.params.sections import TrackingParams
 from tasks.stage import artifacts
 from tasks.stage.errors import StagePaused
+from tasks.tracking import track_wandb
 from tasks.tracking import trackers as tracking
-from tasks.tracking.trackers import CLOSE_SECONDS, End, Point, Trackers, record_verdict
-from tests.ipu_model.tiny_jobs import make_columns, write_rows
+from tasks.tracking.track_tensorboard import TensorBoard
+from tasks.tracking.trackers import CLOSE_SECONDS, End, Point, Trackers, record_verdict, run_id
+from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.optimizers import optimizer_config
 from tests.tasks.tracking.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_trackio, read_wandb
 from tests.tasks.tracking.wandb_server import running_wandb
@@ -130,7 +132,7 @@ def asked_for(*backends: Any) -> TrackingParams:
 
 @dataclass
 class Watched:
-    """A training that paused after 60 updates, with a checkpoint of 40, went on, and was judged."""
+    """A training that paused after 60 updates, with a checkpoint of 40, continued, and was judged."""
 
     root: Path
     run: str
@@ -148,18 +150,9 @@ def make_training(root: Path) -> tuple[Job, Path]:
     device = root / "device-python"
     device.write_text(DEVICE.format(python=sys.executable))
     device.chmod(device.stat().st_mode | stat.S_IXUSR)
-    job = Job(
-        kind="finetune",
-        head="pretraining",
-        rows=str(root / "rows"),
-        output="model",
-        run_folder="",
-        geometry=BatchGeometry(8),
-        model=ModelConfig(vocab_size=60),
-        optimizer=optimizer_config(learning_rate=2e-3),
-        schedule=ScheduleConfig(steps=100),
-    )
-    return job, device
+    optimizer, schedule = optimizer_config(learning_rate=2e-3), ScheduleConfig(steps=100)
+    own = {"runtime": "auto", "optimizer": optimizer, "schedule": schedule, "run_folder": ""}
+    return make_job(root, "pretrain", root / "rows", **own), device
 
 
 @pytest.fixture(scope="module")
@@ -184,14 +177,8 @@ def watched(
         train(job, "squad-finetune", root, tracking=asked)
         record_verdict(asked_for("tensorboard"), "squad-finetune", judged, root)
     [folder] = (root / "runs" / "squad-finetune").iterdir()
-    yield Watched(root, f"squad-finetune-{folder.name}-{group_digits()}", said.read_text(encoding="utf-8"))
+    yield Watched(root, run_id("squad-finetune", folder.name, "a try"), said.read_text(encoding="utf-8"))
     assert leaks(root) == []
-
-
-def group_digits() -> str:
-    from tasks.tracking.trackers import run_id
-
-    return run_id("", "", "a try").rpartition("-")[2]
 
 
 def leaks(folder: Path) -> list[str]:
@@ -219,39 +206,25 @@ def test_a_training_that_paused_is_one_run_with_every_update_once(watched: Watch
     assert (run.config["runtime"], float(run.config["plan/device/ipus"])) == ("auto", 0.0)
     assert run.group.replace(" ", "_") == "a_try"
     assert run.status in ("FINISHED", "exit 0", "")
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("read", BACKENDS)
-def test_the_final_figures_stand_in_the_summary(watched: Watched, read: Any) -> None:
-    run = read(watched.folder)[watched.run]
     assert math.isclose(run.summary["squad-finetune/final_loss"], 0.01, rel_tol=1e-6)
     assert run.summary["squad-finetune/sequences"] == 9
-    if read is not read_tensorboard:
+    if read is read_tensorboard:
+        verdict = run.curves["squad/f1"], run.curves["squad-gate/accepted"]
+        assert verdict == ([(100, 81.5)], [(100, 1.0)]), "the verdict joins the run of the training"
+        assert "squad/slices" not in run.curves
+    else:
         assert run.summary["squad-finetune/fingerprint"] in watched.run
 
 
 @pytest.mark.soak
-def test_the_verdict_joins_the_run_of_the_training(watched: Watched) -> None:
-    [run] = read_tensorboard(watched.folder).values()
-    assert (run.curves["squad/f1"], run.curves["squad-gate/accepted"]) == ([(100, 81.5)], [(100, 1.0)])
-    assert "squad/slices" not in run.curves
-
-
-@pytest.mark.soak
-def test_people_hear_where_it_is_recorded_and_nothing_else(watched: Watched) -> None:
+def test_people_hear_where_it_is_recorded_and_nothing_else_is_written(watched: Watched) -> None:
     lines = [line for line in watched.said.splitlines() if line.startswith("tracking: ")]
     assert len(lines) == 2, lines
     assert sum("recording offline; upload it with `wandb sync --append" in line for line in lines) == 2
     assert not (watched.root / "mlruns").exists()
-
-
-@pytest.mark.soak
-def test_trackio_writes_its_database_and_nothing_else_anywhere(watched: Watched) -> None:
     assert {path.name for path in (watched.folder / "trackio").iterdir()} == {"podium.db", "podium.lock"}
-    assert not [
-        path for path in watched.root.parent.rglob("*.db") if "trackio" not in path.parts and "podium" in path.name
-    ]
+    databases = [path for path in watched.root.parent.rglob("*.db") if "podium" in path.name]
+    assert [path for path in databases if "trackio" not in path.parts] == []
 
 
 @pytest.mark.usefixtures("environment")
@@ -424,8 +397,6 @@ def test_trainings_under_a_wandb_agent_are_runs_of_their_own(tmp_path: Path, mon
 def test_a_wandb_server_that_stops_answering_is_given_up_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tasks.tracking import track_wandb
-
     monkeypatch.setattr(track_wandb, "FINISH_SECONDS", 1.0)
     said: list[str] = []
     hooks = sys.exit, sys.excepthook
@@ -454,8 +425,6 @@ def description_of(folder: Path) -> dict[str, Any]:
 
 
 def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) -> None:
-    from tasks.tracking.track_tensorboard import TensorBoard
-
     board = TensorBoard(lambda text: None)
     assert board.open(description_of(tmp_path)) == 0
     board.log([Point(1, 1.0, {"loss": 4.0})])
@@ -476,8 +445,6 @@ def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) ->
 
 
 def test_event_files_are_in_a_folder_with_the_name_of_the_run_that_its_verdict_finds(tmp_path: Path) -> None:
-    from tasks.tracking.track_tensorboard import TensorBoard
-
     for name, figures in (("w1 finetune", {"loss": 4.0}), ("w2 finetune", {"accuracy": 90.0})):
         board = TensorBoard(lambda text: None)
         board.open({**description_of(tmp_path), "name": name})
