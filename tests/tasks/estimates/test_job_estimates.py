@@ -1,8 +1,9 @@
-"""What jobs need: a bound or a measurement on CPUs and GPUs, formulas on IPUs, and what the ledger says of both."""
+"""What jobs need, from records, formulas or a measurement, and the rows that they will read."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from tasks.estimates.job_estimates import (
     choose_runtime,
     estimate_jobs,
 )
+from tasks.estimates.planned_jobs import FILL, NAMELESS, RowEstimator, planned_jobs, take_share, text_packing_factor
 from tasks.host import ledger
+from tasks.stage import artifacts
+from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.places import ROOT
 from tests.plans import params_of
 
@@ -46,7 +50,6 @@ def memory(found: EstimatedJob) -> job_estimates.Interval:
 
 
 def of_demo(tmp_path: Path, **figures: Any) -> ledger.Record:
-    """A record of the very job."""
     one = demo(tmp_path)
     assert one.plan is not None
     shape = job_estimates._job_shape(one, one.plan)
@@ -102,7 +105,6 @@ MEASURED |= {"update_seconds": 0.2, "tokens_per_second": 9.0}
 
 @pytest.fixture
 def own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The ledger of a test."""
     path = tmp_path / "state" / "ledger.json"
     monkeypatch.setenv(ledger.LEDGER, str(path))
     return path
@@ -127,9 +129,7 @@ def measured_demo(
     return one, said
 
 
-def test_a_measurement_is_the_estimate_and_stays_in_the_ledger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path
-) -> None:
+def test_a_measurement_stays_in_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path) -> None:
     one, said = measured_demo(tmp_path, monkeypatch, MEASURED)
     assert said == ["pretrain@phase1: measuring a few updates", "measured"]
     assert one.seconds is not None
@@ -165,9 +165,7 @@ def test_before_a_run_only_jobs_are_measured_whose_memory_is_in_doubt(
     assert bool(one.refusal) == (share == 0.01), "what certainly does not fit needs no measurement"
 
 
-def test_a_job_that_runs_out_of_memory_when_it_is_measured_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path
-) -> None:
+def test_a_job_out_of_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path) -> None:
     limit = 0.9 * memory(demo(tmp_path)).high
     why = OutOfMemory("it ran out of memory when a few of its updates were measured")
     one, _ = measured_demo(tmp_path, monkeypatch, why, limit, in_doubt=True)
@@ -176,9 +174,7 @@ def test_a_job_that_runs_out_of_memory_when_it_is_measured_is_refused(
     assert ledger.read(own_ledger) == []
 
 
-def test_a_job_that_cannot_be_measured_is_not_refused_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path
-) -> None:
+def test_a_job_not_measured_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path) -> None:
     one, said = measured_demo(tmp_path, monkeypatch, NotMeasured("it took too long"))
     assert said[-1] == "pretrain@phase1: not measured (it took too long)"
     assert (one.seconds, one.refusal) == (None, "")
@@ -218,9 +214,7 @@ def test_a_job_that_cannot_be_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("there", "expected"), [((), "cpu"), (("/dev/nvidia0",), "cuda"), (("/dev/ipu0",), "cpu"), (("/dev/dxg",), "cuda")]
 )
-def test_auto_is_taken_as_what_this_host_has(
-    there: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_what_the_host_has(there: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job cannot use an IPU without PopTorch."""
     monkeypatch.setattr(job_estimates.importlib.util, "find_spec", lambda name: None)
     device = params_of(None, "device.runtime=auto").device
@@ -228,3 +222,108 @@ def test_auto_is_taken_as_what_this_host_has(
     assert runtime == expected
     assert f"device.runtime=auto is {expected}" in why
     assert choose_runtime(params_of(None).device) == ("cpu", "")
+
+
+def test_what_a_recipe_says_is_taken_and_the_rest_is_said(tmp_path: Path) -> None:
+    packed = RowEstimator(params_of("ipu-large-pod16-examples-packed"), ROOT, tmp_path, ()).all()
+    phase = packed[artifacts.rows_folder("phase2")]
+    assert (phase.manifest.row_length, phase.manifest.max_sequences) == (512, 3)
+    assert phase.manifest.packing_factor == pytest.approx(2.0)
+    assert phase.manifest.packing_efficiency == pytest.approx(FILL)
+    assert "2 sequences per row of 512 tokens, as for Wikipedia" in phase.assumed
+    squad = packed[artifacts.rows_folder("squad", "train")].manifest
+    assert (squad.rows, squad.sequences, squad.packing_factor) == (87_599, 87_599, 1.0), "rajpurkar/squad, unpacked"
+    assert packed[artifacts.rows_folder("squad", "dev")].manifest.rows == 10_570
+
+
+def test_the_demo_is_packed_as_its_short_documents_are() -> None:
+    """A run of it, with 1,500 documents, had 1.34 sequences in a row of 64 tokens and 2.46 in one of 128."""
+    found = RowEstimator(params_of(None), ROOT, ROOT / "none", ()).all()
+    assert found[artifacts.rows_folder("phase1")].manifest.packing_factor == pytest.approx(1.34, rel=0.1)
+    assert found[artifacts.rows_folder("phase2")].manifest.packing_factor == pytest.approx(2.46, rel=0.1)
+
+
+def test_rows_that_are_there_are_believed_unless_they_will_be_made_anew(tmp_path: Path) -> None:
+    params = params_of(None)
+    folder = tmp_path / artifacts.rows_folder("phase1")
+    made = write_rows(folder, "pretrain", make_columns("pretrain", 12))
+    found = RowEstimator(params, ROOT, tmp_path, ()).all()
+    assert found[artifacts.rows_folder("phase1")].manifest == made
+    assert found[artifacts.rows_folder("phase1")].assumed == ()
+    assert found[artifacts.rows_folder("phase2")].manifest.vocab_size == made.vocab_size, "of the same tokenizer"
+    estimated_again = RowEstimator(params, ROOT, tmp_path, ("pretrain_rows@phase1", "tokenizer")).all()
+    assert (
+        estimated_again[artifacts.rows_folder("phase1")].manifest.row_length == params.pretrain_rows.phase1.row_length
+    )
+    assert estimated_again[artifacts.rows_folder("phase2")].manifest.vocab_size == params.tokenizer.vocabulary_size
+
+
+def test_a_job_of_another_encoder_has_its_config_json_beyond_the_sizes(tmp_path: Path) -> None:
+    """So that a measurement builds the model that will be trained: of DeBERTa, with its relative attention."""
+    sizes = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = {"model_type": "deberta-v2", **sizes, "intermediate_size": 32, "relative_attention": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    base = ("base_model.source=folder", f"base_model.path={tmp_path}", "model.family=deberta-v2", "packing=false")
+    params = params_of(None, *base, "pretrain.enabled=false", "pretrain_rows.next_sentence=false")
+    [planned] = planned_jobs(params, ROOT, tmp_path / "none", ["finetune@squad"])
+    assert planned.job.model is not None
+    assert (planned.job.model.settings or {})["relative_attention"] is True
+
+
+def test_examples_are_counted_where_somebody_says_and_guessed_where_nobody_does(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_bytes(b"x" * 346_000)
+    entry = "downstream.squad.data"
+    given = (f"{entry}.source=files", f"{entry}.train_path={tmp_path / 'train.json'}")
+
+    def train(*overrides: str) -> tuple[int, tuple[str, ...]]:
+        rows = RowEstimator(params_of("bert", *overrides), ROOT, tmp_path, ()).all()[
+            artifacts.rows_folder("squad", "train")
+        ]
+        return rows.manifest.sequences, rows.assumed
+
+    count, words = train(*given)
+    assert count == 1000
+    assert "1,000 examples, from the 0.3 MB of the file" in words
+    assert train(*given, f"{entry}.limit_train=7")[0] == 7
+    count, words = train(f"{entry}.source=hub", f"{entry}.dataset=someone/questions")
+    assert count == NAMELESS
+    assert any("is unknown" in word for word in words)
+
+
+def test_a_vocabulary_file_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\nthe\n\n")
+    params = params_of("bert", "tokenizer.source=file", f"tokenizer.path={tmp_path}")
+    assert RowEstimator(params, ROOT, tmp_path, ()).vocabulary == 3
+
+
+def test_held_out_rows_are_a_share_of_those_of_training(tmp_path: Path) -> None:
+    params = params_of(None, "downstream.squad.rows.held_out_fraction=0.1")
+    found = RowEstimator(params, ROOT, tmp_path, ()).all()
+    train = artifacts.rows_folder("squad", "train")
+    assert found[train].manifest.sequences == 10_800
+    assert found[train / artifacts.HELD_OUT].manifest.sequences == 1_200
+    assert take_share(found[train].manifest, 1e-9).rows == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "factor"), [(32, 1.1), (64, 1.1), (128, 1.17), (256, 1.435), (512, 2.0), (1024, 3.2), (8192, 20.0)]
+)
+def test_packing_lies_between_what_was_published_and_grows_beyond(length: int, factor: float) -> None:
+    assert text_packing_factor(length) == pytest.approx(factor)
+
+
+def test_jobs_are_those_that_the_stages_will_start(tmp_path: Path) -> None:
+    params = params_of("ipu-base-pod16-examples")
+    stages = ["tokenizer", "pretrain@phase1", "finetune@squad", "predict@squad", "gate@squad"]
+    jobs = {one.name: one.job for one in planned_jobs(params, ROOT, tmp_path, stages)}
+    assert list(jobs) == ["pretrain@phase1", "finetune@squad", "predict@squad"]
+    first = jobs["pretrain@phase1"]
+    assert (first.kind, first.head, first.runtime) == ("pretrain", "pretraining", "ipu")
+    assert first.schedule is not None
+    assert first.schedule.steps == 7038
+    assert first.evaluation is not None, "rows are held out of the demo's and of the recipe's text"
+    assert first.ipu_config is not None
+    assert first.ipu_config["layers_per_ipu"] == [0, 4, 4, 4]
+    assert jobs["predict@squad"].model is not None, "no weights are needed"
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    assert planned_jobs(params, ROOT, tmp_path, ["tokenizer"]) == []

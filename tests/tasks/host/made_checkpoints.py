@@ -22,8 +22,6 @@ HANGS = threading.Event()
 
 
 class HangingFileSystem(MemoryFileSystem):
-    """A remote that accepts a connection and then never answers."""
-
     protocol = "hangs"
 
     def exists(self, path: str, **kwargs: object) -> bool:
@@ -38,7 +36,6 @@ def saved(path: Path) -> dict[str, str]:
 
 
 def pause(run: Path, remote: Path | str, *updates: int, in_a_hurry: bool = False) -> None:
-    """A job that makes these checkpoints and pauses."""
     with contextlib.suppress(StagePaused), sync_checkpoints(run, str(remote), KEY) as copy_saved:
         for step in updates:
             copy_saved(saved(write_checkpoint(run, step)))

@@ -42,9 +42,7 @@ def test_the_newest_two_stay_by_number(place: Remote, remote: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("lost", ["sha256.json", "state.json", "optimizer.safetensors"])
-def test_a_copy_that_was_cut_short_is_not_used_and_made_again(
-    place: Remote, remote: Path, tmp_path: Path, lost: str
-) -> None:
+def test_a_cut_copy_is_not_used_and_made_again(place: Remote, remote: Path, tmp_path: Path, lost: str) -> None:
     for step in (10, 20):
         place.push(write_checkpoint(tmp_path / "run", step))
     (remote / KEY / "step-00000020" / lost).unlink()
@@ -99,9 +97,7 @@ def test_other_file_systems_serve_too(tmp_path: Path) -> None:
     assert place.names() == []
 
 
-def test_a_job_that_pauses_leaves_its_newest_checkpoint_for_another_host(
-    remote: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_paused_job_continues_on_another(remote: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pause(tmp_path / "first", remote, 10, 20)
     assert 20 in steps(remote / KEY)
     assert not (tmp_path / "first" / "travelling").exists()

@@ -1,15 +1,17 @@
-"""Folders that are not those of one model: each is refused before its weights are read, and its name is told."""
+"""Model folders: what is not one model is refused, and what its files state is read."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.runs.model_source import model_parameters
 from tasks.downstream.inference.model import find_model
+from tasks.models.model_card import read_origin
 from tasks.stage.errors import InputError
 from tests.tasks.tiny_model import write_tiny_model
 
@@ -70,3 +72,30 @@ def test_a_checkpoint_of_a_trainer_is_read(tmp_path: Path) -> None:
         (folder / name).write_text("{}")
     assert model_parameters(str(folder), tmp_path, tmp_path)["base_model.path"] == "runs/checkpoint-10"
     assert find_model(str(folder)).folder == folder
+
+
+UNKNOWN = {"license": None, "language": None}
+
+
+@pytest.mark.parametrize(
+    ("card", "config", "expected"),
+    [
+        ("---\nlicense: mit\nlanguage: am\n---\n# x\n", {}, {"license": "mit", "language": "am"}),
+        ("---\r\nlanguage:\r\n- de\r\n- en\r\n---\r\n", {}, {"language": ["de", "en"]}),
+        ("---\nlicense: mit\nlanguage: no\nvalue: 3e-5\n---\n", {}, {"license": "mit", "language": "no"}),
+        ("\ufeff---\nlicense: cc-by-4.0\n---", {}, {"license": "cc-by-4.0"}),
+        ("---\nbase_model: google-bert/bert-base-cased\n---\n", {"_name_or_path": "a/b"}, {}),
+        ("no front matter\n---\nlicense: mit\n---\n", {}, {}),
+        ("---\nlicense: [mit, gpl]\nlanguage: {a: b}\n---\n", {}, {}),
+        ("---\nlicense: <b>x\nlanguage: [en, 'a b']\n---\n", {}, {}),
+        ("---\nlanguage: []\n---\n", {}, {}),
+        ("---\nlicense: &a [*a\n---\n", {}, {}),
+        ("---\n- mit\n---\n", {}, {}),
+    ],
+)
+def test_what_the_files_state_is_read(tmp_path: Path, card: str | None, config: Any, expected: dict[str, Any]) -> None:
+    if card is not None:
+        (tmp_path / "README.md").write_bytes(card.encode())
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_origin(tmp_path) == UNKNOWN | expected

@@ -90,7 +90,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(job: Job, root: Path, name: str) -> JobResult:
-    """A device job in this process, with one thread."""
     torch.set_num_threads(1)
     job = dataclasses.replace(job, run_folder=str(root / "runs" / name))
     with lock_run_folder(Path(job.run_folder)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,24 +12,64 @@ import pytest
 
 from flows.runs.stopping import STOP_TIMEOUT_S
 from ipu_model.core.schedules import BatchSizes
-from ipu_model.estimates.ipu import build_program
+from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.estimates.estimate import FITS, Interval
+from ipu_model.estimates.ipu import build_program, estimate_ipus
 from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
-from ipu_model.ipu.planning import IpuPlan
+from ipu_model.ipu.planning import IpuPlan, plan_ipu
 from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
+from ipu_model.rows.format import Manifest
 from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, SAVE_MARGIN
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.training import model_config, optimizer_config
 from tasks.params.entries import find_entry
-from tasks.params.overlays import read_preset
-from tasks.params.schema import Params
+from tasks.params.overlays import read_preset, resolve
+from tasks.params.schema import Params, validate_params
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
 from tests.ipu_model.ipu.preset_layouts import LAYOUTS
 from tests.places import ROOT
-from tests.tasks.params.recipe_plans import PRESETS, SQUAD_PACKING_FACTOR, manifest, planned, resolved
 from tests.tasks.params.recipe_table import PORTABLE, RECIPES, TOKENS, Phase, Row, Squad
+
+PRESETS = ROOT / "presets"
+VOCABULARY = 30522
+SQUAD_PACKING_FACTOR = {384: 2.18, 512: 2.2}
+"""Windows in a row. 384 tokens: what best-fit packing of SQuAD's 88,641 features reaches with 3 in a row or more
+(LPFHP of graphcore/examples:tutorials/blogs_code/packedBERT on their histogram); 512: Optimum's packed notebook."""
+
+
+def resolved(name: str) -> Params:
+    return validate_params(resolve({}, name, [], PRESETS))
+
+
+def manifest(name: str, row_length: int, factor: float) -> Manifest:
+    rows = 1_000_000
+    kind = "question_answering" if name.startswith("squad") else "pretrain"
+    return Manifest(
+        kind=kind,
+        row_length=row_length,
+        max_sequences=3,
+        max_predictions=20,
+        vocab_size=VOCABULARY,
+        tokenizer_sha256="0",
+        seed=0,
+        rows=rows,
+        sequences=round(rows * factor),
+        real_tokens=rows,
+        files={},
+    )
+
+
+def planned(job: Job, model: ModelConfig, factor: float) -> IpuPlan:
+    """The plan of the IPU runtime, which refuses what cannot run; `say` fails on a key it had to translate."""
+
+    def say(text: str) -> None:
+        assert "ipu_config" not in text, text
+
+    return plan_ipu(job, model, factor, True, PopRunInstances(), say)
+
 
 PACKING_FACTOR = {128: 1.17, 384: 1.7, 512: 2.0}
 """Sequences in a row on Wikipedia, at most 3: graphcore/examples:nlp/bert/pytorch/configs_pretraining.yml."""
@@ -167,7 +208,6 @@ def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():
 
 
 def row(job: Job, plan: IpuPlan, row_length: int, masks: int, length: Any) -> Row:
-    """What the job and its plan say, in the form of the table."""
     assert job.optimizer is not None
     assert job.schedule is not None
     return Row(
@@ -277,3 +317,70 @@ def test_a_preset_lays_its_jobs_out_as_the_layouts_say(name: str) -> None:
             batch = squad.finetune if layout.job == "finetune" else getattr(params.pretrain, layout.job)
             found = optimizer_config(section, batch)
             assert dataclasses.replace(found, learning_rate=1e-3) == layout.optimizer, layout.job
+
+
+FAST = ("ipu-base-pod16-run-qa-fast", "ipu-large-pod16-notebook-fast")
+SECTION = (ROOT / "docs/ipu.md").read_text(encoding="utf-8").split("## Fine-tuning: memory and speed")[1]
+
+
+def lines_of(name: str) -> list[list[str]]:
+    found = re.findall(rf"^\| `{name}`(.*)\|$", SECTION.split("\n## ")[0], re.MULTILINE)
+    return [[cell.strip() for cell in line.split("|")] for line in found]
+
+
+class Tuning:
+    def __init__(self, name: str, root: Path) -> None:
+        params = resolved(name)
+        rows = params.downstream["squad"].rows
+        self.packing = SQUAD_PACKING_FACTOR[rows.row_length] if rows.max_sequences_per_row > 1 else 1.0
+        self.length, self.model = rows.row_length, model_config(params.model, manifest("phase1", 128, 1.0))
+        folder = root / artifacts.rows_folder("squad/train")
+        folder.mkdir(parents=True)
+        self.rows = dataclasses.replace(manifest("squad/train", self.length, self.packing), max_predictions=0)
+        (folder / "manifest.json").write_text(self.rows.to_json())
+        (root / params.ipu.config).mkdir(parents=True)
+        self.job = build_finetune_job(find_entry(params, "squad"), params, root)
+        self.plan = planned(self.job, self.model, self.packing)
+
+    @property
+    def windows(self) -> float:
+        plan = self.plan
+        return plan.micro_batches * plan.micro_batch_size * plan.updates_per_call * self.packing
+
+    @property
+    def call_s(self) -> Interval:
+        return call_interval(build_program(self.job, self.model, self.plan, RowShape(self.length)))
+
+
+@pytest.mark.parametrize("name", [*FAST, *(name[: -len("-fast")] for name in FAST)])
+def test_what_is_expected_follows_from_the_preset(name: str, tmp_path: Path):
+    [line] = [cells for cells in lines_of(name) if not cells[0].startswith(",")]
+    tuning = Tuning(name, tmp_path)
+    plan, between = tuning.plan, tuning.call_s
+    seconds = between.likely
+    assert line[1:3] == [
+        f"{plan.micro_batch_size}, {plan.accumulation}, {plan.replicas}",
+        str(plan.placement.forward_stages),
+    ]
+    assert line[3:5] == [f"{seconds:.2f}", f"{tuning.windows:,.0f}"]
+    rate = float(line[5].replace(",", ""))
+    assert rate == pytest.approx(tuning.windows / seconds, rel=0.005)
+    if line[6]:
+        published = float(line[6])
+        assert tuning.windows / between.high <= published <= tuning.windows / between.low
+        assert published == pytest.approx(rate, rel=0.05), "what was published comes out"
+    else:
+        preset = " ".join((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8").split())
+        assert f"Estimated, not measured: {line[5]} sequences/s" in preset
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_fast_preset_fits_into_the_memory_of_its_ipus(name: str, tmp_path: Path):
+    tuning = Tuning(name, tmp_path)
+    estimate = estimate_ipus(tuning.job, tuning.model, tuning.rows)
+    assert estimate.verdict == FITS
+    stated = re.search(r"upper\s+ends\s+included: (\d+) and (\d+) MB of (\d+) on the fullest", SECTION)
+    assert stated is not None
+    fullest = max(estimate.memory, key=lambda memory: memory.total.high)
+    assert float(stated[1 + FAST.index(name)]) == round(fullest.total.high / 1e6)
+    assert float(stated[3]) == round(fullest.limit / 1e6)

@@ -1,7 +1,8 @@
-"""Files and folders as people have them: nothing that was given is passed over, or ends in a traceback."""
+"""Paths that parameters name: nothing given is passed over, nothing is written where it would vanish."""
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import shutil
@@ -22,7 +23,18 @@ from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.examples import make_questions
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import value_at
-from tasks.plan.named_files import READ, check_input_paths, escape_name, find_parameters, inspect_files, list_files
+from tasks.plan.named_files import (
+    READ,
+    check_input_paths,
+    check_output_folders,
+    escape_name,
+    find_parameters,
+    inspect_files,
+    list_files,
+)
+from tasks.plan.plan_file import make_plan
+from tasks.plan.stages import define
+from tasks.plan.writing import write_plan
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.records.hub_inputs import open_dataset
@@ -30,6 +42,7 @@ from tasks.records.interpretation import Interpretation
 from tasks.records.text_files import read_lines
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
+from tests.places import ROOT
 from tests.places import ROOT as PROJECT
 from tests.plans import plan_of, prepare_own
 from tests.tasks.corpus.made_corpus import documents_of
@@ -309,7 +322,6 @@ def test_a_link_that_leads_nowhere_and_a_pipe_are_refused(tmp_path: Path, reader
 
 
 def project(folder: Path) -> Path:
-    """A folder with the files and folders that params.yaml names."""
     for path in find_parameters(changed_params(), READ).values():
         (folder / path).mkdir(parents=True, exist_ok=True)
     for part in checkout.CODE:
@@ -416,3 +428,76 @@ def test_a_local_folder_in_place_of_a_hub_name_is_found_from_the_checkout(tmp_pa
 
 def test_names_are_shown_without_what_a_terminal_would_obey() -> None:
     assert escape_name("a\x1b[31m\n\udcffü b") == "a\\x1b[31m\\n\\xffü b"
+
+
+def written_problems(values: dict[str, Any], targets: Path) -> list[str]:
+    return check_output_folders(values, targets, make_plan(define(validate_params(values))))
+
+
+@pytest.fixture
+def targets(tmp_path: Path) -> Path:
+    """A project, and the checkout of a run called mine that fine-tunes for the entry other."""
+    values = changed_params()
+    for folder, entry in ((tmp_path, "squad"), (tmp_path / "runs/checkouts/mine", "other")):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "dvc.yaml", folder)
+        write_plan(folder, define(validate_params({**values, "downstream": {entry: values["downstream"]["squad"]}})))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("models/squad", "is in models/squad, which the stage finetune@squad replaces when it runs"),
+        ("evaluation/squad/a/b", "is in evaluation/squad, which the stage evaluate@squad replaces when it runs"),
+        ("published/../models/squad", "is in models/squad, which the stage finetune@squad replaces when it runs"),
+        ("models", "contains models/phase1 of the stage pretrain@phase1, and a release replaces its folder"),
+        ("runs/checkouts/new/models/squad", "is in models/squad, which the stage finetune@squad replaces when it runs"),
+        ("runs/checkouts/mine/models/other", "is in models/other, which the stage finetune@other replaces"),
+        ("runs/checkouts/mine", "contains a whole checkout, and a release replaces its folder"),
+        (".", "contains a whole checkout, and a release replaces its folder"),
+        ("tasks/mine", "is in tasks, which Podium uses"),
+        (".git", "is in .git, which Podium uses"),
+        (".dvc/cache", "is in .dvc, which Podium uses"),
+        ("released/squad", "is in released, which Podium uses"),
+    ],
+)
+def test_a_release_in_a_folder_that_would_vanish_is_refused(targets: Path, path: str, reason: str):
+    for given in (path, str(targets / path)):
+        (problem,) = written_problems(changed_params(downstream__squad__publish__folder=given), targets)
+        assert problem.startswith(f"downstream.squad.publish.folder='{given}' {reason}")
+
+
+def test_a_folder_that_a_link_leads_to_is_refused_too(targets: Path):
+    (targets / "models").mkdir()
+    (targets / "link").symlink_to("models")
+    (problem,) = written_problems(changed_params(downstream__squad__publish__folder="link/squad"), targets)
+    assert "is in models/squad" in problem
+
+
+@pytest.mark.parametrize("path", ["published/./podium-demo", "published/x/../podium-demo", "link"])
+def test_two_entries_do_not_share_a_target_however_it_is_written(targets: Path, path: str):
+    (targets / "published/podium-demo").mkdir(parents=True)
+    (targets / "link").symlink_to("published/podium-demo")
+    values = changed_params()
+    values["downstream"]["other"] = copy.deepcopy(values["downstream"]["squad"])
+    values["downstream"]["other"]["publish"]["folder"] = path
+    (problem,) = written_problems(values, targets)
+    assert problem.startswith(f"downstream.other.publish.folder='{path}' is the folder of downstream.squad.publish")
+
+
+@pytest.mark.parametrize(
+    "path", ["published/x", "out", "models/mine", "inputs/released/x", "runs/mine", "/elsewhere", ".."]
+)
+def test_other_folders_take_a_release(targets: Path, path: str):
+    assert written_problems(changed_params(downstream__squad__publish__folder=path), targets) == []
+
+
+def test_checkpoints_and_curves_are_kept_out_of_outs_as_well(targets: Path):
+    values = changed_params(checkpoint__remote="models/phase1", tracking__folder="metrics/squad.json")
+    assert [text.split(" is in ")[0] for text in written_problems(values, targets)] == [
+        "checkpoint.remote='models/phase1'",
+        "tracking.folder='metrics/squad.json'",
+    ]
+    free = changed_params(checkpoint__remote="s3://bucket/models/phase1", tracking__folder="runs")
+    assert written_problems(free, targets) == []

@@ -230,9 +230,7 @@ def given(root: Path, **changed: Any) -> dict[str, Any]:
         ("corpus__dataset", "mine", "mine/x.dvc"),
     ],
 )
-def test_a_folder_above_the_given_one_itself_and_one_named_as_a_hub_name_are_looked_at(
-    tmp_path: Path, key: str, path: str, place: str
-) -> None:
+def test_folders_above_themselves_and_named_as_on_the_hub(tmp_path: Path, key: str, path: str, place: str) -> None:
     values = given(tmp_path, **{key: path})
     for folder in (path, place):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)

@@ -49,9 +49,7 @@ def stages_of(phase: str) -> set[str]:
         (PREPARED, {"tokenizer"} | stages_of("phase1") | stages_of("phase2"), ["models/phase2"]),
     ],
 )
-def test_parameters_choose_the_stages_and_what_fine_tuning_starts_from(
-    overrides: tuple[str, ...], stages: set[str], start: list[str]
-) -> None:
+def test_parameters_choose_stages_and_start(overrides: tuple[str, ...], stages: set[str], start: list[str]) -> None:
     plan = plan_of(*overrides)
     assert set(plan) == stages | {f"{stage}@squad" for stage in OF_AN_ENTRY}
     assert [dep for dep in plan["finetune@squad"].deps if dep.startswith("models/")] == start
@@ -180,7 +178,6 @@ def test_a_plan_of_other_parameters_is_refused_with_the_command_that_writes_it(p
 
 
 def done(project: Path) -> None:
-    """Every out of the plan is there, and dvc.lock says so."""
     stages = {}
     for name, stage in read_plan(project).items():
         for out in stage.outs:

@@ -1,12 +1,16 @@
-"""Text as other systems write it, and files with nothing in them: read, or refused in one sentence with the knob."""
+"""Files as other systems write them, empty, packed or damaged: read, or refused in one sentence with the parameter."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ipu_model.core.errors import DeviceJobError
@@ -16,6 +20,9 @@ from tasks.downstream.squad.score_files import read_predictions
 from tasks.jobs.training import ipu_config
 from tasks.params.schema import load_params, validate_params
 from tasks.pretraining.base_model import write_base_model
+from tasks.records import text_files
+from tasks.records.parquet import count_rows, read_batches, read_group_batches
+from tasks.records.text_files import file_suffix, open_unpacked, read_lines
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
 from tests.tasks.corpus.made_corpus import documents_of
@@ -168,3 +175,94 @@ def test_an_empty_file_beside_the_data_is_named(tmp_path: Path, name: str) -> No
     assert words in str(caught.value)
     assert " empty" in str(caught.value) or "is missing or damaged" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def zstandard(content: bytes) -> bytes:
+    found: bytes = pa.compress(content, codec="zstd", asbytes=True)
+    return found
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstandard}
+every_packing = pytest.mark.parametrize("packing", PACK)
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("a.csv.gz", ".csv"),
+        ("a.CSV.GZ", ".csv"),
+        ("a.b.jsonl.zst", ".jsonl"),
+        ("a.csv", ".csv"),
+        ("a.gz", ".gz"),
+        ("a.parquet.gz", ".gz"),
+        ("wiki_00", ""),
+    ],
+)
+def test_the_ending_before_that_of_the_packing_decides(name: str, ending: str) -> None:
+    assert file_suffix(Path("folder.v1") / name) == ending
+
+
+@every_packing
+@pytest.mark.parametrize("text", ["", "one\ntwo\n", "old\rmac\r", "\ufeffé\n" * 300_000])
+def test_lines_are_those_of_the_file_unpacked(tmp_path: Path, packing: str, text: str) -> None:
+    plain, path = tmp_path / "a.txt", tmp_path / f"a.txt{packing}"
+    plain.write_bytes(text.encode())
+    path.write_bytes(PACK[packing](text.encode()))
+    assert list(read_lines(path, "key")) == list(read_lines(plain, "key"))
+
+
+@every_packing
+def test_several_members_one_after_the_other_are_one_text(tmp_path: Path, packing: str) -> None:
+    path = tmp_path / f"a.txt{packing}"
+    path.write_bytes(PACK[packing](b"one\n") + PACK[packing](b"two\n"))
+    assert list(read_lines(path, "key")) == ["one\n", "two\n"]
+
+
+@every_packing
+def test_what_is_cut_off_damaged_or_not_packed_is_refused(tmp_path: Path, packing: str) -> None:
+    path, content = tmp_path / f"a.txt{packing}", PACK[packing](bytes(range(1, 256)) * 100)
+    for damaged in (content[:-9], content[:12] + b"\xff\xff\xff" + content[15:], b"plain text\n" * 10):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"a\.txt\.\w+ (cannot be read|is not UTF-8|is binary)"):
+            list(read_lines(path, "key"))
+
+
+@every_packing
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str) -> None:
+    monkeypatch.setattr(text_files, "FREE_BYTES", 1 << 20)
+    path = tmp_path / f"a.txt{packing}"
+    path.write_bytes(PACK[packing](b"\n" * (256 << 20)))
+    read: list[int] = []
+    with open_unpacked(path) as stream:
+        blocks = iter(lambda: stream.read(1 << 20), b"")
+        with pytest.raises(InputError, match="unpacks to more than 1 MB and 200 times its size"):
+            read.extend(map(len, blocks))
+    assert sum(read) < (2 << 20) + 201 * path.stat().st_size
+
+
+def test_sizes_and_batches_refuse_the_same_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    for message in ("run `dvc repro corpus`", "but not text", "cannot be read as Parquet"):
+        with pytest.raises(InputError, match=message):
+            count_rows(path, ["text"], "corpus")
+        with pytest.raises(InputError, match=message):
+            list(read_batches(path, ["text"], 10, "corpus"))
+        if path.exists():
+            path.write_bytes(b"text")
+        else:
+            pq.write_table(pa.table({"title": ["a"]}), path)
+
+
+def test_row_groups_are_read_one_at_a_time(tmp_path: Path) -> None:
+    """40 MB of lists in groups of a megabyte, of which the library reads ahead."""
+    path = tmp_path / "lists.parquet"
+    with pq.ParquetWriter(path, pa.schema([("offsets", pa.list_(pa.int32()))])) as writer:
+        for group in range(40):
+            values = pa.array(np.arange(group, group + (1 << 18), dtype=np.int32))
+            writer.write_table(pa.table({"offsets": pa.ListArray.from_arrays(pa.array([0, 1 << 17, 1 << 18]), values)}))
+    before, most = pa.total_allocated_bytes(), 0
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        for batch in read_group_batches(file, ["offsets"], 1024):
+            assert len(batch) == 2
+            most = max(most, pa.total_allocated_bytes() - before)
+    assert most < 10 << 20

@@ -83,8 +83,6 @@ def folder_with(root: Path, **sections: dict[str, Any]) -> Path:
 
 @dataclass
 class Runs:
-    """What the stages left and said."""
-
     root: Path
     results: dict[str, Any]
     hub: HubServer
@@ -241,7 +239,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", ["down", "missing"])
 @pytest.mark.parametrize("stage", BAD)
-def test_a_hub_that_cannot_give_it_is_one_clear_error_and_nothing_half_written(
+def test_a_hub_without_it_is_one_error_and_nothing_half_written(
     failures: dict[str, Any], stage: str, case: str
 ) -> None:
     result = failures[f"{stage} {case}"]

@@ -165,9 +165,7 @@ QUOTED_TSV, LITERAL_TSV = (
         ('good "very"\t1', ['good "very"'], LITERAL_TSV),
     ],
 )
-def test_quotes_enclose_the_cells_of_a_tsv_file_if_its_content_shows_it(
-    tmp_path: Path, rows: str, expected: list[str], form: str
-) -> None:
+def test_quotes_enclose_tsv_cells_where_they_show_it(tmp_path: Path, rows: str, expected: list[str], form: str) -> None:
     reading = Interpretation()
     found = read(put(tmp_path / "a.tsv", f"text\tlabel\n{rows}\n"), reading)
     assert ([row["text"] for row in found], list(reading.formats)) == (expected, [form])
@@ -290,9 +288,7 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
         ("a.json", '{"data": []}', []),
     ],
 )
-def test_objects_are_read_wherever_json_has_them_with_their_place(
-    tmp_path: Path, name: str, text: str, places: list[str]
-) -> None:
+def test_objects_of_json_are_read_with_their_place(tmp_path: Path, name: str, text: str, places: list[str]) -> None:
     found = list(read_objects(put(tmp_path / name, text), "KEY", Interpretation()))
     assert [where for where, _ in found] == places
     assert [values["text"] for _, values in found] == [1, 2][: len(places)]

@@ -23,8 +23,6 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the stage reads."""
-
     questions: Path
     features: Path
     logits: Path
@@ -32,7 +30,6 @@ class Inputs:
 
 
 def inputs_of(root: Path) -> Inputs:
-    """The stage's inputs under `root`."""
     return Inputs(
         root / artifacts.examples_file("squad", "dev"),
         root / artifacts.rows_folder("squad", "dev") / artifacts.FEATURES,

@@ -30,7 +30,6 @@ def state(root: Path, changes: Mapping[str, Any] | None = None, **publish_how: A
 
 
 def release(root: Path, seed: int | None = None) -> str:
-    """Publish a model of these weights; its tag."""
     if seed is not None:
         shutil.rmtree(root / "models/squad")
         write_model(root, seed)
@@ -64,6 +63,5 @@ def publish_here(root: Path, name: str = "squad", **options: bool) -> dict[str, 
 
 
 def fetch_here(root: Path, **how: Any) -> FetchResult:
-    """Fetch for the entry squad."""
     params = load_params(root / artifacts.PARAMS)
     return fetch(params, find_entry(params, "squad"), root, **how)

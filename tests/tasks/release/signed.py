@@ -13,7 +13,6 @@ from tasks.release.signing import Trust
 
 
 def write_key(path: Path, key: Any = None, password: str | None = None) -> Path:
-    """A new private key, and its public key next to it."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     how = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how))

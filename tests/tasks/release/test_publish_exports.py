@@ -81,7 +81,6 @@ def release(root: Path, answers: Mapping[str, str], *, finite: bool = True, **ho
 
 
 def rows(folder: Path) -> list[str]:
-    """Rows of the table of exported files on the card."""
     section = (folder / "README.md").read_text().partition("\n## Exported files\n")[2].partition("\n## ")[0]
     return re.findall(r"^\| (`.*`.* (?:accepted|rejected).*) \|$", section, re.MULTILINE)
 

@@ -1,31 +1,43 @@
-"""Publishing to a Hub over real HTTP: one commit, verified, tagged; faults lose nothing and repeat nothing."""
+"""Publishing to a Hub over real HTTP: one commit, or one pull request, verified, tagged, read back."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 import time
 from email.utils import formatdate
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tasks.params.schema import parameter_values
 from tasks.release.hub.calls import Patience
-from tasks.release.hub.transaction import HubRelease, release_on_hub
+from tasks.release.hub.token import refusal
+from tasks.release.hub.transaction import HubRelease, check_access, release_on_hub
+from tasks.release.publish import publish
 from tasks.release.release import NAMES
 from tasks.stage.errors import PublishError
 from tests.hub_server import HubServer
 from tests.hub_store import Commit
+from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import (
     CALLS,
     NAME,
     TOKEN,
     commits,
     content,
+    merge,
+    open_requests,
     publish_small,
     repository,
     small_release,
 )
+from tests.tasks.trained_checkout import PROJECT, params_with, write_gate, write_model
 
 
 def test_a_first_publish_is_one_private_commit_verified_and_then_tagged(hub: HubServer) -> None:
@@ -174,9 +186,7 @@ def test_a_token_that_may_only_read_is_told_before_a_byte_is_sent(hub: HubServer
 
 
 @pytest.mark.parametrize("token", ["", "   ", "hf_two words", "hf_line\nbreak"])
-def test_without_a_usable_token_nothing_is_asked_of_the_hub(
-    hub: HubServer, monkeypatch: pytest.MonkeyPatch, token: str
-) -> None:
+def test_without_a_token_the_hub_is_not_asked(hub: HubServer, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(PublishError, match="HF_TOKEN"):
         publish_small()
@@ -216,3 +226,269 @@ def test_a_wait_is_said_without_the_right_to_write(hub: HubServer, caplog: pytes
     publish_small()
     assert re.search(r"PUT /upload/[0-9a-f]{64}: .*; retrying in \d\.\d s \(attempt 2 of 5\)", caplog.text)
     assert "signature=" not in caplog.text
+
+
+def fine_grained(*permissions: str, on: str = "user", everywhere: tuple[str, ...] = ()) -> dict[str, Any]:
+    scoped = [{"entity": {"_id": "1", "type": "user", "name": on}, "permissions": list(permissions)}]
+    scopes = {"canReadGatedRepos": True, "global": list(everywhere), "scoped": scoped}
+    token = {"displayName": "t", "role": "fineGrained", "fineGrained": scopes}
+    return {"type": "user", "name": "user", "orgs": [], "auth": {"type": "access_token", "accessToken": token}}
+
+
+def classic(role: str, **organisation: str) -> dict[str, Any]:
+    orgs = [organisation] if organisation else []
+    return {"type": "user", "name": "user", "orgs": orgs, "auth": {"accessToken": {"role": role}}}
+
+
+@pytest.mark.parametrize(
+    ("who", "review"),
+    [
+        (classic("write"), False),
+        (classic("write", name="lab", roleInOrg="contributor"), False),
+        (fine_grained("repo.content.read", "repo.write"), False),
+        (fine_grained("repo.write", on=NAME), False),
+        (fine_grained("discussion.write"), True),
+        (fine_grained("repo.content.read", everywhere=("discussion.write",)), True),
+        ({"name": "user", "auth": {"type": "oauth"}}, False),
+        ({"name": "user", "auth": {"accessToken": {"role": "fineGrained", "fineGrained": "new layout"}}}, False),
+        (["no mapping at all"], False),
+        (classic("write") | {"name": "someone"}, True),
+    ],
+)
+def test_a_token_that_may_write_or_cannot_be_judged_is_left_to_the_hub(who: Any, review: bool) -> None:
+    assert refusal(who, NAME, review=review) is None
+
+
+@pytest.mark.parametrize(
+    ("who", "review", "said"),
+    [
+        (classic("read"), False, "may only read; a token with write access to user/demo is required"),
+        (classic("read"), True, "may only read"),
+        (fine_grained("repo.content.read"), False, r"needs repo\.write for user or user/demo; it has repo\.content"),
+        (fine_grained("discussion.write"), False, r"needs repo\.write"),
+        (fine_grained("repo.write", on="user/other"), False, "it has no permission there"),
+        (fine_grained("repo.content.read"), True, r"needs discussion\.write or repo\.write"),
+        (classic("write", name="user", roleInOrg="read"), False, "may only read in the organisation user"),
+        (classic("write", name="lab", roleInOrg="write") | {"name": "usre"}, False, "namespace user; .* are usre, lab"),
+    ],
+)
+def test_a_token_without_the_rights_is_refused(who: dict[str, Any], review: bool, said: str) -> None:
+    reason = refusal(who, NAME, review=review)
+    assert reason is not None
+    assert re.search(said, reason), reason
+
+
+@pytest.mark.parametrize(
+    ("repository", "said"),
+    [
+        ("demo", "publish.repository=demo has no namespace"),
+        ("usre/demo", "cannot write in the namespace usre"),
+    ],
+)
+def test_a_namespace_of_others_is_refused_before_the_first_stage(hub: HubServer, repository: str, said: str) -> None:
+    with pytest.raises(PublishError, match=said):
+        check_access([repository], review=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("Private repository storage limit reached", "free storage on the Hub"),
+        ("You must have write access to the Resource Group", "ask an administrator for write access in the group of"),
+        ("Forbidden", "HF_TOKEN may not write to user/demo: use a token with write access"),
+    ],
+)
+def test_the_advice_after_a_refusal_is_about_its_cause(hub: HubServer, said: str, fix: str) -> None:
+    hub.fault("POST", "/commit/", times=99, status=403, body=json.dumps({"error": said}).encode())
+    with pytest.raises(PublishError, match=fix):
+        publish_small()
+
+
+def proposed(hub: HubServer, number: int) -> dict[str, bytes]:
+    tree = repository(hub).resolve(f"refs/pr/{number}").tree
+    return {path: hub.store.read(blob.sha256) for path, blob in tree.items() if path != ".gitattributes"}
+
+
+def open_by_another_publisher(hub: HubServer) -> None:
+    target = repository(hub)
+    target.pulls[1] = {"title": f"Publish {small_release().tag}", "status": "open", "author": "another"}
+    target.branches["refs/pr/1"] = target.branches["main"]
+    files = {name: hub.store.blob(name, file.source) for name, file in small_release().files.items()}
+    hub.store.commit(target, "refs/pr/1", files, (), None, "the other publisher")
+
+
+def test_a_release_for_review_is_a_pull_request_and_neither_main_nor_a_tag_moves(hub: HubServer) -> None:
+    done = publish_small(review=True)
+    assert commits(hub) == []
+    assert repository(hub).tags == {}
+    assert repository(hub).private is True
+    assert proposed(hub, 1) == {name: file.source for name, file in small_release().files.items()}
+    assert (done.tag, done.pull_request, done.unchanged) == (None, 1, False)
+    assert done.url == f"{hub.endpoint}/{NAME}/discussions/1"
+    assert done.commit == repository(hub).branches["refs/pr/1"]
+
+
+def test_the_receipt_of_a_proposal_names_the_request_and_no_tag(hub: HubServer, checkout: Path) -> None:
+    params = params_with(target="hub", repository=NAME, review=True)
+    receipt = publish(parameter_values(params), "squad", checkout)
+    address = f"{hub.endpoint}/{NAME}/discussions/1"
+    assert (receipt["tag"], receipt["pull_request"], receipt["url"]) == (None, 1, address)
+    assert json.loads((checkout / "reports/publish-squad.json").read_text()) == receipt
+    assert repository(hub).tags == {}
+
+
+def test_the_same_content_again_opens_no_second_one_however_many_others_are_open(hub: HubServer) -> None:
+    for text in ("one", "two", "three", "four"):
+        publish_small(text, review=True)
+    hub.requests.clear()
+    again = publish_small("one", review=True)  # on the second page of the list
+    assert (again.pull_request, again.unchanged) == (1, True)
+    assert open_requests(hub) == [1, 2, 3, 4]
+    assert hub.sent("POST", "preupload|commit|batch") == hub.sent("PUT", "") == []
+
+
+def test_once_merged_publishing_again_verifies_and_tags_main(hub: HubServer) -> None:
+    request = publish_small(review=True)
+    merge(hub, 1)
+    done = publish_small(review=True)
+    assert (done.commit, done.tag, done.pull_request) == (request.commit, small_release().tag, None)
+    assert repository(hub).tags == {done.tag: request.commit}
+    assert len(repository(hub).pulls) == 1
+
+
+def test_a_request_that_was_closed_is_not_reopened_a_new_one_is_opened(hub: HubServer) -> None:
+    publish_small(review=True)
+    repository(hub).pulls[1]["status"] = "closed"
+    assert publish_small(review=True).pull_request == 2
+
+
+def test_a_request_that_somebody_changed_is_not_taken_for_ours(hub: HubServer) -> None:
+    publish_small(review=True)
+    blob = hub.store.blob("model.safetensors", b"other weights")
+    hub.store.commit(repository(hub), "refs/pr/1", {"model.safetensors": blob}, (), None, "change")
+    assert publish_small(review=True).pull_request == 2
+
+
+@pytest.mark.parametrize("how", [{"drop": "before"}, {"drop": "after"}, {"status": 503}, {"status": 412}])
+def test_an_answer_that_is_lost_never_opens_a_second_request(hub: HubServer, how: dict) -> None:
+    hub.fault(*CALLS["commit"], **how)
+    assert publish_small(review=True).pull_request == 1
+    assert open_requests(hub) == [1]
+
+
+def test_of_two_opened_at_the_same_moment_the_first_stays(hub: HubServer) -> None:
+    hub.fault(*CALLS["commit"], hook=lambda: open_by_another_publisher(hub))
+    done = publish_small(review=True)
+    assert (done.pull_request, done.unchanged) == (1, True)
+    assert open_requests(hub) == [1]
+    assert len(repository(hub).pulls) == 2
+
+
+def test_a_request_that_cannot_be_opened_is_told_with_what_main_is_now(hub: HubServer) -> None:
+    hub.fault(*CALLS["commit"], times=1000, status=503)
+    with pytest.raises(PublishError, match=r"opening the pull request failed.*503.*main is at [0-9a-f]{40}, nothing"):
+        publish_small(review=True)
+    assert len(hub.sent(*CALLS["commit"])) == 5
+    assert repository(hub).pulls == {}
+
+
+def test_weights_changed_on_the_way_are_seen_in_the_request(hub: HubServer) -> None:
+    def damage() -> None:
+        if repository(hub).pulls:
+            tree = repository(hub).resolve("refs/pr/1").tree
+            tree["model.safetensors"] = hub.store.blob("model.safetensors", b"other weights")
+
+    hub.fault("GET", r"/revision/refs/pr/1$", hook=damage)
+    with pytest.raises(PublishError, match="pull request 1 of user/demo differs from the release"):
+        publish_small(review=True)
+
+
+def run_in(root: Path, hub: HubServer, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    environment |= {
+        "PYTHONPATH": str(PROJECT),
+        "HF_ENDPOINT": hub.endpoint,
+        "HF_TOKEN": TOKEN,
+        "OMP_NUM_THREADS": "1",
+        "HF_HOME": str(root.parent / "hf-home"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    return subprocess.run(
+        [sys.executable, *command], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+READ_BACK = """
+import json, re, sys
+from pathlib import Path
+import torch
+from huggingface_hub import snapshot_download
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+folder = Path(snapshot_download("user/demo", revision=sys.argv[1]))
+expected = json.loads(sys.argv[2])
+found = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+assert found == {*expected, ".gitattributes", "README.md", "stage_runs.json"}
+for name, path in expected.items():
+    assert path is None or (folder / name).read_bytes() == Path(path).read_bytes(), name
+pair = "where does the river rise ?", "in northern hills"
+inputs = AutoTokenizer.from_pretrained("user/demo")(*pair, return_tensors="pt")
+here = AutoTokenizer.from_pretrained("data/tokenizer")(*pair, return_tensors="pt")
+assert inputs["input_ids"].tolist() == here["input_ids"].tolist()
+with torch.no_grad():
+    there = AutoModelForQuestionAnswering.from_pretrained("user/demo").eval()(**inputs)
+    here = AutoModelForQuestionAnswering.from_pretrained("models/squad").eval()(**inputs)
+assert torch.equal(there.start_logits, here.start_logits) and torch.equal(there.end_logits, here.end_logits)
+assert there.start_logits.unique().numel() > 3
+code = re.search("```python\\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
+exec(compile(code, "README.md", "exec"))
+"""
+
+
+@pytest.mark.soak
+def test_a_published_model_downloads_loads_and_answers_as_it_did(hub: HubServer, checkout: Path) -> None:
+    root = checkout
+    values = params_with(target="hub", repository=NAME)
+    receipt = publish(parameter_values(values), "squad", root)
+    stated = [receipt[key] for key in ("target", "repository", "commit", "unchanged")]
+    assert stated == ["hub", NAME, commits(hub)[-1].oid, False]
+    own = {
+        "config.json": "models/squad/config.json",
+        "model.safetensors": "models/squad/model.safetensors",
+        "tokenizer.json": "data/tokenizer/tokenizer.json",
+        "vocab.txt": "data/tokenizer/vocab.txt",
+        "evaluation/predictions.json": "evaluation/squad/predictions.json",
+    }
+    expected = {name: own.get(name) for name in receipt["files"]}
+    read = run_in(root, hub, "-c", READ_BACK, receipt["tag"], json.dumps(expected))
+    assert read.returncode == 0, read.stderr
+    answer = read.stdout.strip()
+    assert answer
+    assert answer in "The river rises in the northern hills and ends in a lake."
+
+
+def test_the_token_is_in_nothing_that_a_run_writes(hub: HubServer, checkout: Path, tmp_path: Path) -> None:
+    root = checkout
+    to = {"publish": {"target": "hub"}, "downstream": {"squad": {"publish": {"repository": NAME}}}}
+    change_parameters(root, to)
+    hub.fault(*CALLS["head"], drop="before")
+    done = run_in(root, hub, "-m", "tasks.release.publish")
+    assert done.returncode == 0, done.stderr
+    write_model(root, seed=5)
+    write_gate(root)
+    hub.fault(*CALLS["commit"], times=9, status=401)
+    failed = run_in(root, hub, "-m", "tasks.release.publish")
+    assert (failed.returncode, len(commits(hub))) == (1, 1)
+    written = done.stdout + done.stderr + failed.stdout + failed.stderr
+    places = [*root.rglob("*"), *(tmp_path / "hf-home").rglob("*"), *(tmp_path / "hub").rglob("*")]
+    files = [path for path in places if path.is_file()]
+    assert len(files) > 20
+    assert TOKEN not in written
+    assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
+
+
+def test_a_dry_run_asks_nothing_of_the_hub_and_writes_nothing(hub: HubServer, checkout: Path) -> None:
+    values = params_with(target="hub", repository=NAME)
+    receipt = publish(parameter_values(values), "squad", checkout, dry_run=True)
+    assert "model.safetensors" in receipt["files"]
+    assert hub.requests == []
+    assert not (checkout / "reports/publish-squad.json").exists()

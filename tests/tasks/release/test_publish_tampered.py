@@ -1,4 +1,4 @@
-"""What was changed after the verdict, or in it, is not published; nor is a verdict that the evidence does not give."""
+"""What changed after the verdict, in it or during publishing is not published."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ipu_model.core.files import sha256_of, write_json
+from ipu_model.core.files import HOST, sha256_of, write_json
 from tasks.stage import artifacts
-from tasks.stage.errors import GateRejected, InputError, PublishError
+from tasks.stage.errors import GateRejected, InputError, PodiumError, PublishError
+from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.release.hub_publishing import NAME, commits, content
 from tests.tasks.release.released_checkout import publish_here
-from tests.tasks.trained_checkout import make_glue_checkout, subject_in, write_gate, write_model
+from tests.tasks.trained_checkout import PROJECT, make_glue_checkout, subject_in, write_gate, write_model
 
 QUESTIONS, GLUE = "squad", "glue-sst2"
 GATE, METRICS = artifacts.metrics_file("squad", "gate"), artifacts.metrics_file("squad")
@@ -161,7 +166,6 @@ def a_missing_floor_unsaid(root: Path) -> None:
 
 
 def model_card_of(root: Path) -> str:
-    """The card of a release that is taken back."""
     publish_here(root)
     card = (root / "published/podium-demo/README.md").read_text()
     shutil.rmtree(root / "published")
@@ -229,9 +233,7 @@ def test_a_verdict_that_the_evidence_does_not_give_is_refused(
         ({"honesty": 100.0, "honesty_low": 99.0, "honesty_high": 100.0}, "honesty_low, not a score of this task"),
     ],
 )
-def test_other_scores_of_a_glue_task_are_refused_though_the_verdict_names_their_bytes(
-    copied: Callable[[str], Path], scores: dict[str, float], words: str
-) -> None:
+def test_other_scores_of_glue_are_refused(copied: Callable[[str], Path], scores: dict[str, float], words: str) -> None:
     root = copied(GLUE)
     subject = subject_in(root, GLUE)
     change(root / subject.metrics, **scores)
@@ -256,3 +258,158 @@ def test_where_a_release_goes_and_who_watches_is_not_judged(copied: Callable[[st
     text = path.read_text().replace("folder: published/podium-demo", "folder: published/elsewhere")
     path.write_text(text.replace("  project: podium", "  project: another"))
     assert publish_here(root, QUESTIONS)["folder"] == "published/elsewhere"
+
+
+SWAPPED = {
+    "models/squad/model.safetensors": "model.safetensors",
+    "models/squad/config.json": "config.json",
+    "data/tokenizer/tokenizer.json": "tokenizer.json",
+    "data/tokenizer/vocab.txt": "vocab.txt",
+    "evaluation/squad/predictions.json": "evaluation/predictions.json",
+    "metrics/squad.json": None,
+    "evaluation/squad/report.html": "evaluation/report.html",
+    "evaluation/squad/mistakes.csv": "evaluation/mistakes.csv",
+    "metrics/squad-gate.json": None,
+    "metrics/squad-predict.json": None,
+    "reports/validation/corpus.json": None,
+}
+"""File of the project -> its name in the release."""
+REWRITE = """
+import itertools, pathlib, sys
+path = pathlib.Path(sys.argv[1])
+good = path.read_bytes()
+for number in itertools.count():
+    path.write_bytes(good[:-64] + bytes([number % 2]) * 64)
+    if number == 0:
+        print("running", flush=True)
+    path.write_bytes(good)
+"""
+
+
+@pytest.fixture
+def project(checkout: Path) -> Path:
+    change_parameters(checkout, {"publish": {"examples": True}})
+    (checkout / "metrics/squad-predict.json").write_text('{"runtime": "cpu", "precision": "fp32"}')
+    return checkout
+
+
+@dataclass
+class Swap:
+    """Another file in the place of one that is opened, from its n-th opening on."""
+
+    target: str = ""
+    other: str = ""
+    at: int = 0
+    opened: int = 0
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not self.target or not isinstance(arguments[0], str | os.PathLike):
+            return
+        if os.path.abspath(os.fspath(arguments[0])) == self.target:
+            self.opened += 1
+            if self.opened == self.at:
+                os.replace(self.other, self.target)
+
+
+SWAP = Swap()
+sys.addaudithook(SWAP)  # which stays as long as the process
+
+
+def publish_or_fail(root: Path) -> str:
+    try:
+        publish_here(root)
+    except PodiumError as error:
+        return str(error)
+    return ""
+
+
+def publish_swapped(root: Path, name: str, at: int) -> tuple[str, int]:
+    """Publish with a file of the same size, other by its last byte but one, in place from the n-th opening on.
+
+    Returns what was wrong, and how often the file was opened.
+    """
+    text = (root / name).read_bytes()
+    (root / "other").write_bytes(text[:-2] + bytes([text[-2] ^ 1]) + text[-1:])
+    SWAP.other, SWAP.at, SWAP.opened, SWAP.target = str(root / "other"), at, 0, str(root / name)
+    try:
+        return publish_or_fail(root), SWAP.opened
+    finally:
+        SWAP.target = ""
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_a_folder(project: Path, name: str) -> None:
+    judged = json.loads((project / "metrics/squad-gate.json").read_text())["judged"]
+    pristine = shutil.copytree(project, project.with_name("pristine"))
+    for at in range(1, 6):
+        shutil.rmtree(project)
+        shutil.copytree(pristine, project)
+        error, opened = publish_swapped(project, name, at)
+        published = project / "published/podium-demo"
+        if error:
+            assert not published.exists()
+        elif (sent := SWAPPED[name]) is not None:
+            assert sha256_of(published / sent) == judged[name]
+        assert opened <= (2 if name == "metrics/squad-gate.json" else 1), (
+            "once; the verdict is asked for its answer before"
+        )
+        if opened < at:
+            assert not error, "nothing was replaced"
+            return
+    raise AssertionError(f"{name} was opened too often")
+
+
+@pytest.mark.parametrize("name", ["models/squad/model.safetensors", "evaluation/squad/predictions.json"])
+def test_a_file_replaced_at_any_opening_is_never_sent_to_the_hub(project: Path, hub: HubServer, name: str) -> None:
+    judged = json.loads((project / "metrics/squad-gate.json").read_text())["judged"]
+    to = {"publish": {"target": "hub"}, "downstream": {"squad": {"publish": {"repository": NAME}}}}
+    change_parameters(project, to)
+    before = (project / name).read_bytes()
+    error, _ = publish_swapped(project, name, 1)
+    assert f"{name} has SHA-256" in error
+    assert hub.sent("POST", "commit") == []
+    (project / name).write_bytes(before)
+    assert publish_swapped(project, name, 2)[0] == ""
+    (commit,) = commits(hub)
+    (project / "sent").write_bytes(content(hub, commit)[SWAPPED[name]])
+    assert sha256_of(project / "sent") == judged[name]
+
+
+def test_weights_rewritten_all_the_time_are_refused_or_those_judged(project: Path) -> None:
+    name = "models/squad/model.safetensors"
+    judged = json.loads((project / "metrics/squad-gate.json").read_text())["judged"][name]
+    with subprocess.Popen([sys.executable, "-c", REWRITE, name], cwd=project, stdout=subprocess.PIPE) as writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"running\n"
+            for _ in range(8):
+                error = publish_or_fail(project)
+                published = project / "published/podium-demo/model.safetensors"
+                assert not published.exists() or sha256_of(published) == judged
+                assert published.exists() or "model.safetensors has SHA-256" in error
+        finally:
+            writer.kill()
+
+
+def test_copies_are_for_this_user_alone_and_those_of_a_killed_publish_go_away(project: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left, running = (project / "runs" / f"held.{HOST}-{process}.partial" for process in (dead.pid, os.getppid()))
+    for folder in (left, running):
+        folder.mkdir(mode=0o700, parents=True)
+    watch = """
+import os, runpy, stat, sys
+seen = set()
+def look(event, arguments):
+    if event == "open" and "held." in str(arguments[0]):
+        folder = str(arguments[0]).partition(".partial")[0] + ".partial"
+        seen.add(oct(stat.S_IMODE(os.stat(folder).st_mode)))
+sys.addaudithook(look)
+sys.argv = ["tasks.release.publish"]
+runpy.run_module("tasks.release.publish", run_name="__main__")
+print(sorted(seen))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run([sys.executable, "-c", watch], cwd=project, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "['0o700']", done.stderr
+    assert [path.name for path in (project / "runs").iterdir()] == [running.name]

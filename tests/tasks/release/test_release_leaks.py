@@ -96,7 +96,6 @@ def write_data(given: Path) -> None:
 
 
 def sections(given: Path) -> dict[str, Any]:
-    """Parameters that name all of it."""
     phase = {
         **UPDATES,
         "warmup_fraction": 0.1,
@@ -150,7 +149,6 @@ def run_questions(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_entry(name: str) -> None:
-    """The stages of an entry, and publish."""
     run_stage(read_examples, name)
     run_stage(rows, name)
     for stage in ("finetune", "predict"):
@@ -171,14 +169,11 @@ def lock(root: Path) -> None:
 
 
 def change(root: Path, changes: dict[str, Any]) -> None:
-    """Other parameters, with which all stages have run."""
     change_parameters(root, changes)
     lock(root)
 
 
-def test_with_a_given_vocabulary_and_model_a_release_holds_none_of_the_planted_words(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_of_questions_has_no_planted_word(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = folder / planted("folder")
     write_data(given)
     entries = write_vocabulary(given / f"{planted('vocabulary')}.txt")
@@ -210,9 +205,7 @@ def test_with_a_given_vocabulary_and_model_a_release_holds_none_of_the_planted_w
     assert {line for line in found(published) if line.startswith("README.md")} == {"README.md: called"}
 
 
-def test_a_vocabulary_that_was_trained_holds_words_and_the_card_says_so(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_card_says_that_a_trained_vocabulary_has_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = folder / planted("folder")
     write_data(given)
     root = make_checkout(folder, **sections(given), tokenizer={"source": "train", "vocabulary_size": 300})
@@ -222,9 +215,7 @@ def test_a_vocabulary_that_was_trained_holds_words_and_the_card_says_so(
     assert "built from the corpus; its entries are words" in (published / "README.md").read_text()
 
 
-def test_a_folder_that_was_named_where_the_hub_has_names_is_not_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_named_like_a_hub_name_is_not_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`corpus.dataset` and `tokenizer.repository` may be folders, which look like names of the Hub."""
     given = folder / planted("folder")
     write_data(given)
@@ -246,9 +237,7 @@ def test_a_folder_that_was_named_where_the_hub_has_names_is_not_told(
 
 
 @pytest.mark.parametrize("examples", [False, True])
-def test_a_release_of_glue_holds_none_of_the_planted_words(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, examples: bool
-) -> None:
+def test_a_release_of_glue_has_no_planted_word(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: bool) -> None:
     given = folder / planted("folder")
     data = given / planted("glue") / "mrpc"
     data.mkdir(parents=True)

@@ -97,7 +97,6 @@ def release(theirs: Path, kind: str, folder: Path) -> Path:
 
 
 def write_file(form: str, folder: Path) -> Path:
-    """Examples of this form."""
     if form == "ner":
         path = folder / "in.conll"
         path.write_text("\n".join("".join(f"{word}\tO\n" for word in text.split()) for text in FIRSTS))

@@ -294,9 +294,7 @@ def test_an_encrypted_key_signs_with_its_password(checkout: Path, tmp_path: Path
 
 
 @pytest.mark.soak
-def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_model_does(
-    release: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exports_are_accepted_and_equal_the_model(release: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx = pytest.importorskip("onnx")
 
     from tasks.downstream.export.onnx_files import load_model, write_formats
@@ -348,7 +346,6 @@ def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_m
 
 
 def cast_model(form: str) -> Any:
-    """An ONNX model that returns its input as another type."""
     from onnx import TensorProto, helper
 
     inner = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])
@@ -359,7 +356,6 @@ def cast_model(form: str) -> Any:
 
 
 def endless_model() -> Any:
-    """An ONNX model with a loop that does not end."""
     from onnx import TensorProto, helper
 
     whole = TensorProto.INT64
@@ -418,9 +414,7 @@ def test_a_token_of_sigstore_is_checked_before_anything_runs(monkeypatch: pytest
     assert not token or token not in str(refused.value)
 
 
-def test_without_a_network_sigstore_publishes_nothing_and_verifies_nothing(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_network_sigstore_neither_signs_nor_verifies(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: Any) -> None:
         raise ConnectionError("no route to host, token=secret-token")
 

@@ -81,7 +81,6 @@ def project(decided: Path, tmp_path: Path) -> Path:
 
 
 def answer(root: Path, text: str) -> None:
-    """Another answer to the first question, and the scores of it."""
     path = root / artifacts.predictions_file("squad")
     write_json(path, {**json.loads(path.read_text()), "q1": text})
     write_metrics(root, params=params_with())
@@ -102,7 +101,6 @@ def dvc(root: Path, *words: str) -> str:
 
 
 def refused(root: Path, code: int = 1) -> str:
-    """Publish, which must not succeed; what it said."""
     done = run(root, "tasks.release.publish")
     assert done.returncode == code, done.stdout
     assert not (root / "published").exists()

@@ -1,14 +1,18 @@
-"""Small files that unfold to gigabytes, and files that are none: refused at once, with little memory."""
+"""Small files that unfold to gigabytes, files that are none, and sizes beyond the memory that is left are refused."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import random
+import re
 import resource
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -22,20 +26,36 @@ from click.testing import CliRunner
 
 from flows.cli import cli
 from ipu_model.core.files import NotAFile, open_regular, parse_json, read_json, reject_duplicate_keys, sha256_of
+from tasks.downstream.squad.examples import WHOLE_BYTES, check_question_file
+from tasks.downstream.squad.params import SquadDataParams
+from tasks.downstream.squad.questions import read_question_file
 from tasks.pretraining.rows import prepared_files
 from tasks.records import csv_files, tables
 from tasks.records.interpretation import Interpretation
 from tasks.records.tables import ColumnSpec, match_columns
 from tasks.records.text_files import read_lines
+from tasks.stage import memory
 from tasks.stage.errors import InputError
-from tasks.stage.memory import iterate_limited, limit_memory
-from tests.tasks.stage.bounded import run
+from tasks.stage.memory import iterate_limited, limit_memory, memory_left, require_memory
+from tests.places import ROOT
 from tests.tasks.tiny_model import write_tiny_model
 
 MOST_MB = 1536
 """Above the 200 MB or so of a process with its libraries, a gigabyte, and room for neither to be exact."""
 SECONDS = 300
 """Of a host that is busy; alone each takes one or two, and what is not bounded hours."""
+
+
+def run(code: str, *words: str) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Run `code` as a stage does; how it ended, and its peak memory in MB."""
+    peak = "next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))"
+    script = (
+        "import sys; from pathlib import Path; from tasks.plan.main import run_main\n"
+        f"def main():\n    {code}\ntry:\n    run_main(main)\nfinally:\n    print({peak})"
+    )
+    command, environment = [sys.executable, "-c", script, *words], {**os.environ, "HF_HUB_OFFLINE": "1"}
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    return process, int(process.stdout or 0) >> 10
 
 
 def refused(code: str, *words: str, most_mb: int = MOST_MB, ends: tuple[int, ...] = (1,)) -> str:
@@ -74,7 +94,6 @@ def varint(number: int) -> bytes:
 
 
 def listed(items: list[bytes]) -> bytes:
-    """A list of structs."""
     return b"\xfc" + varint(len(items)) + b"".join(items)
 
 
@@ -375,3 +394,117 @@ def test_an_object_and_a_table_of_a_million_names_are_looked_through_once() -> N
         reject_duplicate_keys([(name, 0) for name in [*names, "n0"]])
     with pytest.raises(InputError, match="400,000 columns; at most 10,000"):
         match_columns(names, [{"text": ColumnSpec(("text",), "corpus.text_column")}], "a.csv", Interpretation())
+
+
+KEY = "downstream.squad.data.train_path"
+MB = 1 << 20
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, mb: int) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: mb * MB)
+
+
+def test_the_least_of_host_and_limit_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(monkeypatch, 100)
+    assert memory_left() == 100 * MB
+    present = memory._present()
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (present + 8 * MB, resource.RLIM_INFINITY))
+    assert 0 <= (memory_left() or 0) <= 9 * MB
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (MB, resource.RLIM_INFINITY))
+    assert memory_left() == 0
+
+
+def test_a_size_is_refused_with_what_it_takes_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(monkeypatch, 100)
+    require_memory("a.json", 25 * MB, 4, "split it")
+    with pytest.raises(InputError, match="27,262,976 bytes, which need about 104 MB of memory. 100 MB are left"):
+        require_memory("a.json", 26 * MB, 4, "split it")
+    monkeypatch.setattr(memory, "free_memory", lambda: None)
+    require_memory("a.json", 1 << 60, 4, "split it")
+
+
+def test_reading_takes_no_more_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(monkeypatch, 8)
+    with pytest.raises(InputError, match=r"x\.parquet expands to more than 8 MB"), limit_memory("x.parquet"):
+        bytearray(64 << 30)
+
+
+def squad_json(path: Path, context: str) -> Path:
+    answers = [{"text": "Ada", "answer_start": 0}]
+    questions = [{"id": "q0", "question": "Who?", "answers": answers}]
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": questions}]}]}))
+    return path
+
+
+def test_a_file_of_questions_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = squad_json(tmp_path / "train.json", "Ada came. " * 100_000)
+    leave(monkeypatch, 2)
+    with pytest.raises(InputError, match=r"train\.json \(.*train_path\) has 1,000,\d+ bytes, which need about 2 MB of"):
+        read_question_file(path, KEY, SquadDataParams(), Interpretation())
+    path.write_text(" " * (WHOLE_BYTES + 1))
+    with pytest.raises(InputError, match=r"train\.json .* 16,777,217 bytes, which need about 48 MB .* 2 MB are left"):
+        check_question_file(path, KEY, SquadDataParams(), Interpretation())
+
+
+def test_a_long_text_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Ada came. " * 150_000
+    path = squad_json(tmp_path / "train.json", text)
+    table = tmp_path / "train.jsonl"
+    table.write_text(json.dumps({"context": text, "question": "Who?", "answers": {"text": [], "answer_start": []}}))
+    leave(monkeypatch, 40)
+    with pytest.raises(InputError, match=r"the context of question 'q0' has 1,500,000 bytes, which need about 45 MB"):
+        read_question_file(path, KEY, SquadDataParams(), Interpretation())
+    with pytest.raises(InputError, match="has 1,500,000 bytes, which need about 45 MB"):
+        read_question_file(table, KEY, SquadDataParams(unanswerable="use"), Interpretation())
+    (tmp_path / "book.txt").write_text(text)
+    found = CliRunner().invoke(
+        cli, ["predict", "nowhere", "--text", "Who?", "--context-file", str(tmp_path / "book.txt")]
+    )
+    assert isinstance(found.exception, InputError)
+    assert "book.txt has 1,500,000 bytes, which need about 45 MB of memory. 40 MB are left" in str(found.exception)
+
+
+@pytest.mark.parametrize("code", ["bytearray(1 << 60)", "import numpy; numpy.empty(1 << 50)"])
+def test_memory_that_is_used_up_is_one_line(code: str) -> None:
+    process, _ = run(code)
+    assert process.returncode == 1
+    assert process.stderr.startswith("error: out of memory (")
+    assert process.stderr.count("\n") == 1, process.stderr
+    assert "MB are left by the host, its cgroup and RLIMIT_DATA): split the input" in process.stderr
+
+
+def test_a_process_within_a_limit_refuses_a_file_early(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text('{"data": [' + " " * (60 * MB) + "]}")
+    limit = "import resource; from tasks.stage.memory import _present; at = _present() + (150 << 20); "
+    limit += "resource.setrlimit(resource.RLIMIT_DATA, (at, at)); "
+    code = limit + (
+        "from tasks.downstream.squad.params import SquadDataParams; "
+        "from tasks.records.interpretation import Interpretation; "
+        "from tasks.downstream.squad.questions import read_question_file; "
+        f"read_question_file(Path(sys.argv[1]), {KEY!r}, SquadDataParams(), Interpretation())"
+    )
+    process, peak_mb = run(code, str(tmp_path / "train.json"))
+    assert process.returncode == 1
+    assert process.stderr.startswith(f"error: {tmp_path / 'train.json'} ({KEY}) has 62,914,572 bytes"), process.stderr
+    assert peak_mb < 60  # nothing of the 60 MB is read
+
+
+@pytest.mark.parametrize(("mb", "code"), [(50, 0), (400, -signal.SIGKILL)])
+def test_a_stage_ends_at_its_limit_of_resident_memory(mb: int, code: int) -> None:
+    script = (
+        "import numpy, signal; from tasks.stage import memory; memory.free_memory = lambda: 200 << 20\n"
+        "memory.watch_memory('stage rows@squad')\n"
+        f"address_space, resident = numpy.empty(1 << 27), b'x' * ({mb} << 20)\n"
+        f"if {code}: signal.pause()"
+    )
+    process = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert process.returncode == code
+    if code:
+        assert re.match(
+            r"error: stage rows@squad used \d+ MB of memory, and 2\d\d MB were left by the host, its cgroup and "
+            r"RLIMIT_DATA: split the input, ",
+            process.stderr,
+        )
+        assert process.stderr.count("\n") == 1
+    else:
+        assert not process.stderr  # the watcher has closed it, so it has ended

@@ -27,13 +27,14 @@ distributed = pytest.importorskip("distributed", reason="needs the extra cluster
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A scheduler with two workers."""
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local:
         yield local.scheduler_address
 
 
 @pytest.fixture
 def on_cluster(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with distributed.Client(address) as client:
+        client.wait_for_workers(2, timeout=120)  # a test before this one may have ended them
     monkeypatch.setenv(cluster.CLUSTER, address)
 
 
@@ -116,9 +117,7 @@ def test_a_folder_that_workers_do_not_see_is_refused_in_one_sentence(monkeypatch
 
 
 @pytest.mark.soak
-def test_rows_are_the_same_bytes_here_and_on_the_cluster(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_the_same_on_the_cluster(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     word_tokenizer(tmp_path / "tokenizer")
     write_corpus(tmp_path / "corpus", random_texts(200), rows_per_group=10)
     monkeypatch.setattr(shards, "SHARD_BYTES", 4000)  # six shards
@@ -139,8 +138,6 @@ def test_rows_are_the_same_bytes_here_and_on_the_cluster(
 
 @dataclass(frozen=True)
 class Copier:
-    """Copies files into a folder."""
-
     folder: Path
 
     def copy(self, source: Path) -> tuple[str, Path]:
@@ -151,9 +148,7 @@ class Copier:
 
 
 @pytest.mark.usefixtures("on_cluster")
-def test_workers_that_do_not_see_the_project_exchange_files_at_a_url(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_without_the_project_exchange_files_at_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(exchange.FOLDER, (tmp_path / "shared").as_uri())
     sources = [tmp_path / name for name in "abc"]
     for source in sources:
@@ -173,7 +168,7 @@ def test_a_url_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.soak
-def test_vocabularies_are_the_same_bytes_here_and_on_the_cluster(
+def test_vocabularies_are_the_same_on_the_cluster(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_corpus(tmp_path / "corpus", random_texts(200), rows_per_group=10)

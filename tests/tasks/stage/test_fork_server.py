@@ -85,7 +85,6 @@ def command_of(module, stage):
 
 
 def run(folder, environment, stage, module="work"):
-    """Start a stage; return its exit code."""
     streams = {"cwd": folder, "env": {**environment, "DVC_STAGE": stage}, "stdin": subprocess.DEVNULL}
     return subprocess.run(command_of(module, stage), check=False, **streams).returncode
 

@@ -96,7 +96,6 @@ def test_workers_do_not_outlive_a_killed_parent() -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether the process is there and no zombie."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except FileNotFoundError:
@@ -117,9 +116,7 @@ def test_few_items_are_done_without_more_processes(monkeypatch: pytest.MonkeyPat
     assert worker_count() == len(os.sched_getaffinity(0))
 
 
-def test_progress_says_how_long_the_rest_takes(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_progress_says_the_time_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="tasks.stage.parallel")
     progress = StageProgress("rows", "questions", total=1000)
     text = "rows: 250 of 1000 questions, 50 per second, 15 s left"
@@ -134,9 +131,7 @@ def test_progress_says_how_long_the_rest_takes(
     assert caplog.messages[0].endswith(" per second, 20 features, 0 s left")
 
 
-def test_a_system_that_does_not_say_which_cores_are_ours_has_as_many_as_there_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_an_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("os.sched_getaffinity")
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     monkeypatch.setattr("tasks.stage.parallel.free_memory", lambda: None)

@@ -16,8 +16,6 @@ os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 @dataclass
 class Recorded:
-    """One run as its backend has it."""
-
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     """Metric -> (update, value), in the order they were recorded."""
     config: dict[str, Any] = field(default_factory=dict)

@@ -134,9 +134,7 @@ def test_a_run_in_a_tracker_has_the_name_of_the_run(tmp_path: Path, monkeypatch:
         assert describe_run(asked, "finetune", "0123", {}, tmp_path)["name"] == name
 
 
-def test_where_to_look_is_a_command_or_the_address_of_a_server_without_its_password(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_places_are_commands_or_addresses_without_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     every = ["tensorboard", "mlflow", "wandb", "trackio"]

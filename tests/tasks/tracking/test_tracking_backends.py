@@ -72,8 +72,6 @@ HELD_OUT = [(update, 3 / update) for update in range(20, 101, 20)]
 
 @dataclass
 class Server:
-    """Remembers what it was asked."""
-
     port: int
     asked: list[str]
 
@@ -144,7 +142,6 @@ class Watched:
 
 
 def make_training(root: Path) -> tuple[Job, Path]:
-    """A job, and the stand-in for the device that runs it."""
     (root / "params.yaml").write_bytes((PROJECT / "params.yaml").read_bytes())
     write_rows(root / "rows", "pretrain", make_columns("pretrain", 8))
     device = root / "device-python"
@@ -361,9 +358,7 @@ def test_a_wandb_server_that_refuses_the_key_leaves_an_offline_run(
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_wandb_run_goes_on_where_its_server_says_and_tells_nothing_of_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wandb_run_continues_and_tells_nothing_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     with running_wandb(last=30) as server:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.port}")
@@ -394,7 +389,7 @@ def test_trainings_under_a_wandb_agent_are_runs_of_their_own(tmp_path: Path, mon
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_wandb_server_that_stops_answering_is_given_up_at_the_end(
+def test_a_wandb_server_that_stops_answering_is_left_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(track_wandb, "FINISH_SECONDS", 1.0)
