@@ -1,7 +1,5 @@
 """What jobs need, from records, formulas or a measurement, and the rows that they will read."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

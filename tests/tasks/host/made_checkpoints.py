@@ -1,7 +1,5 @@
 """Checkpoints to copy."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Checkpoints travel to a folder and come back: whole or not at all, and never at the cost of the training."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Launchers of device jobs: their words, and torchrun with real processes on the CPU."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

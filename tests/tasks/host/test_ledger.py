@@ -1,7 +1,5 @@
 """The ledger of a host: bounded, whole whatever happens, and what is read off it."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 from pathlib import Path

@@ -19,14 +19,7 @@ from tasks.estimates import job_estimates
 from tasks.estimates.job_estimates import NotMeasured, measure
 from tasks.estimates.planned_jobs import PlannedRows
 from tasks.host import ledger
-from tasks.jobs.device_job import (
-    BatchGeometry,
-    Job,
-    JobResult,
-    ModelConfig,
-    format_event,
-    run_device_job,
-)
+from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ModelConfig, format_event, run_device_job
 from tasks.jobs.training import optimizer_config as optimizer_of
 from tasks.params.sections import OptimizerParams, PhaseParams
 from tasks.stage.errors import DeviceJobFailed
@@ -257,10 +250,7 @@ def test_a_measurement_leaves_nothing(tmp_path: Path, kept: Path, monkeypatch: p
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("total", "raised"),
-    [(MEGABYTES, OutOfMemory), (4 * MEGABYTES, NotMeasured)],
-)
+@pytest.mark.parametrize(("total", "raised"), [(MEGABYTES, OutOfMemory), (4 * MEGABYTES, NotMeasured)])
 def test_what_needs_more_memory_than_there_is_is_stopped_and_said(
     total: int, raised: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

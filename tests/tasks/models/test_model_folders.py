@@ -1,7 +1,5 @@
 """Model folders: what is not one model is refused, and what its files state is read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Text stays text on pages, cards, artifacts, tables and plots."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io
@@ -34,15 +32,7 @@ from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import CHANGED, changed_csv
 from tasks.downstream.squad.page import TITLE
 from tasks.downstream.texts.task_table import TASKS
-from tasks.pages.markup import (
-    FORMULA,
-    JOINER,
-    csv_text,
-    markdown_code,
-    markdown_link,
-    markdown_text,
-    replace_hidden,
-)
+from tasks.pages.markup import FORMULA, JOINER, csv_text, markdown_code, markdown_link, markdown_text, replace_hidden
 from tasks.pages.plots import MAX_POINTS, PlotLine, plot_lines
 from tasks.params.strict_yaml import yaml_text
 from tasks.stage.errors import ParamsError

@@ -1,7 +1,5 @@
 """What every preset of a recipe says, written down by hand from its source, not read from the presets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
@@ -156,16 +154,10 @@ RECIPES = {
         packed=True,
     ),
     "ipu-base-pod16-tf2-384": Recipe(
-        TF_BASE_1,
-        Row(384, 56, 16320, 8, 4, 510, 2098, 0.002828, 0.129, 4096, BASE, 5),
-        TF_BASE_SQUAD,
-        (4, 4, 5, BASE),
+        TF_BASE_1, Row(384, 56, 16320, 8, 4, 510, 2098, 0.002828, 0.129, 4096, BASE, 5), TF_BASE_SQUAD, (4, 4, 5, BASE)
     ),
     "ipu-base-pod16-tf2-512": Recipe(
-        TF_BASE_1,
-        Row(512, 76, 16320, 8, 4, 510, 2098, 0.002828, 0.129, 4096, BASE, 5),
-        TF_BASE_SQUAD,
-        (4, 4, 5, BASE),
+        TF_BASE_1, Row(512, 76, 16320, 8, 4, 510, 2098, 0.002828, 0.129, 4096, BASE, 5), TF_BASE_SQUAD, (4, 4, 5, BASE)
     ),
     "ipu-base-pod4-tf2-384": Recipe(
         TF_BASE_POD4_1,

@@ -1,7 +1,5 @@
 """Defaults are BERT's, and what only the demo says stays in the demo."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -9,6 +9,7 @@ import yaml
 from ruamel.yaml import YAML
 
 from ipu_model.ipu.config import IpuConfig
+from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import load_params, load_sections, validate_params
 from tasks.params.strict_yaml import parse_yaml, read_yaml, yaml_text
@@ -128,9 +129,15 @@ def test_pre_training_has_one_source(base, overrides, said):
     assert validate_params(resolve(base, None, prepared)).pretrain_rows.source == "files"
 
 
-def test_an_unknown_preset_is_refused_with_the_nearest_name(base):
-    with pytest.raises(ParamsError, match="'small-file' is not known; did you mean small-files"):
-        resolve(base, "small-file", [], PRESETS)
+@pytest.mark.parametrize(("name", "said"), [("small-file", "did you mean small-files"), ("demo", "omit --preset")])
+def test_an_unknown_preset_is_refused_with_the_nearest_name(base, name, said):
+    with pytest.raises(ParamsError, match=said):
+        resolve(base, name, [], PRESETS)
+
+
+def test_an_unknown_entry_is_refused_with_the_nearest_name():
+    with pytest.raises(ParamsError, match="did you mean squad"):
+        find_entry(load_params(ROOT / "params.yaml"), "squat")
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,12 @@
 """One preset of every family, made small, from text and questions to logits: not only parsed."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModelForMaskedLM
 
-from ipu_model.distributed.process import StopRequest, lock_run_folder
-from ipu_model.train.job_runner import run_job
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.device_job import Job, JobResult
 from tasks.params.entries import find_entry
@@ -23,6 +18,7 @@ from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
 from tasks.vocabulary.tokenizer import make_tokenizer
 from tests.places import ROOT
+from tests.tasks.downstream.texts.glue_checkout import device_job_here
 from tests.tasks.pretraining.row_inputs import (
     WORDS,
     random_texts,
@@ -73,16 +69,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Text, questions, and a model with the tokenizer that all presets use here."""
     root = tmp_path_factory.mktemp("inputs")
     write_corpus(root / "corpus", random_texts(60))
-    asked = [
-        {
-            "id": str(n),
-            "title": "",
-            "context": f"{WORDS[n]} {WORDS[n + 1]}.",
-            "question": WORDS[n],
-            "answers": [{"text": WORDS[n + 1], "answer_start": len(WORDS[n]) + 1}],
-        }
-        for n in range(24)
-    ]
+    asked: list[dict[str, object]] = []
+    for first, second in zip(WORDS[:24], WORDS[1:25], strict=True):
+        answers = [{"text": second, "answer_start": len(first) + 1}]
+        texts = {"title": "", "context": f"{first} {second}.", "question": first}
+        asked.append({"id": str(len(asked)), **texts, "answers": answers})
     for split in ("train", "dev"):
         write_questions(root / f"{split}.parquet", asked)
     write_tiny_model(root / "model", VOCABULARY)
@@ -90,10 +81,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(job: Job, root: Path, name: str) -> JobResult:
-    torch.set_num_threads(1)
-    job = dataclasses.replace(job, run_folder=str(root / "runs" / name))
-    with lock_run_folder(Path(job.run_folder)):
-        return run_job(job, lambda event, **fields: None, StopRequest())
+    return device_job_here(dataclasses.replace(job, run_folder=str(root / "runs" / name)))
 
 
 def make_rows(params: Params, inputs: Path, root: Path) -> None:

@@ -1,7 +1,5 @@
 """The presets of recipes: each number against the table written by hand, each job against the checks of its runtime."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections import Counter

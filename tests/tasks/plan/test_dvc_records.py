@@ -12,7 +12,7 @@ import yaml
 
 from tasks.plan.code_state import changed_code
 from tasks.plan.dvc_records import compute_md5, verify_files
-from tasks.release.provenance import describe_changes
+from tasks.release.provenance import describe_changes, git_state
 from tasks.stage.errors import InputError
 from tests.tasks.release.released_checkout import publish_here
 from tests.tasks.trained_checkout import make_checkout, write_gate
@@ -212,3 +212,35 @@ def test_code_is_compared_as_dvc_hashes_it(tmp_path: Path) -> None:
     assert changed_code(hashes, tmp_path) == ["tasks/gone.py"]
     (folder / "training.py").write_text("x = 2\n")
     assert changed_code(hashes, tmp_path) == ["tasks/gone.py", "tasks/jobs"]
+
+
+def test_dirty_means_that_sources_differ_from_the_revision(tmp_path: Path) -> None:
+    assert git_state(tmp_path) == {"revision": None, "dirty": None, "changed": []}
+    git(tmp_path, "init", "-q")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks/gate.py").write_text("", encoding="utf-8")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    revision = git(tmp_path, "rev-parse", "HEAD").strip()
+    (tmp_path / "dvc.lock").write_text("written by a run", encoding="utf-8")
+    assert git_state(tmp_path) == {"revision": revision, "dirty": False, "changed": []}
+    (tmp_path / "tasks/gate.py").write_text("pass", encoding="utf-8")
+    (tmp_path / "tasks/new file.py").write_text("", encoding="utf-8")
+    changed = ["tasks/gate.py", "tasks/new file.py"]
+    assert git_state(tmp_path) == {"revision": revision, "dirty": True, "changed": changed}
+
+
+def test_the_checkout_of_a_run_with_overrides_is_compared_with_the_revision_too(tmp_path: Path) -> None:
+    copy = tmp_path / "runs/checkouts/set-1"
+    for root in (tmp_path, copy):
+        (root / "tasks/__pycache__").mkdir(parents=True)
+        (root / "tasks/gate.py").write_text("x = 1\n", encoding="utf-8")
+        (root / "tasks/__pycache__/gate.pyc").write_text("", encoding="utf-8")
+    (tmp_path / ".gitignore").write_text("/runs/\n__pycache__/\n", encoding="utf-8")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    assert git_state(copy)["changed"] == []
+    (copy / "tasks/gate.py").write_text("x = 2\n", encoding="utf-8")
+    assert git_state(copy)["changed"] == ["tasks/gate.py"]
+    assert git_state(tmp_path)["changed"] == []

@@ -1,7 +1,5 @@
 """Paths that parameters name: nothing given is passed over, nothing is written where it would vanish."""
 
-from __future__ import annotations
-
 import copy
 import os
 import re
@@ -339,15 +337,6 @@ def test_everything_that_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
     lines = str(caught.value).splitlines()
     assert [line.split("=")[0] for line in lines] == ["corpus.path", "base_model.path", "downstream.sst2.data.path"]
     assert "downstream.sst2.data.path='no/where' does not exist" in lines[2]
-
-
-def test_all_of_a_folder_of_glue_is_read_and_so_may_hold_no_link(tmp_path: Path) -> None:
-    root = project(tmp_path / "project")
-    (root / "mine").mkdir()
-    linked_file(root / "mine")
-    values = values_with({"sst2": {"kind": "glue", "task": "sst2", "data": {"path": "mine"}}})
-    (problem,) = check_input_paths(values, root)
-    assert problem.startswith("downstream.sst2.data.path='mine' contains 1 link(s), b.txt, which are not followed")
 
 
 def test_links_in_a_folder_that_is_not_read_are_let_be_unless_dvc_trips_over_them(tmp_path: Path) -> None:

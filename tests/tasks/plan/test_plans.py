@@ -1,7 +1,5 @@
 """The project's dvc.yaml is the only plan: what is given makes DVC run, restore, delete or hide nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

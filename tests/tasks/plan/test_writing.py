@@ -1,7 +1,5 @@
 """dvc.yaml: which stages parameters make, what each starts from, and what becomes of those that go away."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

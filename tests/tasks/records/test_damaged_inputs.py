@@ -1,7 +1,5 @@
 """Whatever a file of the user or of the Hub holds, a reader ends well or with an error of ours."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Files as other systems write them, empty, packed or damaged: read, or refused in one sentence with the parameter."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable
@@ -21,7 +19,7 @@ from tasks.jobs.training import ipu_config
 from tasks.params.schema import load_params, validate_params
 from tasks.pretraining.base_model import write_base_model
 from tasks.records import text_files
-from tasks.records.parquet import count_rows, read_batches, read_group_batches
+from tasks.records.parquet import count_rows, read_batches, read_group_batches, read_group_sizes
 from tasks.records.text_files import file_suffix, open_unpacked, read_lines
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
@@ -266,3 +264,13 @@ def test_row_groups_are_read_one_at_a_time(tmp_path: Path) -> None:
             assert len(batch) == 2
             most = max(most, pa.total_allocated_bytes() - before)
     assert most < 10 << 20
+
+
+def test_the_size_of_a_row_group_is_that_of_its_column(tmp_path: Path) -> None:
+    texts = [f"{number:04d}" * 25 for number in range(200)]  # 100 bytes each, and 4 for the length
+    table = pa.table({"text": texts, "short": ["a"] * 200, "answers": [[{"text": text}] for text in texts]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50, use_dictionary=False)
+    for name in ("text", "answers"):
+        groups = read_group_sizes(tmp_path / "a.parquet", name, "corpus")
+        assert [group.rows for group in groups] == [50] * 4
+        assert 20_800 <= sum(group.bytes for group in groups) < 22_000

@@ -1,7 +1,5 @@
 """Corpus, questions, tokenizer and model taken from a Hub over real HTTP equal the same data as local files."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

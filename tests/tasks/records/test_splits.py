@@ -1,7 +1,5 @@
 """A development set split off from training, and samples: by the seed alone, whole groups, in the order of the file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Tables of every ending: separators, names of columns, JSON lists, headers without rows, and quotes that stay open."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Facts for a card, and the card of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A checkout as if every stage up to the gate had run, for each test."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

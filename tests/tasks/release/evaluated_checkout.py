@@ -1,7 +1,5 @@
 """What evaluate and gate read, for three questions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tests of publishing to a Hub share: a small release, and the requests of a publish by name."""
 
-from __future__ import annotations
-
 from tasks.release.hub.calls import Patience
 from tasks.release.hub.transaction import HubRelease, release_on_hub
 from tasks.release.release import Release, release_file

@@ -1,7 +1,5 @@
 """A checkout whose gate compares with what its entry published, and releases of it."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator, Mapping

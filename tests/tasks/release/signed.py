@@ -1,7 +1,5 @@
 """Keys, and what verifying a release says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What was released last is fetched whole or not at all; publish replaces what the gate compared with, and no other."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import multiprocessing
@@ -110,13 +108,6 @@ def test_after_its_own_publication_a_model_is_compared_with_the_same_release(che
     FolderReleases(checkout / "published/podium-demo").promote(third)
     found = fetch_here(checkout, trained=True)
     assert (tags(found), found.changed) == ([third, second], True), "published by someone else"
-
-
-def test_the_champion_comes_before_the_newest_release(checkout: Path) -> None:
-    first, second = release(checkout, seed=0), release(checkout, seed=1)
-    assert tags(fetch_here(checkout)) == [second, first]
-    FolderReleases(checkout / "published/podium-demo").promote(first)
-    assert tags(fetch_here(checkout)) == [first, second]
 
 
 def test_a_release_of_another_task_ends_the_command(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Names of releases, in a folder and on a Hub over HTTP: promoted, rolled back, interrupted, given twice at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Publishing to a folder: gate first, whole or not at all, the same content once, each entry by itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Releases with exported files: what is published, what the card says of each file, and which one is preferred."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Publishing to a Hub over real HTTP: one commit, or one pull request, verified, tagged, read back."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -280,10 +278,7 @@ def test_a_token_without_the_rights_is_refused(who: dict[str, Any], review: bool
 
 @pytest.mark.parametrize(
     ("repository", "said"),
-    [
-        ("demo", "publish.repository=demo has no namespace"),
-        ("usre/demo", "cannot write in the namespace usre"),
-    ],
+    [("demo", "publish.repository=demo has no namespace"), ("usre/demo", "cannot write in the namespace usre")],
 )
 def test_a_namespace_of_others_is_refused_before_the_first_stage(hub: HubServer, repository: str, said: str) -> None:
     with pytest.raises(PublishError, match=said):

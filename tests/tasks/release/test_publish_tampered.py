@@ -1,7 +1,5 @@
 """What changed after the verdict, in it or during publishing is not published."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -196,14 +194,8 @@ def a_verdict_from_before(root: Path) -> None:
         (change_check(ok=False), "differs from .*: f1, checks. "),
         (change_file(GATE, checks=[]), "differs from .*: f1, .*scores_belong_to_predictions"),
         (change_file(GATE, checks="all passed"), "differs from .*: f1"),
-        (
-            change_file(GATE, metrics={"exact_match": 100.0, "f1": 99.9}),
-            "differs from .*: metrics. ",
-        ),
-        (
-            change_file(GATE, recipe=[{"title": "F1", "mean": 99.9}]),
-            "differs from .*: recipe. ",
-        ),
+        (change_file(GATE, metrics={"exact_match": 100.0, "f1": 99.9}), "differs from .*: metrics. "),
+        (change_file(GATE, recipe=[{"title": "F1", "mean": 99.9}]), "differs from .*: recipe. "),
         (change_check(found=100.5), "differs from .*: f1"),
         (a_whole_verdict, "accepts the model, but the evidence does not"),
         (predictions_that_fit_forged_metrics, "covers other files: evaluation/squad/predictions.json has SHA-256"),

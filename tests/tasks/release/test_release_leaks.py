@@ -1,7 +1,5 @@
 """Contents of a release: words that were planted in data, names, paths and the host are searched in a whole release."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random
@@ -44,7 +42,7 @@ COLUMNS = {name: planted(name) for name in ("id", "title", "context", "question"
 MARKED = planted("text")
 PHASES = ("phase1", "phase2")
 ROWS = {"row_length": 48, "max_predictions_per_row": 8, "duplicates": 1}
-UPDATES = {"steps": 2, "global_batch_size": 8}
+UPDATES = {"steps": 2, "global_batch_size": 8, "micro_batch_size": 8}
 OF_WORDS = {"tokenizer.json", "vocab.txt"}
 QUOTING = {"evaluation/metrics.json", "evaluation/predictions.json", "evaluation/report.html"}
 QUOTING_TEXTS = {"evaluation/report.html", "evaluation/mistakes.csv"}
@@ -83,37 +81,19 @@ def write_data(given: Path) -> None:
         rows = []
         for number in range(count):
             context = f"the river {planted('answer')} rises in {planted('context')} hills and ends {split} {number} ."
-            rows.append(
-                {
-                    COLUMNS["id"]: planted(f"{split}{number}"),
-                    COLUMNS["title"]: planted(f"title{number % 2}"),
-                    COLUMNS["context"]: context,
-                    COLUMNS["question"]: f"where does {planted('question')} rise {number} ?",
-                    planted("answers"): [{"text": planted("answer"), "answer_start": context.index(planted("answer"))}],
-                }
-            )
+            answers = [{"text": planted("answer"), "answer_start": context.index(planted("answer"))}]
+            asked = {"context": context, "question": f"where does {planted('question')} rise {number} ?"}
+            named = {"id": planted(f"{split}{number}"), "title": planted(f"title{number % 2}"), **asked}
+            rows.append({COLUMNS[name]: text for name, text in named.items()} | {planted("answers"): answers})
         (given / f"{planted(split)}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
 
 
 def sections(given: Path) -> dict[str, Any]:
-    phase = {
-        **UPDATES,
-        "warmup_fraction": 0.1,
-        "micro_batch_size": 8,
-        "loss_scaling": 1.0,
-        "learning_rate": 1e-3,
-        "schedule": "linear",
-    }
+    phase = {**UPDATES, "warmup_fraction": 0.1, "learning_rate": 1e-3, "loss_scaling": 1.0, "schedule": "linear"}
+    columns = {"text_column": planted("body"), "title_column": planted("heading"), "id_column": planted("key")}
     paths = {"path": planted("unused"), "dataset": planted("unused"), "dataset_revision": None}
     return {
-        "corpus": {
-            "source": "files",
-            "path": str(given / planted("corpus")),
-            "text_column": planted("body"),
-            "title_column": planted("heading"),
-            "id_column": planted("key"),
-            "dataset": planted("unused"),
-        },
+        "corpus": {"source": "files", "path": str(given / planted("corpus")), "dataset": planted("unused"), **columns},
         "pretrain_rows": {name: {**ROWS, **paths} for name in PHASES},
         "pretrain": {name: dict(phase) for name in PHASES},
         "downstream": {
@@ -250,6 +230,8 @@ def test_a_release_of_glue_has_no_planted_word(folder: Path, monkeypatch: pytest
         (data / f"{split}.tsv").write_text("\n".join(lines), encoding="utf-8")
     entries = write_vocabulary(given / f"{planted('vocabulary')}.txt")
     write_base_model(given / planted("model"), entries)
+    batch = {"global_batch_size": 16, "micro_batch_size": 16}
+    dropout = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     root = make_checkout(
         folder,
         tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
@@ -262,15 +244,7 @@ def test_a_release_of_glue_has_no_planted_word(folder: Path, monkeypatch: pytest
                 "task": "mrpc",
                 "data": {"path": str(given / planted("glue")), "max_common_share": 1.0},
                 "rows": {"row_length": 64},
-                "finetune": {
-                    "epochs": 60,
-                    "global_batch_size": 16,
-                    "micro_batch_size": 16,
-                    "learning_rate": 5e-3,
-                    "hidden_dropout": 0.0,
-                    "attention_dropout": 0.0,
-                    "checkpoint_every_updates": 0,
-                },
+                "finetune": {"epochs": 60, "learning_rate": 5e-3, "checkpoint_every_updates": 0, **batch, **dropout},
             },
         },
     )

@@ -1,7 +1,5 @@
 """Scores by hash in place of predictions: the same comparison, the same decision, and not a word of the data."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

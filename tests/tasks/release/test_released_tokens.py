@@ -1,8 +1,6 @@
 """A release loaded in transformers as its card shows, for each kind of task and family: the ids of the rows, and the
 logits that Podium computes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Signed releases: what is signed, and every change to a release that `podium verify` must name."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -184,10 +182,7 @@ ATTACKS: dict[str, tuple[Callable[[Path, Path], Any], dict[str, str]]] = {
         {"files": "pytorch_model.bin was added", "attestation": "pytorch_model.bin was added"},
     ),
     "file removed": (remove("vocab.txt"), {"files": "vocab.txt is missing"}),
-    "attestation": (
-        raise_attested_f1,
-        {"files": "attestation.json has SHA-256", "attestation": "its f1 differs"},
-    ),
+    "attestation": (raise_attested_f1, {"files": "attestation.json has SHA-256", "attestation": "its f1 differs"}),
     "metrics": (
         raise_f1,
         {"files": "evaluation/metrics.json has SHA-256", "scores": "states f1=99.0, evaluation/scores.json gives 100"},
@@ -363,10 +358,7 @@ def endless_model() -> Any:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("before", "after")]
     steps = [helper.make_node("Identity", ["again"], ["further"]), helper.make_node("Identity", ["before"], ["after"])]
     body = helper.make_graph(
-        steps,
-        "body",
-        [helper.make_tensor_value_info("count", whole, []), truth[0], values[0]],
-        [truth[1], values[1]],
+        steps, "body", [helper.make_tensor_value_info("count", whole, []), truth[0], values[0]], [truth[1], values[1]]
     )
     nodes = [
         helper.make_node("Cast", ["input_ids"], ["x"], to=TensorProto.FLOAT),

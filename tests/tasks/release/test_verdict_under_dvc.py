@@ -3,8 +3,6 @@
 The stage gate is that of the project; one stage in front of it copies what it judges, in place of training.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

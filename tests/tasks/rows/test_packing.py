@@ -9,10 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
-from ipu_model.distributed.process import StopRequest, lock_run_folder
-from ipu_model.train.job_runner import run_job
 from tasks.downstream import rows
 from tasks.downstream.jobs.entry_jobs import build_predict_job, prediction_figures
 from tasks.downstream.squad.rows import make_features
@@ -29,6 +26,7 @@ from tasks.vocabulary.encoding import load_tokenizer
 from tests.optimizers import optimizer_config
 from tests.places import ROOT
 from tests.tasks.downstream.entries import write_parameters
+from tests.tasks.downstream.texts.glue_checkout import device_job_here
 from tests.tasks.pretraining.row_inputs import (
     WORDS,
     bert_tokenizer,
@@ -150,15 +148,9 @@ def questions(count: int, seed: int) -> list[dict[str, object]]:
         words = [draw.choice(WORDS) for _ in range(draw.randint(5, 60))]
         place = draw.randrange(len(words))
         start = len(" ".join(words[:place])) + (place > 0)
-        made.append(
-            {
-                "id": f"q{number}",
-                "title": "",
-                "context": " ".join(words),
-                "question": " ".join(draw.sample(WORDS, 3)),
-                "answers": [{"text": words[place], "answer_start": start}],
-            }
-        )
+        answers, asked = [{"text": words[place], "answer_start": start}], " ".join(draw.sample(WORDS, 3))
+        own = {"id": f"q{number}", "title": "", "context": " ".join(words), "question": asked, "answers": answers}
+        made.append(own)
     return made
 
 
@@ -212,16 +204,10 @@ def texts(root: Path, name: str) -> list[tuple[int, ...]]:
     )
 
 
-def run_here(job: Job) -> JobResult:
-    torch.set_num_threads(1)
-    with lock_run_folder(Path(job.run_folder)):
-        return run_job(job, lambda event, **fields: None, StopRequest())
-
-
 def trained(root: Path, name: str, steps: int, batch: int) -> JobResult:
     """A short training on rows, from the random model (its encoder, where the head is another)."""
     kind, head = ("pretrain", "pretraining") if name == "phase1" else ("finetune", "question_answering")
-    return run_here(
+    return device_job_here(
         Job(
             kind=kind,
             head=head,
@@ -261,7 +247,7 @@ def predicted(checkouts: dict[bool, Path]) -> dict[bool, JobResult]:
     for packing, root in checkouts.items():
         rows, runs = root / artifacts.rows_folder("squad", "dev"), root / "runs" / "predict"
         job = build_predict_job(squad, params, rows, root / "logits.arrow", runs, root, device=device)
-        found[packing] = run_here(job)
+        found[packing] = device_job_here(job)
     return found
 
 

@@ -1,7 +1,5 @@
 """Small files that unfold to gigabytes, files that are none, and sizes beyond the memory that is left are refused."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """What trackers recorded on this host, read back with their own readers."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass, field

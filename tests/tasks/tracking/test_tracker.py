@@ -1,7 +1,5 @@
 """What a tracker's thread records, whatever its backend does; and what a stage suffers from any of them: nothing."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping

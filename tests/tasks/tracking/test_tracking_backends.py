@@ -1,20 +1,10 @@
-"""Trainings watched by the real packages of all trackers: what they recorded is read back with their own readers.
+"""Trainings watched by the real packages of all trackers: what they recorded is read back with their own readers."""
 
-The device is a stand-in that says what a job says. A proxy stands where every connection outwards would have to pass.
-"""
-
-from __future__ import annotations
-
-import contextlib
-import http.server
 import json
 import math
-import os
 import socket
 import stat
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,19 +13,19 @@ from typing import IO, Any
 
 import pytest
 
-from tasks.jobs.device_job import Job, ScheduleConfig
-from tasks.jobs.training import fingerprint, train
+from tasks.jobs.device_job import ScheduleConfig
+from tasks.jobs.training import train
 from tasks.params.sections import TrackingParams
 from tasks.stage import artifacts
 from tasks.stage.errors import StagePaused
 from tasks.tracking import track_wandb
 from tasks.tracking import trackers as tracking
 from tasks.tracking.track_tensorboard import TensorBoard
-from tasks.tracking.trackers import CLOSE_SECONDS, End, Point, Trackers, record_verdict, run_id
+from tasks.tracking.trackers import End, Point, Trackers, record_verdict, run_id
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.optimizers import optimizer_config
 from tests.tasks.tracking.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_trackio, read_wandb
-from tests.tasks.tracking.wandb_server import running_wandb
+from tests.tasks.tracking.wandb_server import running_wandb, serving
 from tests.tasks.trained_checkout import PROJECT
 
 SECRETS = {
@@ -70,58 +60,50 @@ BACKENDS = [read_tensorboard, read_mlflow, read_wandb, read_trackio]
 HELD_OUT = [(update, 3 / update) for update in range(20, 101, 20)]
 
 
-@dataclass
-class Server:
-    port: int
-    asked: list[str]
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pytest.MonkeyPatch, Server]]:
+@pytest.fixture(scope="module", autouse=True)
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Secrets are planted, nothing of the host's own settings counts, and calls home reach our proxy."""
-    with pytest.MonkeyPatch.context() as patch, serving(502) as proxy:
+    asked: list[str] = []
+
+    def refuse(path: str, body: bytes) -> tuple[int, bytes]:
+        asked.append(path)
+        return 502, b""
+
+    with pytest.MonkeyPatch.context() as patch, serving(refuse) as port:
         for name in ("WANDB_MODE", "WANDB_BASE_URL", "MLFLOW_TRACKING_URI"):
             patch.delenv(name, raising=False)
         for name, value in SECRETS.items():
             patch.setenv(name, value)
         patch.setattr(tracking, "CLOSE_SECONDS", 300.0)  # a busy host takes its time; test_tracker.py looks at limits
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
-            patch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+            patch.setenv(name, f"http://127.0.0.1:{port}")
         patch.setenv("NO_PROXY", "127.0.0.1")
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        yield patch, proxy
-    assert proxy.asked == [], "no one calls home"
+        yield
+    assert asked == [], "no one calls home"
 
 
-@contextlib.contextmanager
-def serving(status: int, hangs_after: int = sys.maxsize) -> Iterator[Server]:
-    """A server on loopback that answers that many requests with `status`, and others never."""
-    asked: list[str] = []
-    ended = threading.Event()
+class Run:
+    """A run that one backend records in a folder, and what it says to people."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.rfile.read(int(self.headers.get("content-length") or 0))
-            if len(asked) > hangs_after:
-                ended.wait()
-            else:
-                self.send_response(status)
-                self.end_headers()
+    def __init__(self, folder: Path, backend: Any) -> None:
+        self.said: list[str] = []
+        self.trackers = Trackers([backend], description_of(folder), self.said.append)
 
-        do_POST = do_CONNECT = do_GET  # noqa: N815
+    def step(self, *updates: int) -> None:
+        for update in updates:
+            self.trackers.on_event({"event": "step", "step": update, "steps": 100, "loss": 1 / update})
 
-        def log_message(self, *words: Any) -> None:
-            """No one reads it."""
+    def step_until_said(self) -> None:
+        until = time.monotonic() + 300
+        while not self.said and time.monotonic() < until:
+            self.step(10)
+            time.sleep(0.05)
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield Server(server.server_address[1], asked)
-    finally:
-        ended.set()
-        server.shutdown()
-        server.server_close()
+
+def description_of(folder: Path, **changes: str) -> dict[str, Any]:
+    own = {"id": "finetune-0123", "project": "podium", "name": "finetune", "group": "g", "stage": "finetune"}
+    return {**own, "folder": str(folder), "config": {"seed": 1}, **changes}
 
 
 def asked_for(*backends: Any) -> TrackingParams:
@@ -141,7 +123,9 @@ class Watched:
         return self.root / "tracked"
 
 
-def make_training(root: Path) -> tuple[Job, Path]:
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    root = tmp_path_factory.mktemp("watched")
     (root / "params.yaml").write_bytes((PROJECT / "params.yaml").read_bytes())
     write_rows(root / "rows", "pretrain", make_columns("pretrain", 8))
     device = root / "device-python"
@@ -149,26 +133,18 @@ def make_training(root: Path) -> tuple[Job, Path]:
     device.chmod(device.stat().st_mode | stat.S_IXUSR)
     optimizer, schedule = optimizer_config(learning_rate=2e-3), ScheduleConfig(steps=100)
     own = {"runtime": "auto", "optimizer": optimizer, "schedule": schedule, "run_folder": ""}
-    return make_job(root, "pretrain", root / "rows", **own), device
-
-
-@pytest.fixture(scope="module")
-def watched(
-    tmp_path_factory: pytest.TempPathFactory, environment: tuple[pytest.MonkeyPatch, Server]
-) -> Iterator[Watched]:
-    root = tmp_path_factory.mktemp("watched")
-    job, device = make_training(root)
+    job = make_job(root, "pretrain", root / "rows", **own)
     (root / "metrics").mkdir()
     judged = (artifacts.metrics_file("squad"), artifacts.metrics_file("squad", "gate"))
     (root / judged[0]).write_text(json.dumps({"f1": 81.5, "slices": [{"f1": 1.0}], "title": "none"}))
     (root / judged[1]).write_text(json.dumps({"accepted": True, "reasons": []}))
     asked, said = asked_for("wandb", "tensorboard", "mlflow", "trackio"), root / "said.txt"
-    with pytest.MonkeyPatch.context() as own, said.open("w", encoding="utf-8") as stdout:
-        own.setenv("PODIUM_DEVICE_PYTHON", str(device))
-        own.setenv("WANDB_MODE", "offline")
+    with pytest.MonkeyPatch.context() as patch, said.open("w", encoding="utf-8") as stdout:
+        patch.setenv("PODIUM_DEVICE_PYTHON", str(device))
+        patch.setenv("WANDB_MODE", "offline")
         for name in ("SPACE_ID", "DIR", "BUCKET_ID", "DATASET_ID", "SERVER_URL"):  # none of them may lead it elsewhere
-            own.setenv(f"TRACKIO_{name}", str(tmp_path_factory.mktemp("elsewhere")))
-        own.setattr(sys, "stdout", stdout)
+            patch.setenv(f"TRACKIO_{name}", str(tmp_path_factory.mktemp("elsewhere")))
+        patch.setattr(sys, "stdout", stdout)
         with pytest.raises(StagePaused):
             train(job, "squad-finetune", root, tracking=asked)
         train(job, "squad-finetune", root, tracking=asked)
@@ -224,199 +200,93 @@ def test_people_hear_where_it_is_recorded_and_nothing_else_is_written(watched: W
     assert [path for path in databases if "trackio" not in path.parts] == []
 
 
-@pytest.mark.usefixtures("environment")
 def test_trackio_gets_everything_once_the_disk_takes_it(tmp_path: Path) -> None:
-    said: list[str] = []
-    blocked = tmp_path / "trackio"
+    blocked, run = tmp_path / "trackio", Run(tmp_path, "trackio")
     blocked.write_text("a file where its folder belongs")
-    trackers = Trackers(["trackio"], description_of(tmp_path), said.append)
-    until = time.monotonic() + 300
-    while not said and time.monotonic() < until:
-        trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 0.5})
-        time.sleep(0.05)
-    assert said[0].startswith("tracking: trackio: cannot record now, retrying (FileExistsError: ")
+    run.step_until_said()
+    assert run.said[0].startswith("tracking: trackio: cannot record now, retrying (FileExistsError: ")
     blocked.unlink()
-    trackers.close("finished", {"finetune": {"steps": 10, "precision": "fp32"}}, 10)
-    assert said[1:] == []
-    run = read_trackio(tmp_path)["finetune-0123"]
-    assert (run.curves, run.summary["finetune/precision"]) == (
-        {"loss": [(10, 0.5)], "finetune/steps": [(10, 10)]},
-        "fp32",
-    )
+    run.trackers.close("finished", {"finetune": {"steps": 10, "precision": "fp32"}}, 10)
+    assert run.said[1:] == []
+    found = read_trackio(tmp_path)["finetune-0123"]
+    assert found.curves == {"loss": [(10, 0.1)], "finetune/steps": [(10, 10)]}
+    assert found.summary["finetune/precision"] == "fp32"
 
 
-@pytest.mark.parametrize("backend", ["trackio", "wandb", "tensorboard", "mlflow"])
-def test_without_its_package_a_tracker_says_what_brings_it(
-    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, f"tasks.tracking.track_{backend}", raising=False)
-    for name in [backend, *(name for name in sys.modules if name.startswith(f"{backend}."))]:
-        monkeypatch.setitem(sys.modules, name, None)
-    said: list[str] = []
-    trackers = Trackers([backend], description_of(tmp_path), said.append)
-    trackers.close("finished", {})
-    [missing] = said
-    assert missing.startswith(f"tracking: {backend}: is not installed")
-    assert f"pip install {backend}" in missing
+def test_an_mlflow_server_that_fails_and_then_hangs_is_said_once(tmp_path: Path, monkeypatch: Any) -> None:
+    asked: list[str] = []
 
+    def fail_twice(path: str, body: bytes) -> tuple[int, bytes] | None:
+        asked.append(path)
+        return (500, b"") if len(asked) <= 2 else None  # the first try, and its repetition
 
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("backend", "address", "expected"),
-    [
-        ("mlflow", "MLFLOW_TRACKING_URI", "stopped recording; history.csv has all updates (MlflowException: "),
-        ("wandb", "WANDB_BASE_URL", "recording offline, as the server is not available (CommError: "),
-    ],
-)
-def test_a_training_ends_in_time_while_a_server_takes_connections_and_never_answers(
-    tmp_path: Path, environment: tuple[pytest.MonkeyPatch, Server], backend: str, address: str, expected: str
-) -> None:
-    job, device = make_training(tmp_path)
-    folder = tmp_path / "runs" / "squad-finetune" / fingerprint(job)
-    folder.mkdir(parents=True)
-    (folder / "history.csv").write_text("step,loss\n")  # the stand-in continues with update 50, and ends
-    (tmp_path / "job.json").write_text(job.to_json())
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from tests.tasks.tracking import test_tracking_backends as here\n"
-        "root, backend = Path(sys.argv[1]), sys.argv[2]\n"
-        "job = here.Job.from_json((root / 'job.json').read_text())\n"
-        "here.train(job, 'squad-finetune', root, tracking=here.asked_for(backend))\n"
-    )
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
-        password = SECRETS["MLFLOW_TRACKING_PASSWORD"]
-        at = f"127.0.0.1:{server.getsockname()[1]}"
-        variables = {
-            **os.environ,
-            address: f"http://me:{password}@{at}" if backend == "mlflow" else f"http://{at}",
-            "PODIUM_DEVICE_PYTHON": str(device),
-            "PYTHONPATH": str(PROJECT),
-        }
-        began = time.monotonic()
-        child = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path), backend],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
-        seconds = time.monotonic() - began
-        server.settimeout(0.0)
-        server.accept()  # someone asked
-    assert child.returncode == 0, child.stderr
-    assert seconds < CLOSE_SECONDS + 60, "the server was waited for"
-    assert f"tracking: {backend}: {expected}" in child.stdout
-    assert json.loads((tmp_path / "metrics/squad-finetune.json").read_text())["steps"] == 100
-    assert child.stderr == ""
-    assert not [name for name, secret in SECRETS.items() if secret in child.stdout + child.stderr]
-    assert leaks(tmp_path) == []
-    if backend == "wandb":
-        [run] = read_wandb(tmp_path / "tracked").values()
-        assert run.curves["loss"] == [(update, 1 / update) for update in range(50, 101, 10)]
-
-
-def test_an_mlflow_server_that_fails_and_then_hangs_is_said_and_costs_nothing(
-    tmp_path: Path, environment: tuple[pytest.MonkeyPatch, Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    with serving(500, hangs_after=2) as server:  # the first try, and its repetition
-        monkeypatch.setenv(
-            "MLFLOW_TRACKING_URI", f"http://me:{SECRETS['MLFLOW_TRACKING_PASSWORD']}@127.0.0.1:{server.port}"
-        )
+    password = SECRETS["MLFLOW_TRACKING_PASSWORD"]
+    with serving(fail_twice) as port:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{password}@127.0.0.1:{port}")
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-        trackers = Trackers(["mlflow"], description_of(tmp_path), said.append)
-        until = time.monotonic() + 300
-        while not said and time.monotonic() < until:
-            trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 1.0})
-            time.sleep(0.05)
-        assert len(server.asked) == 2
-        trackers.close("finished", {}, 10)
-        assert len(server.asked) > 2
-    assert "tracking: mlflow: cannot record now, retrying (MlflowException: API request to http://***@" in said[0]
-    assert "stopped recording; history.csv has all updates" in said[-1]
-    assert len(said) == 2
-    assert not [line for line in said if SECRETS["MLFLOW_TRACKING_PASSWORD"] in line]
+        run = Run(tmp_path, "mlflow")
+        run.step_until_said()
+        assert len(asked) == 2
+        run.trackers.close("finished", {}, 10)
+        assert len(asked) > 2
+    first, last = run.said
+    assert "tracking: mlflow: cannot record now, retrying (MlflowException: API request to http://***@" in first
+    assert "stopped recording; history.csv has all updates" in last
+    assert password not in first + last
 
 
-def test_a_wandb_server_that_refuses_the_key_leaves_an_offline_run(
-    tmp_path: Path, environment: tuple[pytest.MonkeyPatch, Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    with serving(401) as server:
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.port}")
-        trackers = Trackers(["wandb"], description_of(tmp_path), said.append)
-        trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 0.25})
-        trackers.close("finished", {"finetune": {"steps": 10}}, 10)
-        assert server.asked
-    assert said[0].startswith("tracking: wandb: recording offline, as the server is not available (CommError: ")
-    assert len(said) == 2
-    run = read_wandb(tmp_path)["finetune-0123"]
-    assert (run.curves["loss"], run.summary["finetune/steps"], run.status) == ([(10, 0.25)], 10, "exit 0")
+def test_a_wandb_server_that_refuses_the_key_leaves_an_offline_run(tmp_path: Path, monkeypatch: Any) -> None:
+    with serving(lambda path, body: (401, b"")) as port:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+        run = Run(tmp_path, "wandb")
+        run.step(10)
+        run.trackers.close("finished", {"finetune": {"steps": 10}}, 10)
+    first, last = run.said
+    assert first.startswith("tracking: wandb: recording offline, as the server is not available (CommError: ")
+    found = read_wandb(tmp_path)["finetune-0123"]
+    assert (found.curves["loss"], found.summary["finetune/steps"], found.status) == ([(10, 0.1)], 10, "exit 0")
     assert leaks(tmp_path) == []
-    assert not [line for line in said if SECRETS["WANDB_API_KEY"] in line]
+    assert SECRETS["WANDB_API_KEY"] not in first + last
 
 
-@pytest.mark.usefixtures("environment")
-def test_a_wandb_run_continues_and_tells_nothing_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    with running_wandb(last=30) as server:
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.port}")
-        trackers = Trackers(["wandb"], description_of(tmp_path), said.append)
-        for update in (20, 30, 40, 50):
-            trackers.on_event({"event": "step", "step": update, "steps": 100, "loss": 1 / update})
-        trackers.close("finished", {"finetune": {"steps": 50}}, 50)
+def test_a_wandb_run_continues_and_tells_nothing_of_the_host(tmp_path: Path, monkeypatch: Any) -> None:
+    with running_wandb(last=30) as (server, port):
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+        run = Run(tmp_path, "wandb")
+        run.step(20, 30, 40, 50)
+        run.trackers.close("finished", {"finetune": {"steps": 50}}, 50)
     assert [(line["_step"], line["loss"]) for line in server.history] == [(40, 1 / 40), (50, 1 / 50)]
-    assert said == []
-    assert server.exit_code == 0
+    assert (run.said, server.exit_code) == ([], 0)
     sent = b"".join(server.bodies)
     assert b"finetune/steps" in sent
     for private in (socket.gethostname(), str(tmp_path), str(PROJECT), *SECRETS.values()):
         assert private.encode() not in sent, private
 
 
-@pytest.mark.usefixtures("environment")
-def test_trainings_under_a_wandb_agent_are_runs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainings_under_a_wandb_agent_are_runs_of_their_own(tmp_path: Path, monkeypatch: Any) -> None:
     agent = {"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "fixed", "WANDB_PROJECT": "other", "WANDB_MODE": "offline"}
-    for name, value in agent.items():
-        monkeypatch.setenv(name, value)
     for stage in ("pretrain-0123", "finetune-0123"):
-        monkeypatch.setenv("WANDB_RUN_ID", "fixed")
-        trackers = Trackers(["wandb"], description_of(tmp_path) | {"id": stage}, print)
+        for name, value in agent.items():
+            monkeypatch.setenv(name, value)
+        trackers = Trackers(["wandb"], description_of(tmp_path, id=stage), print)
         trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 0.5})
         trackers.close("finished", {}, 10)
     assert set(read_wandb(tmp_path)) == {"pretrain-0123", "finetune-0123"}
 
 
-@pytest.mark.usefixtures("environment")
-def test_a_wandb_server_that_stops_answering_is_left_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wandb_server_that_stops_answering_is_left_at_the_end(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(track_wandb, "FINISH_SECONDS", 1.0)
-    said: list[str] = []
     hooks = sys.exit, sys.excepthook
-    with running_wandb(last=30, hangs_at="/file_stream") as server:
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.port}")
-        trackers = Trackers(["wandb"], description_of(tmp_path), said.append)
-        trackers.on_event({"event": "step", "step": 40, "steps": 100, "loss": 0.5})
-        trackers.close("finished", {}, 40)
-    [last] = said
-    assert last.startswith("tracking: wandb: the server did not accept all data in 1 s; upload it with `wandb sync ")
+    with running_wandb(last=30, hangs_at="/file_stream") as (_, port):
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+        run = Run(tmp_path, "wandb")
+        run.step(40)
+        run.trackers.close("finished", {}, 40)
     [folder] = (tmp_path / "wandb").glob("run-*")
+    [last] = run.said
+    assert last.startswith("tracking: wandb: the server did not accept all data in 1 s")
     assert last.endswith(f"upload it with `wandb sync {folder}`")
     assert (sys.exit, sys.excepthook) == hooks, "they are the stage's own"
-
-
-def description_of(folder: Path) -> dict[str, Any]:
-    return {
-        "id": "finetune-0123",
-        "project": "podium",
-        "name": "finetune",
-        "group": "g",
-        "stage": "finetune",
-        "folder": str(folder),
-        "config": {"seed": 1},
-    }
 
 
 def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) -> None:
@@ -433,16 +303,14 @@ def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) ->
     assert board.open(description_of(tmp_path)) == 1
     board.log([Point(2, 2.0, {"loss": 3.0})])
     board.close(End("finished", 2, 3.0, {"finetune/steps": 2}))
-    assert read_tensorboard(tmp_path)["finetune-0123"].curves == {
-        "loss": [(1, 4.0), (2, 3.0)],
-        "finetune/steps": [(2, 2.0)],
-    }
+    curves = {"loss": [(1, 4.0), (2, 3.0)], "finetune/steps": [(2, 2.0)]}
+    assert read_tensorboard(tmp_path)["finetune-0123"].curves == curves
 
 
 def test_event_files_are_in_a_folder_with_the_name_of_the_run_that_its_verdict_finds(tmp_path: Path) -> None:
     for name, figures in (("w1 finetune", {"loss": 4.0}), ("w2 finetune", {"accuracy": 90.0})):
         board = TensorBoard(lambda text: None)
-        board.open({**description_of(tmp_path), "name": name})
+        board.open(description_of(tmp_path, name=name))
         board.log([Point(1, 1.0, figures)])
         board.close(End("finished"))
     assert set(read_tensorboard(tmp_path)["w1_finetune-0123"].curves) == {"loss", "accuracy"}
