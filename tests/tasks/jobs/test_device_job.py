@@ -14,14 +14,11 @@ from click.testing import CliRunner
 from flows.cli import cli
 from flows.commands import ledger as flows_ledger
 from ipu_model.core.errors import OutOfMemory
-from ipu_model.jobs.job import OptimizerConfig
 from tasks.estimates import job_estimates
 from tasks.estimates.job_estimates import NotMeasured, measure
 from tasks.estimates.planned_jobs import PlannedRows
 from tasks.host import ledger
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ModelConfig, format_event, run_device_job
-from tasks.jobs.training import optimizer_config as optimizer_of
-from tasks.params.sections import OptimizerParams, PhaseParams
 from tasks.stage.errors import DeviceJobFailed
 from tasks.stage.row_folders import read_manifest
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
@@ -160,14 +157,6 @@ def test_durations_are_for_people():
     first = {"event": "progress", "update": 1, "of": 400, "loss": 7.5, "eta_seconds": 8000.4}
     assert format_event(first) == "update 1/400  loss 7.5000  2 h 13 min left"
     assert format_event({"event": "saved", "path": "x"}) is None
-
-
-def test_the_optimizer_of_a_job_has_a_default_only_for_what_no_parameter_states() -> None:
-    params, batch = OptimizerParams(), PhaseParams()
-    defaults = {field.name for field in dataclasses.fields(OptimizerConfig) if field.default is not dataclasses.MISSING}
-    assert defaults == {"accumulator_precision", "momentum"}
-    assert defaults.isdisjoint({*OptimizerParams.model_fields, *PhaseParams.model_fields})
-    assert optimizer_of(params, batch).weight_decay == params.weight_decay
 
 
 MEGABYTES = 1200 << 20

@@ -100,14 +100,6 @@ def test_no_preset_has_a_number_that_only_the_demo_has(name: str):
     assert unsaid(name, []) == {}
 
 
-def test_fine_tuning_a_given_model_has_no_number_that_only_the_demo_has():
-    values = resolve(DEMO, "finetune", ["downstream.squad.kind=squad"], PRESETS)
-    found, demo = dict(leaves(values)), only_of_the_demo()
-    assert [key for key, value in demo.items() if found.get(key) == value] == []
-    params = validate_params(values)
-    assert (params.corpus.source, params.pretrain.enabled, params.device.runtime) == ("none", False, "auto")
-
-
 @pytest.mark.parametrize(
     "words",
     [

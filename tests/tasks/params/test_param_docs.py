@@ -17,7 +17,7 @@ from flows.cli import cli
 from tasks.params.documentation import collect_meanings, params_schema, preset_schema
 from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.overlays import list_preset_names, resolve
-from tasks.params.schema import Params, default_values, validate_params
+from tasks.params.schema import default_values, validate_params
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.stage.errors import WRONG_USAGE, ParamsError
 from tests.places import ROOT
@@ -128,15 +128,6 @@ def test_a_key_that_is_missing_is_refused_in_params_yaml_and_not_in_a_preset(who
     assert [error.message for error in whole.iter_errors(values)] == ["'doc_stride' is a required property"]
     assert partial.is_valid({"description": "x", "model": {"num_layers": 2}})
     assert not partial.is_valid({"model": {"num_layers": 2}}), "a preset says what it is"
-
-
-def test_the_schema_names_every_key_of_the_types():
-    def keys(schema):
-        return {key: keys(inner) for key, inner in schema.get("properties", {}).items()}
-
-    found = keys(params_schema())
-    assert set(found) == {field.alias or name for name, field in Params.model_fields.items()}
-    assert {name for name, _ in leaves(default_values())} <= {name for name, _ in leaves(found)}
 
 
 def test_the_page_of_presets_is_as_the_presets_are():

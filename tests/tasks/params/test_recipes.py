@@ -12,11 +12,11 @@ from flows.runs.stopping import STOP_TIMEOUT_S
 from ipu_model.core.schedules import BatchSizes
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.estimates.estimate import FITS, Interval
-from ipu_model.estimates.ipu import build_program, estimate_ipus
+from ipu_model.estimates.ipu import build_program, describe_evaluations, estimate_ipus
 from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
-from ipu_model.jobs.job import Job
+from ipu_model.jobs.job import EvaluationConfig, Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, SAVE_MARGIN
@@ -27,6 +27,7 @@ from tasks.params.overlays import read_preset, resolve
 from tasks.params.schema import Params, validate_params
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
+from tasks.stage.row_folders import read_manifest
 from tests.ipu_model.ipu.preset_layouts import LAYOUTS
 from tests.places import ROOT
 from tests.tasks.params.recipe_table import PORTABLE, RECIPES, TOKENS, Phase, Row, Squad
@@ -382,3 +383,14 @@ def test_a_fast_preset_fits_into_the_memory_of_its_ipus(name: str, tmp_path: Pat
     fullest = max(estimate.memory, key=lambda memory: memory.total.high)
     assert float(stated[1 + FAST.index(name)]) == round(fullest.total.high / 1e6)
     assert float(stated[3]) == round(fullest.limit / 1e6)
+
+
+def test_evaluations_of_a_phase_take_a_small_share_of_its_time(tmp_path: Path):
+    """The estimate says so, or what to do."""
+    params = resolved("ipu-base-pod16-examples")
+    job = jobs_of(params, tmp_path, {})["phase1"]
+    rows, steps = read_manifest(Path(job.rows)), params.pretrain.phase1.steps
+    model = model_config(params.model, rows)
+    job = dataclasses.replace(job, evaluation=EvaluationConfig("", params.pretrain.evaluate_every_updates or steps))
+    told = describe_evaluations(job, model, planned(job, model, 1.0), rows, params.pretrain.evaluate_rows, steps)
+    assert told.endswith("% of the training")

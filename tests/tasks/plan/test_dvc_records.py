@@ -158,14 +158,6 @@ def test_code_committed_after_the_run_is_not_of_the_release(released: Path, caps
     assert "changed files that its stages read: tasks/jobs\n" in said
 
 
-def test_another_revision_of_the_same_files_is_said_too(released: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ran = commit(released, "first")
-    record(released, ran)
-    git(released, "commit", "-q", "--allow-empty", "-m", "second")
-    assert published(released)["git"]["revision"] == ran
-    assert "which the release states; no file that its stages read changed" in capsys.readouterr().out
-
-
 def test_the_files_of_the_project_are_compared_and_not_the_copy_in_the_checkout_of_a_run(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     ran, root = commit(tmp_path, "first"), tmp_path / "runs/checkouts/mine"

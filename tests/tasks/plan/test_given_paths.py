@@ -47,7 +47,7 @@ from tests.tasks.corpus.made_corpus import documents_of
 from tests.tasks.corpus.made_corpus import params as corpus_params
 from tests.tasks.downstream.entries import changed_params, values_with
 from tests.tasks.downstream.squad.question_files import params as question_params
-from tests.tasks.downstream.texts.glue_checkout import make_glue_data, read_json
+from tests.tasks.downstream.texts.glue_checkout import make_glue_data
 from tests.tasks.tiny_model import write_tiny_model
 
 NOBODY = 65534
@@ -239,17 +239,6 @@ def test_every_file_of_a_folder_is_read_or_counted(tmp_path: Path) -> None:
     reading = make_corpus(corpus_params(path=str(folder)), tmp_path / "made").reading
     assert (reading.files, len(reading.ignored)) == (6, 6)
     assert sorted(path.relative_to(folder).as_posix() for path in list_files(folder, "corpus.path")) == sorted(names)
-
-
-def test_files_of_a_glue_task_that_no_split_is_read_from_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "glue/SST-2/original").mkdir(parents=True)
-    for split in ("train", "dev", "test"):
-        (tmp_path / f"glue/SST-2/{split}.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
-    (tmp_path / "glue/SST-2/original/README.txt").write_text("x")
-    assert glue(tmp_path / "glue") == {"train": 2, "dev": 2}
-    reading = read_json(tmp_path / "made/reading.json")
-    assert reading["numbers"]["files read"] == 2
-    assert reading["inputs"]["train"]["ignored"] == ["original/README.txt", "test.tsv"]
 
 
 def vocabulary(folder: Path) -> Path:

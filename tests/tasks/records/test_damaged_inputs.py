@@ -19,6 +19,7 @@ from tasks.downstream.squad.questions import read_question_file
 from tasks.downstream.squad.score_files import read_predictions
 from tasks.params.overlays import resolve
 from tasks.params.schema import load_params
+from tasks.pretraining.rows import prepared_files
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.pretraining.rows.prepared_sequences import RowLimits, validate_and_unpad
 from tasks.records.interpretation import Interpretation
@@ -178,3 +179,10 @@ def test_what_is_left_of_artifacts_is_read_with_a_limit(tmp_path: Path, monkeypa
     (tmp_path / "big.json").write_text('"' + "x" * 20 + '"')
     with pytest.raises(ValueError, match="22 bytes.*up to 10"):
         files.read_json(tmp_path / "big.json")
+
+
+def test_a_record_of_texts_is_refused(tmp_path: Path) -> None:
+    example = prepared_files._example_class()()
+    example.features.feature["input_ids"].bytes_list.value.append(b"x")
+    with pytest.raises(PodiumError, match="must be whole numbers, found bytes_list"):
+        prepared_files._read_integers(example.features.feature["input_ids"], "a.tfrecord")

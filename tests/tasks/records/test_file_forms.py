@@ -19,7 +19,7 @@ from tasks.jobs.training import ipu_config
 from tasks.params.schema import load_params, validate_params
 from tasks.pretraining.base_model import write_base_model
 from tasks.records import text_files
-from tasks.records.parquet import count_rows, read_batches, read_group_batches, read_group_sizes
+from tasks.records.parquet import read_group_batches, read_group_sizes
 from tasks.records.text_files import file_suffix, open_unpacked, read_lines
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
@@ -236,19 +236,6 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
         with pytest.raises(InputError, match="unpacks to more than 1 MB and 200 times its size"):
             read.extend(map(len, blocks))
     assert sum(read) < (2 << 20) + 201 * path.stat().st_size
-
-
-def test_sizes_and_batches_refuse_the_same_files(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    for message in ("run `dvc repro corpus`", "but not text", "cannot be read as Parquet"):
-        with pytest.raises(InputError, match=message):
-            count_rows(path, ["text"], "corpus")
-        with pytest.raises(InputError, match=message):
-            list(read_batches(path, ["text"], 10, "corpus"))
-        if path.exists():
-            path.write_bytes(b"text")
-        else:
-            pq.write_table(pa.table({"title": ["a"]}), path)
 
 
 def test_row_groups_are_read_one_at_a_time(tmp_path: Path) -> None:

@@ -9,15 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.params.overlays import read_base, resolve
-from tasks.params.schema import validate_params
 from tasks.records import text_files
 from tasks.records.interpretation import BLANK_LINES, NUMERIC_IDS, Interpretation
 from tasks.records.json_files import read_objects
 from tasks.records.tables import ColumnSpec, RecordSpec, TableForm, convert_id, list_empty, open_file
 from tasks.records.text_files import file_suffix
-from tasks.stage.errors import InputError, ParamsError
-from tests.places import ROOT
+from tasks.stage.errors import InputError
 
 COLUMNS = {"text": ColumnSpec(("text",), "KEY.text"), "label": ColumnSpec(("label",), "KEY.label")}
 ROWS = [{"text": "good, really", "label": "1"}, {"text": "bad; very", "label": "0"}]
@@ -92,16 +89,6 @@ def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_pat
     put(path, "sep=;\n" + path.read_text())
     with pytest.raises(InputError, match="line 4 has 3 fields, but the header has 2"):
         list(read_table(path, [], Interpretation()))
-
-
-def test_separators_are_stated_by_words_or_signs() -> None:
-    for word in ("semicolon", ";", "tab", "'|'", "pipe"):
-        stated = f"corpus.separator={word}", f"downstream.squad.data.separator={word}"
-        params = validate_params(resolve(read_base(None, ROOT), None, stated))
-        assert params.corpus.separator == params.downstream["squad"].data.separator == word.strip("'")
-    for word in ("ab", "'\"'", "a"):
-        with pytest.raises(ParamsError, match="comma, semicolon, tab, pipe, or one character"):
-            validate_params(resolve(read_base(None, ROOT), None, [f"corpus.separator={word}"]))
 
 
 def write_as(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -411,22 +411,6 @@ def test_of_two_that_publish_at_the_same_moment_the_second_is_refused(runs: list
     assert {path.name for path in (tmp_path / "out/published").iterdir()} == {"podium-demo", "podium-demo.releases"}
 
 
-def test_on_a_hub_too(on_hub: list[Path], hub: HubServer) -> None:
-    first, second = on_hub
-    judge(first)
-    judge(second)
-    tag = publish_here(second)["tag"]
-    with pytest.raises(PublishError, match=f"^{tag} of {NAME} was released meanwhile; .* with no release"):
-        publish_here(first)
-    assert len(commits(hub)) == 1
-    assert list(repository(hub).tags) == [tag]
-    judge(first)
-    assert publish_here(first)["unchanged"] is False
-    assert publish_here(first)["unchanged"] is True
-    with pytest.raises(PublishError, match=f"of {NAME} was released meanwhile"):
-        publish_here(second)
-
-
 def answer(root: Path, **texts: str) -> None:
     write_json(root / artifacts.predictions_file("squad"), texts)
     write_gate(root)

@@ -22,7 +22,6 @@ from tests.tasks.release.released_checkout import compared_with_newest, publish_
 from tests.tasks.trained_checkout import (
     PROJECT,
     add_entry,
-    make_glue_checkout,
     params_with,
     subject_in,
     write_gate,
@@ -252,13 +251,6 @@ def test_two_recipes_on_one_pretrained_model_have_releases_of_their_own(two_entr
         assert f"{other}-finetune" not in text
 
 
-def test_what_is_changed_in_one_entry_is_refused_there_and_nowhere_else(two_entries: Path) -> None:
-    with (two_entries / artifacts.model_folder(OTHER) / "model.safetensors").open("ab") as stream:
-        stream.write(b" ")
-    assert f"models/{OTHER}/model.safetensors has SHA-256" in refusal(two_entries, OTHER)
-    assert publish_here(two_entries)["folder"] == "published/podium-demo"
-
-
 @pytest.mark.parametrize(
     ("key", "value", "stage", "before"),
     [
@@ -284,12 +276,6 @@ def test_changed_parameters_of_a_stage_are_named(
     message = refusal(two_entries)
     assert f"{key} is {value}, but stage {stage} ran with {before}" in message
     assert "`dvc repro gate@squad`" in message
-
-
-def test_the_task_of_a_glue_entry_is_a_parameter_of_its_stages(tmp_path: Path) -> None:
-    root = make_glue_checkout(tmp_path / "checkout")
-    change_parameters(root, {"downstream": {"glue-sst2": {"task": "cola"}}})
-    assert "downstream.glue-sst2.task is 'cola'" in refusal(root, "glue-sst2")
 
 
 @pytest.mark.parametrize("stage", ["corpus@text", "tokenizer", "validate@phase2", "finetune@squad", "gate@squad"])

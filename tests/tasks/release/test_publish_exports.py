@@ -151,11 +151,3 @@ def test_the_signed_attestation_names_the_preferred_file(checkout: Path, monkeyp
     assert stated["exports"][INT8]["bytes"] == (folder / INT8).stat().st_size
     results = {one.result for one in verification.verify(verification.ReceivedRelease(folder))}
     assert "failed" not in results
-
-
-def test_a_release_without_exports_has_the_same_bytes_whatever_is_preferred(checkout: Path) -> None:
-    plain = release(checkout, {})
-    before = {path: path.read_bytes() for path in plain.rglob("*") if path.is_file()}
-    assert b"Exported files" not in before[plain / "README.md"]
-    again = release(checkout, {}, prefer="smallest")
-    assert {path: path.read_bytes() for path in again.rglob("*") if path.is_file()} == before

@@ -323,15 +323,6 @@ def test_a_release_for_review_is_a_pull_request_and_neither_main_nor_a_tag_moves
     assert done.commit == repository(hub).branches["refs/pr/1"]
 
 
-def test_the_receipt_of_a_proposal_names_the_request_and_no_tag(hub: HubServer, checkout: Path) -> None:
-    params = params_with(target="hub", repository=NAME, review=True)
-    receipt = publish(parameter_values(params), "squad", checkout)
-    address = f"{hub.endpoint}/{NAME}/discussions/1"
-    assert (receipt["tag"], receipt["pull_request"], receipt["url"]) == (None, 1, address)
-    assert json.loads((checkout / "reports/publish-squad.json").read_text()) == receipt
-    assert repository(hub).tags == {}
-
-
 def test_the_same_content_again_opens_no_second_one_however_many_others_are_open(hub: HubServer) -> None:
     for text in ("one", "two", "three", "four"):
         publish_small(text, review=True)
@@ -377,14 +368,6 @@ def test_of_two_opened_at_the_same_moment_the_first_stays(hub: HubServer) -> Non
     assert (done.pull_request, done.unchanged) == (1, True)
     assert open_requests(hub) == [1]
     assert len(repository(hub).pulls) == 2
-
-
-def test_a_request_that_cannot_be_opened_is_told_with_what_main_is_now(hub: HubServer) -> None:
-    hub.fault(*CALLS["commit"], times=1000, status=503)
-    with pytest.raises(PublishError, match=r"opening the pull request failed.*503.*main is at [0-9a-f]{40}, nothing"):
-        publish_small(review=True)
-    assert len(hub.sent(*CALLS["commit"])) == 5
-    assert repository(hub).pulls == {}
 
 
 def test_weights_changed_on_the_way_are_seen_in_the_request(hub: HubServer) -> None:

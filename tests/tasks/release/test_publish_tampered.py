@@ -244,14 +244,6 @@ def test_a_pipe_in_place_of_a_file_does_not_hang(copied: Callable[[str], Path]) 
         publish_here(root, QUESTIONS)
 
 
-def test_where_a_release_goes_and_who_watches_is_not_judged(copied: Callable[[str], Path]) -> None:
-    root = copied(QUESTIONS)
-    path = root / "params.yaml"
-    text = path.read_text().replace("folder: published/podium-demo", "folder: published/elsewhere")
-    path.write_text(text.replace("  project: podium", "  project: another"))
-    assert publish_here(root, QUESTIONS)["folder"] == "published/elsewhere"
-
-
 SWAPPED = {
     "models/squad/model.safetensors": "model.safetensors",
     "models/squad/config.json": "config.json",

@@ -43,7 +43,6 @@ MARKED = planted("text")
 PHASES = ("phase1", "phase2")
 ROWS = {"row_length": 48, "max_predictions_per_row": 8, "duplicates": 1}
 UPDATES = {"steps": 2, "global_batch_size": 8, "micro_batch_size": 8}
-OF_WORDS = {"tokenizer.json", "vocab.txt"}
 QUOTING = {"evaluation/metrics.json", "evaluation/predictions.json", "evaluation/report.html"}
 QUOTING_TEXTS = {"evaluation/report.html", "evaluation/mistakes.csv"}
 
@@ -183,16 +182,6 @@ def test_a_release_of_questions_has_no_planted_word(folder: Path, monkeypatch: p
     names = {line.split(": ")[0] for line in found(published)}
     assert names == {*QUOTING, "README.md"}, "what was asked for, and nothing else"
     assert {line for line in found(published) if line.startswith("README.md")} == {"README.md: called"}
-
-
-def test_the_card_says_that_a_trained_vocabulary_has_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = folder / planted("folder")
-    write_data(given)
-    root = make_checkout(folder, **sections(given), tokenizer={"source": "train", "vocabulary_size": 300})
-    lock(root)
-    published = run_questions(root, monkeypatch)
-    assert {line.split(": ")[0] for line in found(published)} == OF_WORDS
-    assert "built from the corpus; its entries are words" in (published / "README.md").read_text()
 
 
 def test_a_folder_named_like_a_hub_name_is_not_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.records.interpretation import read_reading
-from tasks.rows.held_out import choose_groups, is_held_out, resolve_fraction
+from tasks.rows.held_out import choose_groups, is_held_out
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import HELD_OUT, find_held_out_rows, read_manifest
 from tasks.validation.checks import CheckCounts, CheckOutcome, DataCheck
@@ -109,12 +109,6 @@ def test_one_document_at_least_is_held_out_of_different_ones(tmp_path: Path, tex
     assert (tmp_path / "rows" / HELD_OUT).exists() == bool(held_out)
     said = " ".join(read_reading(tmp_path / "rows")["remarks"])
     assert (f"held_out_fraction=1e-09 holds out none of the {len(texts)} documents" in said) == bool(held_out)
-
-
-def test_texts_are_read_until_one_is_held_out() -> None:
-    texts = iter(random_texts(400))
-    assert resolve_fraction(texts, 0.1, 3) == 0.1
-    assert len(list(texts)) > 300
 
 
 def test_questions_are_held_out_by_title_and_none_is_lost(tmp_path: Path) -> None:

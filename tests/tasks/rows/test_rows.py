@@ -52,16 +52,6 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
     assert folder_bytes(write(tmp_path / "a", [3, 4], 4)) == folder_bytes(write(tmp_path / "b", [3, 4], 4))
 
 
-def test_files_have_the_schema_and_are_memory_mapped_without_a_copy(tmp_path: Path) -> None:
-    folder = write(tmp_path / "rows", [4], rows_per_file=100)
-    reader = pa.ipc.open_file(pa.memory_map(str(folder / "rows-00000.arrow")))
-    assert reader.schema == row_schema("question_answering", 8, 2, 0, 2000)
-    batch = reader.get_batch(0)
-    tokens = batch.column("input_ids").values.to_numpy(zero_copy_only=True)
-    assert tokens.dtype == np.uint16
-    assert not tokens.flags.owndata
-
-
 def test_a_folder_without_finish_is_no_row_folder(tmp_path: Path) -> None:
     with RowWriter(tmp_path, "question_answering", 8, 2, 0, 2000) as writer:
         writer.write(question_columns(3))

@@ -1,6 +1,5 @@
 """Small files that unfold to gigabytes, files that are none, and sizes beyond the memory that is left are refused."""
 
-import gzip
 import json
 import os
 import random
@@ -12,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from tasks.downstream.squad.examples import WHOLE_BYTES, check_question_file
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.questions import read_question_file
 from tasks.pretraining.rows import prepared_files
-from tasks.records import csv_files, tables
 from tasks.records.interpretation import Interpretation
 from tasks.records.tables import ColumnSpec, match_columns
 from tasks.records.text_files import read_lines
@@ -236,14 +234,6 @@ def test_a_record_that_claims_to_be_huge(tmp_path: Path, length: int) -> None:
         list(prepared_files.read_tfrecords(tmp_path / "a.tfrecord", ["input_ids"]))
 
 
-def test_records_that_are_zeros_for_ever(tmp_path: Path) -> None:
-    with gzip.open(tmp_path / "a.tfrecord.gz", "wb") as stream:
-        for _ in range(64):
-            stream.write(bytes(1 << 20))
-    with pytest.raises(InputError, match="a length with a wrong CRC"):
-        list(prepared_files.read_tfrecords(tmp_path / "a.tfrecord.gz", ["input_ids"]))
-
-
 LARGE_JSON: dict[str, Callable[[], str]] = {
     "brackets": lambda: "[" * (100 << 20),
     "one text": lambda: '"' + "x" * (120 << 20) + '\N{GRINNING FACE}"',
@@ -257,23 +247,6 @@ def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
     (tmp_path / "predictions.json").write_text(LARGE_JSON[kind](), encoding="utf-8")
     code = "from tasks.downstream.squad.score_files import read_predictions; read_predictions(Path(sys.argv[1]))"
     assert "predictions.json" in refused(code, str(tmp_path / "predictions.json"))
-
-
-def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_files, "MAX_LINE_BYTES", 1 << 20)
-    path = tmp_path / "text.csv"
-    path.write_text("text\n" + "short\n" * 300_000)
-    columns = {"text": ColumnSpec(("text",), "corpus.text_column")}
-
-    def read() -> Iterator[tables.TableRow]:
-        return tables.open_file(
-            path, "corpus.path", tables.RecordSpec("texts", [columns], [".csv"]), Interpretation()
-        ).rows
-
-    assert sum(1 for _ in read()) == 300_000
-    path.write_text("text\n" + '"a\n",' * 300_000)
-    with pytest.raises(InputError, match="the row is longer than 1 MB"):
-        list(read())
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
@@ -471,22 +444,6 @@ def test_memory_that_is_used_up_is_one_line(code: str) -> None:
     assert "MB are left by the host, its cgroup and RLIMIT_DATA): split the input" in process.stderr
 
 
-def test_a_process_within_a_limit_refuses_a_file_early(tmp_path: Path) -> None:
-    (tmp_path / "train.json").write_text('{"data": [' + " " * (60 * MB) + "]}")
-    limit = "import resource; from tasks.stage.memory import _present; at = _present() + (150 << 20); "
-    limit += "resource.setrlimit(resource.RLIMIT_DATA, (at, at)); "
-    code = limit + (
-        "from tasks.downstream.squad.params import SquadDataParams; "
-        "from tasks.records.interpretation import Interpretation; "
-        "from tasks.downstream.squad.questions import read_question_file; "
-        f"read_question_file(Path(sys.argv[1]), {KEY!r}, SquadDataParams(), Interpretation())"
-    )
-    process, peak_mb = run(code, str(tmp_path / "train.json"))
-    assert process.returncode == 1
-    assert process.stderr.startswith(f"error: {tmp_path / 'train.json'} ({KEY}) has 62,914,572 bytes"), process.stderr
-    assert peak_mb < 60  # nothing of the 60 MB is read
-
-
 @pytest.mark.parametrize(("mb", "code"), [(50, 0), (400, -signal.SIGKILL)])
 def test_a_stage_ends_at_its_limit_of_resident_memory(mb: int, code: int) -> None:
     script = (
@@ -506,3 +463,8 @@ def test_a_stage_ends_at_its_limit_of_resident_memory(mb: int, code: int) -> Non
         assert process.stderr.count("\n") == 1
     else:
         assert not process.stderr  # the watcher has closed it, so it has ended
+
+
+def test_a_shortage_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: None)
+    assert memory.describe_shortage(MemoryError()) == "out of memory (an allocation failed)"

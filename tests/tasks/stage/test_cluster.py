@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,12 @@ distributed = pytest.importorskip("distributed", reason="needs the extra cluster
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local:
+    with make_cluster() as local:
         yield local.scheduler_address
+
+
+def make_cluster() -> Any:
+    return distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
 
 
 @pytest.fixture
@@ -72,10 +77,11 @@ def test_the_work_of_a_killed_worker_is_done_by_another(tmp_path: Path) -> None:
     assert list(ordered_map(dies_once, [str(tmp_path / "died")] * 3)) == [7, 7, 7]
 
 
-@pytest.mark.usefixtures("on_cluster")
-def test_work_that_ends_every_worker_is_reported() -> None:
-    with pytest.raises(PodiumError, match="ended its worker several times"):
-        list(ordered_map(dies_on_three, range(8)))
+def test_work_that_ends_every_worker_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with make_cluster() as local:  # of its own, which has no worker left
+        monkeypatch.setenv(cluster.CLUSTER, local.scheduler_address)
+        with pytest.raises(PodiumError, match="ended its worker several times"):
+            list(ordered_map(dies_on_three, range(8)))
 
 
 @pytest.mark.usefixtures("on_cluster")
