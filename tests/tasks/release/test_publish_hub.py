@@ -342,16 +342,14 @@ def test_once_merged_publishing_again_verifies_and_tags_main(hub: HubServer) -> 
     assert len(repository(hub).pulls) == 1
 
 
-def test_a_request_that_was_closed_is_not_reopened_a_new_one_is_opened(hub: HubServer) -> None:
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_request_that_was_closed_or_changed_is_not_taken_for_ours(hub: HubServer, closed: bool) -> None:
     publish_small(review=True)
-    repository(hub).pulls[1]["status"] = "closed"
-    assert publish_small(review=True).pull_request == 2
-
-
-def test_a_request_that_somebody_changed_is_not_taken_for_ours(hub: HubServer) -> None:
-    publish_small(review=True)
-    blob = hub.store.blob("model.safetensors", b"other weights")
-    hub.store.commit(repository(hub), "refs/pr/1", {"model.safetensors": blob}, (), None, "change")
+    if closed:
+        repository(hub).pulls[1]["status"] = "closed"
+    else:
+        blob = hub.store.blob("model.safetensors", b"other weights")
+        hub.store.commit(repository(hub), "refs/pr/1", {"model.safetensors": blob}, (), None, "change")
     assert publish_small(review=True).pull_request == 2
 
 

@@ -5,6 +5,7 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,31 +45,35 @@ def histogram(lengths: list[int], row_length: int) -> list[int]:
     return [counts[length] for length in range(row_length + 1)]
 
 
-def test_each_length_goes_into_the_fullest_row_that_has_room() -> None:
-    # 10 opens a row; 7 and 6 open rows with 5 and 6 left; the 5 fits 7 + 5 exactly; the 3 goes to the
-    # row with 6 left, not to an empty one; the two 2s: one fills the 10, one goes next to 6 + 3.
-    plan = plan_packs(histogram([10, 7, 6, 5, 3, 2, 2], 12), 12, 3)
-    assert sorted(plan) == [(1, (6, 3, 2)), (1, (7, 5)), (1, (10, 2))]
+@pytest.mark.parametrize(
+    ("lengths", "most", "plan"),
+    [
+        # 10 opens a row; 7 and 6 open rows with 5 and 6 left; the 5 fits 7 + 5 exactly; the 3 goes to the
+        # row with 6 left, not to an empty one; the two 2s: one fills the 10, one goes next to 6 + 3.
+        ([10, 7, 6, 5, 3, 2, 2], 3, [(1, (6, 3, 2)), (1, (7, 5)), (1, (10, 2))]),
+        # seven of 4: three a row, one left over
+        ([4] * 7, 3, [(1, (4,)), (2, (4, 4, 4))]),
+        ([4] * 7, 2, [(1, (4,)), (3, (4, 4))]),
+        # five rows of one 8; three 2s: the first row takes two of them, the next the third
+        ([8] * 5 + [2] * 3, 3, [(1, (8, 2)), (1, (8, 2, 2)), (3, (8,))]),
+        ([3, 3, 2], 1, [(1, (2,)), (2, (3,))]),
+        ([], 3, []),
+    ],
+)
+def test_each_length_goes_into_the_fullest_row_that_has_room(lengths: list[int], most: int, plan: list[Any]) -> None:
+    assert sorted(plan_packs(histogram(lengths, 12), 12, most)) == plan
 
 
-def test_equal_lengths_share_rows_among_themselves() -> None:
-    # Seven of 4 in rows of 12: three a row, one left over.
-    assert sorted(plan_packs(histogram([4] * 7, 12), 12, 3)) == [(1, (4,)), (2, (4, 4, 4))]
-    assert sorted(plan_packs(histogram([4] * 7, 12), 12, 2)) == [(1, (4,)), (3, (4, 4))]
-
-
-def test_part_of_a_group_of_rows_is_filled_when_sequences_run_out() -> None:
-    # Five rows of one 8; three 2s: the first row takes two of them, the next the third.
-    assert sorted(plan_packs(histogram([8] * 5 + [2] * 3, 12), 12, 3)) == [(1, (8, 2)), (1, (8, 2, 2)), (3, (8,))]
-
-
-def test_one_sequence_per_row_switches_packing_off() -> None:
-    assert sorted(plan_packs(histogram([3, 3, 2], 12), 12, 1)) == [(1, (2,)), (2, (3,))]
-    assert sorted(pack_sequences(np.array([2, 3, 3]), 12, 1).tolist()) == [[0], [1], [2]]
-
-
-def test_sequences_of_equal_length_are_taken_in_their_order() -> None:
-    assert pack_sequences(np.array([6, 4, 6, 6, 4]), 12, 2).tolist() == [[0, 2], [3, 1], [4, -1]]
+@pytest.mark.parametrize(
+    ("lengths", "most", "packs"),
+    [
+        ([6, 4, 6, 6, 4], 2, [[0, 2], [3, 1], [4, -1]]),
+        ([2, 3, 3], 1, [[1], [2], [0]]),
+        ([], 3, []),
+    ],
+)
+def test_sequences_of_equal_length_are_taken_in_their_order(lengths: list[int], most: int, packs: list[Any]) -> None:
+    assert pack_sequences(np.array(lengths, dtype=int), 12, most).tolist() == packs
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -102,11 +107,6 @@ def test_the_plan_equals_best_fit_decreasing_one_sequence_at_a_time(seed: int) -
     # Ties between rows of equal room and different contents may fall out differently: compare the number.
     assert abs(sum(count for count, _ in plan) - len(rows)) <= 0.03 * len(rows)
     assert Counter(length for count, row in plan for length in row * count) == Counter(lengths)
-
-
-def test_no_sequences_make_no_rows() -> None:
-    assert plan_packs([0] * 13, 12, 3) == []
-    assert pack_sequences(np.array([], dtype=int), 12, 3).shape == (0, 3)
 
 
 @pytest.mark.parametrize(

@@ -216,17 +216,24 @@ def test_a_scheduler_that_goes_away_is_reported(tmp_path: Path, monkeypatch: pyt
         scheduler.stdout.close()
 
 
-@pytest.mark.parametrize("address", ["tcp://10.0.0.1:8786", "10.0.0.1:8786", "tls://"])
-def test_addresses_without_encryption_are_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("address", "insecure", "used"),
+    [
+        ("tcp://10.0.0.1:8786", "", False),
+        ("tcp://10.0.0.1:8786", "1", True),
+        ("10.0.0.1:8786", "", False),
+        ("tls://", "", False),
+        ("tls://10.0.0.1:8786", "", True),
+        ("tcp://127.0.0.1:8786", "", True),
+        ("tcp://localhost:8786", "", True),
+        ("", "", True),
+    ],
+)
+def test_addresses_without_encryption_are_refused(monkeypatch: Any, address: str, insecure: str, used: bool) -> None:
     monkeypatch.setenv(cluster.CLUSTER, address)
-    with pytest.raises(ParamsError, match="PODIUM_DATA_CLUSTER"):
-        cluster.cluster_address()
-    if "tcp://" in address:
-        monkeypatch.setenv(cluster.INSECURE, "1")
-        assert cluster.cluster_address() == address
-
-
-@pytest.mark.parametrize("address", ["", "tls://10.0.0.1:8786", "tcp://127.0.0.1:8786", "tcp://localhost:8786"])
-def test_other_addresses_are_used(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cluster.CLUSTER, address)
-    assert cluster.cluster_address() == (address or None)
+    monkeypatch.setenv(cluster.INSECURE, insecure)
+    if used:
+        assert cluster.cluster_address() == (address or None)
+    else:
+        with pytest.raises(ParamsError, match="PODIUM_DATA_CLUSTER"):
+            cluster.cluster_address()

@@ -48,15 +48,17 @@ def unread(body):
         os.close(writer)
 
 
-@pytest.mark.parametrize("body", ["print('one line')", "[print('a line') for _ in range(100_000)]"])
-def test_a_reader_that_has_gone_ends_a_command_in_silence(body):
+@pytest.mark.parametrize(
+    ("body", "end"),
+    [
+        ("print('one line')", (141, b"")),
+        ("[print('a line') for _ in range(100_000)]", (141, b"")),
+        ("print('one line'); raise ParamsError('fintune is not known')", (2, b"error: fintune is not known\n")),
+    ],
+)
+def test_a_reader_that_has_gone_ends_a_command_in_silence_and_hides_no_error(body, end):
     done = unread(body)
-    assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_a_reader_that_has_gone_hides_no_error():
-    done = unread("print('one line'); raise ParamsError('fintune is not known')")
-    assert (done.returncode, done.stderr) == (2, b"error: fintune is not known\n")
+    assert (done.returncode, done.stderr) == end
 
 
 @pytest.mark.parametrize(

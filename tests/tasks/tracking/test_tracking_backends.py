@@ -18,9 +18,7 @@ from tasks.jobs.training import train
 from tasks.params.sections import TrackingParams
 from tasks.stage import artifacts
 from tasks.stage.errors import StagePaused
-from tasks.tracking import track_wandb
 from tasks.tracking import trackers as tracking
-from tasks.tracking.track_tensorboard import TensorBoard
 from tasks.tracking.trackers import End, Point, Trackers, record_verdict, run_id
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.optimizers import optimizer_config
@@ -275,7 +273,7 @@ def test_trainings_under_a_wandb_agent_are_runs_of_their_own(tmp_path: Path, mon
 
 
 def test_a_wandb_server_that_stops_answering_is_left_at_the_end(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(track_wandb, "FINISH_SECONDS", 1.0)
+    monkeypatch.setattr("tasks.tracking.track_wandb.FINISH_SECONDS", 1.0)
     hooks = sys.exit, sys.excepthook
     with running_wandb(last=30, hangs_at="/file_stream") as (_, port):
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
@@ -289,9 +287,16 @@ def test_a_wandb_server_that_stops_answering_is_left_at_the_end(tmp_path: Path, 
     assert (sys.exit, sys.excepthook) == hooks, "they are the stage's own"
 
 
-def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) -> None:
+def open_board(folder: Path, **changes: str) -> Any:
+    from tasks.tracking.track_tensorboard import TensorBoard
+
     board = TensorBoard(lambda text: None)
-    assert board.open(description_of(tmp_path)) == 0
+    board.open(description_of(folder, **changes))
+    return board
+
+
+def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) -> None:
+    board = open_board(tmp_path)
     board.log([Point(1, 1.0, {"loss": 4.0})])
     kept: IO[bytes] | None = board._file
     with Path("/dev/full").open("wb", buffering=0) as full:
@@ -309,8 +314,7 @@ def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) ->
 
 def test_event_files_are_in_a_folder_with_the_name_of_the_run_that_its_verdict_finds(tmp_path: Path) -> None:
     for name, figures in (("w1 finetune", {"loss": 4.0}), ("w2 finetune", {"accuracy": 90.0})):
-        board = TensorBoard(lambda text: None)
-        board.open(description_of(tmp_path, name=name))
+        board = open_board(tmp_path, name=name)
         board.log([Point(1, 1.0, figures)])
         board.close(End("finished"))
     assert set(read_tensorboard(tmp_path)["w1_finetune-0123"].curves) == {"loss", "accuracy"}
