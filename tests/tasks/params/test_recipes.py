@@ -207,8 +207,6 @@ def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():
 
 
 def row(job: Job, plan: IpuPlan, row_length: int, masks: int, length: Any) -> Row:
-    assert job.optimizer is not None
-    assert job.schedule is not None
     return Row(
         row_length,
         masks,
@@ -243,7 +241,6 @@ def test_what_all_presets_share(name: str):
     assert params.downstream["squad"].rows.max_sequences_per_row == in_a_row
     assert params.downstream["squad"].publish.folder == f"published/{name}"
     for job in jobs:
-        assert job is not None
         assert "gradient_accumulation_steps" not in job, "derived from the global batch"
     assert "device_iterations" in jobs[0], "what a call costs is shared by its updates"
 
@@ -260,7 +257,6 @@ def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str):
     assert (params.base_model.source == "hub") == (phases is None)
     for phase in ("phase1", "phase2") if phases else ():
         shape, batch = getattr(params.pretrain_rows, phase), getattr(params.pretrain, phase)
-        assert phases is not None
         sizes = (shape.row_length, shape.max_predictions_per_row, batch.global_batch_size, batch.steps)
         assert phases[phase == "phase2"] == Phase(*sizes, batch.learning_rate, batch.warmup_fraction, batch.schedule)
         assert batch.loss_scaling == 1.0
@@ -379,7 +375,6 @@ def test_a_fast_preset_fits_into_the_memory_of_its_ipus(name: str, tmp_path: Pat
     estimate = estimate_ipus(tuning.job, tuning.model, tuning.rows)
     assert estimate.verdict == FITS
     stated = re.search(r"upper\s+ends\s+included: (\d+) and (\d+) MB of (\d+) on the fullest", SECTION)
-    assert stated is not None
     fullest = max(estimate.memory, key=lambda memory: memory.total.high)
     assert float(stated[1 + FAST.index(name)]) == round(fullest.total.high / 1e6)
     assert float(stated[3]) == round(fullest.limit / 1e6)

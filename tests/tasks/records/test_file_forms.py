@@ -176,8 +176,7 @@ def test_an_empty_file_beside_the_data_is_named(tmp_path: Path, name: str) -> No
 
 
 def zstandard(content: bytes) -> bytes:
-    found: bytes = pa.compress(content, codec="zstd", asbytes=True)
-    return found
+    return pa.compress(content, codec="zstd", asbytes=True)
 
 
 PACK: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstandard}

@@ -104,8 +104,7 @@ def run_stages(steps: list[dict[str, Any]], root: Path, endpoint: str, **setting
     command = [sys.executable, "-c", RUN_STAGES, json.dumps(steps)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return results
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,7 @@ def write(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 def read(path: Path) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = pq.read_table(path).to_pylist()
-    return found
+    return pq.read_table(path).to_pylist()
 
 
 def titled(count: int) -> list[dict[str, object]]:

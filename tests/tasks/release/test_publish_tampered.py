@@ -364,7 +364,6 @@ def test_weights_rewritten_all_the_time_are_refused_or_those_judged(project: Pat
     judged = json.loads((project / "metrics/squad-gate.json").read_text())["judged"][name]
     with subprocess.Popen([sys.executable, "-c", REWRITE, name], cwd=project, stdout=subprocess.PIPE) as writer:
         try:
-            assert writer.stdout is not None
             assert writer.stdout.readline() == b"running\n"
             for _ in range(8):
                 error = publish_or_fail(project)

@@ -46,7 +46,6 @@ def test_scores_give_the_very_comparison_that_predictions_give(tmp_path: Path, s
     outcomes, compared = mark_unanswered(SQUAD.outcomes_of(examples, answers), answers), []
     for name in ("scores", "predictions"):
         found = read_released_outcomes(SQUAD, examples, tmp_path / name)
-        assert found is not None
         compared.append(paired_differences(SQUAD, outcomes, found))  # sample size, bootstrap and McNemar's test
     assert compared[0] == compared[1]
     assert 150 < compared[0][0] < 200, "some were not answered"
@@ -127,8 +126,6 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
     write_text(folder / "scores.json", scores_json(task, sets, answers))
     write_json(tmp_path / "old/predictions.json", answers)
     found, old = read_released_outcomes(task, sets, folder), read_released_outcomes(task, sets, tmp_path / "old")
-    assert found is not None
-    assert old is not None
     for split in sets:
         assert found[split].tolist() == old[split].tolist()
         assert found[split][:, 1].tolist() == answers[split]
@@ -136,5 +133,4 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
     other = {split: dev_set(task, [*one.texts[:-1], "another"], one.labels) for split, one in sets.items()}
     write_text(folder / "scores.json", scores_json(task, other, answers))
     changed = read_released_outcomes(task, sets, folder)
-    assert changed is not None
     assert [int(np.isnan(one[:, 1]).sum()) for one in changed.values()] == [1] * len(sets), "what it did not answer"

@@ -84,7 +84,6 @@ def test_workers_do_not_outlive_a_killed_parent() -> None:
         "time.sleep(600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     worker = int(parent.stdout.readline())
     parent.kill()
     parent.wait()

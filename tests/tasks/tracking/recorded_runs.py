@@ -53,7 +53,6 @@ def read_mlflow(folder: Path) -> dict[str, Recorded]:
 
     client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("podium")
-    assert experiment is not None
     found = {}
     for kept in client.search_runs([experiment.experiment_id]):
         tags = kept.data.tags

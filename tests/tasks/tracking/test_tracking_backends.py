@@ -303,7 +303,6 @@ def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) ->
         board._file = full
         with pytest.raises(OSError, match="No space"):
             board.log([Point(2, 2.0, {"loss": 3.0})])
-    assert kept is not None
     kept.close()
     assert board.open(description_of(tmp_path)) == 1
     board.log([Point(2, 2.0, {"loss": 3.0})])
