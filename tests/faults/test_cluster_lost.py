@@ -26,7 +26,7 @@ KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-
 PROCESSES = """
 from tasks.plan.main import run_main
 from tasks.stage.parallel import ordered_map
-from tests.tasks.stage.test_parallel import process_id
+from tests.tasks.stage.mapped import process_id
 run_main(lambda: print("processes:", len(set(ordered_map(process_id, range(20))))))
 """
 

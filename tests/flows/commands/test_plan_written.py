@@ -15,8 +15,7 @@ from tasks.plan.writing import plan_text, require_plan
 from tasks.stage.errors import InputError, ParamsError
 from tests.flows.dvc.toy_repro import repro
 from tests.places import ROOT
-from tests.plans import resolved_params, values_with
-from tests.tasks.plan.test_writing import GIVEN, done
+from tests.plans import GIVEN, resolved_params, values_with, write_outs
 
 UNKNOWN_NOW = ("data/corpus", "data/rows/phase1", "models/phase1", "metrics/pretrain-phase2.json")
 STILL_KNOWN = ("data/tokenizer", "data/rows/squad", "models/squad", "metrics/squad.json")
@@ -30,7 +29,7 @@ def project(tmp_path, monkeypatch):
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(ROOT / name, folder / name)
     shutil.copytree(ROOT / "presets", folder / "presets")
-    done(folder)
+    write_outs(folder)
     monkeypatch.chdir(folder)
     return folder
 
@@ -87,7 +86,7 @@ def test_an_entry_that_is_taken_away_goes_and_its_neighbours_stay(project):
     other = "downstream.other={kind: squad, publish: {folder: published/other}}"
     write_params(project, other)
     write()
-    done(project)
+    write_outs(project)
     (project / "published/other").mkdir(parents=True)
     write_params(project)
     write()
@@ -233,7 +232,7 @@ def test_a_checkout_forgets_the_stages_that_only_an_older_dvc_yaml_has(toy_proje
     values = resolved_params(toy_project, None, [])
     one = checkout.describe_checkout(toy_project, values, validate_params(values), toy_project / "runs/checkouts/one")
     checkout.prepare_checkout(one)
-    done(one.folder)
+    write_outs(one.folder)
     before = everything(one.folder)
     lock, old = yaml.safe_load((one.folder / LOCK).read_text()), one.folder / "data/near_duplicates/squad.json"
     kept = [{**out, "md5": "0" * 32} for stage in lock["stages"].values() for out in stage["outs"]]

@@ -9,15 +9,13 @@ import yaml
 
 from tasks.params.schema import validate_params
 from tasks.plan.dvc_records import LOCK, compute_md5
-from tasks.plan.plan_file import PLAN_FILE, Plan, make_plan, read_plan
+from tasks.plan.plan_file import PLAN_FILE, Plan, make_plan
 from tasks.plan.stages import define
 from tasks.plan.writing import remove_stale, require_plan, write_plan, write_project_plan
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
-from tests.plans import values_with
+from tests.plans import GIVEN, values_with, write_outs
 
-GIVEN = ("pretrain.enabled=false", "base_model.source=folder", "tokenizer.source=file")
-"""A model that one has, with its vocabulary."""
 PREPARED = ("pretrain_rows.source=files", "corpus.source=none", "tokenizer.source=file")
 ONE_PHASE = ("pretrain.phase2.steps=0", "pretrain_rows.phase2.row_length=4096")
 THIRD = ("pretrain.phases=[phase1, phase2, phase3]", "pretrain.phase3.steps=10", "pretrain_rows.phase3.row_length=64")
@@ -175,19 +173,6 @@ def test_a_plan_of_other_parameters_is_refused_with_the_command_that_writes_it(p
         require_plan(project, other)
 
 
-def done(project: Path) -> None:
-    stages = {}
-    for name, stage in read_plan(project).items():
-        for out in stage.outs:
-            (project / out).parent.mkdir(parents=True, exist_ok=True)
-            (project / out).write_text(f"{out} by {name}")
-        deps = [{"path": dep, "hash": "md5", "md5": "0" * 32} for dep in stage.deps]
-        params = {file: dict.fromkeys(keys) for file, keys in stage.params.items()}
-        outs = [{"path": out, "hash": "md5", "md5": compute_md5(project / out)} for out in stage.outs]
-        stages[name] = {"cmd": stage.cmd, "deps": deps, "params": params, "outs": outs}
-    (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
-
-
 def test_stages_that_a_user_added_are_not_overwritten(project: Path) -> None:
     definitions, path = define(validate_params(values_with())), project / "dvc.yaml"
     write_project_plan(project, definitions)
@@ -199,7 +184,7 @@ def test_stages_that_a_user_added_are_not_overwritten(project: Path) -> None:
 
 
 def test_outs_of_stages_that_went_away_are_removed_and_those_of_others_stay(project: Path) -> None:
-    done(project)
+    write_outs(project)
     said: list[str] = []
     remove_stale(project, said.append)
     assert said == [], "nothing went away"
@@ -226,7 +211,7 @@ def test_a_stage_that_reads_less_than_before_runs_again(project: Path, override:
         values.reverse()
     with_more.mkdir()
     write_plan(with_more, define(validate_params(values[0])))
-    done(with_more)
+    write_outs(with_more)
     before = set(yaml.safe_load((with_more / LOCK).read_text())["stages"])
     write_plan(with_more, define(validate_params(values[1])))
     remove_stale(with_more, lambda text: None)
