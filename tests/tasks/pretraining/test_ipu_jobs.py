@@ -112,7 +112,17 @@ def test_dropout_of_fine_tuning_changes_only_the_dropout_of_the_model(checkout):
     first = jobs(params_with(), checkout)["phase1"].model
     job = jobs(params_with("downstream.squad.finetune.attention_dropout=0.15"), checkout)["finetune"]
     assert job.model == dataclasses.replace(first, attention_dropout=0.15)
-    assert job.init_checkpoint is not None
+
+
+def test_jobs_start_from_the_given_model_and_go_on_from_the_one_before(checkout):
+    given = str(checkout / artifacts.BASE_MODEL)
+    found = jobs(params_with("base_model.source=folder"), checkout)
+    assert found["phase1"].init_checkpoint is None
+    assert make_pretrain_job("phase1", params_with(), checkout, base=True).init_checkpoint == given
+    assert found["phase2"].init_checkpoint == str(checkout / artifacts.MODELS / "phase1")
+    assert found["finetune"].init_checkpoint == str(checkout / artifacts.MODELS / "phase2")
+    alone = jobs(params_with("base_model.source=folder", "pretrain.enabled=false"), checkout)
+    assert alone["finetune"].init_checkpoint == given
 
 
 def test_the_keys_of_a_job_are_laid_over_the_file(checkout):
@@ -147,12 +157,6 @@ def test_an_ipu_config_that_cannot_be_read_is_refused(checkout, content, said):
     params = params_with(*ON_IPU, "ipu.config=mine.json")
     with pytest.raises(InputError, match=said):
         ipu_config(params.ipu, params.ipu.phase1, params.device, checkout)
-
-
-def test_jobs_can_be_compiled_before_there_are_weights(checkout):
-    found = jobs(params_with(*ON_IPU), checkout, untrained=True)
-    assert [found[name].init_checkpoint for name in ("phase1", "phase2", "finetune")] == [None] * 3
-    assert found["phase1"].model == found["phase2"].model == found["finetune"].model
 
 
 RESULT = JobResult(
@@ -212,25 +216,22 @@ def test_the_job_that_is_compiled_ahead_is_the_one_that_runs_but_for_its_weights
     assert made["phase1"].model.attention_dropout == 0.0
 
 
-def test_programs_travel_only_where_there_are_ipus(checkout):
-    assert {job.executables for job in jobs(params_with(), checkout).values()} == {None}
-    assert {job.executables for job in jobs(params_with("device.runtime=cuda"), checkout).values()} == {None}
+@pytest.mark.parametrize("runtime", ["cpu", "cuda"])
+def test_programs_travel_only_where_there_are_ipus(checkout, runtime):
+    assert {job.executables for job in jobs(params_with(f"device.runtime={runtime}"), checkout).values()} == {None}
 
 
-def test_where_programs_are_does_not_name_a_run(checkout):
+def test_a_run_is_named_by_its_placement_but_not_by_where_programs_are_or_pieces_of_the_word_table(checkout):
     job = jobs(params_with(*ON_IPU), checkout)["phase1"]
-    assert fingerprint(job) == fingerprint(dataclasses.replace(job, compile_only=True, executables=None))
 
+    def name_with(**config: Any) -> str:
+        return fingerprint(dataclasses.replace(job, ipu_config={**job.ipu_config, **config}))
 
-def test_pieces_of_the_word_table_do_not_name_a_run_and_its_placement_does(checkout):
-    """A run that needs more memory continues from its checkpoint with more pieces."""
-    job = jobs(params_with(*ON_IPU), checkout)["phase1"]
-    config = job.ipu_config
-    assert config is not None
-    for name, value in (("embedding_serialization_factor", 2), ("serialized_embedding_splits_per_ipu", [2, 0])):
-        assert fingerprint(dataclasses.replace(job, ipu_config={**config, name: value})) == fingerprint(job)
-    for name, value in (("layers_per_ipu", [1, 1]), ("projection_serialization_factor", 2)):
-        assert fingerprint(dataclasses.replace(job, ipu_config={**config, name: value})) != fingerprint(job)
+    assert fingerprint(dataclasses.replace(job, compile_only=True, executables=None)) == fingerprint(job)
+    for same in ({"embedding_serialization_factor": 2}, {"serialized_embedding_splits_per_ipu": [2, 0]}):
+        assert name_with(**same) == fingerprint(job)
+    for other in ({"layers_per_ipu": [1, 1]}, {"projection_serialization_factor": 2}):
+        assert name_with(**other) != fingerprint(job)
 
 
 def test_a_compilation_that_keeps_nothing_is_no_success(checkout, monkeypatch):
@@ -248,18 +249,28 @@ def test_a_compilation_that_keeps_nothing_is_no_success(checkout, monkeypatch):
     assert not (checkout / artifacts.compile_report("phase1")).exists()
 
 
+FINETUNE = "downstream.squad.finetune"
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [
         ("pretrain.phase1.loss_scaling=0", "greater than 0"),
         ("pretrain.phase1.micro_batch_size=0", "greater than or equal to 1"),
-        ("downstream.squad.finetune.beta1=1.0", "less than 1"),
-        ("downstream.squad.finetune.optimizer=adam_w", "'adamw', 'adam', 'lamb' or 'sgd'"),
+        (f"{FINETUNE}.beta1=1.0", "less than 1"),
+        (f"{FINETUNE}.optimizer=adam_w", "'adamw', 'adam', 'lamb' or 'sgd'"),
         ("ipu.inference_execution=parallel", "'auto', 'sharded' or 'pipelined'"),
         ("ipu.phase1=3", "valid dictionary"),
         ("ipu.phase9=null", "did you mean phase"),
+        ("model.family=roberta", "found roberta: set pretrain_rows.next_sentence"),
+        (f"{FINETUNE}.keep=best", "set evaluate_every_updates"),
+        (f"{FINETUNE}.patience=2", "set evaluate_every_updates"),
+        (f"{FINETUNE}.evaluate_every_updates=10", "downstream.squad: .* set rows.held_out_fraction"),
+        (f"{FINETUNE}.keep=first", "downstream.squad.finetune.keep='first'"),
+        ("pretrain_rows.held_out_fraction=0.6", "less than or equal to 0.5"),
+        ("pretrain.evaluate_rows=0", "greater than or equal to 1"),
     ],
 )
-def test_a_wrong_knob_is_refused(override, said):
+def test_parameters_that_no_job_can_have_are_refused(override, said):
     with pytest.raises(ParamsError, match=said):
         params_with(override)

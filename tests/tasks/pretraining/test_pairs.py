@@ -1,5 +1,4 @@
 import random
-from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +21,6 @@ def pairs_of(documents: TokenizedDocuments, row_length: int, short: float = 0.0,
     return Pairs(*made.segments[0], *made.segments[1], made.labels)
 
 
-def document_of(documents: TokenizedDocuments, token: int) -> int:
-    sentence = np.searchsorted(documents.sentence_starts, token, side="right") - 1
-    return int(np.searchsorted(documents.document_starts, sentence, side="right") - 1)
-
-
 def test_a_document_that_fits_is_one_real_pair_or_its_sentences_with_random_ones() -> None:
     documents = documents_of([[3, 4], [5, 6]])
     seen: set[tuple[int, ...]] = set()
@@ -47,28 +41,6 @@ def test_a_document_that_fits_is_one_real_pair_or_its_sentences_with_random_ones
     }
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_labels_say_whether_the_second_segment_follows_the_first(seed: int) -> None:
-    documents = documents_of(random_documents(seed, 30))
-    pairs = pairs_of(documents, 64, 0.1, seed)
-    assert {0, 1} == set(pairs.labels.tolist())
-    borders = set(documents.sentence_starts)
-    for a, la, b, lb, label in zip(
-        pairs.first_start, pairs.first_length, pairs.second_start, pairs.second_length, pairs.labels, strict=True
-    ):
-        assert la >= 1
-        assert lb >= 1
-        assert la + lb + 3 <= 64
-        if la + lb + 3 < 64:  # not truncated: whole sentences
-            assert {a, a + la, b, b + lb} <= borders
-        if label == 0:
-            assert document_of(documents, a) == document_of(documents, b + lb - 1)
-            assert a + la == b or la + lb == 61  # truncation may take tokens off between them
-            assert a + la <= b
-        else:
-            assert document_of(documents, a) != document_of(documents, b)
-
-
 def test_every_sentence_is_a_first_segment_or_a_real_second_one_when_nothing_is_truncated() -> None:
     documents = documents_of([[2, 3, 2, 4, 1, 2], [3, 3, 3], [4]])
     for seed in range(30):
@@ -81,13 +53,6 @@ def test_every_sentence_is_a_first_segment_or_a_real_second_one_when_nothing_is_
             if label == 0:
                 used += range(b, b + lb)
         assert sorted(used) == list(range(27))  # each token once: unused sentences were put back
-
-
-def test_a_document_of_one_sentence_gets_a_random_next() -> None:
-    pairs = pairs_of(documents_of([[5], [6], [7]]), 64)
-    assert pairs.labels.tolist() == [1, 1, 1]
-    assert pairs.first_start.tolist() == [0, 5, 11]
-    assert not set(zip(pairs.first_start, pairs.second_start, strict=True)) & {(0, 0), (5, 5), (11, 11)}
 
 
 def test_a_lonely_document_draws_its_random_next_from_itself() -> None:
@@ -179,13 +144,6 @@ def test_pairs_have_the_statistics_of_the_plain_construction(row_length: int) ->
         ours.append([len(pairs.labels), pairs.labels.mean(), (pairs.first_length + pairs.second_length + 3).mean()])
     deviation = np.sqrt((np.var(plain, axis=0) + np.var(ours, axis=0)) / 60)
     assert (np.abs(np.mean(plain, axis=0) - np.mean(ours, axis=0)) < 4 * deviation).all()
-
-
-def test_the_same_seed_gives_the_same_pairs_and_another_gives_others() -> None:
-    documents = documents_of(random_documents(1, 20))
-    one, same, other = (pairs_of(documents, 64, 0.1, seed) for seed in (1, 1, 2))
-    assert one.second_start.tolist() == same.second_start.tolist()
-    assert Counter(one.second_start.tolist()) != Counter(other.second_start.tolist())
 
 
 def test_a_sentence_that_does_not_fit_is_cut_into_halves_of_a_row() -> None:

@@ -209,13 +209,6 @@ def test_held_out_sequences_are_in_neither_and_all_maskings_of_one_go_together(s
     assert len(originals(kept)) + len(originals(rows)) == len(both["input_ids"])
 
 
-def test_rows_with_too_many_masked_tokens_are_taken_apart_by_hand_worked_counts() -> None:
-    packs = np.array([[0, 1, -1], [2, 3, 4]], np.int32)
-    found, apart = pretrain_rows.split_overfull_rows(packs, np.array([2, 3, 2, 2, 2]), 5)  # rows of 5 and of 6
-    assert apart == 1
-    assert found.tolist() == [[0, 1, -1], [2, -1, -1], [3, -1, -1], [4, -1, -1]]
-
-
 def test_no_label_is_lost_where_rows_are_taken_apart(source: Source, tmp_path: Path) -> None:
     most = int((read_rows(source.own)["masked_labels"] != -100).sum(axis=1).max())
     rows = make(source, tmp_path, as_parquet(source, tmp_path), max_sequences_per_row=3, max_predictions_per_row=most)
@@ -227,15 +220,10 @@ def test_repeated_sequences_and_those_without_a_mask_are_counted(source: Source,
     columns = hub_columns(source.own)
     for values in columns.values():
         values.append(copy.deepcopy(values[0]))
-    at = next(n for n, label in enumerate(columns["labels"][1]) if label != -100)
     columns["labels"][1] = [-100] * LENGTH
-    assert at
     pq.write_table(table({**columns, "special_tokens_mask": [0] * len(columns["labels"])}), tmp_path / "a.parquet")
     numbers = json.loads((make(source, tmp_path, tmp_path / "a.parquet") / READING).read_text())["numbers"]
     assert (numbers[pretrain_rows.REPEATED], numbers[pretrain_rows.UNMASKED], numbers["columns not used"]) == (1, 1, 1)
-
-
-# ----------------------------------------------------------------------------------------------- refusals
 
 
 def change(row: int, column: str, at: int, value: Any) -> Callable[[dict[str, list[Any]]], None]:
@@ -282,29 +270,23 @@ def test_a_defect_is_refused_with_its_sequence(source: Source, tmp_path: Path, d
 
 def test_sequences_that_rows_cannot_hold_are_refused_with_the_key(source: Source, tmp_path: Path) -> None:
     path = as_parquet(source, tmp_path)
-    message = refusal(source, tmp_path, path, max_predictions_per_row=1)
-    assert "raise it to" in message
+    assert "max_predictions_per_row=1: raise it to" in refusal(source, tmp_path, path, max_predictions_per_row=1)
     short = pretrain_params(16, source="files", path=str(path))
     with pytest.raises(InputError, match=r"raise pretrain_rows\.phase1\.row_length=16 to \d+"):
         write_prepared_rows(short, "phase1", source.tokenizer, tmp_path / "x")
 
 
 def test_paths_that_lead_nowhere_say_what_is_needed(source: Source, tmp_path: Path) -> None:
+    given = tmp_path / "in"
+    given.mkdir()
     assert "path=" in refusal(source, tmp_path, tmp_path / "absent")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/README.md").write_text("no data")
-    assert "contains only README.md: pretrain_rows.phase1.path needs .parquet" in refusal(
-        source, tmp_path, tmp_path / "in"
-    )
-    splits = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"a": [1]})})
-    splits.save_to_disk(tmp_path / "splits")
+    (given / "README.md").write_text("no data")
+    assert "contains only README.md" in refusal(source, tmp_path, given)
+    datasets.DatasetDict({"train": datasets.Dataset.from_dict({"a": [1]})}).save_to_disk(tmp_path / "splits")
     assert "name the folder of one of them (train)" in refusal(source, tmp_path, tmp_path / "splits")
-    as_parquet(source, tmp_path / "in")
-    as_tfrecords(source, tmp_path / "in")
-    assert "contains both tables and TFRecords" in refusal(source, tmp_path, tmp_path / "in")
-
-
-# ---------------------------------------------------------------------------------------------- tfrecords
+    as_parquet(source, given)
+    as_tfrecords(source, given)
+    assert "contains both tables and TFRecords" in refusal(source, tmp_path, given)
 
 
 def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ import re
 import pytest
 
 from tasks.pretraining.rows.pair_rows import TERMINALS, split_sentences
-from tests.places import SHARED
 from tests.tasks.pretraining.row_inputs import wikitext_documents
 
 
@@ -49,13 +48,6 @@ def test_terminals_are_those_of_unicode_without_those_of_latin_text() -> None:
     found = {chr(code) for code in range(0x10000) if regex.match(r"\p{Sentence_Break=STerm}", chr(code))}
     latin = {*"!?", *map(chr, range(0x2000, 0x2070)), *map(chr, range(0x2E00, 0x2E80))}
     assert {chr(code) for code in range(0x10000) if re.match(f"[{TERMINALS}]", chr(code))} == found - latin
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the texts in ../shared/data/cases/corpora")
-@pytest.mark.parametrize("name", ["hindi-danda-sentences.txt", "arabic-question-marks.txt"])
-def test_a_document_has_the_sentences_of_its_language(name: str) -> None:
-    texts = (SHARED / "data/cases/corpora" / name).read_text(encoding="utf-8").split("\n\n")
-    assert {len(split_sentences(text)) for text in texts} == {8}
 
 
 def test_no_character_but_white_space_is_lost_and_sentences_have_a_usual_length() -> None:
