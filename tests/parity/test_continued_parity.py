@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from samples import samples
-from test_family_parity import RATE, their_config
+from samples import EPS, RATE, configure_theirs, draw_theirs, samples
 from tiny_jobs import make_columns, make_job, run_here, write_rows
 
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, ScheduleConfig
@@ -34,18 +33,10 @@ STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initi
 
 def make_theirs(family: str, task: str) -> Any:
     """Their random model, biases and norms included."""
-    torch.manual_seed(5)
-    if family in OTHERS:
-        values = {**SIZES, **STILL, "max_position_embeddings": 34, **OTHERS[family]}
-        config = transformers.AutoConfig.for_model(family, **values)
-    else:
-        config = their_config(family, 0)
-    theirs = getattr(transformers, f"AutoModel{task}").from_config(config)
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(torch.randn(parameter.shape) * 0.3)
-    return theirs.eval()
+    if family not in OTHERS:
+        return draw_theirs(configure_theirs(family, 0), task)
+    values = {**SIZES, **STILL, "max_position_embeddings": 34, **OTHERS[family]}
+    return draw_theirs(transformers.AutoConfig.for_model(family, **values), task)
 
 
 def make_continuation(folder: Path, theirs: Any, family: str, **changes: Any) -> Any:
@@ -65,7 +56,7 @@ def make_continuation(folder: Path, theirs: Any, family: str, **changes: Any) ->
         "original": str(folder / "base"),
         "evaluation": EvaluationConfig(str(folder / "held-out"), 2),
         "geometry": BatchGeometry(1000, 4),  # all rows in every update: their order does not matter
-        "optimizer": optimizer_config(learning_rate=RATE, weight_decay=0.0, eps=1e-4),
+        "optimizer": optimizer_config(learning_rate=RATE, weight_decay=0.0, eps=EPS),
         "schedule": ScheduleConfig(steps=UPDATES, warmup_fraction=0.0, shape="constant"),
     }
     job = make_job(folder, "pretrain", folder / "rows", **{**values, **changes})
@@ -99,7 +90,7 @@ def test_a_continued_model_has_the_losses_and_weights_of_one_that_transformers_t
     found = json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]
     train, held_out = read_samples(tmp_path, "rows"), read_samples(tmp_path, "held-out")
     before = float(mean_loss(theirs, held_out).detach())
-    optimizer = torch.optim.AdamW(theirs.parameters(), lr=RATE, weight_decay=0.0, eps=1e-4)
+    optimizer = torch.optim.AdamW(theirs.parameters(), lr=RATE, weight_decay=0.0, eps=EPS)
     for _ in range(UPDATES):
         optimizer.zero_grad()
         mean_loss(theirs, train).backward()
