@@ -7,8 +7,11 @@ storage host for large files that must never see a token.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -19,8 +22,265 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests import hub_reads, hub_routes, hub_writes  # noqa: F401 (importing them registers their routes)
-from tests.hub_store import HubError, HubStore
+import yaml
+
+# What it remembers: repositories, commits, trees and, content addressed in a folder, their files.
+
+
+LFS_SUFFIXES = (".safetensors", ".parquet", ".arrow", ".bin")
+LFS_THRESHOLD = 10 * 2**20
+GITATTRIBUTES = b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
+
+
+class HubError(Exception):
+    """An answer that is not success: status, the Hub's error code header, and a message."""
+
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code = status, message, code
+
+
+@dataclass(frozen=True)
+class Blob:
+    """One file of a commit."""
+
+    sha256: str
+    size: int
+    lfs: bool
+    oid: str
+    """Git's blob hash: of the bytes, or of the pointer that stands for a large file."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    oid: str
+    parent: str | None
+    title: str
+    tree: dict[str, Blob]
+
+
+@dataclass
+class Repository:
+    kind: str
+    """model or dataset."""
+    name: str
+    private: bool
+    commits: dict[str, Commit] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    pulls: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Number -> title, status and author of a pull request; its content is the branch refs/pr/NUMBER."""
+    preuploaded: dict[str, str] = field(default_factory=dict)
+    """path -> uploadMode of the last pre-upload: a commit must follow it."""
+
+    def resolve(self, revision: str) -> Commit:
+        """A commit by branch, tag, full ref or hash.
+
+        Raises:
+            HubError: 404 RevisionNotFound.
+        """
+        name = revision.removeprefix("refs/heads/").removeprefix("refs/tags/")
+        oid = self.branches.get(name) or self.tags.get(name) or name
+        if oid not in self.commits:
+            raise HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        return self.commits[oid]
+
+    def history(self, branch: str = "main") -> list[Commit]:
+        """Commits of a branch or a pull request, or up to a commit, oldest first."""
+        found, oid = [], self.branches.get(branch, branch if branch in self.commits else None)
+        while oid is not None:
+            found.append(self.commits[oid])
+            oid = self.commits[oid].parent
+        return found[::-1]
+
+
+class HubStore:
+    """Repositories by (kind, name); bytes by SHA-256 in `folder`. Use under `lock`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lock = threading.RLock()
+        self.repositories: dict[tuple[str, str], Repository] = {}
+
+    def create(self, kind: str, name: str, *, private: bool = False) -> Repository:
+        if (kind, name) in self.repositories:
+            raise HubError(409, "You already created this model repo")
+        repository = Repository(kind, name, private)
+        self.repositories[kind, name] = repository
+        self.commit(repository, "main", {".gitattributes": self.small(GITATTRIBUTES)}, (), None, "initial commit")
+        return repository
+
+    def find(self, kind: str, name: str) -> Repository:
+        found = self.repositories.get((kind, name))
+        if found is None:
+            raise HubError(404, "Repository not found", "RepoNotFound")
+        return found
+
+    @staticmethod
+    def check_parent(repository: Repository, branch: str, parent: str | None) -> str | None:
+        """The head of `branch`, which `parent` must name where it is given (else 412)."""
+        head = repository.branches.get(branch)
+        if parent is not None and (head is None or not head.startswith(parent)):
+            raise HubError(412, "A commit has happened since. Please refresh and try again.")
+        return head
+
+    def commit(
+        self,
+        repository: Repository,
+        branch: str,
+        added: dict[str, Blob],
+        deleted: tuple[str, ...],
+        parent: str | None,
+        title: str,
+    ) -> Commit:
+        """One commit on `branch`; `parent`, where given, must be its head (else 412)."""
+        head = self.check_parent(repository, branch, parent)
+        tree = dict(repository.commits[head].tree) if head else {}
+        for path in deleted:
+            if path not in tree:
+                raise HubError(404, f'A file with this name doesn\'t exist: "{path}"', "EntryNotFound")
+            del tree[path]
+        tree |= added
+        lines = [head or "", title, str(len(repository.commits))]
+        lines += [f"{path} {blob.sha256}" for path, blob in sorted(tree.items())]
+        commit = Commit(hashlib.sha1("\n".join(lines).encode()).hexdigest(), head, title, tree)
+        repository.commits[commit.oid] = commit
+        repository.branches[branch] = commit.oid
+        return commit
+
+    def add_files(self, repository: Repository, files: dict[str, bytes], title: str = "add files") -> Commit:
+        """A commit by someone who does not use our client."""
+        with self.lock:
+            return self.commit(repository, "main", {p: self.blob(p, d) for p, d in files.items()}, (), None, title)
+
+    def blob(self, path: str, data: bytes) -> Blob:
+        return self.large(self.keep(data), len(data)) if is_large(path, len(data)) else self.small(data)
+
+    def small(self, data: bytes) -> Blob:
+        return Blob(self.keep(data), len(data), False, git_blob(data))
+
+    def large(self, sha256: str, size: int) -> Blob:
+        return Blob(sha256, size, True, git_blob(pointer(sha256, size)))
+
+    def keep(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        (self.folder / digest).write_bytes(data)
+        return digest
+
+    def has(self, sha256: str, size: int) -> bool:
+        path = self.folder / sha256
+        return path.is_file() and path.stat().st_size == size
+
+    def read(self, sha256: str) -> bytes:
+        return (self.folder / sha256).read_bytes()
+
+
+def is_large(path: str, size: int) -> bool:
+    """What the Hub stores by git LFS."""
+    return size > 0 and (path.endswith(LFS_SUFFIXES) or size > LFS_THRESHOLD)
+
+
+def git_blob(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def pointer(sha256: str, size: int) -> bytes:
+    """The text git stores in place of a large file (git-lfs specification, version 1)."""
+    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
+
+
+# How it finds a route, and checks rights, query parameters and the fields of a body.
+
+
+NAME = r"(?P<name>[\w.-]+/[\w.-]+)"
+API = rf"/api/(?P<kind>model|dataset)s/{NAME}"
+REVISION = r"(?P<revision>refs/[\w.-]+/[\w.-]+|[^/]+)"
+GIT = rf"/(?P<kind>datasets/)?{NAME}"
+
+Handler = Callable[..., "Response"]
+ROUTES: list[tuple[str, str, re.Pattern[str], str | None, frozenset[str], Handler]] = []
+
+
+def serves(
+    area: str, method: str, pattern: str, right: str | None = None, query: str = ""
+) -> Callable[[Handler], Handler]:
+    """Register a route: `right` is read, write, user (any valid token) or None; `query` the parameters it knows."""
+
+    def register(handler: Handler) -> Handler:
+        ROUTES.append((area, method, re.compile(pattern), right, frozenset(query.split()), handler))
+        return handler
+
+    return register
+
+
+def route(hub: HubServer, area: str, request: Request) -> Response:
+    """Find the route, check rights and query parameters, run it."""
+    method = "GET" if request.method == "HEAD" else request.method
+    for place, verb, pattern, right, query, handler in ROUTES:
+        found = pattern.fullmatch(request.path)
+        if place != area or verb != method or not found:
+            continue
+        unknown = set(request.query) - query
+        if unknown:
+            raise HubError(400, f"unknown query parameters {sorted(unknown)}")
+        pieces: dict[str, Any] = found.groupdict()
+        if "kind" in pieces:
+            pieces["kind"] = (pieces["kind"] or "models/").rstrip("/").removesuffix("s")
+        request.user = authenticate(hub, request)
+        if right in ("read", "write"):
+            pieces["repository"] = allowed(hub, request, pieces.pop("kind"), pieces.pop("name"), right)
+        elif right == "user" and request.user is None:
+            raise HubError(401, "Invalid username or password.")
+        return handler(hub, request, **pieces)
+    hub.failures.append(f"unknown route on {area}: {request.method} {request.path}")
+    raise HubError(404, "no such route")
+
+
+def authenticate(hub: HubServer, request: Request) -> dict[str, str] | None:
+    """The user of the token; without a header: None.
+
+    Raises:
+        HubError: 401 for a token no one has.
+    """
+    header = request.headers.get("Authorization")
+    if header is None:
+        return None
+    scheme, _, token = header.partition(" ")
+    if scheme != "Bearer" or token not in hub.users:
+        raise HubError(401, "Invalid credentials in Authorization header")
+    return hub.users[token]
+
+
+def allowed(hub: HubServer, request: Request, kind: str, name: str, right: str) -> Repository:
+    """The repository, if the user may `right` it. What may not be seen is answered as not there."""
+    user = request.user
+    owner = user is not None and user["name"] == name.split("/")[0]
+    try:
+        repository = hub.store.find(kind, name)
+    except HubError as error:
+        raise HubError(404 if user else 401, error.message, error.code) from None
+    if repository.private and not owner:
+        raise HubError(404 if user else 401, "Repository not found", "RepoNotFound")
+    if right == "write" and user is None:
+        raise HubError(401, "Invalid username or password.")
+    if right == "write" and not (owner and user is not None and user["role"] == "write"):
+        raise HubError(403, "Forbidden: you must use a write token to upload to a repository.")
+    return repository
+
+
+def fields(values: Any, required: dict[str, type], optional: dict[str, type] | None = None) -> dict[str, Any]:
+    """`values` if it is an object of exactly these fields and types.
+
+    Raises:
+        HubError: 400 with what differs.
+    """
+    known = required | (optional or {})
+    if not isinstance(values, dict) or set(values) - set(known) or set(required) - set(values):
+        raise HubError(400, f"expected the fields {sorted(known)}, found {values!r}")
+    for name, value in values.items():
+        if not isinstance(value, known[name]) or (known[name] is int and isinstance(value, bool)):
+            raise HubError(400, f"{name} must be {known[name].__name__}, found {value!r}")
+    return values
 
 
 @dataclass
@@ -123,7 +383,7 @@ class HubServer:
             fault.hook()
         try:
             with self.store.lock:
-                response = hub_routes.route(self, area, request)
+                response = route(self, area, request)
         except HubError as error:
             if error.status == 400:
                 self.failures.append(f"{request.method} {request.path}: {error.message}")
@@ -205,3 +465,383 @@ def running_hub(folder: Path) -> Iterator[HubServer]:
     with HubServer(folder) as hub:
         yield hub
         assert hub.failures == [], hub.failures
+
+
+# Reading: who am I, repository information, trees, references, files.
+
+
+@serves("hub", "GET", "/api/whoami-v2", "user")
+def whoami(hub: HubServer, request: Request) -> Response:
+    assert request.user is not None
+    token: dict[str, Any] = {"displayName": "token", "role": request.user["role"]}
+    if scopes := request.user.get("scopes"):
+        token["fineGrained"] = json.loads(scopes)
+    auth = {"type": "access_token", "accessToken": token}
+    return json_response({"type": "user", "name": request.user["name"], "orgs": [], "auth": auth})
+
+
+@serves("hub", "GET", API, "read", "blobs securityStatus expand")
+@serves("hub", "GET", f"{API}/revision/{REVISION}", "read", "blobs securityStatus expand")
+def repository_info(hub: HubServer, request: Request, repository: Repository, revision: str = "main") -> Response:
+    commit = repository.resolve(revision)
+    blobs = request.query.get("blobs", ["false"])[0].lower() in ("true", "1")
+    siblings = [
+        {"rfilename": path} | (blob_metadata(blob) if blobs else {}) for path, blob in sorted(commit.tree.items())
+    ]
+    return json_response(
+        {
+            "_id": "0" * 24,
+            "id": repository.name,
+            "sha": commit.oid,
+            "private": repository.private,
+            "gated": False,
+            "disabled": False,
+            "author": repository.name.split("/")[0],
+            "downloads": 0,
+            "likes": 0,
+            "tags": [],
+            "createdAt": "2026-01-01T00:00:00.000Z",
+            "lastModified": "2026-01-01T00:00:00.000Z",
+            "siblings": siblings,
+        }
+    )
+
+
+def blob_metadata(blob: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {"size": blob.size, "blobId": blob.oid}
+    if blob.lfs:
+        values["lfs"] = {"sha256": blob.sha256, "size": blob.size, "pointerSize": len(pointer(blob.sha256, blob.size))}
+    return values
+
+
+@serves("hub", "GET", f"{API}/tree/{REVISION}(?:/(?P<folder>.+))?", "read", "recursive expand limit cursor")
+def tree(hub: HubServer, request: Request, repository: Repository, revision: str, folder: str | None) -> Response:
+    commit = repository.resolve(revision)
+    deep = request.query.get("recursive", ["false"])[0].lower() in ("true", "1")
+    prefix = f"{folder.rstrip('/')}/" if folder else ""
+    entries: dict[str, dict[str, Any]] = {}
+    for path, blob in sorted(commit.tree.items()):
+        if not path.startswith(prefix):
+            continue
+        parts = path[len(prefix) :].split("/")
+        for depth in range(1, len(parts) if deep else min(2, len(parts))):
+            name = prefix + "/".join(parts[:depth])
+            oid = hashlib.sha1(name.encode()).hexdigest()
+            entries[name] = {"type": "directory", "path": name, "oid": oid, "size": 0}
+        if deep or len(parts) == 1:
+            entries[path] = tree_entry(path, blob)
+    if folder and not entries:
+        raise HubError(404, f"{folder} does not exist", "EntryNotFound")
+    return json_response(list(entries.values()))
+
+
+def tree_entry(path: str, blob: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = {"type": "file", "path": path, "oid": blob.oid, "size": blob.size}
+    if blob.lfs:
+        entry["lfs"] = {"oid": blob.sha256, "size": blob.size, "pointerSize": len(pointer(blob.sha256, blob.size))}
+    return entry
+
+
+@serves("hub", "GET", f"{API}/refs", "read", "include_prs")
+def refs(hub: HubServer, request: Request, repository: Repository) -> Response:
+    def listed(kind: str, names: dict[str, str]) -> list[dict[str, str]]:
+        return [{"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": oid} for name, oid in names.items()]
+
+    return json_response(
+        {"branches": listed("heads", repository.branches), "converts": [], "tags": listed("tags", repository.tags)}
+    )
+
+
+@serves("hub", "GET", f"{API}/commits/{REVISION}", "read", "p limit")
+def commits(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+    """Pages of two, the newest first: a client that reads only the first finds too little."""
+    found = [
+        {
+            "id": commit.oid,
+            "title": commit.title,
+            "message": "",
+            "date": "2026-01-01T00:00:00.000Z",
+            "authors": [{"user": "user"}],
+        }
+        for commit in reversed(repository.history(revision))
+    ]
+    page = int(request.query.get("p", ["0"])[0])
+    response = json_response(found[2 * page : 2 * page + 2])
+    if found[2 * page + 2 :]:
+        response.headers["Link"] = f'<{hub.endpoint}{request.path}?p={page + 1}>; rel="next"'
+    return response
+
+
+@serves("hub", "GET", f"{API}/discussions", "read", "type status author p")
+def discussions(hub: HubServer, request: Request, repository: Repository) -> Response:
+    """Pages of two: a client that reads only the first finds too little."""
+    if request.query.get("type", ["pull_request"]) != ["pull_request"]:
+        raise HubError(400, "only pull requests are served")
+    wanted = request.query.get("status", ["all"])[0]
+    pulls = sorted(repository.pulls.items(), reverse=True)
+    listed = [
+        {
+            "num": number,
+            "title": pull["title"],
+            "status": pull["status"],
+            "author": {"name": pull["author"]},
+            "createdAt": "2026-01-01T00:00:00.000Z",
+            "isPullRequest": True,
+            "repo": {"name": repository.name, "type": repository.kind},
+        }
+        for number, pull in pulls
+        if wanted in ("all", pull["status"])
+    ]
+    start = 2 * int(request.query.get("p", ["0"])[0])
+    return json_response({"discussions": listed[start : start + 2], "count": len(listed), "start": start})
+
+
+@serves("hub", "GET", f"{GIT}/resolve/{REVISION}/(?P<path>.+)", "read", "download")
+def resolve(hub: HubServer, request: Request, repository: Repository, revision: str, path: str) -> Response:
+    found: Commit = repository.resolve(revision)
+    blob = found.tree.get(path)
+    headers = {"X-Repo-Commit": found.oid}
+    if blob is None:
+        raise HubError(404, "Entry not found", "EntryNotFound")
+    if not blob.lfs:
+        headers["ETag"] = f'"{blob.oid}"'
+        return ranged(hub.store.read(blob.sha256), request, headers)
+    headers |= {
+        "X-Linked-Etag": f'"{blob.sha256}"',
+        "X-Linked-Size": str(blob.size),
+        "ETag": f'"{blob.oid}"',
+        "Location": f"{hub.storage}/objects/{blob.sha256}",
+    }
+    return Response(302, b"", headers)
+
+
+@serves("storage", "GET", "/objects/(?P<oid>[0-9a-f]{64})")
+def stored_object(hub: HubServer, request: Request, oid: str) -> Response:
+    if request.headers.get("Authorization") is not None:
+        raise HubError(400, "the storage host was sent a token")
+    return ranged(hub.store.read(oid), request, {"ETag": f'"{oid}"'})
+
+
+def ranged(data: bytes, request: Request, headers: dict[str, str]) -> Response:
+    """The whole file, or the one range that was asked for (RFC 9110, section 14)."""
+    headers |= {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+    found = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
+    if not found:
+        return Response(200, data, headers)
+    first, last = int(found[1]), min(int(found[2] or len(data) - 1), len(data) - 1)
+    if first > last:
+        return Response(416, b"", {"Content-Range": f"bytes */{len(data)}"})
+    headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+    return Response(206, data[first : last + 1], headers)
+
+
+# Writing: create, pre-upload, large files, commit, tag.
+
+
+@serves("hub", "POST", "/api/repos/create", "user")
+def create_repository(hub: HubServer, request: Request) -> Response:
+    assert request.user is not None
+    values = request.json()
+    values = {key: value for key, value in values.items() if value is not None}
+    fields(values, {"name": str}, {"organization": str, "visibility": str, "type": str})
+    owner = values.get("organization", request.user["name"])
+    if values.get("visibility", "public") not in ("public", "private"):
+        raise HubError(400, f"visibility {values['visibility']!r} is not known")
+    if owner != request.user["name"] or request.user["role"] != "write":
+        raise HubError(403, f"You don't have the rights to create a model under the namespace {owner!r}.")
+    name = f"{owner}/{values['name']}"
+    kind = values.get("type", "model")
+    url = f"{hub.endpoint}/{'datasets/' if kind == 'dataset' else ''}{name}"
+    if (kind, name) in hub.store.repositories:
+        return json_response({"error": "You already created this model repo", "url": url}, 409)
+    hub.store.create(kind, name, private=values.get("visibility") == "private")
+    return json_response({"url": url, "name": name, "id": secrets.token_hex(12)})
+
+
+@serves("hub", "POST", "/api/validate-yaml")
+def validate_yaml(hub: HubServer, request: Request) -> Response:
+    values = fields(request.json(), {"content": str, "repoType": str})
+    found = re.match(r"---\n(.*?)\n---\n", values["content"], re.DOTALL)
+    try:
+        metadata = yaml.safe_load(found.group(1)) if found else None
+    except yaml.YAMLError as error:
+        return json_response({"errors": [{"message": str(error)}], "warnings": []}, 400)
+    errors = [] if isinstance(metadata, dict) else [{"message": "no metadata"}]
+    licence = (metadata or {}).get("license")
+    if licence is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", str(licence)):
+        errors.append({"message": f'"license" must be one of [apache-2.0, mit, ...], not {licence!r}'})
+    return json_response({"errors": errors, "warnings": []}, 400 if errors else 200)
+
+
+@serves("hub", "DELETE", f"{API}/tag/{REVISION}", "write")
+def delete_tag(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+    if repository.tags.pop(revision, None) is None:
+        raise HubError(404, f"Tag doesn't exist: {revision}", "RevisionNotFound")
+    return json_response({})
+
+
+@serves("hub", "POST", f"{API}/tag/{REVISION}", "write")
+def create_tag(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+    values = fields(request.json(), {"tag": str}, {"message": str})
+    if not re.fullmatch(r"[\w][\w.-]*", values["tag"]):
+        raise HubError(400, f"{values['tag']!r} is not a name of a tag")
+    commit = repository.resolve(revision)
+    if values["tag"] in repository.tags:
+        raise HubError(409, f"Tag reference exists already: {values['tag']}")
+    repository.tags[values["tag"]] = commit.oid
+    return json_response({})
+
+
+@serves("hub", "POST", f"{API}/preupload/{REVISION}", "write", "create_pr")
+def preupload(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+    values = fields(request.json(), {"files": list}, {"gitAttributes": str, "gitIgnore": str})
+    head = repository.resolve(revision)
+    if not 0 < len(values["files"]) <= 256:
+        raise HubError(400, f"{len(values['files'])} files; 1 to 256 a call")
+    listed = []
+    for file in values["files"]:
+        fields(file, {"path": str, "sample": str, "size": int})
+        safe_path(file["path"])
+        if len(base64.b64decode(file["sample"], validate=True)) != min(512, file["size"]):
+            raise HubError(400, f"the sample of {file['path']} must be its first 512 bytes")
+        mode = "lfs" if is_large(file["path"], file["size"]) else "regular"
+        repository.preuploaded[file["path"]] = mode
+        entry: dict[str, Any] = {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
+        known = head.tree.get(file["path"])
+        if known is not None:
+            entry["oid"] = known.sha256 if known.lfs else known.oid
+        listed.append(entry)
+    return json_response({"files": listed})
+
+
+def safe_path(path: str) -> str:
+    if path.startswith("/") or any(part in ("", ".", "..", ".git") for part in path.split("/")):
+        raise HubError(400, f"invalid path {path!r}")
+    return path
+
+
+@serves("hub", "POST", rf"{GIT}\.git/info/lfs/objects/batch", "write")
+def lfs_batch(hub: HubServer, request: Request, repository: Repository) -> Response:
+    if request.headers.get("Accept") != "application/vnd.git-lfs+json":
+        raise HubError(400, f"Accept {request.headers.get('Accept')} must be application/vnd.git-lfs+json")
+    values = fields(
+        request.json(), {"operation": str, "transfers": list, "objects": list, "hash_algo": str}, {"ref": dict}
+    )
+    if values["operation"] != "upload" or values["hash_algo"] != "sha256" or "basic" not in values["transfers"]:
+        raise HubError(400, f"operation {values['operation']}, transfers {values['transfers']} are not served")
+    objects = []
+    for wanted in values["objects"]:
+        fields(wanted, {"oid": str, "size": int})
+        if not re.fullmatch("[0-9a-f]{64}", wanted["oid"]):
+            raise HubError(400, f"oid {wanted['oid']} is no SHA-256")
+        entry: dict[str, Any] = dict(wanted)
+        if wanted["oid"] in hub.unverified or not hub.store.has(wanted["oid"], wanted["size"]):
+            signature = secrets.token_hex(8)
+            hub.granted[signature] = (wanted["oid"], wanted["size"])
+            entry["actions"] = {
+                "upload": {"href": f"{hub.storage}/upload/{wanted['oid']}?signature={signature}"},
+                "verify": {"href": f"{hub.endpoint}/api/lfs-verify/{repository.kind}s/{repository.name}"},
+            }
+        objects.append(entry)
+    return json_response({"transfer": "basic", "objects": objects})
+
+
+@serves("storage", "PUT", "/upload/(?P<oid>[0-9a-f]{64})", None, "signature")
+def lfs_put(hub: HubServer, request: Request, oid: str) -> Response:
+    if request.headers.get("Authorization") is not None:
+        raise HubError(400, "the storage host was sent a token")
+    granted = hub.granted.get(request.query["signature"][0])
+    if granted != (oid, len(request.body)) or hashlib.sha256(request.body).hexdigest() != oid:
+        raise HubError(400, f"upload of {len(request.body)} bytes is not what was granted: {granted}")
+    if not hub.store.has(oid, len(request.body)):  # another publisher may have sent and verified it
+        hub.unverified.add(oid)
+    hub.store.keep(request.body)
+    return json_response({}, headers={"ETag": f'"{oid}"'})
+
+
+@serves("hub", "POST", rf"/api/lfs-verify/(?P<kind>model|dataset)s/{NAME}", "write")
+def lfs_verify(hub: HubServer, request: Request, repository: Repository) -> Response:
+    values = fields(request.json(), {"oid": str, "size": int})
+    if not hub.store.has(values["oid"], values["size"]):
+        raise HubError(400, f"{values['oid']} of {values['size']} bytes was not uploaded")
+    hub.unverified.discard(values["oid"])
+    return json_response({"message": "OK"})
+
+
+@serves("hub", "POST", f"{API}/commit/{REVISION}", "write", "create_pr hot_reload")
+def commit(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+    if request.headers.get("Content-Type") != "application/x-ndjson":
+        raise HubError(400, f"Content-Type {request.headers.get('Content-Type')} must be application/x-ndjson")
+    lines = [fields(json.loads(line), {"key": str, "value": dict}) for line in request.body.splitlines()]
+    if not lines or [line["key"] for line in lines].count("header") != 1 or lines[0]["key"] != "header":
+        raise HubError(400, "the first line, and no other, must be the header")
+    header = fields(lines[0]["value"], {"summary": str, "description": str}, {"parentCommit": str})
+    asked_for_review = request.query.get("create_pr") == ["1"]
+    if not asked_for_review:
+        hub.store.check_parent(repository, revision, header.get("parentCommit"))
+    added: dict[str, Any] = {}
+    deleted = []
+    for line in lines[1:]:
+        if line["key"] == "deletedFile":
+            deleted.append(fields(line["value"], {"path": str})["path"])
+            continue
+        path, blob = added_file(hub, repository, line)
+        if path in added:
+            raise HubError(400, f"{path} stands twice in one commit")
+        added[path] = blob
+    if not header["summary"] or not (added or deleted):
+        raise HubError(400, "a commit needs a summary and a change")
+    if asked_for_review:
+        revision = open_request(request, repository, header)
+    done = hub.store.commit(repository, revision, added, tuple(deleted), header.get("parentCommit"), header["summary"])
+    if not asked_for_review:  # several may propose at the same time
+        repository.preuploaded.clear()
+    found = {"success": True, "commitOid": done.oid, "commitUrl": f"{hub.endpoint}/{repository.name}/commit/{done.oid}"}
+    if asked_for_review:
+        number = revision.rpartition("/")[2]
+        found["pullRequestUrl"] = f"{hub.endpoint}/{repository.name}/discussions/{number}"
+    return json_response(found)
+
+
+def open_request(request: Request, repository: Repository, header: dict[str, Any]) -> str:
+    """A new pull request on the parent the header names, or on main; its ref."""
+    assert request.user is not None
+    base = repository.resolve(header.get("parentCommit", "main"))
+    number = max(repository.pulls, default=0) + 1
+    repository.pulls[number] = {"title": header["summary"], "status": "open", "author": request.user["name"]}
+    repository.branches[f"refs/pr/{number}"] = base.oid
+    return f"refs/pr/{number}"
+
+
+@serves("hub", "POST", rf"{API}/discussions/(?P<number>\d+)/status", "write")
+def change_status(hub: HubServer, request: Request, repository: Repository, number: str) -> Response:
+    values = fields(request.json(), {"status": str}, {"comment": str})
+    pull = repository.pulls.get(int(number))
+    if pull is None or values["status"] not in ("open", "closed") or pull["status"] == "merged":
+        raise HubError(400, f"discussion {number} cannot become {values['status']}")
+    pull["status"] = values["status"]
+    event = {
+        "id": "1",
+        "type": "status-change",
+        "createdAt": "2026-01-01T00:00:00.000Z",
+        "author": {"name": pull["author"]},
+        "data": {"status": values["status"]},
+    }
+    return json_response({"newStatus": event})
+
+
+def added_file(hub: HubServer, repository: Repository, line: dict[str, Any]) -> tuple[str, Any]:
+    """One added file of a commit, as the pre-upload asked for it."""
+    value, mode = line["value"], repository.preuploaded.get(line["value"].get("path", ""))
+    if line["key"] == "file":
+        fields(value, {"path": str, "content": str, "encoding": str})
+        if value["encoding"] != "base64" or mode != "regular":
+            raise HubError(400, f"{value['path']}: encoding {value['encoding']}, pre-upload said {mode}")
+        return safe_path(value["path"]), hub.store.small(base64.b64decode(value["content"], validate=True))
+    if line["key"] != "lfsFile":
+        raise HubError(400, f"{line['key']} is not an operation")
+    fields(value, {"path": str, "algo": str, "oid": str, "size": int})
+    there = hub.store.has(value["oid"], value["size"]) and value["oid"] not in hub.unverified
+    if value["algo"] != "sha256" or mode != "lfs" or not there:
+        raise HubError(400, f"{value['path']}: pre-upload said {mode}, or its content was never uploaded and verified")
+    return safe_path(value["path"]), hub.store.large(value["oid"], value["size"])

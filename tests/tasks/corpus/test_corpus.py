@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
@@ -20,50 +19,59 @@ from tasks.records import text_files
 from tasks.stage.errors import InputError
 from tests.hub_server import HubServer
 from tests.places import ROOT
-from tests.tasks.corpus.made_corpus import WIKITEXT, documents, params, read, refusal, write
+from tests.tasks.corpus.made_corpus import documents, params, read, refusal, write
 
-# ------------------------------------------------------------------------------------------------ reading
+ARTICLES: list[tuple[str, str, list[tuple[str, str]]]] = [
+    (
+        "auto",
+        " \n = Ant = \n \n It digs . \n = = Nest = = \n \n It is deep . \n = = = Queen = = = \n\n"
+        " = Bee = \n\n It hums . \n",
+        [("Ant", "It digs .\nIt is deep ."), ("Bee", "It hums .")],
+    ),
+    ("auto", "= Ant =\n\nIt digs.\n\n== Nest ==\n\nIt is deep.\n", [("Ant", "It digs.\nIt is deep.")]),
+    ("auto", "\ufeff = Ant = \n\nIt digs.\n = Bee = \n", [("Ant", "It digs.")]),
+    ("wikitext", "Preface.\n\n = Empty = \n\n = Bee = \n\nIt hums.\n", [("", "Preface."), ("Bee", "It hums.")]),
+    ("wikitext", "= Sum =\n\nx = y = z\n\na == b\n", [("Sum", "x = y = z\na == b")]),
+]
+"""Layout, text of a file, and titles and texts of its documents."""
+PARAGRAPHS: list[tuple[str, str, list[str]]] = [
+    (
+        "a.txt",
+        "\n\nOne line\nand its rest.\n \t \nTwo.\r\n\r\n\r\nThree.",
+        ["One line and its rest.", "Two.", "Three."],
+    ),
+    # zero-width characters make no line
+    (
+        "a.txt",
+        "\ufeffOne\u200b\nline.\n\u200b\nTwo.\n \ufeff\u200b \r\nThree.\n\ufeff",
+        ["One\u200b line.", "Two.", "Three."],
+    ),
+    ("a.jsonl", '{"text": "One.\\n\u200b\\nTwo."}\n\u200b\n{"text": "\u200b"}\n', ["One.\nTwo."]),
+    ("a.json", '[{"text": "One."},\n{"text": "Two."}]', ["One.", "Two."]),
+    ("a.json", '{"text": "One."}\n{"text": "Two."}\n', ["One.", "Two."]),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            " \n = Ant = \n \n It digs . \n = = Nest = = \n \n It is deep . \n = = = Queen = = = \n\n"
-            " = Bee = \n\n It hums . \n",
-            [("a.txt:0", "Ant", "It digs .\nIt is deep ."), ("a.txt:1", "Bee", "It hums .")],
-        ),
-        ("= Ant =\n\nIt digs.\n\n== Nest ==\n\nIt is deep.\n", [("a.txt:0", "Ant", "It digs.\nIt is deep.")]),
-        ("\ufeff = Ant = \n\nIt digs.\n = Bee = \n", [("a.txt:0", "Ant", "It digs.")]),
-    ],
-)
+@pytest.mark.parametrize(("layout", "text", "found"), ARTICLES)
 def test_wikitext_begins_a_document_at_level_one_headings_only(
-    tmp_path: Path, text: str, said: list[tuple[str, str, str]]
+    tmp_path: Path, layout: str, text: str, found: list[tuple[str, str]]
 ) -> None:
-    assert read(tmp_path, write(tmp_path / "a.txt", text)) == said
+    assert [row[1:] for row in read(tmp_path, write(tmp_path / "a.txt", text), layout=layout)] == found
 
 
-def test_text_before_the_first_heading_is_kept_and_an_empty_article_counted(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", "Preface.\n\n = Empty = \n\n = Bee = \n\nIt hums.\n")
-    summary = make_corpus(params(path=str(path), layout="wikitext"), tmp_path / "out")
-    assert documents(tmp_path / "out") == [("a.txt:0", "", "Preface."), ("a.txt:2", "Bee", "It hums.")]
+@pytest.mark.parametrize(("name", "text", "found"), PARAGRAPHS)
+def test_paragraphs_and_records_are_documents_and_wrapped_lines_are_joined(
+    tmp_path: Path, name: str, text: str, found: list[str]
+) -> None:
+    expected = [(f"{name}:{number}", "", one) for number, one in enumerate(found)]
+    assert read(tmp_path, write(tmp_path / name, text)) == expected
+
+
+def test_given_ids_are_kept_and_empty_documents_counted(tmp_path: Path) -> None:
+    text = '{"document_id": "x-9", "text": "A."}\n{"text": ""}\n{"document_id": 7, "text": "B."}\n'
+    summary = make_corpus(params(path=str(write(tmp_path / "a.jsonl", text))), tmp_path / "out")
+    assert [name for name, _, _ in documents(tmp_path / "out")] == ["x-9", "7"]
     assert (summary.documents, summary.reading.counts[pieces.EMPTY]) == (2, 1)
-
-
-def test_an_equation_is_no_heading(tmp_path: Path) -> None:
-    text = "= Sum =\n\nx = y = z\n\na == b\n"
-    assert read(tmp_path, write(tmp_path / "a.txt", text), layout="wikitext") == [
-        ("a.txt:0", "Sum", "x = y = z\na == b")
-    ]
-
-
-def test_paragraphs_are_documents_and_wrapped_lines_are_joined(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", "\n\nOne line\nand its rest.\n \t \nTwo.\r\n\r\n\r\nThree.")
-    assert read(tmp_path, path) == [
-        ("a.txt:0", "", "One line and its rest."),
-        ("a.txt:1", "", "Two."),
-        ("a.txt:2", "", "Three."),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -81,40 +89,6 @@ def test_auto_says_which_layout_it_found(text: str, layout: str, tmp_path: Path)
     assert summary.reading.formats == {f"{layout}, UTF-8": 1}
 
 
-def test_lines_of_zero_width_characters_are_blank(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", "\ufeffOne\u200b\nline.\n\u200b\nTwo.\n \ufeff\u200b \r\nThree.\n\ufeff")
-    assert [text for _, _, text in read(tmp_path, path)] == ["One\u200b line.", "Two.", "Three."]
-    table = write(tmp_path / "a.jsonl", '{"text": "One.\\n\u200b\\nTwo."}\n\u200b\n{"text": "\u200b"}\n')
-    assert [text for _, _, text in read(tmp_path, table)] == ["One.\nTwo."]
-
-
-def test_a_single_json_file_is_a_corpus(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", '[{"text": "One."},\n{"text": "Two."}]')
-    assert [text for _, _, text in read(tmp_path, path)] == ["One.", "Two."]
-    path = write(tmp_path / "b.json", '{"text": "One."}\n{"text": "Two."}\n')
-    assert [text for _, _, text in read(tmp_path, path)] == ["One.", "Two."]
-
-
-def test_a_stated_layout_is_obeyed(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", " = Ant = \n\nIt digs.\n")
-    assert [text for _, _, text in read(tmp_path, path, layout="paragraphs")] == ["= Ant =", "It digs."]
-
-
-def test_tables_of_all_kinds_give_the_same_documents(tmp_path: Path) -> None:
-    rows = [{"title": "Ant", "body": 'It digs.\n\nDeep, "very" deep.'}, {"title": "Bee", "body": "It hums."}]
-    write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    with (tmp_path / "a.csv").open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, ["title", "body"])
-        writer.writeheader()
-        writer.writerows(rows)
-    for kind in ("jsonl", "parquet", "csv"):
-        assert read(tmp_path, tmp_path / f"a.{kind}", text_column="body") == [
-            (f"a.{kind}:0", "Ant", 'It digs.\nDeep, "very" deep.'),
-            (f"a.{kind}:1", "Bee", "It hums."),
-        ]
-
-
 def test_a_folder_is_read_in_order_of_names_and_other_files_are_ignored_and_counted(tmp_path: Path) -> None:
     write(tmp_path / "in/b.txt", "B.\n")
     write(tmp_path / "in/a/z.jsonl", '{"text": "A."}\n')
@@ -123,31 +97,6 @@ def test_a_folder_is_read_in_order_of_names_and_other_files_are_ignored_and_coun
     summary = make_corpus(params(path=str(tmp_path / "in")), tmp_path / "out")
     assert [name for name, _, _ in documents(tmp_path / "out")] == ["a/z.jsonl:0", "b.txt:0"]
     assert (summary.reading.files, len(summary.reading.ignored)) == (2, 4)
-
-
-def test_given_ids_are_kept(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", '{"document_id": "x-9", "text": "A."}\n{"document_id": 7, "text": "B."}\n')
-    assert [name for name, _, _ in read(tmp_path, path)] == ["x-9", "7"]
-
-
-def test_the_real_wikitext_has_its_sixty_articles(tmp_path: Path) -> None:
-    if not WIKITEXT.exists():
-        pytest.skip(f"{WIKITEXT} is not there: real input is not part of the project")
-    read_ = read(tmp_path, WIKITEXT)
-    assert len(read_) == 60
-    assert read_[0][1] == "Homarus gammarus"
-    assert read_[0][2].startswith("Homarus gammarus , known as the European lobster")
-    assert not [text for _, _, text in read_ for line in text.split("\n") if line.startswith("=")]
-
-
-# ------------------------------------------------------------------------------------------------- writing
-
-
-def test_the_demo_is_the_same_bytes_every_time(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        make_corpus(params(source="demo"), tmp_path / name)
-    assert (tmp_path / "one/part-00000.parquet").read_bytes() == (tmp_path / "two/part-00000.parquet").read_bytes()
-    assert documents(tmp_path / "one")[19][0] == "demo:19"
 
 
 def test_row_groups_and_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,21 +108,6 @@ def test_row_groups_and_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert [part.name for part in parts] == [f"part-{number:05d}.parquet" for number in range(4)]
     assert all(pq.ParquetFile(part).metadata.row_group(0).num_rows <= 3 for part in parts)
     assert [name for name, _, _ in documents(tmp_path / "out")] == [f"demo:{number}" for number in range(20)]
-
-
-def test_an_older_corpus_survives_a_failed_run(tmp_path: Path) -> None:
-    make_corpus(params(source="demo"), tmp_path / "out")
-    before = (tmp_path / "out/part-00000.parquet").read_bytes()
-    with pytest.raises(InputError):
-        make_corpus(params(path=str(write(tmp_path / "bad.txt", b"good\n\nbad \xff\n"))), tmp_path / "out")
-    assert (tmp_path / "out/part-00000.parquet").read_bytes() == before
-
-
-# ------------------------------------------------------------------------------------------------- refusals
-
-
-def test_a_missing_path_names_the_key(tmp_path: Path) -> None:
-    assert "corpus.path" in refusal(tmp_path, tmp_path / "absent.txt")
 
 
 REFUSED: list[tuple[str, str | bytes, list[str]]] = [
@@ -203,12 +137,12 @@ def test_a_file_that_is_no_text_is_refused_with_the_place(
 
 
 @pytest.mark.parametrize(("prefix", "shift"), [(b"", 0), (b"\xef\xbb\xbf", 3)])
-def test_another_encoding_is_refused_with_offset_and_line(tmp_path: Path, prefix: bytes, shift: int) -> None:
-    message = refusal(tmp_path, write(tmp_path / "a.txt", prefix + "caf\u00e9\n".encode("latin-1")))
-    assert f"byte 0xe9 at offset {3 + shift} (line 1)" in message
-    message = refusal(tmp_path, write(tmp_path / "b.txt", prefix + b"ok\n" + "caf\u00e9\n".encode("latin-1")))
-    assert f"byte 0xe9 at offset {6 + shift} (line 2)" in message
-    assert "-t UTF-8" in message
+@pytest.mark.parametrize(("before", "place"), [(b"", (3, 1)), (b"ok\n", (6, 2))])
+def test_another_encoding_is_refused_with_offset_and_line(
+    tmp_path: Path, prefix: bytes, shift: int, before: bytes, place: tuple[int, int]
+) -> None:
+    message = refusal(tmp_path, write(tmp_path / "a.txt", prefix + before + "caf\u00e9\n".encode("latin-1")))
+    assert f"byte 0xe9 at offset {place[0] + shift} (line {place[1]})" in message
 
 
 def test_an_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,33 +158,14 @@ def test_an_absent_text_column_is_refused_with_columns_and_the_nearest(tmp_path:
     else:
         write(path, '{"texts": "A.", "id": 1}\n' if kind == "jsonl" else "texts,id\nA.,1\n")
     message = refusal(tmp_path, path)
-    assert "'text'" in message
-    assert "its columns are texts, id" in message
+    assert "'text'; its columns are texts, id" in message
     assert "did you mean texts?" in message
     assert "corpus.text_column" in message
 
 
-def test_a_folder_without_a_usable_file_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "in/README.md", "text")
-    assert "only README.md" in refusal(tmp_path, tmp_path / "in")
-
-
-def test_an_output_that_cannot_be_written_ends_with_one_message_and_code_1(tmp_path: Path) -> None:
-    write(tmp_path / "params.yaml", (ROOT / "params.yaml").read_bytes().replace(b"20000", b"20"))
-    write(tmp_path / "data", "a file where the folder should be")
-    ended = subprocess.run(
-        [sys.executable, "-m", "tasks.corpus.corpus"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("error: ")
-    assert "Traceback" not in ended.stderr
-
-
-# ----------------------------------------------------------------------------------------------------- hub
+def test_a_path_without_a_usable_file_is_refused_with_its_key(tmp_path: Path) -> None:
+    assert "corpus.path" in refusal(tmp_path, tmp_path / "absent.txt")
+    assert "only README.md" in refusal(tmp_path, write(tmp_path / "in/README.md", "text").parent)
 
 
 def hub_folder(folder: Path) -> Path:
@@ -270,17 +185,13 @@ def test_a_data_set_is_streamed_through_the_same_code(tmp_path: Path) -> None:
     assert [row[1:] for row in documents(tmp_path / "out")] == [("Cat", "It naps.")]
 
 
-def test_a_data_set_needs_a_name() -> None:
-    with pytest.raises(InputError, match=r"corpus\.dataset is not set"):
-        make_corpus(params(source="hub"), Path("never"))
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"dataset_split": "trian"}, "trian"),
         ({"text_column": "txt"}, "did you mean text?"),
         ({"dataset_config": "large"}, "large"),
+        ({"dataset": None}, r"corpus\.dataset is not set"),
     ],
 )
 def test_a_wrong_split_column_or_configuration_is_refused(tmp_path: Path, change: dict[str, str], said: str) -> None:

@@ -36,9 +36,6 @@ def arrow_bytes(rows: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(rows.glob("*.arrow"))]
 
 
-# ---------------------------------------------------------------------------------------------------- text
-
-
 def wikitext(folder: Path, rows: list[Row]) -> dict[str, Any]:
     text = "".join(f" = {row['title']} = \n\n{row['text']}\n\n" for row in rows)
     (folder / "a.txt").write_text(text, encoding="utf-8")
@@ -127,9 +124,6 @@ def test_text_of_every_format_ends_in_the_same_rows(
     write_pretrain_rows(pretrain_params(LENGTH), "phase1", tmp_path / "corpus", tokenizer, rows, 1)
     text_rows[write.__name__] = arrow_bytes(rows)
     assert text_rows[write.__name__] == next(iter(text_rows.values()))
-
-
-# ----------------------------------------------------------------------------------------------- questions
 
 
 def squad_json(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -18,7 +18,7 @@ import pytest
 from ipu_model.core.files import read_json
 from tasks.corpus import corpus, documents, pieces
 from tasks.corpus.corpus import make_corpus
-from tasks.corpus.documents import FilePiece, divide_file, document_columns, plan_pieces, read_piece
+from tasks.corpus.documents import FilePiece, divide_file, document_columns, read_piece
 from tasks.corpus.world import make_documents
 from tasks.params.sections import QualityParams
 from tasks.records.interpretation import Interpretation
@@ -148,33 +148,13 @@ def test_errors_have_the_position_in_the_whole_file(
         assert str(tmp_path) not in str(caught.value)
 
 
-def test_small_files_are_read_together_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "PIECE_BYTES", 100)
-    monkeypatch.setattr(documents, "LEAST_FILE_BYTES", 30)
-    for name, size in (("a", 50), ("b", 1), ("c", 1), ("d", 250), ("e", 90), ("f", 20)):
-        write(tmp_path / f"in/{name}.txt", "x\n\n" * (size // 3) + "." * (size % 3))
-    plan = [
-        [(one.name, one.part.number) for one in piece]
-        for piece in plan_pieces(tmp_path / "in", "auto", Interpretation())
-    ]
-    assert plan == [
-        [("a.txt", 0), ("b.txt", 0)],
-        [("c.txt", 0)],
-        [("d.txt", 0)],
-        [("d.txt", 1)],
-        [("e.txt", 0)],
-        [("f.txt", 0)],
-    ]
-
-
 def test_a_generated_corpus_is_the_same_documents_in_any_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_corpus(params(source="demo"), tmp_path / "one")
     monkeypatch.setattr(pieces, "DEMO_DOCUMENTS", 7)
-    summary = make_corpus(params(source="demo"), tmp_path / "out")
+    make_corpus(params(source="demo"), tmp_path / "out")
     assert documents_of(tmp_path / "out") == documents_of(tmp_path / "one")
-    assert (summary.documents, summary.parts) == (20, 3)
 
 
 def write_folder(folder: Path) -> Path:
@@ -279,13 +259,6 @@ def test_an_error_is_reported_once_with_the_path_as_given_and_leaves_nothing(
         "data/corpus/reading.json",
     ]
     assert Path("data/corpus/part-00000.parquet").read_bytes() == before
-
-
-def test_a_damaged_parquet_file_is_reported_by_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "PIECE_BYTES", 10)
-    path = write(tmp_path / "in/a.parquet", b"PAR1" + bytes(100) + b"PAR1")
-    with pytest.raises(InputError, match="cannot be read as Parquet from row 0 on"):
-        make_corpus(params(path=str(path)), tmp_path / "out")
 
 
 RUN = (

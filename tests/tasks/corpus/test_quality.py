@@ -16,10 +16,9 @@ from ipu_model.core.files import read_json
 from tasks.corpus import duplicates, quality
 from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import Document
-from tasks.corpus.duplicates import RULES, add_keys, find_duplicates, find_equal, make_keys
-from tasks.params.schema import CorpusParams, parameter_values, validate_params
+from tasks.corpus.duplicates import RULES, add_keys, find_duplicates, make_keys
+from tasks.params.schema import CorpusParams, validate_params
 from tasks.params.sections import QualityParams
-from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import InputError
 from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import render_page, validate_data
@@ -183,14 +182,6 @@ def test_a_long_document_has_the_signature_of_all_its_pieces(monkeypatch):
     assert np.array_equal(whole.exact, parts.exact)
 
 
-def test_equal_keys_are_paired_with_the_previous_and_the_first(monkeypatch):
-    monkeypatch.setattr(duplicates, "MAX_SORTED", 4)
-    keys = np.array([5, 9, 5, 7, 5, 9, 8], np.uint64)
-    pairs = {tuple(pair) for some in find_equal(keys) for pair in some.tolist()}
-    assert pairs == {(0, 2), (2, 4), (0, 4), (1, 5)}
-    assert [len(some) for some in find_equal(np.zeros(0, np.uint64))] == [0, 0]
-
-
 def test_texts_of_signs_are_compared_as_they_are(tmp_path):
     assert find(["!!!", "...", "!!!", "😀😀"], tmp_path / "a", near_duplicates=0.8) == ["", "", duplicates.NEAR, ""]
 
@@ -229,17 +220,3 @@ def test_the_page_of_the_corpus_counts_each_rule_and_shows_a_document(tmp_path):
     page = render_page(validate_data(data, LimitValidator()).verdict)
     assert "2 removed, duplicates: exact, for example d1: &#34;&lt;script&gt;" in page
     assert "<script>alert" not in page
-
-
-def test_files_state_the_rules_only_if_there_are_any():
-    params = validate_params(values_with())
-    assert "quality" not in parameter_values(params)["corpus"]
-    chosen = validate_params(values_with("corpus.quality.near_duplicates=0.8"))
-    assert chosen.corpus.quality == QualityParams(near_duplicates=0.8)
-
-
-def test_a_read_log_keeps_the_first_example():
-    reading = Interpretation()
-    reading.add_example("removed, x", "a")
-    reading.add_example("removed, x", "b")
-    assert (reading.counts["removed, x"], reading.examples) == (2, {"removed, x": "a"})

@@ -27,8 +27,11 @@ Redirect
 EXPECTED = [("12", 'AT&T "Long Lines"', "It ran <cables> & relays.\nHistory.\nIt began in 1885.")]
 
 
-def test_blocks_become_documents_their_entities_and_title_lines_taken_back(tmp_path: Path) -> None:
-    write(tmp_path / "in/AA/wiki_00", BLOCKS)
+@pytest.mark.parametrize(("name", "text"), [("AA/wiki_00", BLOCKS), ("a.txt", "\ufeff" + BLOCKS)])
+def test_blocks_become_documents_their_entities_and_title_lines_taken_back(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    write(tmp_path / "in" / name, text)
     summary = make_corpus(params(path=str(tmp_path / "in")), tmp_path / "out")
     assert documents(tmp_path / "out") == EXPECTED
     assert summary.reading.numbers() == {"files read": 1, "empty documents left out": 1}
@@ -36,21 +39,11 @@ def test_blocks_become_documents_their_entities_and_title_lines_taken_back(tmp_p
 
 
 def test_the_json_form_gives_the_same_documents(tmp_path: Path) -> None:
-    row = {
-        "id": "12",
-        "revid": "1",
-        "url": "u",
-        "title": 'AT&T "Long Lines"',
-        "text": "It ran &lt;cables&gt; &amp; relays.\nHistory.\nIt began in 1885.",
-    }
-    path = write(tmp_path / "in/AA/wiki_00", json.dumps(row) + "\n")
-    assert read(tmp_path, path) == EXPECTED
+    text = "It ran &lt;cables&gt; &amp; relays.\nHistory.\nIt began in 1885."
+    row = {"id": "12", "revid": "1", "url": "u", "title": 'AT&T "Long Lines"', "text": text}
+    assert read(tmp_path, write(tmp_path / "in/AA/wiki_00", json.dumps(row) + "\n")) == EXPECTED
     reading = json.loads((tmp_path / "out/reading.json").read_text())
     assert reading["inputs"]["corpus"]["unused_columns"] == ["revid", "url"]
-
-
-def test_a_txt_file_of_blocks_is_known_by_its_beginning(tmp_path: Path) -> None:
-    assert read(tmp_path, write(tmp_path / "a.txt", "\ufeff" + BLOCKS)) == EXPECTED
 
 
 def test_packed_files_are_not_passed_over(tmp_path: Path) -> None:

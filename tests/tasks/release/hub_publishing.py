@@ -3,8 +3,7 @@
 from tasks.release.hub.calls import Patience
 from tasks.release.hub.transaction import HubRelease, release_on_hub
 from tasks.release.release import Release, release_file
-from tests.hub_server import HubServer
-from tests.hub_store import Commit, Repository
+from tests.hub_server import Commit, HubServer, Repository
 
 TOKEN = "hf_PlantedTokenThatMustNotLeak0123456789"
 NAME = "user/demo"

@@ -20,8 +20,7 @@ from tasks.release.hub.transaction import HubRelease, check_access, release_on_h
 from tasks.release.publish import publish
 from tasks.release.release import NAMES
 from tasks.stage.errors import PublishError
-from tests.hub_server import HubServer
-from tests.hub_store import Commit
+from tests.hub_server import Commit, HubServer
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import (
     CALLS,

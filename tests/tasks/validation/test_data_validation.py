@@ -74,25 +74,15 @@ def test_each_fault_of_a_corpus_fails_its_own_check_and_no_other(tmp_path, name)
     damage(columns)
     verdict = judged_corpus(tmp_path, columns)
     assert failed_checks(verdict) == [name]
-    message = format_failures(verdict, "page.html")
-    assert f"1 of {len(verdict['checks'])} checks failed" in message
-    assert name in message
-    assert said in message
+    assert said in format_failures(verdict, "page.html")
 
 
-def test_null_texts_and_ids_count_as_missing(tmp_path):
+def test_the_limit_itself_is_allowed_and_missing_ids_are_not_equal(tmp_path):
     columns = corpus_columns()
-    columns["text"][4], columns["document_id"][5], columns["document_id"][6] = None, None, None
-    verdict = judged_corpus(tmp_path, columns)
-    # Two missing ids are missing, not equal.
-    assert failed_checks(verdict) == ["ids_present", "texts_present"]
-    assert "found 2 of 12 documents fail" in format_failures(verdict, "")
-
-
-def test_a_character_at_the_limit_is_allowed_and_tabs_and_line_ends_are_no_control_characters(tmp_path):
-    columns = corpus_columns()
-    columns["text"][0] = "\t\r\n\x85é" * 200
+    columns["text"][0] = "\t\r\n\x85é" * 200  # none of them counts as a control character
     assert judged_corpus(tmp_path, columns)["valid"]
+    columns["text"][4], columns["document_id"][5], columns["document_id"][6] = None, None, None
+    assert failed_checks(judged_corpus(tmp_path, columns)) == ["ids_present", "texts_present"]
 
 
 def test_a_wrong_column_type_stops_before_anything_else_is_looked_at(tmp_path):
@@ -149,28 +139,18 @@ def test_each_fault_of_questions_fails_its_own_check_and_no_other(tmp_path, name
     train, dev = question_columns("train"), question_columns("dev")
     damage(train, dev)
     verdict = judged_questions(tmp_path, train, dev)
-    expected = [name]
-    if name == "contexts_present":
-        expected = ["contexts_present", "answers_not_empty"]  # no answer is in an empty context
-    assert failed_checks(verdict) == expected
-    message = format_failures(verdict, "page.html")
-    assert name in message
-    assert said in message
+    with_it = {"contexts_present": ["answers_not_empty"]}  # no answer is in an empty context
+    assert failed_checks(verdict) == [name, *with_it.get(name, [])]
+    assert said in format_failures(verdict, "page.html")
 
 
 @pytest.mark.parametrize(
-    ("text", "start"), [("ciudad", -1), ("ciudad", None), ("ciudad", 900), ("Ciudad", 12), ("125.", 29)]
+    ("text", "start"),
+    [("ciudad", -1), ("ciudad", None), ("ciudad", 900), ("Ciudad", 12), ("125.", 29), ("fundo", 3)],
 )
-def test_an_answer_that_is_not_where_it_says_is_found(tmp_path, text, start):
+def test_an_answer_that_is_not_where_it_says_is_found_beside_a_right_one(tmp_path, text, start):
     train = question_columns("train")
-    answer(train, 0, text, start)
-    verdict = judged_questions(tmp_path, train, question_columns("dev"))
-    assert failed_checks(verdict) == ["answer_in_context"]
-
-
-def test_a_second_wrong_answer_is_found_beside_a_right_one(tmp_path):
-    train = question_columns("train")
-    train["answers"][0].append({"text": "fundo", "answer_start": 3})
+    train["answers"][0].append({"text": text, "answer_start": start})
     assert failed_checks(judged_questions(tmp_path, train, question_columns("dev"))) == ["answer_in_context"]
 
 
@@ -184,22 +164,12 @@ def test_missing_and_damaged_files_are_named(tmp_path):
         CorpusData(tmp_path, LIMITS).prepare()
 
 
-def noted(folder, source, **counts):
-    reading = Interpretation(files=2, counts=Counter({name.replace("_", " "): count for name, count in counts.items()}))
-    folder.mkdir(exist_ok=True)
-    write_reading(folder, source, {"data": reading})
-    return folder
-
-
-def test_what_the_stage_left_out_stands_in_the_verdict(tmp_path):
-    folder = write_corpus(tmp_path / "corpus", corpus_columns())
-    verdict = validate(CorpusData(noted(folder, "files", empty_documents_left_out=3), LIMITS))
-    numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
+def test_what_the_stage_left_out_stands_in_the_verdict_and_damaged_notes_are_refused(tmp_path):
+    folder = write_corpus(tmp_path, corpus_columns())
+    reading = Interpretation(files=2, counts=Counter({"empty documents left out": 3}))
+    write_reading(folder, "files", {"data": reading})
+    numbers = {one["name"]: one["value"] for one in validate(CorpusData(folder, LIMITS))["statistics"]["numbers"]}
     assert (numbers["files read"], numbers["empty documents left out"]) == (2, 3)
-
-
-def test_damaged_notes_of_a_stage_are_refused(tmp_path):
-    folder = write_corpus(tmp_path / "corpus", corpus_columns())
     (folder / "reading.json").write_text('{"numbers": []}')
     with pytest.raises(InputError, match="reading.json is damaged"):
         CorpusData(folder, LIMITS)

@@ -14,21 +14,14 @@ def lengths(*parts):
     return counted
 
 
-def test_few_different_lengths_have_a_bar_each():
-    counted = lengths([3, 5, 5], [], [4, 5])
-    assert counted.histogram("t", "tokens") == {
-        "title": "t",
-        "unit": "tokens",
-        "edges": [3, 4, 5, 6],
-        "counts": [1, 1, 3],
-        "open_end": False,
-        "widening": False,
-    }
-
-
-def test_nothing_seen_is_one_empty_bar():
+def test_few_different_lengths_have_a_bar_each_and_none_an_empty_one():
+    shape = {"title": "t", "unit": "tokens", "open_end": False, "widening": False}
+    found = lengths([3, 5, 5], [], [4, 5]).histogram("t", "tokens")
+    assert found == shape | {"edges": [3, 4, 5, 6], "counts": [1, 1, 3]}
     assert lengths().histogram("t", "u")["counts"] == [0]
     assert (lengths().mean, lengths().quantile(0.5)) == (0.0, 0)
+    assert lengths([10, 10_000]).histogram("t", "u")["widening"]
+    assert not lengths([150, 450]).histogram("t", "u")["widening"]
 
 
 def test_mean_and_quantiles_are_exact_over_all_parts():
@@ -45,11 +38,6 @@ def test_every_length_is_in_exactly_one_bar(seen):
     assert len(edges) == len(counts) + 1 <= checks.BARS + 2
     assert counts == [sum(low <= one < high for one in seen) for low, high in zip(edges, edges[1:], strict=False)]
     assert sum(counts) == len(seen)
-
-
-def test_lengths_far_apart_get_bars_that_widen():
-    assert lengths([10, 10_000]).histogram("t", "u")["widening"]
-    assert not lengths([150, 450]).histogram("t", "u")["widening"]
 
 
 def test_lengths_above_the_highest_are_counted_in_the_last_bar_and_exactly_in_the_sum(monkeypatch):

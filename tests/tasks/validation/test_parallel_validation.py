@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -144,20 +143,3 @@ def split_first_file(folder: Path) -> None:
         with pa.ipc.new_file(str(folder / name), batch.schema) as writer:
             writer.write_batch(batch.slice(start, rows))
     (folder / "manifest.json").write_text(replace(manifest, files=files).to_json(), encoding="utf-8")
-
-
-def test_tallies_of_parts_add_up_to_that_of_all() -> None:
-    from tasks.validation.checks import Tally
-
-    lengths = np.array([3, 70, 200_000, 1, 3])
-    whole, first, second = Tally(), Tally(), Tally()
-    for tally, some in ((whole, lengths), (first, lengths[:2]), (second, lengths[2:])):
-        tally.histograms["texts"].add(some)
-        tally.counts.update(texts=len(some))
-        tally.counters["sizes"].update(some.tolist())
-        tally.lists["ids"] += some.tolist()
-    first.add(second)
-    assert (first.counts, first.counters, first.lists) == (whole.counts, whole.counters, whole.lists)
-    one, other = (tally.histograms["texts"] for tally in (first, whole))
-    assert one.histogram("", "") == other.histogram("", "")
-    assert (one.count, one.sum, one.largest, one.quantile(0.5)) == (5, 200_077, 200_000, 3)

@@ -9,19 +9,9 @@ from tasks.stage.errors import InputError
 from tasks.validation import text_features
 from tasks.validation.text_features import (
     compare_schema,
-    count_characters,
     count_controls,
     find_repetitions,
-    is_missing,
 )
-
-
-def test_characters_are_code_points_and_null_has_none():
-    assert count_characters(pa.array(["", "añ", "日本語", None, "😀"])).tolist() == [0, 2, 3, 0, 1]
-
-
-def test_white_space_counts_as_missing():
-    assert is_missing(pa.array(["a", "", None, " \n\t", "\u00a0"])).tolist() == [0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
@@ -32,11 +22,6 @@ def test_control_characters_are_counted_in_the_text_they_stand_in(kind):
     assert count_controls(column).tolist() == expected
     assert count_controls(column.slice(1, 3)).tolist() == expected[1:4]
     assert count_controls(column.slice(7)).tolist() == [1]
-
-
-def test_no_text_has_no_control_characters():
-    assert count_controls(pa.array([], pa.string())).tolist() == []
-    assert count_controls(pa.array([None, ""], pa.string())).tolist() == [0, 0]
 
 
 def keys(*arrays):

@@ -15,9 +15,7 @@ from tasks.downstream.squad.ask import WindowShape, find_model
 from tasks.stage.errors import InputError
 from tasks.vocabulary import fast_tokenizer, hub_tokenizer
 from tasks.vocabulary.encoding import load_tokenizer
-from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
-from tests.fuzzing import damaged_json, require_clean
 from tests.tasks.pretraining.row_inputs import real_data
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 from tests.tasks.tiny_model import write_tokenizer as write_theirs
@@ -62,17 +60,6 @@ def test_a_folder_of_transformers_gives_its_own_ids(tmp_path: Path, options: dic
     tokenizer(["a", "b c"], padding=True, truncation=True, max_length=16)  # which save_pretrained keeps
     tokenizer.save_pretrained(str(tmp_path))
     require_same(tmp_path)
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_a_folder_of_ours_gives_its_own_ids(tmp_path: Path, lowercase: bool) -> None:
-    entries = read_vocabulary(real_data("vocab/bert-base-uncased.txt"), "tokenizer.path")
-    make_wordpiece(entries, lowercase).write(512, tmp_path)
-    require_same(tmp_path)
-
-
-def test_a_plain_folder_gives_its_own_ids(tmp_path: Path) -> None:
-    require_same(write_theirs(tmp_path, ["ada", "##s", "wrote", "the", "x", "##x"]))
 
 
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
@@ -188,13 +175,6 @@ def test_special_tokens_of_others_are_entries_like_any(tmp_path: Path) -> None:
     values["added_tokens"].append({**values["added_tokens"][4], "content": "[E1]", "id": len(SPECIAL) + 2})
     (folder / "tokenizer.json").write_text(json.dumps(values))
     require_same(folder)
-
-
-def test_whatever_stands_in_the_file_it_is_read_or_refused(tmp_path: Path) -> None:
-    path = write_theirs(tmp_path, ["ada", "##s"]) / "tokenizer.json"
-    for what, content in damaged_json(json.loads(path.read_text()), 60):
-        path.write_bytes(content)
-        require_clean(lambda: load_tokenizer(tmp_path), what, InputError)
 
 
 def test_more_entries_than_any_vocabulary_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
