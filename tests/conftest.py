@@ -32,7 +32,7 @@ LONGEST = (
     "test_hub_sources.py",
     "test_environments.py",
     "test_clean.py",
-    "test_sample.py",
+    "test_kill_points.py",
     "test_policy.py",
     "test_architecture.py",
     "test_forecast.py",

@@ -16,6 +16,7 @@ from tests.faults import small_run
 from tests.faults.pictures import Pictures
 from tests.faults.small_run import Case
 from tests.flows.workers.worker_hosts import Server
+from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
 
 @pytest.fixture(scope="session")

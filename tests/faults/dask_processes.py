@@ -16,6 +16,8 @@ from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import random_texts, word_tokenizer, write_corpus
 
 SECONDS = 180.0
+TLS = "DASK_DISTRIBUTED__COMM__TLS__"
+KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
 STAGE = """
 import logging
 from pathlib import Path
@@ -134,3 +136,17 @@ def wait_for(condition: Callable[[], object], describe: Callable[[], str]) -> No
     while not condition():
         assert time.monotonic() < deadline, describe()
         time.sleep(0.005)
+
+
+def make_certificate(folder: Path, name: str, authority: str | None = None) -> None:
+    signed = [] if authority is None else ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key"]
+    names = ("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
+    subprocess.run(["openssl", "req", "-x509", *KEY, *signed, *names], cwd=folder, check=True, capture_output=True)
+
+
+def tls_settings(folder: Path, name: str, authority: str = "authority") -> dict[str, str]:
+    settings = {f"{TLS}CA_FILE": str(folder / f"{authority}.pem")}
+    for role in ("SCHEDULER", "WORKER", "CLIENT"):
+        settings |= {f"{TLS}{role}__{kind.upper()}": str(folder / f"{name}.{kind}") for kind in ("key",)}
+        settings[f"{TLS}{role}__CERT"] = str(folder / f"{name}.pem")
+    return settings

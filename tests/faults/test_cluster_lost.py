@@ -16,13 +16,19 @@ from pathlib import Path
 import pytest
 
 from tests.faults import table
-from tests.faults.dask_processes import SECONDS, DaskProcesses, hash_rows, make_inputs, wait_for
+from tests.faults.dask_processes import (
+    SECONDS,
+    DaskProcesses,
+    hash_rows,
+    make_certificate,
+    make_inputs,
+    tls_settings,
+    wait_for,
+)
 
 distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
 pytestmark = pytest.mark.faults
 ROW = "Dask cluster"
-TLS = "DASK_DISTRIBUTED__COMM__TLS__"
-KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
 PROCESSES = """
 from tasks.plan.main import run_main
 from tasks.stage.parallel import ordered_map
@@ -171,20 +177,6 @@ def test_after_ctrl_c_the_cluster_stops_and_the_same_command_continues(
         assert left <= 2, "queued tasks were cancelled"
         wait_for(lambda: not list(hosts.folder.glob("rows.shards/*/*.partial")), lambda: "a shard is unfinished")
         require_continues(hosts, undisturbed, hosts.finished_shards())
-
-
-def make_certificate(folder: Path, name: str, authority: str | None = None) -> None:
-    signed = [] if authority is None else ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key"]
-    names = ("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
-    subprocess.run(["openssl", "req", "-x509", *KEY, *signed, *names], cwd=folder, check=True, capture_output=True)
-
-
-def tls_settings(folder: Path, name: str, authority: str = "authority") -> dict[str, str]:
-    settings = {f"{TLS}CA_FILE": str(folder / f"{authority}.pem")}
-    for role in ("SCHEDULER", "WORKER", "CLIENT"):
-        settings |= {f"{TLS}{role}__{kind.upper()}": str(folder / f"{name}.{kind}") for kind in ("key",)}
-        settings[f"{TLS}{role}__CERT"] = str(folder / f"{name}.pem")
-    return settings
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")

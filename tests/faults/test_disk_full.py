@@ -11,21 +11,16 @@ room than the stage needs, so that DVC's and the flow's own writers meet it too.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.faults import processes, small_run, table
+from tests.faults.damage import DISK_FULL, leave, small_disk
 from tests.faults.pictures import Pictures
 from tests.faults.small_run import PUBLISH, Case
 
-ROW = "disk full"
-PAGE = 4096
 FULL = ("No space left on device", "os error 28", "nothing was started. disk: ")
 """What says so: the system, a library, or the look around before a run."""
 
@@ -59,34 +54,6 @@ WHOLE = tuple(
 """Stage, and which share of what it adds to the disk there is room for."""
 
 
-@contextlib.contextmanager
-def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
-    """Lay a tmpfs over `folder` with what is in it now, and room for N KB more; skips where none may be."""
-    kept = folder.with_name(f"{folder.name}.kept")
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(folder, kept, symlinks=True)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1g", "podium", folder], capture_output=True, text=True)
-    if done.returncode:
-        shutil.rmtree(kept)
-        table.record(ROW, table.NOT_RUN, str(folder), note="no right to mount")
-        pytest.skip(f"a small disk needs the right to mount: {done.stderr.strip()}")
-    try:
-        shutil.copytree(kept, folder, symlinks=True, dirs_exist_ok=True)
-        shutil.rmtree(kept)
-        leave(folder, kilobytes)
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def leave(disk: Path, kilobytes: int) -> None:
-    """Give the disk so much room beyond what is on it now."""
-    state = os.statvfs(disk)
-    used = (state.f_blocks - state.f_bfree) * state.f_frsize
-    size = max(PAGE, -(-(used + kilobytes * 1024) // PAGE) * PAGE)  # 0 would mean: no limit
-    subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
-
-
 def starve_then_feed(case: Case, stage: str, words: list[str], disk: Path, reference: dict[str, str]) -> str:
     """Run the words on the full disk and again with room; says how the first run ended."""
     starved = case.run(*words)
@@ -112,7 +79,7 @@ def test_a_writer_meets_a_full_disk(
     stage: str, folder: str, room: int, tmp_path: Path, pictures: Pictures, new_flow: Callable[[Path], Case]
 ) -> None:
     project = pictures.project_before(stage, tmp_path / "project", later_from_cache=False)
-    with small_disk(project / folder, room) as disk, table.case(ROW, f"{stage}, {folder}, {room} KB") as notes:
+    with small_disk(project / folder, room) as disk, table.case(DISK_FULL, f"{stage}, {folder}, {room} KB") as notes:
         case = new_flow(project)
         words = case.stage(stage) if stage == PUBLISH else case.flow(stage, publish=False)
         notes.append(starve_then_feed(case, stage, words, disk, pictures.digests_after(stage)))
@@ -125,7 +92,7 @@ def test_the_whole_project_meets_a_full_disk(
 ) -> None:
     project = pictures.project_before(stage, tmp_path / "project", later_from_cache=False)
     room = int(share * pictures.kilobytes_added(stage))
-    with small_disk(project, room) as disk, table.case(ROW, f"{stage}, whole project, {share:.0%}") as notes:
+    with small_disk(project, room) as disk, table.case(DISK_FULL, f"{stage}, whole project, {share:.0%}") as notes:
         case = new_flow(project)
         words = case.flow(stage, publish=False)
         notes.append(starve_then_feed(case, stage, words, disk, pictures.digests_after(stage)))

@@ -16,7 +16,6 @@ from tests.faults import table
 from tests.flows.conftest import TOY_PLAN
 from tests.hub_server import HubServer
 from tests.places import ROOT
-from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 from tests.tasks.release.hub_publishing import NAME, TOKEN
 from tests.tasks.trained_checkout import make_checkout
 

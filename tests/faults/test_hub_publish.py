@@ -18,7 +18,6 @@ import pytest
 from tasks.stage.errors import PublishError
 from tests.faults import table
 from tests.hub_server import HubServer, running_hub
-from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 from tests.tasks.release.hub_publishing import NAME, TOKEN, commits, content, publish_small, repository, small_release
 
 PASSING: dict[str, dict] = {

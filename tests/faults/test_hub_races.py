@@ -13,16 +13,36 @@ import pytest
 from tests.faults import table
 from tests.hub_server import HubServer
 from tests.places import ROOT
-from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 from tests.tasks.release.hub_publishing import commits, content, repository, small_release
 
 pytestmark = pytest.mark.faults
+WRITER = """
+import dataclasses, json, sys, time
+from pathlib import Path
+from tasks.release.hub.calls import Patience
+from tasks.release.hub.transaction import release_on_hub
+from tasks.stage.errors import PublishError
+from tests.tasks.release.hub_publishing import NAME, small_release
+
+text, how, start = sys.argv[1:]
+release, until = small_release(text), time.monotonic() + 60
+print("ready", flush=True)
+while not Path(start).exists():
+    assert time.monotonic() < until, "no start was given"
+    time.sleep(0.001)
+try:
+    patience = Patience(first_wait_s=0.05)
+    done = release_on_hub(release, NAME, private=True, review=how == "review", patience=patience)
+    print(json.dumps(dataclasses.asdict(done)))
+except PublishError as error:
+    print(json.dumps({"error": str(error)}))
+"""
 
 
 def race(folder: Path, texts: tuple[str, ...], how: str = "direct") -> list[dict[str, Any]]:
     """What each of the publishers says, in order of `texts`; they start together."""
     start = folder / "start"
-    command = [sys.executable, "-m", "tests.faults.hub_writer"]
+    command = [sys.executable, "-c", WRITER]
     writers = [
         subprocess.Popen([*command, text, how, str(start)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for text in texts

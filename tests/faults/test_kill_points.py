@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.dvc import leftovers
 from tests.faults import processes, small_run, table
 from tests.faults.pictures import Pictures
 from tests.faults.small_run import Case
@@ -97,3 +98,59 @@ def kill(case: Case, point: Point, seconds: float) -> str:
     flow.wait()
     last = [line for line in log.read_text().splitlines() if line.strip()][-1]
     return f"killed after: {last[:150]}"
+
+
+@pytest.mark.faults
+def test_the_temporary_server_ends_with_a_flow_that_is_killed(tmp_path: Path) -> None:
+    with table.case(ROW, "flow with a temporary server"):
+        patience = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}  # a busy machine is not a fault
+        case = Case(small_run.make_project(tmp_path / "project"), tmp_path, extra=patience)
+        log = tmp_path / "flow.log"
+        flow = case.start(*case.flow(), log=log)
+        processes.wait_for(lambda: "Running stage 'corpus@text'" in log.read_text(), 120.0, log.read_text())
+        assert any("uvicorn" in command for command in processes.of_case(case.mark).values()), "it has no server"
+        flow.kill()
+        flow.wait()
+        processes.require_none(case.mark)
+
+
+SAMPLE = "sample of make test"
+CORPUS = ["-m", "dvc", "repro", "corpus@text"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A project whose corpus is made, and the hashes of it."""
+    home = tmp_path_factory.mktemp("undisturbed")
+    case = Case(small_run.make_project(home / "project"), home)
+    done = case.run(*CORPUS)
+    assert done.returncode == 0, done.stdout
+    return case.project, small_run.digests(case.project)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Case:
+    """A project in which nothing has run."""
+    return Case(small_run.make_project(tmp_path / "project"), tmp_path)
+
+
+def require_as(case: Case, reference: dict[str, str]) -> None:
+    done = case.run(*CORPUS)
+    if done.returncode:
+        raise table.Lost(done.stdout)
+    small_run.require_same(case.project, reference)
+    small_run.require_whole(case.project)
+    processes.require_none(case.mark, 5.0)
+
+
+def test_killed_and_run_again(fresh: Case, undisturbed: tuple[Path, dict[str, str]]) -> None:
+    source = random.Random(SEED)
+    with table.case(SAMPLE, "SIGKILL twice, then again"):
+        for _ in range(2):
+            run = fresh.start(*CORPUS)
+            time.sleep(source.uniform(0.5, 2.0))  # the random moment itself
+            run.kill()
+            run.wait()
+            processes.require_none(fresh.mark)
+        leftovers.repair(fresh.project, print)  # as flows do: a DVC killed while it writes its list leaves half of it
+        require_as(fresh, undisturbed[1])

@@ -13,8 +13,7 @@ import pytest
 from ipu_model.core.files import read_json, sha256_of, write_text
 from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import read_yaml, yaml_text
-from tests.faults.dask_processes import DaskProcesses
-from tests.faults.test_cluster_lost import make_certificate, tls_settings
+from tests.faults.dask_processes import DaskProcesses, make_certificate, tls_settings
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import random_texts
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults import processes, small_run, table
+from tests.faults.damage import leave, small_disk
 from tests.faults.pictures import Pictures
 from tests.faults.small_run import Case
-from tests.faults.test_disk_full import leave, small_disk
 
 ROW = "DVC remote"
 
