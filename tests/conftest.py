@@ -1,7 +1,4 @@
-"""Files that take minutes are begun first, so that no process waits for the last of them at the end.
-
-Garbage is not looked for among the thousands of modules that collecting the tests imports, then or later.
-"""
+"""Files that take minutes are begun first, so that no process waits for the last of them at the end."""
 
 from __future__ import annotations
 

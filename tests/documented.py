@@ -17,7 +17,6 @@ FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(document):
-    """Language and text of each fenced block."""
     return FENCE.findall((ROOT / document).read_text(encoding="utf-8"))
 
 
@@ -115,7 +114,6 @@ NOT_RUN = {
 
 
 def reason_of(command):
-    """Why no test runs a command as it stands; "": one does."""
     return next((reason for begin, reason in NOT_RUN.items() if command.startswith(begin)), "")
 
 

@@ -1,9 +1,4 @@
-"""A local server that speaks the Hub's protocol over real HTTP, strictly.
-
-Names, types, order and rights are checked; whatever the real Hub would not take, and every unknown route, is refused
-AND recorded in `failures`, which a test asserts to be empty. Two ports, as on the real Hub: the Hub itself, and a
-storage host for large files that must never see a token.
-"""
+"""A local server that speaks the Hub's protocol over real HTTP, strictly."""
 
 from __future__ import annotations
 
@@ -74,11 +69,7 @@ class Repository:
     """path -> uploadMode of the last pre-upload: a commit must follow it."""
 
     def resolve(self, revision: str) -> Commit:
-        """A commit by branch, tag, full ref or hash.
-
-        Raises:
-            HubError: 404 RevisionNotFound.
-        """
+        """A commit by branch, tag, full ref or hash."""
         name = revision.removeprefix("refs/heads/").removeprefix("refs/tags/")
         oid = self.branches.get(name) or self.tags.get(name) or name
         if oid not in self.commits:
@@ -149,7 +140,6 @@ class HubStore:
         return commit
 
     def add_files(self, repository: Repository, files: dict[str, bytes], title: str = "add files") -> Commit:
-        """A commit by someone who does not use our client."""
         with self.lock:
             return self.commit(repository, "main", {p: self.blob(p, d) for p, d in files.items()}, (), None, title)
 
@@ -176,7 +166,6 @@ class HubStore:
 
 
 def is_large(path: str, size: int) -> bool:
-    """What the Hub stores by git LFS."""
     return size > 0 and (path.endswith(LFS_SUFFIXES) or size > LFS_THRESHOLD)
 
 
@@ -185,7 +174,6 @@ def git_blob(data: bytes) -> str:
 
 
 def pointer(sha256: str, size: int) -> bytes:
-    """The text git stores in place of a large file (git-lfs specification, version 1)."""
     return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
 
 
@@ -237,11 +225,7 @@ def route(hub: HubServer, area: str, request: Request) -> Response:
 
 
 def authenticate(hub: HubServer, request: Request) -> dict[str, str] | None:
-    """The user of the token; without a header: None.
-
-    Raises:
-        HubError: 401 for a token no one has.
-    """
+    """The user of the token; without a header: None."""
     header = request.headers.get("Authorization")
     if header is None:
         return None
@@ -269,11 +253,7 @@ def allowed(hub: HubServer, request: Request, kind: str, name: str, right: str) 
 
 
 def fields(values: Any, required: dict[str, type], optional: dict[str, type] | None = None) -> dict[str, Any]:
-    """`values` if it is an object of exactly these fields and types.
-
-    Raises:
-        HubError: 400 with what differs.
-    """
+    """`values` if it is an object of exactly these fields and types."""
     known = required | (optional or {})
     if not isinstance(values, dict) or set(values) - set(known) or set(required) - set(values):
         raise HubError(400, f"expected the fields {sorted(known)}, found {values!r}")
@@ -358,7 +338,6 @@ class HubServer:
         return self.faults[-1]
 
     def sent(self, method: str, pattern: str) -> list[int]:
-        """Status of every request whose method and path match."""
         return [code for verb, path, code in self.requests if verb == method and re.search(pattern, path)]
 
     def __enter__(self) -> HubServer:
@@ -461,7 +440,6 @@ def json_response(values: Any, status: int = 200, headers: dict[str, str] | None
 
 @contextmanager
 def running_hub(folder: Path) -> Iterator[HubServer]:
-    """A server that fails the test when the protocol was broken."""
     with HubServer(folder) as hub:
         yield hub
         assert hub.failures == [], hub.failures

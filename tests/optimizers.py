@@ -19,5 +19,4 @@ REST: Dict[str, Any] = {
 
 
 def optimizer_config(name: str = "adamw", learning_rate: float = 1e-3, **changes: Any) -> OptimizerConfig:
-    """Return an optimizer with these settings."""
     return OptimizerConfig(name, learning_rate, **{**REST, **changes})

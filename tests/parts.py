@@ -9,6 +9,5 @@ import pytest
 
 
 def in_part(cases: Iterable[Any], first: int) -> list[Any]:
-    """Cases for parametrize (tuples: values of several names); those after the `first` ones have the mark `faults`."""
     values = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [pytest.param(*one, marks=[pytest.mark.faults] if at >= first else []) for at, one in enumerate(values)]

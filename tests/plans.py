@@ -40,7 +40,6 @@ NOT_ON_IPUS = ("base_model.source=folder", "downstream.search={kind: pairs, star
 
 
 def values_with(*overrides: str) -> dict[str, Any]:
-    """The values of params.yaml with these laid over them."""
     return resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides))
 
 
@@ -52,17 +51,14 @@ def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dic
 
 
 def plan_of(values: dict[str, Any]) -> Plan:
-    """All stages of these parameters."""
     return make_plan(stages.define(validate_params(values)))
 
 
 def stages_of(values: dict[str, Any], part: str = ALL, to: Sequence[str] = ()) -> list[str]:
-    """The stages that a run of these parameters brings up to date."""
     return select_stages(plan_of(values), part, to)
 
 
 def checkout_of(project: Path, values: dict[str, Any], name: str) -> checkout.Checkout:
-    """The checkout `name` of these parameters, not made yet."""
     return checkout.describe_checkout(project, values, validate_params(values), checkout.checkout_folder(project, name))
 
 
@@ -83,7 +79,6 @@ def everything() -> Params:
 
 @functools.cache
 def whole_plan() -> Plan:
-    """All stages of these."""
     return make_plan(stages.define(everything()))
 
 

@@ -25,7 +25,6 @@ def tree_of(path):
 
 
 def nodes_of(path):
-    """Every node of a file, in the order of ast.walk."""
     return tuple(ast.walk(tree_of(path)))
 
 
@@ -78,7 +77,6 @@ TEMPLATE = re.compile(r"\"([\w.]+\.j2)\"")
 
 
 def named_templates(path):
-    """The files of the templates that a module or a template names: next to it, or shared by all pages."""
     folder = path.parent if path.suffix == ".j2" else path.parent / "templates"
     for name in TEMPLATE.findall(path.read_text(encoding="utf-8")):
         places = [place / name for place in (folder, ROOT / "tasks/pages/templates")]

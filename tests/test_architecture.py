@@ -245,7 +245,6 @@ def test_no_kind_of_task_is_named_outside_its_own_folder():
 
 
 def is_helper(name):
-    """Tell whether a dotted name is a module of HELPERS, or something in it."""
     return name.startswith(HELPERS.replace("/", "."))
 
 
@@ -267,7 +266,6 @@ def test_nothing_uses_a_private_module_of_prefect():
 
 
 def may_import(here, name):
-    """Whether a file may import a dotted name."""
     allowed = None if is_helper(name) else ALLOWED.get(name.split(".")[0])
     return allowed is None or any(here == rule or (rule.endswith("/") and here.startswith(rule)) for rule in allowed)
 
@@ -282,15 +280,11 @@ BY_NAME = ("ipu_model/row_kinds", "ipu_model/heads")
 
 
 def code_of(stage):
-    """What a stage states of the project's own code: packages, and modules."""
     return {dep for dep in stage["deps"] if dep.split("/")[0] in PACKAGES}
 
 
 def makers_of(name):
-    """The project's files that decide what a stage makes: all that its command can import, the frame left out.
-
-    A module of parameters says nothing that the parameters do not; the labels of a table are none.
-    """
+    """The project's files that decide what a stage makes: all that its command can import, the frame left out."""
     stage = dvc_stages()[name]
     needed = import_closure(module_file(module_of(stage)))
     if starts_device_jobs(stage):
@@ -490,7 +484,6 @@ def all_code():
 
 @functools.cache
 def headings(path):
-    """Anchors of a Markdown file, as GitHub makes them."""
     lines = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
 

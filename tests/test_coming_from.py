@@ -44,5 +44,4 @@ def test_the_readme_counts_the_presets_that_there_are():
 
 
 def _inside(key: str, name: str) -> bool:
-    """Whether `key` is a section, or a key of an IPU mapping, which is null in params.yaml."""
     return name.startswith(f"{key}.") or (".ipu." in f".{name}" and key.startswith(f"{name}."))

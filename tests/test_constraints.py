@@ -1,8 +1,4 @@
-"""What is pinned is whole: everything that the public wheels of the pins ask for is pinned, in a version that fits.
-
-Read from constraints/metadata.json, which `make refresh-constraints` records, so that no local wheel hides what a plain
-pip would find. constraints/cuda.txt is what `make setup` finds in the metadata of a CUDA build of torch.
-"""
+"""What is pinned is whole: everything that the public wheels of the pins ask for is pinned, in a version that fits."""
 
 import json
 

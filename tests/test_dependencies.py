@@ -72,7 +72,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def code_of(stage: Stage) -> set[str]:
-    """The packages and modules of the project that a stage depends on."""
     return {dep for dep in stage.deps if dep.split("/")[0] in PACKAGES}
 
 

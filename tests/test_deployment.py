@@ -19,7 +19,6 @@ DEPLOY = ROOT / "deploy"
 
 
 def read_ignored() -> tuple[set[str], list[str]]:
-    """Names that .dockerignore lets in, and patterns that it keeps out of these."""
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] not in "#*"]
     return {line[1:] for line in lines if line[0] == "!"}, [line for line in lines if line[0] != "!"]
 

@@ -56,7 +56,6 @@ README_WORDS = 900
 
 
 def podium_words(command):
-    """The words behind `podium` in a command of a shell, if there are some."""
     called = re.search(r"(?:^|[A-Z]+=\w+ |\| )podium (.*)", command)
     return shlex.split(re.split(r" (?:\||>|&&) ", called[1])[0]) if called else []
 

@@ -1,7 +1,4 @@
-"""The whole pipeline on a slice of real input: rejected, run again, changed, published, asked.
-
-One checkout serves all tests, in the order a user would do these things; each takes what the one before left.
-"""
+"""The whole pipeline on a slice of real input: rejected, run again, changed, published, asked."""
 
 import json
 import os

@@ -43,7 +43,6 @@ RUNTIME = ("flows", "ipu_model", "tasks")
 
 
 def declared(*extras):
-    """Canonical names of the runtime dependencies and of what these extras add."""
     lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
     return {canonicalize_name(Requirement(line).name) for line in lines}
 

@@ -48,7 +48,6 @@ def site(tmp_path_factory):
 
 
 def pages(folder):
-    """Each page with its tags."""
     for path in sorted(folder.rglob("*.html")):
         tags = Tags()
         tags.feed(path.read_text(encoding="utf-8"))

@@ -32,7 +32,6 @@ def definitions():
 
 
 def docstrings(node):
-    """The docstring of a module, class or function, and those of the constants and fields in its body."""
     lines = [line.value for line in node.body if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)]
     return [line.value.strip() for line in lines if isinstance(line.value, str)]
 

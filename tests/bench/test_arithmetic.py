@@ -12,7 +12,6 @@ from ipu_model.models.config import ModelConfig
 
 
 def measured(case, variant, rates, threads=1, **facts):
-    """A configuration whose rounds had these rates, by CPU and by wall time alike."""
     rounds = [[Sample(cpu=2.0, wall=2.0, units=2.0 * rate)] for rate in rates]
     return Measurement(case, variant, threads, "real tokens", rounds, facts)
 

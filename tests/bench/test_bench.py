@@ -68,7 +68,6 @@ def test_a_run_from_end_to_end(pretrain_rows: Path, tmp_path: Path, capsys: pyte
 
 
 def _totals(one: dict) -> list[dict]:
-    """Rate of every round, worked out from the samples."""
     return [{"units": sum(s["units"] for s in r) / sum(s["cpu"] for s in r)} for r in one["rounds"]]
 
 

@@ -102,7 +102,6 @@ def test_there_are_enough_of_them_and_each_is_another() -> None:
 
 
 def rows_of(cut: IpuProgram) -> int:
-    """Of an update."""
     return cut.rows_per_update
 
 
@@ -111,7 +110,6 @@ def verdict_of(cut: IpuProgram) -> str:
 
 
 def ipus_of(cut: IpuProgram) -> int:
-    """Of the pod."""
     return len(cut.placement.layers_per_ipu) * cut.replicas
 
 

@@ -27,7 +27,6 @@ def _one_thread() -> None:
 
 
 def training(task: str, rows: Path, **changes: object) -> Training:
-    """The smallest model, without dropout."""
     values = {"sequences": 12, "dropout": 0.0, "vocabulary": 60, **changes}
     return Training(task, "test", str(rows), **values)  # type: ignore[arg-type]
 

@@ -39,10 +39,7 @@ def installed() -> str:
 
 @contextlib.contextmanager
 def started() -> Iterator[Browser]:
-    """A browser without a window, closed at the end.
-
-    While it is there, this thread cannot run an event loop of its own (asyncio.run): keep it for these tests alone.
-    """
+    """A browser without a window, closed at the end."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=installed(), args=list(QUIET))
         try:
@@ -69,6 +66,5 @@ def window(browser: Browser, *, phone: bool = False, dark: bool = False) -> Iter
 
 
 def opened(page: Page, file: Path) -> Page:
-    """The page with a file in it, as someone who clicks on it sees it."""
     page.goto(file.resolve().as_uri())
     return page

@@ -1,7 +1,4 @@
-"""One browser for the tests of a module.
-
-Playwright keeps an event loop running in the process, where tests of other folders could not run theirs.
-"""
+"""One browser for the tests of a module."""
 
 from __future__ import annotations
 
@@ -21,6 +18,5 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """An empty page of the width of a desk."""
     with chromium.window(browser) as found:
         yield found

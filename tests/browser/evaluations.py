@@ -159,7 +159,6 @@ def entities() -> str:
 
 
 def _page(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> str:
-    """The page of one development set."""
     return str(task.page(evaluated(task, examples, logits, pair)))
 
 

@@ -1,7 +1,4 @@
-"""Pages of which every text is planted and named by its place, those too that come from files of the project.
-
-How they look is not asked here (tests/browser/pages.py): names like these have no room in a picture.
-"""
+"""Pages of which every text is planted and named by its place, those too that come from files of the project."""
 
 from __future__ import annotations
 
@@ -92,7 +89,6 @@ def _parameters(root: Path) -> None:
 
 
 def _figures(root: Path) -> None:
-    """What the trainings say of themselves."""
     said = {"runtime": "cpu", "precision": at("precision"), "versions": {"torch": at("version")}}
     write_json(root / "metrics/pretrain-phase1.json", {**said, "foretold": {"device": at("device")}})
 
@@ -161,7 +157,6 @@ def _validation(folder: Path) -> Path:
 
 
 def _classes(folder: Path) -> Path:
-    """An evaluation with labels and a set of a user's own."""
     planted = replace(TASKS["sst2"], title=at("title"), labels=(at("label"), at("other_label")))
     with patch.dict(TASKS, sst2=planted):
         return _planted_classes(folder)

@@ -48,12 +48,7 @@ BEGAN, EARLIER = 1795474000.0, 1795374000.0
 
 
 def checkout(folder: Path, finished: bool = True, **evaluated: Any) -> Path:
-    """A checkout of the demo.
-
-    Args:
-        finished: with fine-tuning, scores and a verdict; else it ended within pre-training.
-        evaluated: see `_judged`.
-    """
+    """A checkout of the demo."""
     for name in ("params.yaml", "dvc.yaml"):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
@@ -131,14 +126,7 @@ def _checks(f1: float, floor: float = 85.0) -> list[dict[str, Any]]:
 
 
 def _report(until: str = "", last: str = "ran", skipped: float = 0.0, at: float = BEGAN, **more: Any) -> RunReport:
-    """The record of a run of all stages.
-
-    Args:
-        until: the one that ended as `last` says, and was the last; none: all ran.
-        last: "": it is running.
-        skipped: stages of fewer seconds had been brought up to date by an earlier run.
-        at: when it began.
-    """
+    """The record of a run of all stages."""
     through = list(STAGES)[: list(STAGES).index(until) + 1] if until else list(STAGES)
     found = RunReport(
         ".",

@@ -36,7 +36,6 @@ def _run(state: str, folder: Path) -> Path:
 
 
 def _neighbours(folder: Path, document: str) -> None:
-    """Write the pages that the head of a page leads to."""
     for name in ("reports/run.html", "reports/index.html", f"docs/{document}.md"):
         _written(folder / name, "<!doctype html><title>A page</title>")
 

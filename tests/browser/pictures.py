@@ -25,11 +25,7 @@ LARGEST = 200_000
 
 
 def take(browser: Browser, page: Path, picture: Path) -> None:
-    """A picture of the upper part of a page, in light colours.
-
-    Raises:
-        AssertionError: it takes more room than a README should.
-    """
+    """A picture of the upper part of a page, in light colours."""
     with chromium.window(browser) as window:
         window.set_viewport_size({"width": 1400, "height": HEIGHTS[picture.stem]})
         chromium.opened(window, page).screenshot(path=picture)

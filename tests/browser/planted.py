@@ -16,7 +16,6 @@ SHOWN = "<b data-planted>x</b><script>window.planted=1</script>"
 
 
 def at(place: str, text: str = "") -> str:
-    """A text that says where it was planted."""
     return f"{text} {place}: {EVIL}".strip()
 
 
@@ -39,5 +38,4 @@ def _planted_in(parts: dict[str, Any], keep: Collection[str]) -> dict[str, Any]:
 
 
 def missing(text: str, places: Iterable[str]) -> list[str]:
-    """The places of which a text does not show what was planted there, as it was."""
     return [place for place in places if f'{place}: ">{SHOWN}' not in text]

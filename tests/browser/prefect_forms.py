@@ -21,7 +21,6 @@ class UiServer(Server):
 
     @property
     def pages(self) -> str:
-        """Where its pages begin."""
         return self.url.removesuffix("/api")
 
 
@@ -34,11 +33,9 @@ class Form:
         expect(page.get_by_text("A preset that extends the defaults")).to_be_visible(timeout=SECONDS)
 
     def field(self, name: str) -> Locator:
-        """What the form shows of a parameter."""
         return self.page.locator(".schema-form-property").filter(has_text=re.compile(rf"^\s*{name} \(Optional\)"))
 
     def write(self, name: str, text: str) -> None:
-        """Type into a field; the last of several items."""
         self.field(name).locator("textarea").last.click()
         self.page.keyboard.type(text)
 
@@ -49,16 +46,13 @@ class Form:
         self.page.locator(".p-select-option").filter(has_text=re.compile(rf"^\s*{re.escape(value)}\s*$")).click()
 
     def add(self, name: str) -> None:
-        """Add an item to a list."""
         self.field(name).get_by_role("button", name="Add item").click()
 
     def submit(self) -> UUID:
-        """Send it; the flow run that it made."""
         # The note with a link to the run goes away by itself, before a busy host has clicked on it.
         with self.page.expect_response(re.compile("/create_flow_run$"), timeout=SECONDS) as answer:
             self.page.get_by_role("button", name="Submit").click()
         return UUID(answer.value.json()["id"])
 
     def open_run(self, run: UUID) -> None:
-        """Leave the form for the page of a run."""
         self.page.goto(f"{self._pages}/runs/flow-run/{run}")

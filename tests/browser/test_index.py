@@ -26,7 +26,6 @@ def names(page: Page) -> list[str]:
 
 
 def drawn(page: Page) -> set[str]:
-    """The runs of which something is seen in the plots."""
     every = "lines => lines.filter(line => line.style.display !== 'none').map(line => line.dataset.run)"
     return set(page.locator("svg [data-run]").evaluate_all(every))
 

@@ -22,7 +22,6 @@ def parts(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def names(page: Page) -> list[str]:
-    """Of the rows that are seen, from top to bottom."""
     return [row.text_content() or "" for row in page.locator("#kept tbody th").all() if row.is_visible()]
 
 

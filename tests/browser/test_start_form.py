@@ -53,7 +53,6 @@ def _kept_by_git(project: Path) -> None:
 
 @pytest.fixture
 def form(team: Team, browser: Browser) -> Iterator[Form]:
-    """The form of the deployment that `podium deploy` made."""
     with chromium.window(browser) as page, get_client(sync_client=True) as client:
         page.set_default_timeout(SECONDS)
         deployment = client.read_deployment_by_name("podium/podium")

@@ -64,11 +64,9 @@ def take_pictures(folder: Path) -> None:
 
 @pytest.fixture
 def new_case(tmp_path: Path) -> Callable[[Path], Case]:
-    """Makes a case of a project folder, for stages without a flow."""
     return lambda project: Case(project, tmp_path)
 
 
 @pytest.fixture
 def new_flow(tmp_path: Path, server: str) -> Callable[[Path], Case]:
-    """Makes a case of a project folder whose flows report to the server that is there."""
     return lambda project: Case(project, tmp_path, server)

@@ -20,12 +20,7 @@ FLIPPED, CUT, FLIPPED_UNSEEN = KINDS = ("flipped", "cut", "flipped unseen")
 
 
 def damage(path: Path, kind: str) -> None:
-    """Change the file in place.
-
-    Args:
-        path: a file of two bytes or more; of letters and digits where it is text.
-        kind: one of KINDS; `flipped unseen` keeps size, times and inode, so that DVC does not look at it again.
-    """
+    """Change the file in place."""
     before = path.stat()
     with path.open("r+b") as stream:
         if kind == CUT:

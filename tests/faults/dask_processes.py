@@ -35,13 +35,11 @@ run_main(lambda: print(write_pretrain_rows(params, "phase1", Path("corpus"), Pat
 
 
 def make_inputs(folder: Path) -> None:
-    """Write the inputs of STAGE."""
     word_tokenizer(folder / "tokenizer")
     write_corpus(folder / "corpus", random_texts(9000), rows_per_group=100)
 
 
 def hash_rows(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file of the rows."""
     rows = folder / "rows"
     return {str(path.relative_to(rows)): sha256_of(path) for path in sorted(rows.rglob("*")) if path.is_file()}
 
@@ -98,7 +96,6 @@ class DaskProcesses:
         return self.start(["-c", code], name, before)
 
     def run_stage(self, code: str = STAGE, name: str = "stage", before: Sequence[str] = ()) -> tuple[int, str]:
-        """Run the stage; return its exit code and output."""
         code_of_it = self.start_stage(code, name, before).wait(SECONDS)
         return code_of_it, (self.folder / f"{name}.log").read_text()
 
@@ -121,7 +118,6 @@ class DaskProcesses:
         return len(list(self.folder.glob("rows.shards/*/shard-?????/shard.json")))
 
     def stop(self, process: subprocess.Popen[str]) -> None:
-        """Kill a process and its children."""
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

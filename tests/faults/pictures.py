@@ -20,20 +20,16 @@ class Pictures:
 
     @property
     def stages(self) -> list[str]:
-        """Every stage in the order of the flow, then publish."""
         return list(self.seconds)
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
-        """Of the finished run."""
         return digests(self.folder / "work")
 
     def digests_after(self, stage: str) -> dict[str, str]:
-        """Of the run after that stage."""
         return digests(self._after(stage))
 
     def kilobytes_added(self, stage: str) -> int:
-        """By how much the project grew with the stage, DVC's cache included."""
         return (_bytes(self._after(stage)) - _bytes(self.folder / "before" / stage)) // 1024
 
     def _after(self, stage: str) -> Path:
@@ -41,14 +37,7 @@ class Pictures:
         return self.folder / "before" / later[0] if later else self.folder / "work"
 
     def project_before(self, stage: str, to: Path, later_from_cache: bool) -> Path:
-        """The project as it was before `stage`, to work in.
-
-        Args:
-            stage: a name of the plan, or PUBLISH.
-            to: the folder to make.
-            later_from_cache: give DVC's cache what the stages AFTER `stage` left there in the undisturbed run. DVC
-                restores a later stage from it only if all it reads has the same bytes as then; else it runs.
-        """
+        """The project as it was before `stage`, to work in."""
         shutil.copytree(self.folder / "before" / stage, to, symlinks=True)
         after = self.stages[self.stages.index(stage) + 1 :]
         if later_from_cache and after:
@@ -65,6 +54,5 @@ def _bytes(folder: Path) -> int:
 
 
 def _cached(project: Path) -> list[str]:
-    """Every file of DVC's cache, the run-cache included, relative to the project."""
     cache = project / ".dvc" / "cache"
     return [str(path.relative_to(project)) for path in cache.rglob("*") if path.is_file()]

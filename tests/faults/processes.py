@@ -35,7 +35,6 @@ def of_case(mark: str) -> dict[int, str]:
 
 
 def trainers(mark: str) -> list[int]:
-    """Return those that train or predict. A child that still has its parent's command line is not counted."""
     found = [process for process, command in of_case(mark).items() if " -m ipu_model " in f"{command} "]
     return [process for process in found if _parent(process) not in found]
 
@@ -48,7 +47,6 @@ def _parent(process: int) -> int:
 
 
 def kill_all(mark: str) -> None:
-    """SIGKILL to each of them, and to those they started meanwhile, until none is left."""
     wait_for(lambda: not _kill_once(mark), 10.0, "killed processes are still there")
 
 
@@ -63,11 +61,7 @@ def _kill_once(mark: str) -> bool:
 
 
 def require_none(mark: str, seconds: float = SECONDS_TO_END) -> None:
-    """Wait until all have ended.
-
-    Raises:
-        Leak: some did not.
-    """
+    """Wait until all have ended."""
     until = time.monotonic() + seconds
     while left := of_case(mark):
         if time.monotonic() > until:
@@ -76,11 +70,7 @@ def require_none(mark: str, seconds: float = SECONDS_TO_END) -> None:
 
 
 def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Look every 20 ms until the condition is true.
-
-    Raises:
-        TimeoutError: it was not within `seconds`.
-    """
+    """Look every 20 ms until the condition is true."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:

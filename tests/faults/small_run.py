@@ -168,11 +168,9 @@ class Case:
         )
 
     def stage(self, name: str) -> list[str]:
-        """The words that bring one stage up to date, or publish, without a flow."""
         return ["-m", "tasks.release.publish", "squad"] if name == PUBLISH else ["-m", "dvc", "repro", name]
 
     def flow(self, *names: str, publish: bool = True) -> list[str]:
-        """The words of the flow, of all stages or of those named; with `publish` after them if the gate is there."""
         words = [*(["-c", SOME_STAGES, ",".join(names)] if names else ["-m", "flows", "run"]), "--verbose"]
         return words if publish else [*words, "--no-publish"]
 
@@ -195,12 +193,7 @@ def require_same(project: Path, reference: dict[str, str]) -> None:
 
 
 def require_whole(project: Path) -> None:
-    """No temporary names outside runs/, every file readable, every object of DVC's cache what its name says.
-
-    Raises:
-        Leak: a temporary file was left.
-        Lost: a file is damaged.
-    """
+    """No temporary names outside runs/, every file readable, every object of DVC's cache what its name says."""
     for path in _files(project):
         inside = path.relative_to(project)
         if inside.parts[0] == "runs" or inside.parts[:2] == (".dvc", "tmp"):

@@ -53,11 +53,7 @@ def record(row: str, outcome: str, case: str = "", seconds: float = 0.0, note: s
 
 @contextlib.contextmanager
 def case(row: str, name: str = "") -> Iterator[list[str]]:
-    """Enter the result of the body: held, or the kind of its failure, which is passed on.
-
-    Yields:
-        a list; what the body appends to it is the case's note.
-    """
+    """Enter the result of the body: held, or the kind of its failure, which is passed on."""
     notes: list[str] = []
     started_at, outcome = time.monotonic(), LOST
     try:
@@ -75,7 +71,6 @@ def case(row: str, name: str = "") -> Iterator[list[str]]:
 
 
 def read(lines: Path) -> list[dict[str, object]]:
-    """The cases entered so far; none where no file is."""
     if not lines.is_file():
         return []
     return [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]

@@ -1,8 +1,4 @@
-"""A Dask cluster of real processes, and what becomes of a stage when a part of it fails.
-
-What must hold: the stage ends with the bytes of an undisturbed run, or ends by itself with one sentence, keeps its
-finished shards, leaves nothing half-written, and the same command continues.
-"""
+"""A Dask cluster of real processes, and what becomes of a stage when a part of it fails."""
 
 from __future__ import annotations
 
@@ -62,7 +58,6 @@ def hosts(tmp_path: Path, undisturbed: tuple[Path, dict[str, str]]) -> Iterator[
 
 
 def require_rows(hosts: DaskProcesses, undisturbed: tuple[Path, dict[str, str]]) -> None:
-    """The rows are those of an undisturbed run, and nothing else is left."""
     if hash_rows(hosts.folder) != undisturbed[1]:
         raise table.Lost("the rows differ")
     if left := [path for path in hosts.folder.glob("rows*") if path.name != "rows"]:

@@ -1,9 +1,4 @@
-"""Damaged files: in a checkpoint, in what stages hand to each other, in an executable.
-
-What must hold: the damage is refused by name, or repaired from what is whole; it never goes into a result. Where a
-byte changed with its file's time, DVC notices and restores the file. Where only the byte changed, the stage that
-reads it refuses, naming the output; the next run restores it and ends with the bytes of the undisturbed run.
-"""
+"""Damaged files: in a checkpoint, in what stages hand to each other, in an executable."""
 
 from __future__ import annotations
 
@@ -131,10 +126,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 
 
 def killed_in_training(case: Case) -> list[Path]:
-    """Kill phase 1 when it has two checkpoints; those that are whole, the newest last.
-
-    The kill may have met it while it removed an older one.
-    """
+    """Kill phase 1 when it has two checkpoints; those that are whole, the newest last."""
     flow = case.start("-m", "dvc", "repro", "pretrain@phase1")
     log = case.home / f"{case.mark}.log"
 

@@ -1,13 +1,4 @@
-"""A disk that is full at every writer, then room again.
-
-What must hold: the run ends by itself (exit code 1) and says that the disk is full and where; nothing
-half-written is left where readers look; after room was made, the same command ends well with the bytes of the
-undisturbed run.
-
-The disk is a small tmpfs, so these cases need the right to mount; without it they are skipped and the table says so.
-`mounted`: one folder of the project is a small disk of its own. `whole`: the project lies on a disk that has less
-room than the stage needs, so that DVC's and the flow's own writers meet it too.
-"""
+"""A disk that is full at every writer, then room again."""
 
 from __future__ import annotations
 

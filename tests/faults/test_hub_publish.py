@@ -1,8 +1,4 @@
-"""Every fault at every request of a publish: the repository is as it was or whole, and nothing happens twice.
-
-The requests are those of a recorded good publish, so that a new one cannot be forgotten. A sample runs with the
-other tests; all of it with `-m faults`.
-"""
+"""Every fault at every request of a publish: the repository is as it was or whole, and nothing happens twice."""
 
 from __future__ import annotations
 
@@ -66,7 +62,6 @@ def recorded_calls(*, review: bool) -> list[Call]:
 
 
 def pattern_of(path: str) -> str:
-    """The path with the hashes left open, which differ between two publishes."""
     return "^" + re.sub(r"[0-9a-f]{12,64}", "[0-9a-f]+", path.replace(".", r"\.")) + "$"
 
 
@@ -124,11 +119,7 @@ def attempt(review: bool) -> tuple[str | None, float]:
 
 
 def judge(hub: HubServer, review: bool, fault: str, times: int) -> None:
-    """Publish while things go wrong, then again when they do not.
-
-    Raises:
-        table.HalfPublished, table.Lost, table.Leak: what did not hold.
-    """
+    """Publish while things go wrong, then again when they do not."""
     said, waited_s = attempt(review)
     if wrong := broken(hub, review):
         raise table.HalfPublished(wrong)

@@ -1,15 +1,4 @@
-"""SIGKILL at seeded random points of the small run, then the same run again to its end.
-
-What must hold: the second run ends well; data, weights, predictions and the published model are bit for bit those of
-the undisturbed run; no process of the killed run is left; there is never a second trainer; no temporary file is left
-outside runs/ and every file can be read; the release is there whole, once.
-
-The points are spread over the stages of the flow, publish included, each at a random time within its stage. In half
-of them only the flow's process is killed, in the others the whole tree. Everything before the stage is as the
-undisturbed run left it (a copy of the project at that moment). Both runs are the plain command. In every tenth case
-nothing of later stages is in DVC's cache. In the others the second run may restore them from the undisturbed run's
-cache, which it does only where every byte they read is the same.
-"""
+"""SIGKILL at seeded random points of the small run, then the same run again to its end."""
 
 from __future__ import annotations
 
@@ -130,7 +119,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Case:
-    """A project in which nothing has run."""
     return Case(small_run.make_project(tmp_path / "project"), tmp_path)
 
 

@@ -1,8 +1,4 @@
-"""A DVC remote that is not there, cannot be written, or goes in the middle of a push.
-
-What must hold: the command says so and ends; what was computed stays, whole, on this host; when the remote is back,
-pushing again completes, and a checkout that has nothing but the remote restores everything without running a stage.
-"""
+"""A DVC remote that is not there, cannot be written, or goes in the middle of a push."""
 
 from __future__ import annotations
 

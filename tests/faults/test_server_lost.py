@@ -1,8 +1,4 @@
-"""The Prefect server is killed in the middle of a run.
-
-What must hold: the run finishes by itself, or ends with a reason; nothing of it is left running; the next run, on the
-server that came back, ends with the bytes of the undisturbed run.
-"""
+"""The Prefect server is killed in the middle of a run."""
 
 from __future__ import annotations
 

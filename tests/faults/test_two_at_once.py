@@ -48,7 +48,6 @@ def test_two_runs_in_one_project(
 
 
 def holder(text: str) -> str:
-    """The words that name the process in the way, and its place; empty if there are none."""
     found = re.search(r"(PID \d+|in use by process \d+ on \S+|process \d+ on \S+)", text)
     return found[0] if found else ""
 

@@ -1,7 +1,4 @@
-"""What becomes of a run on a worker, by what is killed or asked to end: a real server, a real worker, toy stages.
-
-In every case the run has an end, which a surviving process reports, and nothing of it keeps running.
-"""
+"""What becomes of a run on a worker, by what is killed or asked to end: a real server, a real worker, toy stages."""
 
 import os
 import signal

@@ -1,8 +1,4 @@
-"""Runs on workers when something is lost: a worker, a whole host, the server; and when a person cancels.
-
-What must hold: the run finishes on another worker or ends with the reason, and no stage works on without a reader. The
-stages are toys (tests/flows/workers/worker_hosts.py); one team serves all tests, in order.
-"""
+"""Runs on workers when something is lost: a worker, a whole host, the server; and when a person cancels."""
 
 import pytest
 

@@ -34,14 +34,6 @@ class Disturbances:
     """Does them when it is time; only the thread that started the processes may call it, as they end with it."""
 
     def __init__(self, team: Team, began: float, every: float, most: int | None) -> None:
-        """Do nothing yet.
-
-        Args:
-            team: has the hosts FLOWS and CPUS.
-            began: when the runs were queued, by time.monotonic().
-            every: seconds between two kills of workers; a worker of each kind in turn.
-            most: kills of workers; None: as many as there is time for.
-        """
         self.done: list[Disturbance] = []
         self.made_anew = False
         """Whether someone made another remote in the place of the one that was away; a running push makes
@@ -54,11 +46,7 @@ class Disturbances:
         self._was_away = False
 
     def look(self, ended: float) -> None:
-        """Do what it is time for.
-
-        Args:
-            ended: share of the runs that have ended.
-        """
+        """Do what it is time for."""
         now = time.monotonic()
         self._start_ended()
         if now >= self._next_kill and ended < 1:
@@ -77,7 +65,6 @@ class Disturbances:
             self.bring_back()
 
     def remotes(self) -> list[Path]:
-        """The folder of the remote, wherever it is."""
         return [self._team.remote if self._away_until is None else self._elsewhere]
 
     def bring_back(self) -> None:
@@ -95,7 +82,6 @@ class Disturbances:
         return self._team.remote.with_name("away")
 
     def count(self, kind: str) -> int:
-        """How often this was done."""
         return sum(one.kind == kind for one in self.done)
 
     def _kill(self, name: str) -> None:
@@ -106,7 +92,6 @@ class Disturbances:
         host.start_worker(*host.work)
 
     def _start_ended(self) -> None:
-        """Start workers that ended by themselves, as their unit does: they end where they find no server."""
         for name in (FLOWS, *CPUS):
             host = self._team.hosts[name]
             if host.worker.poll() is not None:
@@ -123,7 +108,6 @@ class Disturbances:
 
 
 def start_workers(team: Team, flows: int) -> None:
-    """Make the hosts of a team, and start their workers; that of FLOWS takes N runs at a time."""
     for name in (FLOWS, *CPUS):
         host = team.host(name)
         host.work = ("flows", "default", "cpu", "--limit", str(flows)) if name == FLOWS else ("cpu", "default", "cpu")

@@ -37,7 +37,6 @@ class Row:
 
 
 def rows(outcome: Outcome) -> list[Row]:
-    """Return all that was found."""
     return [*_ends(outcome), *_stages(outcome), *_releases(outcome), *_sizes(outcome), *_done(outcome)]
 
 
@@ -117,7 +116,6 @@ def _named(names: Sequence[str]) -> str:
 
 
 def holds(found: Sequence[Row]) -> bool:
-    """Return whether nothing was found that may not be."""
     return all(row.holds is not False for row in found)
 
 

@@ -17,11 +17,7 @@ FIRST_SEED = 101
 
 
 def overrides_of(number: int, code: Path = ROOT) -> list[str]:
-    """Return the parameters of a set: a small fine-tuning of fresh weights, from generated data to a release.
-
-    Sets differ in the seed of the fine-tuning, so that they share the stages before it. What the project `code` does
-    not know is left out: it may be an older one.
-    """
+    """Return the parameters of a set: a small fine-tuning of fresh weights, from generated data to a release."""
     values = read_yaml(code / "params.yaml")
     return [
         *(override for override in SMALL if _is_known(override.partition("=")[0], values)),
@@ -43,14 +39,12 @@ class LoadHost(Host):
     """The project that is copied."""
 
     def __init__(self, *places: Any) -> None:
-        """Make the host."""
         super().__init__(*places)
         self.work: tuple[str, ...] = ()
         """Arguments of `start_worker`, by which a worker that was killed is started again."""
         self.environment["PODIUM_THREADS"] = "1"
 
     def make_project(self) -> None:
-        """Make the checkout: a copy of the project."""
         copy_project(self.project, self.code)
         shutil.copy2(self.code / "prefect.yaml", self.project)
 
@@ -61,5 +55,4 @@ class LoadHost(Host):
         return start_process(words, self.environment, log, self.project)
 
     def places(self) -> list[Path]:
-        """The folders that hold what its runs leave."""
         return [self.folder]

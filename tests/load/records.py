@@ -51,7 +51,6 @@ class Records:
 
 
 def read_all(read: Callable[[int], Sequence[Any]]) -> Iterator[Any]:
-    """Yield what the server has, asked for AT_ONCE by AT_ONCE; `read` takes how many to leave out."""
     offset = 0
     while found := read(offset):
         yield from found
@@ -59,7 +58,6 @@ def read_all(read: Callable[[int], Sequence[Any]]) -> Iterator[Any]:
 
 
 def read_flow_runs(client: SyncPrefectClient, flow: str) -> list[Any]:
-    """Return all runs of a flow."""
     wanted = FlowFilter(name=FlowFilterName(any_=[flow]))
     return list(read_all(lambda offset: client.read_flow_runs(flow_filter=wanted, limit=AT_ONCE, offset=offset)))
 

@@ -29,12 +29,7 @@ class PostgreSQL:
     """A database of its own on a socket in a folder; it ends with this process."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
-        """Make the database and start it.
-
-        Args:
-            programs: the folder of its programs.
-            folder: where the data and the socket go; its path must be short, and its parents open to USER.
-        """
+        """Make the database and start it."""
         self.folder, self._programs = folder, programs
         self._data = folder / "data"
         folder.mkdir()
@@ -48,22 +43,18 @@ class PostgreSQL:
 
     @property
     def url(self) -> str:
-        """How Prefect names it."""
         return f"postgresql+asyncpg://{USER}@/{USER}?host={self.folder}"
 
     @property
     def tables(self) -> Path:
-        """The folder of its databases."""
         return self._data / "base"
 
     @property
     def version(self) -> str:
-        """What it is called, with its version."""
         words = self._command("postgres", "--version")
         return subprocess.run(words, text=True, check=True, stdout=subprocess.PIPE).stdout.split(") ")[-1].split()[0]
 
     def stop(self) -> None:
-        """End it; who is connected is disconnected."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(timeout=60)
 
@@ -86,24 +77,15 @@ class LoadServer(Server):
     """A Prefect server that keeps its data where it is told."""
 
     def __init__(self, folder: Path, database: PostgreSQL | None) -> None:
-        """Start it.
-
-        Args:
-            folder: of its settings, its log, and of its data where there is no database.
-            database: takes its data; None: a file of SQLite does.
-        """
         self.database = database
         super().__init__(folder)
 
     def own_environment(self) -> dict[str, str]:
-        """The environment of the server itself."""
         own = {} if self.database is None else {"PREFECT_SERVER_DATABASE_CONNECTION_URL": self.database.url}
         return {**super().own_environment(), **own}
 
     def places(self) -> list[Path]:
-        """The folders that hold what it keeps, but for a database's log of changes, whose size is a setting."""
         return [self.folder, *([] if self.database is None else [self.database.tables])]
 
     def processes(self) -> list[int]:
-        """The process ids at the top of all that it is built from."""
         return [self.process.pid, *([] if self.database is None else [self.database.process.pid])]

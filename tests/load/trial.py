@@ -79,12 +79,6 @@ class Trial:
     """The runs of a trial, on a team that is there."""
 
     def __init__(self, team: Team, options: Options) -> None:
-        """Queue those of the deployment.
-
-        Args:
-            team: with its workers.
-            options: what is tried.
-        """
         self.team, self.options = team, options
         self.code = options.code or ROOT
         self.clock, self.began = time.monotonic(), time.time()
@@ -145,12 +139,10 @@ class Trial:
         return not run.state.is_crashed() or time.time() - run.state.timestamp.timestamp() > CRASHED_S
 
     def processes(self) -> dict[str, list[int]]:
-        """Name -> process ids of the server with all below it, and of each worker alone."""
         workers = {name: [self.team.hosts[name].worker.pid] for name in (FLOWS, *CPUS)}
         return {"server": with_children(self.team.server.processes()), **workers}
 
     def places(self) -> dict[str, list[Path]]:
-        """Name -> folders of the server and of each worker."""
         workers = {name: self.team.hosts[name].places() for name in (FLOWS, *CPUS)}
         return {"server": self.team.server.places(), **workers, "remote": self.disturbances.remotes()}
 

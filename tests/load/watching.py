@@ -56,13 +56,6 @@ class Watch:
         processes: Callable[[], dict[str, list[int]]],
         places: Callable[[], dict[str, list[Path]]],
     ) -> None:
-        """Look at nothing yet.
-
-        Args:
-            began: when the runs were queued, by time.monotonic().
-            processes: gives name -> ids of all processes that count.
-            places: gives name -> folders.
-        """
         self.looks: list[Look] = []
         self.disks: list[Disk] = []
         self.warm: float | None = None
@@ -70,13 +63,7 @@ class Watch:
         self._began, self._processes, self._places = began, processes, places
 
     def look(self, in_flight: int, ended: int, now: bool = False) -> None:
-        """Look at all, if it is time, or `now`.
-
-        Args:
-            in_flight: runs that are running.
-            ended: runs that have ended.
-            now: also if it is not time.
-        """
+        """Look at all, if it is time, or `now`."""
         at = time.monotonic() - self._began
         if not now and self.looks and at - self.looks[-1].at < LOOK_S:
             return
@@ -89,27 +76,21 @@ class Watch:
         self.looks.append(Look(at, in_flight, ended, memory))
 
     def in_flight_at(self, at: float) -> int:
-        """Return how many runs were in flight at a moment."""
         place = bisect.bisect(self.looks, at, key=lambda look: look.at)
         return self.looks[max(0, place - 1)].in_flight
 
     def memory(self, name: str) -> tuple[float, float]:
-        """MB at the begin, when all was warm, and at the end; a worker that was dead at a moment does not count.
-
-        Both are 0 where it was dead each time.
-        """
+        """MB at the begin, when all was warm, and at the end; a worker that was dead at a moment does not count."""
         found = [look.memory[name] for look in self.looks if look.at >= (self.warm or 0.0) and look.memory[name]]
         if not found:
             return 0.0, 0.0
         return median(found[:AROUND]), median(found[-AROUND:])
 
     def warm_disk(self) -> Disk:
-        """What was on disk when all had been made once."""
         return next((disk for disk in self.disks if disk.at >= (self.warm or 0.0)), self.disks[-1])
 
 
 def memory_of(pid: int) -> float:
-    """MB of a process that no other uses, and its share of those that several do; 0 where it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return float(psutil.Process(pid).memory_full_info().pss) / MB
     return 0.0

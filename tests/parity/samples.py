@@ -38,11 +38,7 @@ def make_batch(folder: Path, kind: str, config: ModelConfig, rows: int = 12, str
 
 
 def make_models(folder: Path, head: str, config: ModelConfig, theirs: Any, seed: int = 1) -> tuple[nn.Module, Any]:
-    """Ours with random weights, biases and LayerNorm included, and theirs loaded from our folder.
-
-    Args:
-        head: or the kind of rows that it reads, which says how many labels it has.
-    """
+    """Ours with random weights, biases and LayerNorm included, and theirs loaded from our folder."""
     labels = [f"label {number}" for number in range(labels_of(head))]
     head, kind = head_of(head), None if head == head_of(head) else head
     model = build_model(head, config, len(labels))
@@ -140,7 +136,6 @@ def build(found: ModelFolder, kind: str) -> nn.Module:
 
 
 def read_by_theirs(sample: dict[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:
-    """What their model reads of a sample."""
     unread = {"feature_id"} if config.type_vocab_size else {"feature_id", "token_type_ids"}
     return {name: x for name, x in sample.items() if name not in unread}
 

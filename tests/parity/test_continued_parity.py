@@ -74,7 +74,6 @@ def read_samples(folder: Path, name: str) -> list[dict[str, torch.Tensor]]:
 
 
 def mean_loss(model: Any, of: list[dict[str, torch.Tensor]]) -> torch.Tensor:
-    """The mean loss over the masked tokens of all sequences."""
     counts = [int((x["labels"] != -100).sum()) for x in of]
     return sum(model(**x).loss * count for x, count in zip(of, counts, strict=True)) / sum(counts)
 

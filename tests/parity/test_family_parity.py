@@ -86,7 +86,6 @@ def test_a_head_without_a_rate_in_config_json_has_the_default_of_its_family() ->
 
 
 def in_turn() -> list[Any]:
-    """Every family with every kind; `make test` takes one kind of each family."""
     pairs = [
         (family, kind, (i - j) % len(TASKS)) for i, family in enumerate(list_families()) for j, kind in enumerate(TASKS)
     ]

@@ -51,7 +51,6 @@ def read(tmp_path: Path, path: Path, **values: Any) -> list[tuple[str, str, str]
 
 
 def documents_of(path: Path) -> list[tuple[str, str, str]]:
-    """The documents of a file or folder, whose corpus goes beside it."""
     make_corpus(params(path=str(path)), path.parent / "made")
     return documents(path.parent / "made")
 

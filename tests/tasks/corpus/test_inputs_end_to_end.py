@@ -109,7 +109,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text_rows() -> dict[str, list[bytes]]:
-    """Rows of the formats so far."""
     return {}
 
 
@@ -155,7 +154,6 @@ QUESTION_FORMATS = {
 
 @pytest.fixture(scope="module")
 def question_rows() -> dict[str, list[bytes]]:
-    """Rows of the formats so far."""
     return {}
 
 

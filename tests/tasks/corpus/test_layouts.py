@@ -35,7 +35,6 @@ needs_cases = pytest.mark.skipif(not CASES.exists(), reason="real input is not p
 
 
 def make(folder: Path, path: Path, **values: Any) -> list[str]:
-    """Make a corpus, and return its texts as the rows get them."""
     make_corpus(params(path=str(path), **values), folder / "out")
     return [text for shard in plan_shards(sorted((folder / "out").glob("*.parquet"))) for text in read_texts(shard)]
 

@@ -77,7 +77,6 @@ def _crc(content: bytes) -> bytes:
 
 
 def table(columns: Sequences, kind: pa.DataType | None = None) -> pa.Table:
-    """The columns as Arrow, lists of int32 or of `kind`."""
     lists = pa.list_(kind or pa.int32())
     return pa.table(
         {name: pa.array(values, lists if isinstance(values[0], list) else None) for name, values in columns.items()}

@@ -51,7 +51,6 @@ def word_tokenizer(folder: Path) -> Path:
 
 
 def bert_tokenizer(folder: Path) -> Path:
-    """The tokenizer of bert-base-uncased's vocabulary."""
     return save_tokenizer(folder, real_data("vocab/bert-base-uncased.txt").read_text("utf-8").split("\n")[:-1])
 
 
@@ -157,7 +156,6 @@ def squad_params(**changes: Any) -> SquadRowsParams:
 
 
 def write_squad_rows(params: SquadRowsParams, split: str, source: Path, tokenizer: Path, folder: Path) -> PackedSplit:
-    """Rows of questions in a file."""
     return write_rows(task_with("squad", "encoder", rows=params), split, source, tokenizer, folder)
 
 

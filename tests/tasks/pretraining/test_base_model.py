@@ -38,7 +38,6 @@ def params_with(*overrides: str) -> Params:
 
 @pytest.fixture
 def given(tmp_path: Path) -> Path:
-    """A tiny question-answering model with its tokenizer, and the same tokenizer as the run's own."""
     write_tiny_model(tmp_path / "tokenizer", VOCABULARY)
     return write_tiny_model(tmp_path / "given", VOCABULARY)
 

@@ -1,8 +1,4 @@
-"""The compile stages under a real DVC: built on one host, restored on another, and never the cause of a retraining.
-
-PopTorch is the double of tests/ipu_model; each host is a checkout with a DVC cache and a live folder of its own, and
-all share one remote.
-"""
+"""The compile stages under a real DVC: built on one host, restored on another, and never the cause of a retraining."""
 
 from __future__ import annotations
 
@@ -123,12 +119,10 @@ class Host:
         self.dvc("push", "--run-cache")
 
     def program(self) -> Path:
-        """The one program of phase 1 that came with the checkout."""
         (found,) = (self.folder / artifacts.EXECUTABLES / "phase1").glob("*.popef")
         return found
 
     def how(self, name: str = "pretrain-phase1") -> str:
-        """How a stage's last run says it came by its program."""
         return str(json.loads((self.folder / "measurements" / f"{name}.json").read_text())["program"])
 
     def report(self, job: str = "phase1") -> dict[str, Any]:
@@ -138,7 +132,6 @@ class Host:
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Host]:
-    """hosts(name): a new host."""
     folder = tmp_path_factory.mktemp("hosts")
     return lambda name: Host(folder / name, folder / "remote")
 
@@ -154,7 +147,6 @@ def builder(hosts: Callable[[str], Host]) -> Host:
 
 @pytest.fixture(scope="module")
 def trainer(builder: Host, hosts: Callable[[str], Host]) -> tuple[Host, str]:
-    """Another host that trained and predicted after that, and what it said."""
     host = hosts("trainer")
     return host, host.dvc("repro", "--pull", "predict@squad")
 

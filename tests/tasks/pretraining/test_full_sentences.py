@@ -156,7 +156,6 @@ def test_a_continued_model_is_compared_with_its_original_by_document(
 
 
 def held_out_loss(model: torch.nn.Module, folder: Path, count: int) -> float:
-    """The mean loss of a model of transformers on the masked tokens of the first rows."""
     held_out = read_rows(folder / HELD_OUT)
     return float(list_losses(model, held_out, np.arange(len(held_out["input_ids"]))[:, None] < count).mean())
 

@@ -63,7 +63,6 @@ def wait_for(process: subprocess.Popen[str], pattern: str, folder: Path) -> None
 
 
 def outs(root: Path) -> dict[str, bytes]:
-    """The model and the curve."""
     model = {path.name: path.read_bytes() for path in (root / "models" / "phase1").iterdir()}
     return {**model, "plot": (root / "plots" / "pretrain-phase1.csv").read_bytes()}
 

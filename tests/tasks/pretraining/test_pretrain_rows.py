@@ -146,7 +146,6 @@ def sequences_of(rows: Rows) -> Iterator[tuple[int, np.ndarray, np.ndarray, int]
 
 
 def as_text(ids: np.ndarray | list[int]) -> str:
-    """A string with one character per token, for searching."""
     return "".join(map(chr, np.asarray(ids).tolist()))
 
 
@@ -240,7 +239,6 @@ def test_chunk_borders_depend_on_the_texts_alone(tmp_path: Path, monkeypatch: py
 
 
 def read_chunks(corpus: Path) -> list[list[str]]:
-    """The texts of a corpus as they become rows together; nothing is held out."""
     return [
         chunk.texts
         for shard in plan_shards(sorted(corpus.glob("*.parquet")))

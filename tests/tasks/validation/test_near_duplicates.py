@@ -33,7 +33,6 @@ DATA = ROOT.parent / "shared/data"
 
 
 def plain(text: str) -> str:
-    """The letters of a text, in plain Python."""
     kept = (sign if sign.isalnum() else " " for sign in unicodedata.normalize("NFKC", text).casefold())
     return " " + " ".join("".join(kept).split())
 
@@ -44,7 +43,6 @@ def strings_of(text: str, size: int = 5) -> set[str]:
 
 
 def share(first: set[str], second: set[str]) -> float:
-    """Jaccard similarity of sets of strings."""
     return len(first & second) / len(first | second) if first | second else 0.0
 
 
@@ -78,7 +76,6 @@ CHANGES: dict[str, Callable[[list[str], random.Random], list[str]]] = {
 
 
 def planted(texts: list[str], seed: int) -> list[str]:
-    """Each text with one of the changes."""
     chance = random.Random(seed)
     return [" ".join(CHANGES[chance.choice(sorted(CHANGES))](text.split(), chance)) for text in texts]
 

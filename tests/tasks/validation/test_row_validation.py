@@ -39,7 +39,6 @@ SWAPPED = all_of(put("sequence_ids", 0, slice(8), 2), put("sequence_ids", 0, sli
 
 
 def empty_row(columns):
-    """The last row loses its only sequence."""
     for name, values in columns.items():
         absent = {"cls_positions": -1, "masked_labels": -100, "next_sentence_labels": -100}
         values[-1] = absent.get(name, 0)

@@ -13,7 +13,6 @@ EVIL = "<script>alert('x')</script>\"&"
 
 
 def attributes(page: Page, wanted: str) -> list[str]:
-    """The values of all attributes of this name."""
     names = [name for _, names in page.elements for name in names]
     return [value for name, value in zip(names, page.values, strict=True) if name == wanted]
 

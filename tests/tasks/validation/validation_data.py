@@ -39,7 +39,6 @@ QUESTIONS = pa.schema(
 
 
 def corpus_columns() -> dict[str, list[Any]]:
-    """Twelve documents."""
     return {
         "document_id": [f"doc-{i}" for i in range(12)],
         "title": [f"Town {i}" for i in range(12)],
@@ -89,9 +88,8 @@ def write_tokenizer(folder: Path) -> Path:
 
 
 def row_columns(kind: str, rows: int = 4) -> dict[str, np.ndarray]:
-    """Rows of a sequence of 8 tokens, [CLS] a a a [SEP] b b [SEP], and one of 6, [CLS] a a [SEP] b [SEP]; the last
-    row has only the first. Sequence k is window k of features.parquet; its context is the second segment.
-    """
+    """Rows of a sequence of 8 tokens, [CLS] a a a [SEP] b b [SEP], and one of 6, [CLS] a a [SEP] b [SEP]; the last row
+    has only the first."""
     first = [CLS, 10, 11, 12, SEP, 13, 14, SEP]
     second = [CLS, 20, 21, SEP, 22, SEP]
     n, pad = rows, ROW_LENGTH - 14
@@ -188,19 +186,16 @@ def write_rows(
 
 
 def failed_checks(verdict: dict[str, Any]) -> list[str]:
-    """Names of the checks that did not pass, in the verdict's order."""
     assert verdict["valid"] == all(check["ok"] for check in verdict["checks"])
     return [check["name"] for check in verdict["checks"] if not check["ok"]]
 
 
 @functools.cache
 def gx() -> GxValidator:
-    """Great Expectations, which takes seconds to load."""
     return GxValidator()
 
 
 def validate(data: DataSet, judge: GxValidator | LimitValidator | None = None) -> dict[str, Any]:
-    """Return the verdict on `data`, of Great Expectations or of `judge`, as written to JSON."""
     return validate_data(data, judge or gx()).verdict
 
 
@@ -225,7 +220,6 @@ def judged_rows(
 
 
 def source_of(folder: Path, tokenizer: Path, section: str, max_positions: int, **more: Any) -> RowSource:
-    """Rows that have the name of their folder."""
     return RowSource(folder.name, folder, tokenizer, section, max_positions, **more)
 
 
@@ -243,5 +237,4 @@ def pretrain_data(
 
 
 def answer_data(folder: Path, tokenizer: Path, *, training: bool) -> RowData:
-    """Rows of questions, to be judged."""
     return checks.AnswerRows(source_of(folder, tokenizer, "squad_rows", MAX_POSITIONS, training=training))

@@ -124,7 +124,6 @@ def require_same(path: Path) -> Tokenizer:
 
 
 def _forges(text: str, first: int, last: int) -> bool:
-    """Whether these characters are of [SEP] or [MASK]."""
     spans = [(text.index(name), text.index(name) + len(name)) for name in ("[SEP]", "[MASK]")]
     return any(start <= first and last <= stop for start, stop in spans)
 
