@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli import COMMANDS, cli
+from ipu_model.core.files import write_json
 from tests.places import ROOT, copy_project
 
 PACKAGES = ("flows", "tasks", "ipu_model")
@@ -72,24 +73,34 @@ def test_every_module_that_can_be_run_answers_help_and_does_nothing(asked, modul
     assert {path.name for path in folder.iterdir()} - {".prefect"} == {"params.yaml", "dvc.yaml", "presets"}
 
 
+PODIUM = [sys.executable, "-m", "flows"]
+
+
 def podium(*words, cwd=ROOT, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "flows", *words],
-        cwd=cwd,
-        text=True,
-        capture_output=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
+    own = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run([*PODIUM, *words], cwd=cwd, text=True, capture_output=True, timeout=120, env=own)
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A folder that is taken for a clone of Podium, with no code in it."""
+    folder = tmp_path / "clone"
+    (folder / "flows").mkdir(parents=True)
+    for name in ("dvc.yaml", "params.yaml", "flows/cli.py"):
+        (folder / name).touch()
+    (folder / "presets").mkdir()
+    return folder
+
+
+def imported_by(script, names):
+    """What a script prints, and which of these packages it has imported at its end."""
+    ask = f"{script}; import sys; print([m for m in {names!r} if m in sys.modules])"
+    return subprocess.run([sys.executable, "-c", ask], cwd=ROOT, text=True, capture_output=True)
 
 
 def test_the_help_names_every_command_and_imports_none():
-    script = (
-        "import sys; from flows.cli import cli; "
-        "cli.main(['--help'], standalone_mode=False); "
-        "print([m for m in ('prefect', 'torch', 'pydantic', 'yaml', 'dvc') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, text=True, capture_output=True)
+    script = "from flows.cli import cli; cli.main(['--help'], standalone_mode=False)"
+    done = imported_by(script, ("prefect", "torch", "pydantic", "yaml", "dvc"))
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
     for name, line in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(line)}$", done.stdout, re.MULTILINE)
@@ -98,11 +109,8 @@ def test_the_help_names_every_command_and_imports_none():
 
 def test_a_run_says_its_first_line_before_it_imports_what_takes_long():
     """Nothing between the parameters and the first line imports these (flows/commands/run.py)."""
-    script = (
-        "import sys, flows.commands.finetune, flows.commands.run, flows.runs.run_request; "
-        "print([m for m in ('prefect', 'numpy', 'pyarrow', 'torch', 'flows.checks.preflight') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, text=True, capture_output=True)
+    script = "import flows.commands.finetune, flows.commands.run, flows.runs.run_request"
+    done = imported_by(script, ("prefect", "numpy", "pyarrow", "torch", "flows.checks.preflight"))
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -130,54 +138,25 @@ def test_where_there_is_no_project_it_is_said_plainly(tmp_path, words, said):
 
 
 def test_files_of_the_command_line_count_from_where_it_was_called(tmp_path):
-    (tmp_path / "questions.json").write_text(
-        json.dumps(
-            {
-                "data": [
-                    {
-                        "title": "t",
-                        "paragraphs": [
-                            {
-                                "context": "a dog",
-                                "qas": [
-                                    {"id": "1", "question": "who?", "answers": [{"text": "dog", "answer_start": 2}]}
-                                ],
-                            }
-                        ],
-                    }
-                ]
-            }
-        )
-    )
-    (tmp_path / "answers.json").write_text('{"1": "dog"}')
+    question = {"id": "1", "question": "who?", "answers": [{"text": "dog", "answer_start": 2}]}
+    paragraph = {"context": "a dog", "qas": [question]}
+    write_json(tmp_path / "questions.json", {"data": [{"title": "t", "paragraphs": [paragraph]}]})
+    write_json(tmp_path / "answers.json", {"1": "dog"})
     done = podium("--project", str(ROOT), "evaluate", "answers.json", "questions.json", cwd=tmp_path)
     assert done.stdout == "1 questions, exact match 100.00, F1 100.00\n", done.stderr
 
 
-def test_a_project_runs_its_own_code_and_not_that_of_the_command(tmp_path):
-    """A second clone, whose list of commands is another."""
-    clone = tmp_path / "clone"
-    (clone / "flows").mkdir(parents=True)
-    for name in ("dvc.yaml", "params.yaml"):
-        (clone / name).touch()
-    (clone / "presets").mkdir()
-    for name in ("__init__", "cli"):
-        (clone / "flows" / f"{name}.py").touch()
+def test_a_project_runs_its_own_code_and_not_that_of_the_command(clone):
+    (clone / "flows" / "__init__.py").touch()
     (clone / "flows" / "__main__.py").write_text("import os, sys; print('own', os.getcwd(), sys.argv[1:])")
     done = podium("params", "list", cwd=clone / "presets")
     assert done.stdout == f"own {clone} ['params', 'list']\n"
 
 
-def test_a_python_that_takes_other_code_than_the_projects_is_refused_and_not_started_for_ever(tmp_path):
-    (tmp_path / "flows").mkdir()
-    for name in ("dvc.yaml", "params.yaml", "flows/cli.py"):  # no package: that of PYTHONPATH comes first
-        (tmp_path / name).touch()
-    (tmp_path / "presets").mkdir()
-    done = podium("params", "list", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"error: Python imports the code of {ROOT}, not of {tmp_path}: unset PYTHONPATH\n",
-    )
+def test_a_python_that_takes_other_code_than_the_projects_is_refused_and_not_started_for_ever(clone):
+    done = podium("params", "list", cwd=clone)  # its flows are no package: that of PYTHONPATH comes first
+    assert done.returncode == 2
+    assert done.stderr == f"error: Python imports the code of {ROOT}, not of {clone}: unset PYTHONPATH\n"
 
 
 @pytest.mark.parametrize("words", [["params", "list", "min_f1"], ["--project", "clone", "params", "list", "min_f1"]])
@@ -248,19 +227,14 @@ def test_outside_the_environment_it_is_said_how_to_make_one(tmp_path):
     assert re.fullmatch(r"error: the package click is not installed for \S+: run `make setup` in .*\n", done.stderr)
 
 
-def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path):
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path, encoding):
     (tmp_path / "dvc.yaml").touch()
     (tmp_path / "params.yaml").write_text("corpus: {path: été}\n", encoding="utf-8")
     (tmp_path / "presets").mkdir()
-    for encoding in ("latin-1", "ascii", "utf-8"):
-        done = subprocess.run(
-            [sys.executable, "-m", "flows", "params", "list", "--json"],
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=120,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
-        )
-        assert json.loads(done.stdout.decode(encoding))[0]["value"] == "été", encoding
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    said = subprocess.check_output([*PODIUM, "params", "list", "--json"], cwd=tmp_path, env=environment)
+    assert json.loads(said.decode(encoding))[0]["value"] == "été"
 
 
 def test_what_a_full_disk_left_of_compiled_modules_is_said(tmp_path):

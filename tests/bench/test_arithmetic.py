@@ -47,13 +47,6 @@ def test_flops_of_one_layer():
     assert answering_flops(config, [3]) == 3 * (encoder + 4 * 2 * 3) == 1152
 
 
-def test_flops_of_base_are_six_per_weight_and_token():
-    """12 layers of 768 have 84,934,656 weights in their matrices: 72 L h^2 s + 12 L h s^2."""
-    config = ModelConfig(vocab_size=30522)
-    without_heads = answering_flops(config, [128]) - 3 * 4 * 768 * 128
-    assert without_heads == 6 * 84_934_656 * 128 + 12 * 12 * 768 * 128**2
-
-
 def test_bars_are_met_at_the_bar_and_not_below():
     higher = Target("ratio", 9.0, 12.0, lambda _: Summary(9.0, 8.0, 10.0, 3))
     state = evaluate_target(higher, Results())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.fine_tuning import OURS, FineTuningRecipe, parse, table
+from bench.fine_tuning import OURS, FineTuningRecipe, parse
 from tests.places import ROOT, SHARED
 from tests.tasks.tiny_model import write_tiny_model
 
@@ -67,11 +67,3 @@ def test_both_sides_are_told_the_same_recipe(tmp_path: Path) -> None:
     assert recipe.params.device.precision == "fp32"
     stated = parse(["--model", "m", "--train", "t", "--dev", "d"])
     assert (stated.epochs, stated.learning_rate, stated.batch_size) == (2, 5e-5, 32)
-
-
-def test_a_side_that_was_not_judged_has_its_cost_and_no_score() -> None:
-    one = {"updates": 10, "training_cpu_seconds": 20.0, "real_tokens": 4000, "peak_memory_mb": 100.0}
-    peer = {**one, "training_cpu_seconds": 40.0}
-    lines = table({OURS: {**one, "scores": {"f1": 57.891}}, "hf padded": peer}).splitlines()
-    assert lines[1].split() == ["podium", "10", "20", "200", "1.000", "57.89", "100"]
-    assert lines[2].split() == ["hf", "padded", "10", "40", "100", "0.500", "-", "100"]

@@ -14,7 +14,6 @@ from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT, JobEstimate
 from ipu_model.estimates.ipu import estimate_ipus, propose_layout, rows_per_second
 from ipu_model.estimates.ipu_constants import FITTED, LOW, TILE_BYTES
 from ipu_model.estimates.ipu_memory import estimate_memories
-from ipu_model.estimates.ipu_time import IpuProgram
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +24,6 @@ def judged() -> list[RowEstimate]:
 def test_the_document_has_the_tables_that_the_command_makes() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     assert replace_tables(text, make_tables()) == text, "run python -m bench.ipu_estimates --write"
-
-
-def test_a_table_without_a_place_is_refused() -> None:
-    with pytest.raises(LookupError, match="must mark the table time once; found 0 markers"):
-        replace_tables("no marks", {"time": ["a"]})
 
 
 def test_pretraining_is_estimated_from_other_layouts(judged: list[RowEstimate]) -> None:
@@ -64,12 +58,6 @@ def test_what_a_row_is_estimated_to_be_lies_in_its_own_interval(judged: list[Row
     assert not squad.fitted_interval.low <= squad.estimated <= squad.fitted_interval.high
 
 
-def test_the_document_states_leave_one_out_coverage() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    assert "Leave-one-out coverage: 32 of 32 rows, of 6 layouts" in text
-    assert "Leave-one-out coverage: 5 of 5 rows, of 3 layouts" in text
-
-
 def test_the_constants_are_those_of_the_fit() -> None:
     found = fit([row for row in PUBLISHED if row.fitted])
     for name in NAMES:
@@ -97,37 +85,19 @@ def test_what_cannot_fit_is_said_not_to(bad: OversizedLayout) -> None:
     assert sum_certain_bytes(known.fullest()) > sum_certain_bytes(before.fullest())
 
 
-def test_there_are_enough_of_them_and_each_is_another() -> None:
-    assert len({(bad.preset, bad.name, bad.change) for bad in OVERSIZED}) == len(OVERSIZED) >= 12
-
-
-def rows_of(cut: IpuProgram) -> int:
-    return cut.rows_per_update
-
-
-def verdict_of(cut: IpuProgram) -> str:
-    return JobEstimate("", estimate_memories(cut), None).verdict
-
-
-def ipus_of(cut: IpuProgram) -> int:
-    return len(cut.placement.layers_per_ipu) * cut.replicas
-
-
 @pytest.mark.parametrize("preset", BALANCED)
 def test_a_proposal_fits_and_keeps_the_rows_of_an_update(preset: str) -> None:
     for known in preset_jobs(preset):
         if known.job.kind == "predict":
             continue
         found = propose_layout(known.job, known.model, known.rows)
-        stated = estimate_ipus(known.job, known.model, known.rows)
-        assert verdict_of(found.current) == stated.verdict
-        if found.proposed is not None:
-            cuts = (found.current, found.proposed)
-            rows, ipus = ([function(cut) for cut in cuts] for function in (rows_of, ipus_of))
-            assert rows[0] == rows[1]
-            assert ipus[0] == ipus[1]
-            assert verdict_of(found.proposed) == FITS
-            assert found.gain > 0
+        cuts = [cut for cut in (found.current, found.proposed) if cut is not None]
+        verdicts = [JobEstimate("", estimate_memories(cut), None).verdict for cut in cuts]
+        assert verdicts[0] == estimate_ipus(known.job, known.model, known.rows).verdict
+        assert verdicts[1:] in ([], [FITS])
+        assert len({cut.rows_per_update for cut in cuts}) == 1
+        assert len({len(cut.placement.layers_per_ipu) * cut.replicas for cut in cuts}) == 1
+        assert found.proposed is None or found.gain > 0
 
 
 @pytest.mark.parametrize("preset", BALANCED)

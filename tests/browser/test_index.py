@@ -118,33 +118,8 @@ def test_chosen_runs_are_drawn_alone_and_can_be_compared(page: Page, tmp_path: P
 def test_five_hundred_runs_open_and_filter(page: Page, tmp_path: Path) -> None:
     file = all_runs(500, tmp_path)
     assert file.stat().st_size < 1_000_000
-    opened = [opening(chromium.opened(page, file)) for _ in range(3)]
-    took = page.evaluate(
-        """async () => {
-            const input = document.querySelector("input.filter"), began = performance.now();
-            input.value = "rejected";
-            input.dispatchEvent(new Event("input"));
-            await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
-            return performance.now() - began;
-        }"""
-    )
+    chromium.opened(page, file).get_by_role("searchbox").fill("rejected")
     assert page.locator("#count").inner_text() == "250 of 500 shown"
-    shown = "; ".join(f"load {loaded:.0f} ms, first paint {painted:.0f} ms" for loaded, painted in opened)
-    print(f"{file.stat().st_size:,} bytes; {shown}; filter {took:.0f} ms")
-    # Under a second on an idle host; what compares each run with each other takes minutes on any.
-    assert min(max(both) for both in opened) < 30_000
-    assert took < 30_000
-
-
-def opening(page: Page) -> tuple[float, float]:
-    """Milliseconds from the click to the load event, and to the first paint."""
-    painted = page.evaluate(
-        """() => new Promise((seen) => new PerformanceObserver((list) => {
-            const paint = list.getEntriesByName("first-contentful-paint")[0];
-            if (paint) seen(paint.startTime);
-        }).observe({ type: "paint", buffered: true }))"""
-    )
-    return page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"), painted
 
 
 def test_five_hundred_runs_fit_a_phone_and_stay_text(browser: Browser, tmp_path: Path) -> None:

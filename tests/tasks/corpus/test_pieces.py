@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -95,20 +94,6 @@ def test_parts_of_any_size_have_the_documents_of_the_whole_file(
         assert read(parts) == whole, f"{size}: {parts}"
         most = max(most, len(parts))
     assert (most > 1) == (name not in ("mac.txt", "one-line.jsonl", "list.jsonl")), "divided where that is possible"
-
-
-@pytest.mark.parametrize("layout", ["paragraphs", "sentences", "lines", "wikitext"])
-def test_every_cut_of_arbitrary_lines_keeps_the_documents(
-    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = ("\n", "a\n", "= B =\n", "\u200b\n", "= = c = =\r\n", " \r\n")
-    for number, some in enumerate([*itertools.product(lines, repeat=4)][::5]):
-        path = write(tmp_path / f"{number}.txt", "".join(some) + "end")
-        file = FilePiece(path, str(path), "a", layout)
-        whole = read([file])
-        for size in (3, 6, 9):
-            monkeypatch.setattr(documents, "PIECE_BYTES", size)
-            assert read(divide_file(file)) == whole, (some, size)
 
 
 def test_ids_of_divided_files_have_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

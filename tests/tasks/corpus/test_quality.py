@@ -196,14 +196,6 @@ def test_equal_runs_have_equal_bytes_and_leave_no_other_file(tmp_path):
     assert sorted(found[0]) == ["part-00000.parquet", "reading.json"]
 
 
-def test_a_corpus_without_rules_is_the_same_bytes_as_with_rules_that_remove_nothing(tmp_path):
-    plain, reading = make(tmp_path, [ENGLISH, GERMAN])
-    before = (tmp_path / "out/part-00000.parquet").read_bytes()
-    assert "examples" not in reading
-    assert make(tmp_path, [ENGLISH, GERMAN], near_duplicates=0.8) == (plain, reading)
-    assert (tmp_path / "out/part-00000.parquet").read_bytes() == before
-
-
 def test_rules_that_leave_nothing_are_refused_and_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.corpus.quality.make_rules", lambda params: lambda text: "language: xx")
     with pytest.raises(InputError, match=r"leave no document \(2 removed, language: xx\)"):

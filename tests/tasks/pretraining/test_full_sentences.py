@@ -88,6 +88,11 @@ def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> 
     assert len(short_starts) > 1.3 * len(starts)
 
 
+@pytest.fixture(autouse=True)
+def _without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "run_device_job", in_this_process)
+
+
 @pytest.mark.parametrize(
     ("family", "masking", "name"),
     [
@@ -98,9 +103,8 @@ def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> 
     ],
 )
 def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, masking: str, name: str
+    tmp_path: Path, family: str, masking: str, name: str
 ) -> None:
-    monkeypatch.setattr(training, "run_device_job", in_this_process)
     shape = (f"model.family={family}", "pretrain_rows.next_sentence=false", f"pretrain.masking={masking}")
     params = params_with(*SMALL, *shape)
     tokenizer = word_tokenizer(tmp_path / artifacts.TOKENIZER)
@@ -120,10 +124,7 @@ def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transforme
     assert figures["mlm_loss"] == pytest.approx(held_out_loss(model, rows, figures["rows"]), rel=1e-5)
 
 
-def test_a_continued_model_is_compared_with_its_original_by_document(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "run_device_job", in_this_process)
+def test_a_continued_model_is_compared_with_its_original_by_document(tmp_path: Path) -> None:
     packed = (
         "pretrain.evaluate_rows=null",
         "pretrain_rows.held_out_fraction=0.3",
@@ -186,10 +187,7 @@ THREE_PHASES = (
 )
 
 
-def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "run_device_job", in_this_process)
+def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(tmp_path: Path) -> None:
     params = params_with(*SMALL, *THREE_PHASES)
     tokenizer = word_tokenizer(tmp_path / artifacts.TOKENIZER)
     corpus = write_corpus(tmp_path / "corpus", random_texts(120))

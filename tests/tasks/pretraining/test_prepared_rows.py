@@ -6,7 +6,7 @@ import copy
 import gzip
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,24 +58,13 @@ def refusal(source: Source, folder: Path, path: Path, **params: Any) -> str:
     return str(caught.value)
 
 
-def as_parquet(source: Source, folder: Path) -> Path:
-    pq.write_table(table(hub_columns(source.own)), folder / "a.parquet", row_group_size=50)
-    return folder / "a.parquet"
-
-
-def as_parquet_with_zeros(source: Source, folder: Path) -> Path:
-    pq.write_table(table(hub_columns(source.own, ignored=0), pa.int64()), folder / "a.parquet")
-    return folder
-
-
-def as_ragged_parquet(source: Source, folder: Path) -> Path:
-    columns = hub_columns(source.own)
+def as_parquet(source: Source, folder: Path, kind: Any = None, ignored: int = -100, ragged: bool = False) -> Path:
+    columns = hub_columns(source.own, ignored)
     lengths = [sum(mask) for mask in columns["attention_mask"]]
-    for name, values in columns.items():
-        if isinstance(values[0], list):
-            columns[name] = [row[:length] for row, length in zip(values, lengths, strict=True)]
-    pq.write_table(table(columns, pa.int16()), folder / "a.parquet")
-    return folder
+    for name in [name for name, values in columns.items() if ragged and isinstance(values[0], list)]:
+        columns[name] = [row[:length] for row, length in zip(columns[name], lengths, strict=True)]
+    pq.write_table(table(columns, kind), folder / "a.parquet", row_group_size=50)
+    return folder / "a.parquet"
 
 
 def as_saved_dataset(source: Source, folder: Path) -> Path:
@@ -90,29 +79,23 @@ def as_arrow_file(source: Source, folder: Path) -> Path:
     return folder
 
 
-def as_tfrecords(source: Source, folder: Path) -> Path:
-    examples = google_features(source.own)
+def as_tfrecords(source: Source, folder: Path, without: str = "") -> Path:
+    examples = [{k: v for k, v in one.items() if k != without} for one in google_features(source.own)]
     (folder / "b_00.tfrecord").write_bytes(tfrecord(examples[:50]))
     (folder / "b_01.tfrecord.gz").write_bytes(gzip.compress(tfrecord(examples[50:]), mtime=0))
     (folder / "b_00.index").write_text("0 100\n")
     return folder
 
 
-def as_tfrecords_without_weights(source: Source, folder: Path) -> Path:
-    examples = [{k: v for k, v in one.items() if k != "masked_lm_weights"} for one in google_features(source.own)]
-    (folder / "b.tfrecord").write_bytes(tfrecord(examples))
-    return folder
-
-
-LAYOUTS: list[Callable[[Source, Path], Path]] = [
-    as_parquet,
-    as_parquet_with_zeros,
-    as_ragged_parquet,
-    as_saved_dataset,
-    as_arrow_file,
-    as_tfrecords,
-    as_tfrecords_without_weights,
-]
+LAYOUTS: dict[str, Callable[[Source, Path], Path]] = {
+    "parquet": as_parquet,
+    "parquet with zeros": lambda source, folder: as_parquet(source, folder, pa.int64(), 0).parent,
+    "ragged parquet": lambda source, folder: as_parquet(source, folder, pa.int16(), ragged=True),
+    "saved data set": as_saved_dataset,
+    "arrow file": as_arrow_file,
+    "tfrecords": as_tfrecords,
+    "tfrecords without weights": lambda source, folder: as_tfrecords(source, folder, "masked_lm_weights"),
+}
 
 
 def sequences(rows: Path) -> list[tuple[Any, ...]]:
@@ -134,29 +117,17 @@ def sequences(rows: Path) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("write", LAYOUTS, ids=lambda write: write.__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_back_the_sequences_and_can_be_trained_on(
-    source: Source, tmp_path: Path, write: Callable[[Source, Path], Path]
+    source: Source, tmp_path: Path, layout: str
 ) -> None:
     (tmp_path / "in").mkdir()
-    rows = make(source, tmp_path, write(source, tmp_path / "in"), max_sequences_per_row=3)
+    rows = make(source, tmp_path, LAYOUTS[layout](source, tmp_path / "in"), max_sequences_per_row=3)
     assert sequences(rows) == sequences(source.own)
     manifest = read_manifest(rows)
     assert manifest.packing_factor > 1.2
-    job = make_job(
-        tmp_path,
-        "pretrain",
-        rows,
-        model=TINY.__class__(
-            vocab_size=manifest.vocab_size,
-            hidden_size=16,
-            num_layers=1,
-            num_heads=2,
-            intermediate_size=32,
-            max_positions=LENGTH,
-        ),
-    )
-    steps = run_here(job).of("step")
+    model = replace(TINY, vocab_size=manifest.vocab_size, max_positions=LENGTH)
+    steps = run_here(make_job(tmp_path, "pretrain", rows, model=model)).of("step")
     assert steps[-1]["step"] == 6
     assert all(np.isfinite(step["loss"]) for step in steps)
 
@@ -167,9 +138,8 @@ def test_a_data_set_of_the_hub_gives_the_same_rows_as_its_file(source: Source, t
     path.rename(path.with_name("train.parquet"))
     there = make(source, tmp_path / "hub", "unused", source="hub", dataset=str(tmp_path / "set"))
     here = make(source, tmp_path / "file", tmp_path / "set")
-    assert [p.read_bytes() for p in sorted(there.glob("*.arrow"))] == [
-        p.read_bytes() for p in sorted(here.glob("*.arrow"))
-    ]
+    arrows = [[path.read_bytes() for path in sorted(rows.glob("*.arrow"))] for rows in (there, here)]
+    assert arrows[0] == arrows[1]
 
 
 def test_the_rows_pass_validation_and_what_was_read_is_on_the_page(source: Source, tmp_path: Path) -> None:

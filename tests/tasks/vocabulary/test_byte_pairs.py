@@ -56,7 +56,7 @@ make_tokenizer(params(), 512, Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
-@pytest.mark.parametrize(("hash_seed", "threads"), [("0", "1"), ("1", "2"), ("2", "5")])
+@pytest.mark.parametrize(("hash_seed", "threads"), [("0", "1"), ("2", "5")])
 def test_the_files_are_the_same_bytes_in_every_process_with_any_number_of_threads(
     corpus: Path, folder: Path, tmp_path: Path, hash_seed: str, threads: str
 ) -> None:

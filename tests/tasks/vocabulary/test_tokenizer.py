@@ -271,20 +271,6 @@ def test_auto_tokenizer_loads_it_fast_and_pairs_have_two_types(trained: Path) ->
     assert tokenizer.tokenize("who [MASK] ?") == ["who", "[MASK]", "?"]
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_auto_tokenizer_and_the_fast_file_agree(tmp_path: Path, lowercase: bool) -> None:
-    """transformers rebuilds parts of the tokenizer from its config: both must clean text alike."""
-    from tokenizers import Tokenizer
-
-    path = write_vocabulary(tmp_path / "vocab.txt", [*VOCABULARY, "\u00c9", "\u00e9", "\u4e2d", "\u00df"])
-    make_tokenizer(params(source="file", path=str(path), lowercase=lowercase), 512, tmp_path, tmp_path / "out")
-    fast, auto = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json")), load(tmp_path / "out")
-    for text in ("Ants dig?", "A \u00c9 \u00e9", "a\u4e2da \u00df", "x" * 101, "[MASK] [PAD] \x00\ufffd\t."):
-        assert auto(text, "who?")["input_ids"] == fast.encode(text, "who?").ids
-    first = auto.convert_ids_to_tokens(auto("A \u00c9")["input_ids"])
-    assert first == (["[CLS]", "a", "e", "[SEP]"] if lowercase else ["[CLS]", "A", "\u00c9", "[SEP]"])
-
-
 def test_the_real_bert_vocabulary_keeps_its_ids(tmp_path: Path) -> None:
     if not BERT.exists():
         pytest.skip(f"{BERT} is not there: real input is not part of the project")

@@ -17,7 +17,7 @@ from tasks.vocabulary import fast_tokenizer, hub_tokenizer
 from tasks.vocabulary.encoding import load_tokenizer
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
 from tests.tasks.pretraining.row_inputs import real_data
-from tests.tasks.tiny_model import SPECIAL, write_tiny_model
+from tests.tasks.tiny_model import write_tiny_model
 from tests.tasks.tiny_model import write_tokenizer as write_theirs
 
 TEXTS = (
@@ -167,14 +167,6 @@ def test_a_pattern_that_takes_long_is_stopped(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(fast_tokenizer, "TRIAL_SECONDS", 0.01)  # no Python starts so fast
     with pytest.raises(InputError, match="its patterns took longer than 0.01 s and were stopped"):
         load_tokenizer(changed(tmp_path, ("pre_tokenizer",), split(r"\\w+|\\d")))
-
-
-def test_special_tokens_of_others_are_entries_like_any(tmp_path: Path) -> None:
-    folder = changed(tmp_path, ("model", "vocab", "[E1]"), len(SPECIAL) + 2)
-    values = json.loads((folder / "tokenizer.json").read_text())
-    values["added_tokens"].append({**values["added_tokens"][4], "content": "[E1]", "id": len(SPECIAL) + 2})
-    (folder / "tokenizer.json").write_text(json.dumps(values))
-    require_same(folder)
 
 
 def test_more_entries_than_any_vocabulary_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

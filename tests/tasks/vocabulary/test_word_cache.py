@@ -89,11 +89,6 @@ def test_words_that_are_too_many_are_forgotten(tokenizer: Tokenizer, monkeypatch
     assert len(cache._numbers) == 2  # "ba" and " de"
 
 
-def test_no_text_and_texts_without_a_token_have_none(tokenizer: Tokenizer) -> None:
-    check(WordCache(tokenizer), tokenizer, [])
-    check(WordCache(tokenizer), tokenizer, ["", " ", "\x00", "\n\n"])
-
-
 def test_a_tokenizer_with_tokens_across_words_encodes_its_texts_in_full(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.add_tokens([AddedToken("ba de")])  # a token across words
     tokenizer.save(str(tmp_path / "tokenizer.json"))
