@@ -32,7 +32,6 @@ from tests.documented import (
     RUN_BY,
     TRAINS,
     blocks,
-    commands,
     every_command,
     reason_of,
 )
@@ -109,13 +108,6 @@ def test_reasons_name_tests_that_exist():
 
 def test_readme_is_read_in_a_few_minutes():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= README_WORDS
-
-
-def test_a_command_is_found_whole(monkeypatch, tmp_path):
-    text = "```bash\nmake a  # words\npodium run \\\n  --set x=1\n```\n```console\n$ podium b\nprinted\n```\n"
-    (tmp_path / "a.md").write_text(f"{text}```text\nmake c\n```\n")
-    monkeypatch.setattr("tests.documented.ROOT", tmp_path)
-    assert list(commands("a.md")) == ["make a", "podium run --set x=1", "podium b"]
 
 
 def _article(town, ruler, number):
@@ -241,12 +233,6 @@ def test_a_command_that_trains_comes_to_its_first_stage(trained, command):
     done = CliRunner().invoke(cli, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert trained
-
-
-def test_words_that_podium_does_not_know_are_found(here):
-    with pytest.raises(click.UsageError):
-        read(["run", "--no-such"])
-    assert podium_words("zcat a | podium predict x - | jq -r .label") == ["predict", "x", "-"]
 
 
 @pytest.fixture

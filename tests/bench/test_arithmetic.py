@@ -4,7 +4,7 @@ import pytest
 
 from bench.flops import answering_flops, pretraining_flops
 from bench.protocol import Sample
-from bench.report import evaluate_target, format_figure, rate_rows
+from bench.report import evaluate_target
 from bench.results import Measurement, Results
 from bench.statistics import Summary, cpu_rate, ratios, summarise, wall_rate
 from bench.targets import OURS, TARGETS, Target
@@ -85,18 +85,3 @@ def test_every_bar_can_be_measured_and_none_is_met_by_nothing():
     # 1 GFLOP a second next to a matrix peak of 100, and half a second of reading in each second.
     assert next(v for k, v in found.items() if "matrix peak" in k).median == pytest.approx(1.0)
     assert next(v for k, v in found.items() if "reading rows" in k).median == pytest.approx(50.0)
-
-
-def test_the_table_of_rates():
-    results = Results()
-    results.measured = [
-        measured("c", OURS, [3000, 4000, 5000], peak_memory_mb=812.4),
-        measured("c", "peer", [1000, 1000, 1000]),
-        Measurement("c", "broken", 1, "real tokens", failure="exit code 1"),
-    ]
-    assert rate_rows(results)[1:] == [
-        ("c", "1", OURS, "4,000 real tokens/cpu-s", "3,000", "5,000", "", "812"),
-        ("c", "1", "peer", "1,000 real tokens/cpu-s", "1,000", "1,000", "4.00x (3.00-5.00)", ""),
-        ("c", "1", "broken", "failed", "", "", "", ""),
-    ]
-    assert (format_figure(1234.5), format_figure(99.94), format_figure(0.01234)) == ("1,234", "99.9", "0.0123")

@@ -20,11 +20,9 @@ from flows.server.api import SERVER_ERRORS
 from flows.workers import stage_flow
 from tests.flows.workers.worker_team import Team, a_team
 from tests.load.disturbances import CPUS, FLOWS, Disturbances, start_workers
-from tests.load.hosts import QUEUE, LoadHost, overrides_of
+from tests.load.hosts import QUEUE, LoadHost, LoadServer, PostgreSQL, find_postgresql, overrides_of
 from tests.load.records import Records, read_flow_runs, read_records
-from tests.load.server import LoadServer, PostgreSQL, find_postgresql
 from tests.load.watching import Watch, with_children
-from tests.places import ROOT
 
 SENT_SHARE = 5
 """One run of every N is sent by `podium run --on-workers`, the others by the deployment."""
@@ -50,8 +48,6 @@ class Options:
     """Of workers; None: until the end."""
     flows: int = 8
     """Runs at a time of the `flows` worker; all begin again whenever it is killed, each in seconds of a core."""
-    code: Path | None = None
-    """The project whose code the hosts run; None: this one."""
 
 
 @dataclass
@@ -80,15 +76,13 @@ class Trial:
 
     def __init__(self, team: Team, options: Options) -> None:
         self.team, self.options = team, options
-        self.code = options.code or ROOT
         self.clock, self.began = time.monotonic(), time.time()
         order = [number % options.sets for number in range(options.runs)]
         random.Random(SEED).shuffle(order)
         self.waiting = order[::SENT_SHARE]
         queued = [number for place, number in enumerate(order) if place % SENT_SHARE]
         self.deployed: dict[UUID, int] = {
-            team.start_deployment(overrides=overrides_of(number, self.code), device_queue=QUEUE): number
-            for number in queued
+            team.start_deployment(overrides=overrides_of(number), device_queue=QUEUE): number for number in queued
         }
         self.sent: list[tuple[int, Any]] = []
         self.watch = Watch(self.clock, self.processes, self.places)
@@ -197,8 +191,7 @@ def try_load(options: Options, folder: Path) -> Outcome:
         database = None if programs is None else PostgreSQL(programs, folder / "pg")
         if database is not None:
             stack.callback(database.stop)
-        host = type("Host", (LoadHost,), {"code": options.code or ROOT})
-        team = stack.enter_context(a_team(folder, functools.partial(LoadServer, database=database), host))
+        team = stack.enter_context(a_team(folder, functools.partial(LoadServer, database=database), LoadHost))
         outcome = Outcome(options, "SQLite" if database is None else f"PostgreSQL {database.version}")
         start_workers(team, options.flows)
         trial = Trial(team, options)

@@ -111,10 +111,8 @@ def test_row_groups_and_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 REFUSED: list[tuple[str, str | bytes, list[str]]] = [
-    ("empty.txt", "", ["empty.txt is empty", "corpus.path"]),
     ("blank.txt", "\n \n\t\n", ["no text found"]),
     ("binary.txt", b"text\nmore\x00text\n", ["binary", "offset 9 (line 2)"]),  # "text\n" is 0 to 4, "more" 5 to 8
-    ("utf-16.txt", "text\n".encode("utf-16"), ["UTF-16"]),
     ("cut.txt", b"ab\xe2\x82", ["offset 2 (line 1)"]),
     ("no-rows.csv", "texts,id\n", ["did you mean texts?"]),
     ("number.jsonl", '{"text": "A."}\n{"text": 5}\n', ["line 2: text is not text (found int "]),

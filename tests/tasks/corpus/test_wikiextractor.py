@@ -60,7 +60,6 @@ def test_packed_files_are_not_passed_over(tmp_path: Path) -> None:
         (BLOCKS + "stray words\n", "line 14 is outside of <doc"),
         ('<doc id="1" url="u" title="A">\n<doc id="2" url="u" title="B">\n', "line 2 begins an article inside"),
         ('{"id": "1", "title": "A"}\n', "no column 'text'"),
-        (BLOCKS.encode("utf-16"), "UTF-16"),
     ],
 )
 def test_damage_is_refused_with_the_line(tmp_path: Path, content: str | bytes, said: str) -> None:

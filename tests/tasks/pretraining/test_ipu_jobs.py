@@ -6,6 +6,7 @@ import dataclasses
 import json
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,58 +61,63 @@ def jobs(params: Params, root: Path, **options: Any) -> dict[str, Job]:
     }
 
 
-def test_by_default_the_jobs_are_those_of_a_cpu(checkout):
-    found = jobs(params_with(), checkout)
-    assert [job.ipu_config for job in found.values()] == [None] * 4
-    assert [job.geometry for job in found.values()] == [
-        BatchGeometry(32, 64),
-        BatchGeometry(32, 64),
-        BatchGeometry(16, 64),
-        BatchGeometry(64, 64),
-    ]
-    adamw = optimizer_config(name="adamw", weight_decay=0.01, max_grad_norm=1.0)
-    assert found["phase1"].optimizer == dataclasses.replace(adamw, learning_rate=1.5e-3)
-    assert found["finetune"].optimizer == dataclasses.replace(adamw, learning_rate=1e-3)
-    assert found["phase2"].model is None
-    assert found["finetune"].model is None
+ADAMW = optimizer_config(name="adamw", weight_decay=0.01, max_grad_norm=1.0)
+LAMB = optimizer_config(
+    name="lamb",
+    weight_decay=0.01,
+    beta1=0.8,
+    beta2=0.9,
+    eps=1e-4,
+    bias_correction=False,
+    max_grad_norm=1.0,
+    loss_scaling=128.0,
+    first_moment_precision="fp16",
+)
+OWN = (
+    *("pretrain.phase2.micro_batch_size=8", "pretrain.phase2.loss_scaling=128", "pretrain.optimizer=lamb"),
+    *("pretrain.beta1=0.8", "pretrain.beta2=0.9", "pretrain.eps=1e-4", "pretrain.bias_correction=false"),
+    *("pretrain.first_moment_precision=fp16", "downstream.squad.finetune.micro_batch_size=2"),
+)
+LAID_OVER = (
+    *(*ON_IPU, "ipu.phase1={replication_factor: 4}", "ipu.inference_execution=sharded"),
+    "downstream.squad.ipu.finetune={replication_factor: 8}",
+)
+ELSEWHERE = {"ipu_config": None, "executables": None}
 
 
-def test_a_job_has_its_own_micro_batch_loss_scaling_and_optimizer(checkout):
-    params = params_with(
-        "pretrain.phase2.micro_batch_size=8",
-        "pretrain.phase2.loss_scaling=128",
-        "pretrain.optimizer=lamb",
-        "pretrain.beta1=0.8",
-        "pretrain.beta2=0.9",
-        "pretrain.eps=1e-4",
-        "pretrain.bias_correction=false",
-        "pretrain.first_moment_precision=fp16",
-        "downstream.squad.finetune.optimizer=sgd",
-        "downstream.squad.finetune.micro_batch_size=2",
-    )
-    found = jobs(params, checkout)
-    assert found["phase1"].geometry.micro_batch_size == 64
-    assert found["phase2"].geometry.micro_batch_size == 8
-    assert found["finetune"].geometry.micro_batch_size == 2
-    assert found["phase2"].optimizer == optimizer_config(
-        name="lamb",
-        learning_rate=1e-3,
-        weight_decay=0.01,
-        beta1=0.8,
-        beta2=0.9,
-        eps=1e-4,
-        bias_correction=False,
-        max_grad_norm=1.0,
-        loss_scaling=128.0,
-        first_moment_precision="fp16",
-    )
-    assert found["finetune"].optimizer.name == "sgd"
+@pytest.mark.parametrize(
+    ("overrides", "name", "expected"),
+    [
+        (
+            (),
+            "phase1",
+            {**ELSEWHERE, "geometry": BatchGeometry(32, 64), "optimizer": replace(ADAMW, learning_rate=1.5e-3)},
+        ),
+        ((), "phase2", {**ELSEWHERE, "geometry": BatchGeometry(32, 64), "model": None}),
+        ((), "finetune", {**ELSEWHERE, "geometry": BatchGeometry(16, 64), "model": None}),
+        ((), "finetune", {"optimizer": replace(ADAMW, learning_rate=1e-3)}),
+        ((), "predict", {**ELSEWHERE, "geometry": BatchGeometry(64, 64)}),
+        (("device.runtime=cuda",), "phase1", ELSEWHERE),
+        (OWN, "phase1", {"geometry": BatchGeometry(32, 64)}),
+        (OWN, "phase2", {"geometry": BatchGeometry(32, 8), "optimizer": replace(LAMB, learning_rate=1e-3)}),
+        (OWN, "finetune", {"geometry": BatchGeometry(16, 2)}),
+        (("downstream.squad.finetune.optimizer=sgd",), "finetune", {"optimizer": replace(ADAMW, name="sgd")}),
+        (LAID_OVER, "phase1", {"ipu_config": {"replication_factor": 4, "seed": 0}}),
+        (LAID_OVER, "phase2", {"ipu_config": {"replication_factor": 2, "seed": 0}}),
+        (LAID_OVER, "finetune", {"ipu_config": {"replication_factor": 8, "seed": 0}}),
+        (LAID_OVER, "predict", {"inference_execution": "sharded"}),
+    ],
+)
+def test_a_job_has_what_the_parameters_and_the_file_of_the_ipus_say(checkout, overrides, name, expected):
+    (checkout / "inputs" / "ipu" / "ipu_config.json").write_text(json.dumps({"replication_factor": 2, "seed": 0}))
+    job = jobs(params_with(*overrides), checkout)[name]
+    assert {field: getattr(job, field) for field in expected} == expected
 
 
 def test_dropout_of_fine_tuning_changes_only_the_dropout_of_the_model(checkout):
     first = jobs(params_with(), checkout)["phase1"].model
     job = jobs(params_with("downstream.squad.finetune.attention_dropout=0.15"), checkout)["finetune"]
-    assert job.model == dataclasses.replace(first, attention_dropout=0.15)
+    assert job.model == replace(first, attention_dropout=0.15)
 
 
 def test_jobs_start_from_the_given_model_and_go_on_from_the_one_before(checkout):
@@ -123,21 +129,6 @@ def test_jobs_start_from_the_given_model_and_go_on_from_the_one_before(checkout)
     assert found["finetune"].init_checkpoint == str(checkout / artifacts.MODELS / "phase2")
     alone = jobs(params_with("base_model.source=folder", "pretrain.enabled=false"), checkout)
     assert alone["finetune"].init_checkpoint == given
-
-
-def test_the_keys_of_a_job_are_laid_over_the_file(checkout):
-    (checkout / "inputs" / "ipu" / "ipu_config.json").write_text(json.dumps({"replication_factor": 2, "seed": 0}))
-    params = params_with(
-        *ON_IPU,
-        "ipu.phase1={replication_factor: 4}",
-        "downstream.squad.ipu.finetune={replication_factor: 8}",
-        "ipu.inference_execution=sharded",
-    )
-    found = jobs(params, checkout)
-    assert found["phase1"].ipu_config == {"replication_factor": 4, "seed": 0}
-    assert found["phase2"].ipu_config == {"replication_factor": 2, "seed": 0}
-    assert found["finetune"].ipu_config == {"replication_factor": 8, "seed": 0}
-    assert found["predict"].inference_execution == "sharded"
 
 
 def test_ipu_config_may_name_the_file_itself(checkout):
@@ -216,18 +207,13 @@ def test_the_job_that_is_compiled_ahead_is_the_one_that_runs_but_for_its_weights
     assert made["phase1"].model.attention_dropout == 0.0
 
 
-@pytest.mark.parametrize("runtime", ["cpu", "cuda"])
-def test_programs_travel_only_where_there_are_ipus(checkout, runtime):
-    assert {job.executables for job in jobs(params_with(f"device.runtime={runtime}"), checkout).values()} == {None}
-
-
 def test_a_run_is_named_by_its_placement_but_not_by_where_programs_are_or_pieces_of_the_word_table(checkout):
     job = jobs(params_with(*ON_IPU), checkout)["phase1"]
 
     def name_with(**config: Any) -> str:
-        return fingerprint(dataclasses.replace(job, ipu_config={**job.ipu_config, **config}))
+        return fingerprint(replace(job, ipu_config={**job.ipu_config, **config}))
 
-    assert fingerprint(dataclasses.replace(job, compile_only=True, executables=None)) == fingerprint(job)
+    assert fingerprint(replace(job, compile_only=True, executables=None)) == fingerprint(job)
     for same in ({"embedding_serialization_factor": 2}, {"serialized_embedding_splits_per_ipu": [2, 0]}):
         assert name_with(**same) == fingerprint(job)
     for other in ({"layers_per_ipu": [1, 1]}, {"projection_serialization_factor": 2}):

@@ -289,17 +289,9 @@ def test_a_folder_with_the_one_vocabulary_will_do(tmp_path: Path) -> None:
     assert "has 2 .txt files (bert.txt, other.txt)" in refusal(tmp_path, source="file", path=str(tmp_path / "in"))
 
 
-def test_windows_line_ends_and_a_last_empty_line_are_no_tokens(tmp_path: Path) -> None:
-    path = tmp_path / "vocab.txt"
-    path.write_bytes("\r\n".join([*VOCABULARY, ""]).encode() + b"\n")
-    made = make_tokenizer(params(source="file", path=str(path)), 512, tmp_path, tmp_path / "out")
-    assert list(made.entries) == VOCABULARY
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is empty"),
         (b"\n\n", "is empty"),
         (b"[PAD]\n\x00\x01\n", "is binary"),
         (b"[PAD]\ncaf\xe9\n", "found byte 0xe9 at offset 9 (line 2)"),
@@ -347,20 +339,6 @@ def test_a_fast_tokenizer_comes_back_as_it_was(tmp_path: Path, kept: list[str]) 
     folder = folder_of(tmp_path / "some", {name: files[name] for name in kept})
     make_tokenizer(params(source="hub", repository=str(folder)), 512, tmp_path, tmp_path / "out")
     assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == files
-
-
-def test_a_tokenizer_is_downloaded_from_the_hub(
-    tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    files = model_files(tmp_path)
-    repository = hub.store.create("model", "user/tiny")
-    first = hub.store.add_files(repository, files)
-    hub.store.add_files(repository, {"vocab.txt": b"broken", "tokenizer.json": b"broken"})
-    chosen = params(source="hub", repository="user/tiny", revision=first.oid)
-    make_tokenizer(chosen, 512, tmp_path, tmp_path / "out")
-    assert (tmp_path / "out/tokenizer.json").read_bytes() == files["tokenizer.json"]
-    assert "is not JSON" in refusal(tmp_path, source="hub", repository="user/tiny")
 
 
 def test_a_model_that_was_read_once_is_read_again_without_a_connection(
