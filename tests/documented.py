@@ -119,118 +119,77 @@ def reason_of(command):
 
 RUN_BY = {
     "dvc exp run --temp --copy-paths my-data -S downstream.squad.finetune.learning_rate=3e-4": (
-        "tests/flows/dvc/test_experiments.py",
-        "--copy-paths",
+        "tests/flows/dvc/test_experiments.py: --copy-paths"
     ),
-    "podium releases promote user/name": ("tests/tasks/release/test_names.py", "promote user/name"),
+    "podium releases promote user/name": "tests/tasks/release/test_names.py: promote user/name",
     "podium releases promote user/name release-0123456789ab --as fallback": (
-        "tests/tasks/release/test_names.py",
-        "--as fallback",
+        "tests/tasks/release/test_names.py: --as fallback"
     ),
-    "podium releases rollback user/name": ("tests/tasks/release/test_names.py", "rollback user/name"),
-    "podium releases user/name": ("tests/tasks/release/test_names.py", "releases user/name"),
-    "make setup": (".ci/fresh", "make setup"),
-    "make check": (".ci/run", "check test-device-env"),
-    "make test-device-env": (".ci/run", "check test-device-env"),
-    "make test": (".ci/run", "make test"),
-    "make demo": (".ci/run", "make demo"),
-    "podium run": ("Makefile", "@podium run"),
-    "podium run --set pretrain.enabled=false": (".ci/run", "podium run --set pretrain.enabled=false"),
-    "podium doctor": (".ci/fresh", "podium doctor"),
-    'podium predict published/podium-demo --text "Who rules Gibarath?" --context "Gastifra rules Gibarath. The '
-    'province of Gibarath is Bruntonesse, and long ago Mendan founded Gibarath."': (
-        ".ci/fresh",
-        "podium predict published/small --text",
+    "podium releases rollback user/name": "tests/tasks/release/test_names.py: rollback user/name",
+    "podium releases user/name": "tests/tasks/release/test_names.py: releases user/name",
+    "make setup": ".ci/fresh: make setup",
+    "make check": ".ci/run: check test-device-env",
+    "make test-device-env": ".ci/run: check test-device-env",
+    "make test": ".ci/run: make test",
+    "make demo": ".ci/run: make demo",
+    "podium run": "Makefile: @podium run",
+    "podium run --set pretrain.enabled=false": ".ci/run: podium run --set pretrain.enabled=false",
+    "podium doctor": ".ci/fresh: podium doctor",
+    'podium predict published/podium-demo --text "Who rules Gibarath?" --context "Gastifra rules '
+    'Gibarath. The province of Gibarath is Bruntonesse, and long ago Mendan founded Gibarath."': (
+        ".ci/fresh: podium predict published/small --text"
     ),
-    "make docs": ("tests/test_site.py", "test_the_site_is_built_without_a_warning"),
-    "python -m bench.ipu_estimates": (
-        "tests/bench/test_ipu_estimates.py",
-        "test_the_document_has_the_tables_that_the_command_makes",
-    ),
-    "python -m bench.ipu_estimates --write": (
-        "tests/bench/test_ipu_estimates.py",
-        "test_the_document_has_the_tables_that_the_command_makes",
-    ),
+    "make docs": "test_the_site_is_built_without_a_warning",
+    "python -m bench.ipu_estimates": "test_the_document_has_the_tables_that_the_command_makes",
+    "python -m bench.ipu_estimates --write": "test_the_document_has_the_tables_that_the_command_makes",
     "podium plan --preset ipu-base-pod16-examples --price 12.5 --page plan.html": (
-        "tests/flows/commands/test_plan_command.py",
-        "test_the_page_of_the_documents_shows_what_is_said",
+        "test_the_page_of_the_documents_shows_what_is_said"
     ),
-    "podium plan": ("tests/flows/commands/test_plan_command.py", "test_figures_are_written_with_their_units"),
-    "podium runs show slow": ("tests/flows/views/test_compare_runs.py", "test_show_says_all_of_one_run"),
-    "podium open slow": ("tests/flows/commands/test_run_again.py", "test_open_shows_a_run_the_newest_one_or_all"),
-    "podium open reviews": ("tests/flows/commands/test_run_again.py", "test_open_shows_a_run_the_newest_one_or_all"),
-    "podium resume slow": (
-        "tests/flows/commands/test_run_again.py",
-        "test_a_failed_run_resumes_with_the_parameters_and_options_it_had",
-    ),
-    "podium gate slow --set min_f1=80": (
-        "tests/flows/commands/test_run_again.py",
-        "test_the_gate_decides_again_and_publish_reads_that_verdict",
-    ),
+    "podium plan": "test_figures_are_written_with_their_units",
+    "podium runs show slow": "test_show_says_all_of_one_run",
+    "podium open slow": "test_open_shows_a_run_the_newest_one_or_all",
+    "podium open reviews": "test_open_shows_a_run_the_newest_one_or_all",
+    "podium resume slow": "test_a_failed_run_resumes_with_the_parameters_and_options_it_had",
+    "podium gate slow --set min_f1=80": "test_the_gate_decides_again_and_publish_reads_that_verdict",
     "podium run --like slow --name slower --set downstream.squad.finetune.epochs=4": (
-        "tests/flows/commands/test_run_again.py",
-        "test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own",
+        "test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own"
     ),
-    "podium compare slow fast": (
-        "tests/flows/views/test_compare_runs.py",
-        "test_parameters_scores_and_the_paired_test_against_the_first",
-    ),
-    "podium compare reviews faster": (
-        "tests/flows/views/test_compare_runs.py",
-        "test_parameters_scores_and_the_paired_test_against_the_first",
-    ),
-    "podium clean slow": (
-        "tests/flows/commands/test_clean.py",
-        "test_first_it_says_what_would_go_and_removes_nothing_unless_told",
-    ),
-    "dvc repro": ("tests/faults/small_run.py", "repro"),
+    "podium compare slow fast": "test_parameters_scores_and_the_paired_test_against_the_first",
+    "podium compare reviews faster": "test_parameters_scores_and_the_paired_test_against_the_first",
+    "podium clean slow": "test_first_it_says_what_would_go_and_removes_nothing_unless_told",
+    "dvc repro": "tests/faults/small_run.py: repro",
 }  # fmt: skip
-"""Command -> the file that runs it, or the same on other files, and the words or the test there."""
-TEAM = (
-    "tests/flows/workers/test_workers.py",
-    "test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back",
-)
-UP_TO_STAGES = ("tests/test_documents.py", "test_a_command_that_trains_comes_to_its_first_stage")
+"""Command -> the test that runs it, or the same on other files; or a file and the words there."""
 CARRIED_OUT_BY = {
-    "clean": RUN_BY["podium clean slow"],
-    "compare": ("tests/golden/test_golden.py", "test_compare"),
-    "deploy": TEAM,
-    "doctor": ("tests/golden/test_golden.py", "test_doctor"),
-    "evaluate": ("tests/golden/test_golden.py", "test_evaluate_and_predict"),
-    "finetune classification": UP_TO_STAGES,
-    "finetune glue": UP_TO_STAGES,
-    "finetune ner": UP_TO_STAGES,
-    "finetune pairs": UP_TO_STAGES,
-    "finetune squad": ("tests/test_documents.py", "test_the_first_steps_of_fine_tuning"),
-    "gate": RUN_BY["podium gate slow --set min_f1=80"],
-    "open": RUN_BY["podium open slow"],
-    "params": ("tests/flows/commands/test_params_command.py", "test_what_is_shown_follows_the_words_of_the_command"),
-    "plan": ("tests/golden/test_golden.py", "test_a_plan_of_a_pod"),
-    "predict": ("tests/golden/test_golden.py", "test_evaluate_and_predict"),
-    "pretrain": UP_TO_STAGES,
-    "publish": ("tests/flows/runs/test_runs.py", "test_publish_takes_a_run_by_its_name_alone"),
-    "releases": ("tests/tasks/release/test_names.py", "test_the_commands_of_the_documents"),
-    "reproduce": ("tests/flows/commands/test_reproduce.py", "test_a_run_is_repeated_from_its_own_revision"),
-    "resume": RUN_BY["podium resume slow"],
-    "run": ("tests/test_end_to_end.py", "test_a_small_model_of_real_text_is_rejected_and_not_published"),
-    "runs": ("tests/golden/test_golden.py", "test_runs_of_a_toy_of_three_stages"),
-    "search": ("tests/tasks/downstream/pairs/test_pairs_stages.py", "test_a_search_shows_the_nearest_lines"),
-    "sweep finetune": (
-        "tests/flows/commands/test_sweep.py",
-        "test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published",
-    ),
-    "sweep pretrain": (
-        "tests/flows/commands/test_sweep.py",
-        "test_a_real_sweep_of_pre_training_selects_the_recipe_with_the_lowest_loss",
-    ),
-    "verify": (
-        "tests/tasks/release/test_signing.py",
-        "test_the_command_prints_a_line_a_check_and_a_name_of_a_file_cannot_forge_one",
-    ),
-    "worker": TEAM,
-}
-"""Command of Podium -> the file and the test that carry it out with options like those of the documents; UP_TO_STAGES:
-up to the first stage, as the stages are those of `run` on other parameters."""
+    "clean": "test_first_it_says_what_would_go_and_removes_nothing_unless_told",
+    "compare": "test_compare",
+    "deploy": "test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back",
+    "doctor": "test_doctor",
+    "evaluate": "test_evaluate_and_predict",
+    "finetune classification": "test_a_command_that_trains_comes_to_its_first_stage",
+    "finetune glue": "test_a_command_that_trains_comes_to_its_first_stage",
+    "finetune ner": "test_a_command_that_trains_comes_to_its_first_stage",
+    "finetune pairs": "test_a_command_that_trains_comes_to_its_first_stage",
+    "finetune squad": "test_the_first_steps_of_fine_tuning",
+    "gate": "test_the_gate_decides_again_and_publish_reads_that_verdict",
+    "open": "test_open_shows_a_run_the_newest_one_or_all",
+    "params": "test_what_is_shown_follows_the_words_of_the_command",
+    "plan": "test_a_plan_of_a_pod",
+    "predict": "test_evaluate_and_predict",
+    "pretrain": "test_a_command_that_trains_comes_to_its_first_stage",
+    "publish": "test_publish_takes_a_run_by_its_name_alone",
+    "releases": "test_the_commands_of_the_documents",
+    "reproduce": "test_a_run_is_repeated_from_its_own_revision",
+    "resume": "test_a_failed_run_resumes_with_the_parameters_and_options_it_had",
+    "run": "test_a_small_model_of_real_text_is_rejected_and_not_published",
+    "runs": "test_runs_of_a_toy_of_three_stages",
+    "search": "test_a_search_shows_the_nearest_lines",
+    "sweep finetune": "test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published",
+    "sweep pretrain": "test_a_real_sweep_of_pre_training_selects_the_recipe_with_the_lowest_loss",
+    "verify": "test_the_command_prints_a_line_a_check_and_a_name_of_a_file_cannot_forge_one",
+    "worker": "test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back",
+}  # fmt: skip
+"""Command of Podium -> the test that carries it out with such options, or goes up to its first stage."""
 FIRST_STEPS = (
     "podium finetune squad --model my-bert --train train.json --dev dev.json --name first",
     "podium predict published/first dev.json answers.json",
