@@ -463,26 +463,9 @@ def whoami(hub: HubServer, request: Request) -> Response:
 def repository_info(hub: HubServer, request: Request, repository: Repository, revision: str = "main") -> Response:
     commit = repository.resolve(revision)
     blobs = request.query.get("blobs", ["false"])[0].lower() in ("true", "1")
-    siblings = [
-        {"rfilename": path} | (blob_metadata(blob) if blobs else {}) for path, blob in sorted(commit.tree.items())
-    ]
-    return json_response(
-        {
-            "_id": "0" * 24,
-            "id": repository.name,
-            "sha": commit.oid,
-            "private": repository.private,
-            "gated": False,
-            "disabled": False,
-            "author": repository.name.split("/")[0],
-            "downloads": 0,
-            "likes": 0,
-            "tags": [],
-            "createdAt": "2026-01-01T00:00:00.000Z",
-            "lastModified": "2026-01-01T00:00:00.000Z",
-            "siblings": siblings,
-        }
-    )
+    files = [{"rfilename": path} | (blob_metadata(blob) if blobs else {}) for path, blob in sorted(commit.tree.items())]
+    about = {"_id": "0" * 24, "id": repository.name, "author": repository.name.split("/")[0], "gated": False}
+    return json_response({**about, "sha": commit.oid, "private": repository.private, "siblings": files})
 
 
 def blob_metadata(blob: Any) -> dict[str, Any]:

@@ -11,15 +11,12 @@ from safetensors.numpy import load_file
 
 from ipu_model.core.files import sha256_of
 from tasks.models.model_folders import select_model_files
-from tasks.params.overlays import resolve
-from tasks.params.schema import Params, validate_params
-from tasks.params.strict_yaml import read_yaml
 from tasks.pretraining.base_model import RECORD, format_summary, write_base_model
 from tasks.stage.errors import InputError
-from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import (
     WORDS,
 )
+from tests.tasks.pretraining.small_training import params_with
 from tests.tasks.tiny_model import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_model
 
 VOCABULARY = [*dict.fromkeys([*"abcdefghijklmnopqrstuvwxyz", *WORDS, "."])]
@@ -32,10 +29,6 @@ MODEL = [
 ]
 
 
-def params_with(*overrides: str) -> Params:
-    return validate_params(resolve(read_yaml(ROOT / "params.yaml"), None, [*MODEL, *overrides]))
-
-
 @pytest.fixture
 def given(tmp_path: Path) -> Path:
     write_tiny_model(tmp_path / "tokenizer", VOCABULARY)
@@ -43,7 +36,7 @@ def given(tmp_path: Path) -> Path:
 
 
 def take_in(given: Path, *overrides: str) -> dict[str, Any]:
-    params = params_with("base_model.source=folder", f"base_model.path={given}", *overrides)
+    params = params_with(*MODEL, "base_model.source=folder", f"base_model.path={given}", *overrides)
     root = given.parent
     return write_base_model(params.base_model, params.model, root / "tokenizer", root / "base")
 
@@ -57,7 +50,7 @@ def refusal(given: Path, *overrides: str) -> str:
 
 
 def test_without_a_given_model_there_is_nothing_to_take_in(tmp_path: Path):
-    params = params_with()
+    params = params_with(*MODEL)
     with pytest.raises(InputError, match=r"base_model\.source is none"):
         write_base_model(params.base_model, params.model, tmp_path / "no tokenizer needed", tmp_path / "base")
     assert list(tmp_path.iterdir()) == []

@@ -22,7 +22,7 @@ from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config
 from tasks.params.entries import Entry, find_entry
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, validate_params
+from tasks.params.schema import Params
 from tasks.params.strict_yaml import read_yaml, yaml_text
 from tasks.pretraining import compile as of_phases
 from tasks.pretraining.pretrain import make_pretrain_job
@@ -30,12 +30,9 @@ from tasks.stage import artifacts
 from tasks.stage.errors import DeviceJobFailed, InputError, ParamsError
 from tests.optimizers import optimizer_config
 from tests.places import ROOT
+from tests.tasks.pretraining.small_training import params_with
 
 ON_IPU = ("device.runtime=ipu", "device.precision=fp16")
-
-
-def params_with(*overrides: str) -> Params:
-    return validate_params(resolve(read_yaml(ROOT / "params.yaml"), None, overrides))
 
 
 @pytest.fixture
