@@ -1,23 +1,20 @@
 """The whole pipeline on a slice of real input: rejected, run again, changed, published, asked."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
 from tasks.params.overlays import resolve
 from tasks.stage import artifacts
+from tests.faults.small_run import Case
+from tests.places import ROOT, SHARED, copy_project
 
-ROOT = Path(__file__).resolve().parent.parent
-REAL = ROOT.parent / "shared" / "data"
+REAL = SHARED / "data"
 VOCABULARY = REAL / "vocab" / "bert-base-uncased.txt"
-COPIED = ("flows", "tasks", "ipu_model", "inputs", "presets", "dvc.yaml", "params.yaml", "pyproject.toml", ".dvcignore")
 TINY = (
     "model.hidden_size=32",
     "model.num_heads=2",
@@ -31,7 +28,7 @@ TINY = (
     "downstream.squad.finetune.epochs=1",
     "downstream.squad.finetune.global_batch_size=8",
 )
-FLOW = [sys.executable, "-m", "flows", "run"]
+FLOW = ("-m", "flows", "run")
 
 pytestmark = [
     pytest.mark.soak,
@@ -56,12 +53,7 @@ def cut_questions(source, target, articles, questions):
 def project(tmp_path_factory):
     """A checkout without git, and a slice of the real input next to it."""
     folder = tmp_path_factory.mktemp("podium")
-    project = folder / "project"
-    project.mkdir()
-    for name in COPIED:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-        copy(ROOT / name, project / name)
-    (project / ".dvc").mkdir()
+    project = copy_project(folder / "project")
     (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     text = (REAL / "wikitext" / "wikitext-2-valid.txt").read_text(encoding="utf-8")
     (folder / "text.txt").write_text(text[:250_000], encoding="utf-8")
@@ -83,20 +75,10 @@ def state(project, *overrides):
     (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
 
-def environment(project):
-    home = project.parent
-    return {
-        **os.environ,
-        "PREFECT_HOME": str(home / "prefect"),
-        "DVC_SITE_CACHE_DIR": str(home / "dvc-site"),
-        "DVC_GLOBAL_CONFIG_DIR": str(home / "dvc-global"),
-        "DVC_SYSTEM_CONFIG_DIR": str(home / "dvc-system"),
-        "PODIUM_THREADS": "1",
-    }
-
-
-def run(project, words):
-    return subprocess.run(words, cwd=project, env=environment(project), text=True, capture_output=True)
+def run(project, *words):
+    """Carry out a command of this Python in the project."""
+    own = Case(project, project.parent).environment()
+    return subprocess.run([sys.executable, *words], cwd=project, env=own, text=True, capture_output=True)
 
 
 def report(project):
@@ -108,7 +90,7 @@ def statuses(project):
 
 
 def test_a_small_model_of_real_text_is_rejected_and_not_published(project):
-    done = run(project, FLOW)
+    done = run(project, *FLOW)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "gate: rejected, not published" in done.stdout
     assert set(statuses(project).values()) == {"ran"}
@@ -118,18 +100,8 @@ def test_a_small_model_of_real_text_is_rejected_and_not_published(project):
 
 def test_the_score_is_the_one_the_scoring_command_gives(project):
     folder = project / report(project)["folder"]
-    done = run(
-        project,
-        [
-            sys.executable,
-            "-m",
-            "flows",
-            "evaluate",
-            "--json",
-            str(folder / artifacts.predictions_file("squad")),
-            "../dev.json",
-        ],
-    )
+    answers = folder / artifacts.predictions_file("squad")
+    done = run(project, "-m", "flows", "evaluate", "--json", str(answers), "../dev.json")
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)
     assert {name: scores[name] for name in ("exact_match", "f1")} == report(project)["results"]["gate@squad"]["scores"]
@@ -137,7 +109,7 @@ def test_the_score_is_the_one_the_scoring_command_gives(project):
 
 
 def test_again_with_nothing_changed_nothing_runs_and_the_report_stays(project):
-    done = run(project, FLOW)
+    done = run(project, *FLOW)
     assert done.returncode == 3, done.stdout + done.stderr
     assert re.match(r"nothing changed: all \d+ stages are up to date\n", done.stdout)
     assert set(statuses(project).values()) == {"ran"}, "of the run that made what is there"
@@ -146,7 +118,7 @@ def test_again_with_nothing_changed_nothing_runs_and_the_report_stays(project):
 def test_with_another_learning_rate_and_a_lower_floor_only_what_comes_after_runs_and_it_is_published(project):
     lower = ("downstream.squad.gate.min_f1=0", "downstream.squad.gate.above_baseline=false")
     state(project, "downstream.squad.finetune.learning_rate=2e-3", *lower)
-    done = run(project, FLOW)
+    done = run(project, *FLOW)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [name for name, status in statuses(project).items() if status == "ran"]
     after = ("finetune", "predict", "predict_released", "evaluate", "gate", "publish")
@@ -158,8 +130,8 @@ def test_with_another_learning_rate_and_a_lower_floor_only_what_comes_after_runs
         "t = AutoTokenizer.from_pretrained(sys.argv[1]);"
         "print(m(**t('who?', 'noone', return_tensors='pt')).start_logits.shape[0], t.is_fast)"
     )
-    loaded = run(project, [sys.executable, "-c", load, str(published)])
+    loaded = run(project, "-c", load, str(published))
     assert loaded.stdout.split() == ["1", "True"], loaded.stderr
     question = ["--text", "Who came?", "--context", "Ada came.", "--json"]
-    asked = run(project, [sys.executable, "-m", "flows", "predict", str(published), *question])
+    asked = run(project, "-m", "flows", "predict", str(published), *question)
     assert asked.returncode == 0, asked.stderr

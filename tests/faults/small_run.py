@@ -15,6 +15,7 @@ import sys
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -138,34 +139,19 @@ class Case:
             own["PREFECT_API_URL"] = self.api_url
         return {**{k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}, **own, **self.extra}
 
+    def _process(self) -> dict[str, Any]:
+        return {"cwd": self.project, "env": self.environment(), "text": True, "stdin": subprocess.DEVNULL}
+
     def start(self, *words: str, log: Path | None = None) -> subprocess.Popen[str]:
         """Start a command of this Python in the project; its output goes to `log`."""
-        place = log or self.home / f"{self.mark}.log"
-        with place.open("w") as stream:
-            return subprocess.Popen(
-                [sys.executable, *words],
-                cwd=self.project,
-                env=self.environment(),
-                text=True,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        with (log or self.home / f"{self.mark}.log").open("w") as stream:
+            own = {**self._process(), "stdout": stream, "stderr": subprocess.STDOUT}
+            return subprocess.Popen([sys.executable, *words], start_new_session=True, **own)
 
     def run(self, *words: str, timeout: float = 400.0) -> subprocess.CompletedProcess[str]:
         """Run a command of this Python in the project to its end; stdout holds stderr too."""
-        return subprocess.run(
-            [sys.executable, *words],
-            cwd=self.project,
-            env=self.environment(),
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout,
-        )
+        own = {**self._process(), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.run([sys.executable, *words], timeout=timeout, **own)
 
     def stage(self, name: str) -> list[str]:
         return ["-m", "tasks.release.publish", "squad"] if name == PUBLISH else ["-m", "dvc", "repro", name]

@@ -38,12 +38,12 @@ def main(words: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="podium-load-"))
     folder.chmod(0o755)  # PostgreSQL's user passes through
     print(f"load: {options.runs} runs in {options.minutes:.0f} minutes; hosts and logs are in {folder}", flush=True)
-    outcome = try_load(options, folder)
-    found = rows(outcome)
-    text = markdown(outcome, found)
+    trial = try_load(options, folder)
+    found = rows(trial)
+    text = markdown(trial, found)
     output.mkdir(parents=True, exist_ok=True)
     (output / "load.md").write_text(text, encoding="utf-8")
-    plot(outcome, output)
+    plot(trial, output)
     print(text, f"load: {output / 'load.md'}, load.svg, load.png", sep="\n", flush=True)
     if not holds(found):
         print(f"load: hosts and logs are kept in {folder}", flush=True)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from tests.load.disturbances import CPUS, ENDED, FLOWS
 from tests.load.records import PUBLISH, Ended
-from tests.load.trial import Outcome
+from tests.load.trial import Trial
 
 FLAT = 1.15
 """How much more memory or disk than at the begin is flat."""
@@ -36,32 +36,32 @@ class Row:
     """None: it is stated, and not required, or nothing can be told."""
 
 
-def rows(outcome: Outcome) -> list[Row]:
-    return [*_ends(outcome), *_stages(outcome), *_releases(outcome), *_sizes(outcome), *_done(outcome)]
+def rows(trial: Trial) -> list[Row]:
+    return [*_ends(trial), *_stages(trial), *_releases(trial), *_sizes(trial), *_done(trial)]
 
 
-def _ends(outcome: Outcome) -> Iterator[Row]:
-    count = outcome.options.runs
-    yield Row("runs ended right", f"{outcome.right} of {count}", f"{count} of {count}", outcome.right == count)
-    yield Row("runs lost", _named(outcome.wrong), "none", not outcome.wrong)
-    yield Row("stuck or still Running", _named(outcome.stuck), "none", not outcome.stuck)
+def _ends(trial: Trial) -> Iterator[Row]:
+    count = trial.options.runs
+    yield Row("runs ended right", f"{trial.right} of {count}", f"{count} of {count}", trial.right == count)
+    yield Row("runs lost", _named(trial.wrong), "none", not trial.wrong)
+    yield Row("stuck or still Running", _named(trial.stuck), "none", not trial.stuck)
 
 
-def _stages(outcome: Outcome) -> Iterator[Row]:
-    ran = [one for one in outcome.records.stages if one.status == "ran" and not one.stage.startswith(PUBLISH)]
+def _stages(trial: Trial) -> Iterator[Row]:
+    ran = [one for one in trial.records.stages if one.status == "ran" and not one.stage.startswith(PUBLISH)]
     counts = Counter((one.fingerprint or one.parameters, one.stage) for one in ran)
     twice = [f"{stage} {count} times" for (_, stage), count in counts.items() if count > 1]
     found = f"{len(counts)} fingerprints, {len(ran)} computed; more than once: {_named(twice)}"
     yield Row("stages computed per fingerprint", found, "once each", not twice and bool(ran))
-    others = Counter(one.status for one in outcome.records.stages)
+    others = Counter(one.status for one in trial.records.stages)
     yield Row("stages by status", ", ".join(f"{status} {count}" for status, count in sorted(others.items())))
 
 
-def _releases(outcome: Outcome) -> Iterator[Row]:
-    found = outcome.records.releases
+def _releases(trial: Trial) -> Iterator[Row]:
+    found = trial.records.releases
     tags = {name: {tag for tag, _ in all_of} for name, all_of in found.items()}
     weights = {name: {sha256 for _, sha256 in all_of} for name, all_of in found.items()}
-    sets = min(outcome.options.sets, outcome.options.runs)
+    sets = min(trial.options.sets, trial.options.runs)
     several = [f"{name}: {', '.join(sorted(tags[name]))}" for name in tags if len(tags[name]) > 1]
     said = f"{sum(map(len, tags.values()))} releases of {len(tags)} sets"
     holds = len(tags) == sets and not several
@@ -71,9 +71,8 @@ def _releases(outcome: Outcome) -> Iterator[Row]:
     yield Row("bytes of weights equal", said, "all sets", not different and bool(weights))
 
 
-def _sizes(outcome: Outcome) -> Iterator[Row]:
-    watch = outcome.watch
-    assert watch is not None
+def _sizes(trial: Trial) -> Iterator[Row]:
+    watch = trial.watch
     told = watch.warm is not None and watch.looks[-1].at - watch.warm >= LEAST_S
     for name in ("server", FLOWS, *CPUS):
         yield _flat(f"memory of {name}", "MB", *watch.memory(name), told)
@@ -99,14 +98,13 @@ def _flat(what: str, unit: str, begin: float, end: float, told: bool) -> Row:
     return Row(what, found, f"at most {FLAT - 1:+.0%}", end <= begin * FLAT if told else None)
 
 
-def _done(outcome: Outcome) -> Iterator[Row]:
-    done = outcome.disturbances
-    assert done is not None
+def _done(trial: Trial) -> Iterator[Row]:
+    done = trial.disturbances
     kills = ", ".join(f"{name} {done.count(name)}" for name in (FLOWS, *CPUS))
     yield Row("workers killed", f"{kills}; ended by themselves: {done.count(ENDED)}")
     yield Row("server restarted", str(done.count("server")))
     found = f"{done.count('remote')} times; {'made again meanwhile' if done.made_anew else 'no one made another'}"
-    yield Row("tracebacks in logs", str(outcome.tracebacks))
+    yield Row("tracebacks in logs", str(trial.tracebacks))
     yield Row("remote away", found, "not made again", not done.made_anew)
 
 
@@ -119,10 +117,10 @@ def holds(found: Sequence[Row]) -> bool:
     return all(row.holds is not False for row in found)
 
 
-def seconds_rows(outcome: Outcome) -> list[tuple[str, int, str, str]]:
+def seconds_rows(trial: Trial) -> list[tuple[str, int, str, str]]:
     """Return for each range of runs in flight how many stages there were, and the median seconds by status."""
     groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for in_flight, one in in_flight_of(outcome):
+    for in_flight, one in in_flight_of(trial):
         least = max((least for least in IN_FLIGHT if least <= in_flight), default=IN_FLIGHT[0])
         groups[least][one.status].append(one.seconds)
     ends = {least: f"{least} to {more - 1}" for least, more in itertools.pairwise(IN_FLIGHT)}
@@ -137,26 +135,24 @@ def seconds_rows(outcome: Outcome) -> list[tuple[str, int, str, str]]:
     ]
 
 
-def in_flight_of(outcome: Outcome) -> list[tuple[int, Ended]]:
+def in_flight_of(trial: Trial) -> list[tuple[int, Ended]]:
     """Return each stage that was computed or restored, with the runs in flight when it began."""
-    assert outcome.watch is not None
     return [
-        (outcome.watch.in_flight_at(one.began - outcome.began), one)
-        for one in outcome.records.stages
+        (trial.watch.in_flight_at(one.began - trial.began), one)
+        for one in trial.records.stages
         if one.status in COLORS and not one.stage.startswith(PUBLISH)
     ]
 
 
-def markdown(outcome: Outcome, found: Sequence[Row]) -> str:
+def markdown(trial: Trial, found: Sequence[Row]) -> str:
     """Return the tables as text that is readable in a terminal as well."""
-    options = outcome.options
+    options = trial.options
     words = {True: "yes", False: "NO", None: ""}
-    done = outcome.disturbances
-    assert done is not None
+    done = trial.disturbances
     return "\n".join(
         [
-            f"{options.runs} runs of {options.sets} parameter sets in {outcome.seconds / 60:.1f} minutes; the server "
-            f"keeps its data in {outcome.database}; one `flows` worker with {options.flows} runs at a time, and "
+            f"{options.runs} runs of {options.sets} parameter sets in {trial.seconds / 60:.1f} minutes; the server "
+            f"keeps its data in {trial.database}; one `flows` worker with {options.flows} runs at a time, and "
             f"{len(CPUS)} `cpu` workers.",
             "",
             "| what | found | must be | holds |",
@@ -165,7 +161,7 @@ def markdown(outcome: Outcome, found: Sequence[Row]) -> str:
             "",
             "| runs in flight | stages | computed, median | restored, median |",
             "|---|---|---|---|",
-            *(f"| {' | '.join(map(str, row))} |" for row in seconds_rows(outcome)),
+            *(f"| {' | '.join(map(str, row))} |" for row in seconds_rows(trial)),
             "",
             *(f"- {one.at:.0f} s: {one.what}" for one in done.done),
             "",
@@ -173,22 +169,20 @@ def markdown(outcome: Outcome, found: Sequence[Row]) -> str:
     )
 
 
-def plot(outcome: Outcome, folder: Path) -> None:
+def plot(trial: Trial, folder: Path) -> None:
     """Write load.svg and load.png: seconds per stage against runs in flight, and the runs over time."""
-    assert outcome.watch is not None
-    assert outcome.disturbances is not None
     figure = Figure(figsize=(10.4, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     for status, color in COLORS.items():
-        points = [(count, one.seconds) for count, one in in_flight_of(outcome) if one.status == status]
+        points = [(count, one.seconds) for count, one in in_flight_of(trial) if one.status == status]
         name = {"ran": "computed", "restored": "restored"}[status]
         left.scatter([x for x, _ in points], [y for _, y in points], s=9, color=color, alpha=0.6, label=name)
     left.set_xlabel("runs in flight", fontsize=9)
     left.set_ylabel("seconds per stage", fontsize=9)
-    times = [look.at for look in outcome.watch.looks]
-    right.plot(times, [look.in_flight for look in outcome.watch.looks], color=COLORS["ran"], label="in flight")
-    right.plot(times, [look.ended for look in outcome.watch.looks], color=COLORS["restored"], label="ended")
-    for one in outcome.disturbances.done:
+    times = [look.at for look in trial.watch.looks]
+    right.plot(times, [look.in_flight for look in trial.watch.looks], color=COLORS["ran"], label="in flight")
+    right.plot(times, [look.ended for look in trial.watch.looks], color=COLORS["restored"], label="ended")
+    for one in trial.disturbances.done:
         color = {"server": "#c0622d", "remote": "#8a5a9e"}.get(one.kind, "#b9b9b9")
         right.axvline(one.at, color=color, lw=0.8)
     right.set_xlabel("seconds; grey: a worker was killed, orange: server restarted, violet: remote away", fontsize=8)

@@ -15,8 +15,7 @@ def test_six_runs_of_two_sets_end_right_though_workers_server_and_remote_are_los
     # Not in pytest's folder, which PostgreSQL's user may not pass through.
     with tempfile.TemporaryDirectory(prefix="podium-load-") as name:
         Path(name).chmod(0o755)
-        outcome = try_load(Options(runs=6, sets=2, minutes=15, kills=2), Path(name))
-        found = rows(outcome)
-    assert holds(found), markdown(outcome, found)
-    done = outcome.disturbances
-    assert [done.count(kind) for kind in ("flows", "cpu-1", "server", "remote")] == [1, 1, 2, 1]
+        trial = try_load(Options(runs=6, sets=2, minutes=15, kills=2), Path(name))
+        found = rows(trial)
+    assert holds(found), markdown(trial, found)
+    assert [trial.disturbances.count(kind) for kind in ("flows", "cpu-1", "server", "remote")] == [1, 1, 2, 1]

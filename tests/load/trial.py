@@ -7,7 +7,7 @@ import functools
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -50,32 +50,16 @@ class Options:
     """Runs at a time of the `flows` worker; all begin again whenever it is killed, each in seconds of a core."""
 
 
-@dataclass
-class Outcome:
-    """What came of a trial."""
-
-    options: Options
-    database: str
-    seconds: float = 0.0
-    right: int = 0
-    wrong: list[str] = field(default_factory=list)
-    """Runs that ended otherwise than published, with how."""
-    stuck: list[str] = field(default_factory=list)
-    """Runs of any kind that had no end, locks and processes that were left."""
-    tracebacks: int = 0
-    """In the logs of workers and of runs that were sent."""
-    records: Records = field(default_factory=Records)
-    watch: Watch | None = None
-    disturbances: Disturbances | None = None
-    began: float = 0.0
-    """Seconds since 1970."""
-
-
 class Trial:
     """The runs of a trial, on a team that is there."""
 
-    def __init__(self, team: Team, options: Options) -> None:
-        self.team, self.options = team, options
+    def __init__(self, team: Team, options: Options, database: str) -> None:
+        self.team, self.options, self.database = team, options, database
+        self.records, self.seconds, self.right, self.tracebacks = Records(), 0.0, 0, 0
+        self.wrong: list[str] = []
+        """Runs that ended otherwise than published, with how."""
+        self.stuck: list[str] = []
+        """Runs of any kind that had no end, locks and processes that were left."""
         self.clock, self.began = time.monotonic(), time.time()
         order = [number % options.sets for number in range(options.runs)]
         random.Random(SEED).shuffle(order)
@@ -140,28 +124,27 @@ class Trial:
         workers = {name: self.team.hosts[name].places() for name in (FLOWS, *CPUS)}
         return {"server": self.team.server.places(), **workers, "remote": self.disturbances.remotes()}
 
-    def enter(self, outcome: Outcome) -> None:
-        """Enter what came of it."""
-        outcome.seconds, outcome.began = time.monotonic() - self.clock, self.began
-        outcome.watch, outcome.disturbances = self.watch, self.disturbances
+    def conclude(self) -> None:
+        """State what came of it."""
+        self.seconds = time.monotonic() - self.clock
         with get_client(sync_client=True) as client:
-            outcome.stuck = self._wait_for_quiet(client)
+            self.stuck = self._wait_for_quiet(client)
             states = {run.id: run.state for run in read_flow_runs(client, pipeline.name)}
             for run, number in self.deployed.items():
                 state = states.get(run)
                 if state is not None and state.is_completed() and state.message == PUBLISHED:
-                    outcome.right += 1
+                    self.right += 1
                 else:
                     said = "it is not there" if state is None else f"{state.name}: {state.message}"
-                    outcome.wrong.append(f"deployed run of set {number}: {said}")
+                    self.wrong.append(f"deployed run of set {number}: {said}")
             for number, process in self.sent:
-                outcome.right += process.poll() == 0
+                self.right += process.poll() == 0
                 if process.poll() != 0:
-                    outcome.wrong.append(f"sent run of set {number}: exit code {process.poll()}")
-            outcome.wrong += [f"set {number} was never sent" for number in self.waiting]
-            outcome.records = read_records(client)
+                    self.wrong.append(f"sent run of set {number}: exit code {process.poll()}")
+            self.wrong += [f"set {number} was never sent" for number in self.waiting]
+            self.records = read_records(client)
         logs = [*self.team.folder.glob("*/worker.log"), *self.team.sender.folder.glob("sent-*.log")]
-        outcome.tracebacks = sum(log.read_text(errors="replace").count("Traceback (most") for log in logs)
+        self.tracebacks = sum(log.read_text(errors="replace").count("Traceback (most") for log in logs)
 
     def _wait_for_quiet(self, client: SyncPrefectClient) -> list[str]:
         """Return what still runs once workers had time to end it."""
@@ -184,7 +167,7 @@ class Trial:
                 yield f"{len(below)} processes below the worker {worker} of {name}"
 
 
-def try_load(options: Options, folder: Path) -> Outcome:
+def try_load(options: Options, folder: Path) -> Trial:
     """Do a trial in an empty folder, and return what came of it; nothing of it is running then."""
     programs = find_postgresql()
     with contextlib.ExitStack() as stack:
@@ -192,9 +175,8 @@ def try_load(options: Options, folder: Path) -> Outcome:
         if database is not None:
             stack.callback(database.stop)
         team = stack.enter_context(a_team(folder, functools.partial(LoadServer, database=database), LoadHost))
-        outcome = Outcome(options, "SQLite" if database is None else f"PostgreSQL {database.version}")
         start_workers(team, options.flows)
-        trial = Trial(team, options)
+        trial = Trial(team, options, "SQLite" if database is None else f"PostgreSQL {database.version}")
         trial.run()
-        trial.enter(outcome)
-    return outcome
+        trial.conclude()
+    return trial
