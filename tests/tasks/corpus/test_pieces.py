@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -94,6 +95,20 @@ def test_parts_of_any_size_have_the_documents_of_the_whole_file(
         assert read(parts) == whole, f"{size}: {parts}"
         most = max(most, len(parts))
     assert (most > 1) == (name not in ("mac.txt", "one-line.jsonl", "list.jsonl")), "divided where that is possible"
+
+
+@pytest.mark.parametrize("layout", ["paragraphs", "sentences", "lines", "wikitext"])
+def test_every_cut_of_arbitrary_lines_keeps_the_documents(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ("\n", "a\n", "= B =\n", "\u200b\n", "= = c = =\r\n", " \r\n")
+    for number, some in enumerate([*itertools.product(lines, repeat=4)][::5]):
+        path = write(tmp_path / f"{number}.txt", "".join(some) + "end")
+        file = FilePiece(path, str(path), "a", layout)
+        whole = read([file])
+        for size in (3, 6, 9):
+            monkeypatch.setattr(documents, "PIECE_BYTES", size)
+            assert read(divide_file(file)) == whole, (some, size)
 
 
 def test_ids_of_divided_files_have_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,6 +259,13 @@ def test_an_error_is_reported_once_with_the_path_as_given_and_leaves_nothing(
         "data/corpus/reading.json",
     ]
     assert Path("data/corpus/part-00000.parquet").read_bytes() == before
+
+
+def test_a_damaged_parquet_file_is_reported_by_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "PIECE_BYTES", 10)
+    path = write(tmp_path / "in/a.parquet", b"PAR1" + bytes(100) + b"PAR1")
+    with pytest.raises(InputError, match="cannot be read as Parquet from row 0 on"):
+        make_corpus(params(path=str(path)), tmp_path / "out")
 
 
 RUN = (

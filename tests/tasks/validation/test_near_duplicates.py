@@ -25,6 +25,7 @@ from tasks.records.minhash import (
     extract_letters,
     make_shingles,
 )
+from tasks.stage.errors import InputError
 from tasks.validation import near_duplicates as searching
 from tasks.validation.near_duplicates import NearDuplicateIndex, find_near_duplicates
 from tests.places import ROOT
@@ -235,6 +236,11 @@ def test_what_is_shown_is_cut_and_goes_from_the_nearest_pair_to_the_farthest() -
     assert len(source.shown) == searching.MAX_SHOWN
     assert alike == sorted(alike, reverse=True)
     assert max(len(one.text) for one in source.shown) <= searching.EXCERPT + 2
+
+
+def test_a_corpus_without_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="run the corpus stage first"):
+        report_on({"train": ["a"], "dev": ["a"]}, tmp_path)
 
 
 def test_no_development_text_at_all_gives_nothing(tmp_path: Path) -> None:
