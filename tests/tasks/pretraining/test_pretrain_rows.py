@@ -27,14 +27,12 @@ from tests.tasks.pretraining.row_inputs import (
     PAD,
     SEP,
     SPECIAL,
-    bert_tokenizer,
     folder_bytes,
     pretrain_params,
     random_texts,
     read_rows,
     save_tokenizer,
     tokenizer_of,
-    wikitext_documents,
     word_tokenizer,
     write_corpus,
 )
@@ -271,16 +269,6 @@ def test_special_tokens_in_the_text_are_ordinary_characters(tmp_path: Path) -> N
     rows = read_rows(make(tmp_path, texts))
     assert len(list(sequences_of(rows))) >= 30  # checks two [SEP] per sequence and no label below 5
     assert not ((rows["input_ids"] == PAD) & (rows["sequence_ids"] > 0)).any()
-
-
-def test_real_text_packs_well_and_is_all_there(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "corpus", wikitext_documents())
-    tokenizer = bert_tokenizer(tmp_path / "bert")
-    for row_length, efficiency in ((128, 0.96), (384, 0.93)):
-        made = write_pretrain_rows(pretrain_params(row_length), "phase1", corpus, tokenizer, tmp_path / "rows", 1)
-        assert made.counts["documents"] == 60
-        assert made.manifest.packing_efficiency > efficiency
-        assert 1.05 < made.manifest.real_tokens / made.counts["tokens"] < 1.6  # random next sentences come on top
 
 
 def test_the_stage_runs_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

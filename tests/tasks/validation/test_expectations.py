@@ -1,6 +1,5 @@
 """What other users of Great Expectations get: suites that it loads."""
 
-import json
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from ipu_model.core.files import write_json
 from tasks.params.schema import load_params
 from tasks.validation.checks import CheckCounts, DataCheck
 from tasks.validation.pretraining_checks import CorpusData
@@ -34,15 +34,9 @@ def bad_columns():
     return columns
 
 
-def written_suite(found, folder):
-    (folder / "expectations").mkdir(parents=True)
-    suite = make_suite("corpus", found.checks)
-    (folder / "expectations" / "corpus.json").write_text(json.dumps(suite), encoding="utf-8")
-
-
 def test_great_expectations_loads_a_suite_from_its_store_and_finds_the_same_with_it(tmp_path):
     found = found_of(tmp_path / "data", bad_columns())
-    written_suite(found, tmp_path / "project" / "gx")
+    write_json(tmp_path / "project/gx/expectations/corpus.json", make_suite("corpus", found.checks))
     context = load_gx().get_context(mode="file", project_root_dir=tmp_path / "project")
     suite = context.suites.get("corpus")
     assert [one.meta["check"] for one in suite.expectations] == [check.name for check in found.checks]
@@ -54,12 +48,6 @@ def test_great_expectations_loads_a_suite_from_its_store_and_finds_the_same_with
     result = batch.validate(suite)
     failed = [one.expectation_config.meta["check"] for one in result.results if not one.success]
     assert failed == ["texts_present"]
-
-
-def test_a_suite_is_written_as_great_expectations_writes_it(tmp_path):
-    checks = [*found_of(tmp_path / "data", corpus_columns()).checks, DataCheck("share", "b", "c", "d", 0.5, 2)]
-    values = make_suite("corpus", checks)
-    assert load_gx().ExpectationSuite(**values).to_json_dict() == values
 
 
 def test_a_suite_requires_what_cannot_be_checked_yet_as_well(tmp_path):
