@@ -41,9 +41,8 @@ def _plan(folder: Path) -> Path:
     found = estimate_run(wanted)
     stages = tuple(replace(one, stage=at("stage", one.stage)) for one in found.stages)
     jobs = tuple(replace(job, planned=replace(job.planned, stage=at("stage", job.name))) for job in found.jobs)
-    return _written(
-        folder, plan_page.render_plan(replace(found, stages=stages, jobs=jobs), wanted, folder, at("command"))
-    )
+    html = plan_page.render_plan(replace(found, stages=stages, jobs=jobs), wanted, folder, at("command"))
+    return pages.written(folder / "page.html", html)
 
 
 def _run(folder: Path) -> Path:
@@ -78,7 +77,7 @@ def _run(folder: Path) -> Path:
     )
     made_runs.recorded(root, "rows@squad", 3.0, at("maker"), began=at("maker_began"))
     report.stages = [replace(one, status="skipped") if one.name == "rows@squad" else one for one in report.stages]
-    return _written(folder, run_page.render_run(RunView(report, root)))
+    return pages.written(folder / "page.html", run_page.render_run(RunView(report, root)))
 
 
 def _parameters(root: Path) -> None:
@@ -116,44 +115,17 @@ def _index(folder: Path) -> Path:
         write_text(place / "reports/run.html", "<!doctype html><title>A page</title>")
         found.append(Run(run, place, record, False))
     write_text(folder / "reports" / f"compare-{at('comparison').replace('/', '-')}.html", "<!doctype html>")
-    return _written(folder, index_page.render_index(folder, found), "reports/index.html")
+    return pages.written(folder / "reports/index.html", index_page.render_index(folder, found))
 
 
 def _compare(folder: Path) -> Path:
-    names = [at("first"), at("second")]
-    interval = {"mean": 1.2, "value": 88.1, "low": -0.4, "high": 2.8, "p_value": 0.12, "verdict": "no difference shown"}
-    pair = {
-        **{"first": names[0], "second": names[1], "common": 990, "examples": [1000, 990], "confidence": 0.95},
-        "differences": {"f1": interval},
-        "mcnemar": {"f1": {"first_only": 12, "second_only": 19, "p_value": 0.2}},
-    }
-    scores = dict.fromkeys(names, {"f1": interval})
-    entry = {"entry": at("entry"), "titles": {"f1": at("title")}, "scores": scores, "pairs": [pair]}
-    lines = [{"run": name, "loss": [(10.0 * n, 8 / n) for n in range(1, 9)], "held_out": []} for name in names]
-    values = {
-        "runs": names,
-        "parameters": {"runs": names, "rows": [{"name": at("parameter"), "values": [at("value"), None]}]},
-        "entries": [entry],
-        "pretraining": [],
-        "notes": [at("note")],
-        "curves": [{"stage": at("stage"), "lines": lines}],
-    }
-    return _written(folder, compare_page.render_comparison(values, folder, {}))
+    values = pages.make_comparison([at("first"), at("second")], 9, lambda place, text: at(place))
+    return pages.written(folder / "page.html", compare_page.render_comparison(values, folder, {}))
 
 
 def _validation(folder: Path) -> Path:
-    check = everywhere({"name": "n", "column": "c", "found": "f", "required": "r", "advice": "a", "examples": ["e"]})
-    histogram = {"title": at("title"), "unit": at("unit"), "edges": [1, 2, 4], "counts": [3, 5]}
-    statistics = {
-        "numbers": [{"name": at("number"), "value": 12}],
-        "histograms": [{**histogram, "open_end": False, "widening": False}],
-    }
-    verdict = {
-        **{"data": at("data"), "valid": False, "rows": 12, "record": "document", "not_checked": [at("unchecked")]},
-        "checks": [{**check, "ok": False, "failed": 2, "of": 12}],
-        "statistics": statistics,
-    }
-    return _written(folder, validate.render_page(verdict))
+    verdict = {**everywhere(pages.make_verdict(False), keep=("record",)), "not_checked": [at("unchecked")]}
+    return pages.written(folder / "page.html", validate.render_page(verdict))
 
 
 def _classes(folder: Path) -> Path:
@@ -168,7 +140,7 @@ def _planted_classes(folder: Path) -> Path:
     logits = np.stack([labels * 2.0 - 1, (labels + np.arange(60) % 3) * 1.0], axis=1)
     examples = dev_set(task.scores, [at("text")] * 60, labels.astype(np.float64))
     found = evaluations.evaluated(task, examples, logits, Duplicate("dev", 4, 0.8, at("other")))
-    return _written(folder, task.page(replace(found, note=at("note"))))
+    return pages.written(folder / "page.html", task.page(replace(found, note=at("note"))))
 
 
 def _questions(folder: Path) -> Path:
@@ -193,12 +165,7 @@ def _questions(folder: Path) -> Path:
         at("note"),
         near,
     )
-    return _written(folder, task.page(found))
-
-
-def _written(folder: Path, html: str, name: str = "page.html") -> Path:
-    write_text(folder / name, html)
-    return folder / name
+    return pages.written(folder / "page.html", task.page(found))
 
 
 _OF_PLAN = ("preset", "why", "split", "problem", "better", "precision", "device", "where", "name", "knob", "assumed")
@@ -219,7 +186,7 @@ PAGES: dict[str, tuple[Maker, tuple[str, ...]]] = {
     "comparison": (_compare, ("first", "second", "entry", "title", "parameter", "value", "stage", "note")),
     "validation": (
         _validation,
-        ("data", "unchecked", "column", "found", "required", "advice", "examples", "number", "title"),
+        ("data", "unchecked", "name", "column", "found", "required", "advice", "examples", "title"),
     ),
     "questions": (
         _questions,

@@ -25,25 +25,25 @@ from tests.places import copy_project
 Maker = Callable[[Path], Path]
 
 
-def _written(file: Path, html: str) -> Path:
+def written(file: Path, html: str) -> Path:
     write_text(file, html)
     return file
 
 
 def _run(state: str, folder: Path) -> Path:
     report, root = made_runs.run(folder, state)
-    return _written(root / "reports/run.html", run_page.render_run(RunView(report, root, at_work=state == "running")))
+    return written(root / "reports/run.html", run_page.render_run(RunView(report, root, at_work=state == "running")))
 
 
 def _neighbours(folder: Path, document: str) -> None:
     for name in ("reports/run.html", "reports/index.html", f"docs/{document}.md"):
-        _written(folder / name, "<!doctype html><title>A page</title>")
+        written(folder / name, "<!doctype html><title>A page</title>")
 
 
 def _evaluation(page: Callable[[], str], folder: Path) -> Path:
     _neighbours(folder, "evaluation")
-    _written(folder / "evaluation/squad/mistakes.csv", "id\n")
-    return _written(folder / "evaluation/squad/report.html", page())
+    written(folder / "evaluation/squad/mistakes.csv", "id\n")
+    return written(folder / "evaluation/squad/report.html", page())
 
 
 def _plan(preset: str, folder: Path) -> Path:
@@ -55,24 +55,24 @@ def _plan(preset: str, folder: Path) -> Path:
     jobs = (replace(first, planned=hostile, problem=f"{at('problem')} {LONG}", better=at("better")), *rest)
     wanted = replace(wanted, options=replace(wanted.options, preset=at("preset", preset)))
     html = plan_page.render_plan(replace(found, jobs=jobs), wanted, folder, at("command"))
-    return _written(folder / "plan.html", html)
+    return written(folder / "plan.html", html)
 
 
-def _validation(valid: bool, folder: Path) -> Path:
-    found = [_check("texts_present", True), _check(f"planted {EVIL}", valid), _check(f"planted {LONG}", valid)]
+def make_verdict(valid: bool) -> dict[str, Any]:
+    """The verdict on a corpus, with text that is hostile or long."""
     lengths = {"title": "Length of documents", "unit": "characters", "edges": [10 * 2**n for n in range(16)]}
     histograms = [{**lengths, "counts": [3 * n * n for n in range(15)], "open_end": True, "widening": True}]
-    verdict = {
-        "data": "corpus",
-        "valid": valid,
-        "rows": 1200,
-        "record": "document",
-        "checks": found,
+    return {
+        **{"data": "corpus", "valid": valid, "rows": 1200, "record": "document"},
+        "checks": [_check("texts_present", True), *(_check(f"planted {one}", valid) for one in (EVIL, LONG))],
         "not_checked": [] if valid else [f"ids unique {EVIL}"],
         "statistics": {"numbers": [{"name": f"characters {EVIL}", "value": 123456}], "histograms": histograms},
     }
+
+
+def _validation(valid: bool, folder: Path) -> Path:
     _neighbours(folder, "inputs")
-    return _written(folder / "reports/validation/corpus.html", validate.render_page(verdict))
+    return written(folder / "reports/validation/corpus.html", validate.render_page(make_verdict(valid)))
 
 
 def _check(name: str, ok: bool) -> dict[str, Any]:
@@ -89,52 +89,43 @@ def _check(name: str, ok: bool) -> dict[str, Any]:
     }
 
 
-def _compare(folder: Path) -> Path:
-    names = ["slow", f"fast {EVIL}", LONG[:60]]
+def make_comparison(names: list[str], more: int, say: Callable[[str, str], str]) -> dict[str, Any]:
+    """A comparison of runs; `more`: how many steps its curves have; `say` gives what is said at a place."""
     interval = {"mean": 1.2, "value": 88.1, "low": -0.4, "high": 2.8, "p_value": 0.12, "verdict": "no difference shown"}
-    test = {"first_only": 12, "second_only": 19, "p_value": 0.2812}
-    pairs = [
-        {
-            "first": names[0],
-            "second": name,
-            "common": 990,
-            "examples": [1000, 990],
-            "confidence": 0.95,
-            "differences": {"exact_match": interval, "f1": interval},
-            "mcnemar": {"exact_match": test},
-        }
-        for name in names[1:]
-    ]
+    pair = {"common": 990, "examples": [1000, 990], "confidence": 0.95}
+    pair["differences"] = {"exact_match": interval, "f1": interval}
+    pair["mcnemar"] = {"exact_match": {"first_only": 12, "second_only": 19, "p_value": 0.2812}}
+    pairs = [{**pair, "first": names[0], "second": name} for name in names[1:]]
+    held_out = [(400.0, 2.0), (800.0, 1)]
     lines = [
-        {"run": name, "loss": [(10.0 * n, 8 / n + shift) for n in range(1, 80)], "held_out": [(400.0, 2.0), (800.0, 1)]}
+        {"run": name, "loss": [(10.0 * n, 8 / n + shift) for n in range(1, more)], "held_out": held_out}
         for shift, name in enumerate(names)
     ]
-    titles = {"exact_match": "Exact match", "f1": "F1"}
-    values = {
+    rows = [{"name": say("parameter", "publish.title"), "values": [say("value", EVIL), *[LONG, None][: len(pairs)]]}]
+    titles = {"exact_match": "Exact match", "f1": say("title", "F1")}
+    scores = dict.fromkeys(names, {"f1": interval})
+    return {
         "runs": names,
-        "parameters": {
-            "runs": names,
-            "rows": [{"name": "publish.title", "values": [EVIL, LONG, None]}],
-        },
-        "entries": [
-            {"entry": "squad", "titles": titles, "scores": dict.fromkeys(names, {"f1": interval}), "pairs": pairs}
-        ],
-        "pretraining": [
-            {
-                **{"phase": "phase2", "rows": 1024, "same_rows": True, "titles": report.PRETRAINING_SCORES},
-                "scores": dict.fromkeys(names, dict.fromkeys(report.PRETRAINING_SCORES, 45.678)),
-                "changes": {names[0]: f"held-out loss 3.1 -> 2.9 {EVIL}"},
-            }
-        ],
-        "notes": [f"{EVIL} was only pre-trained"],
-        "curves": [{"stage": "pretrain@phase1", "lines": lines}, {"stage": "finetune@squad", "lines": lines}],
+        "parameters": {"runs": names, "rows": rows},
+        "entries": [{"entry": say("entry", "squad"), "titles": titles, "scores": scores, "pairs": pairs}],
+        "pretraining": [],
+        "notes": [say("note", f"{EVIL} was only pre-trained")],
+        "curves": [{"stage": say("stage", stage), "lines": lines} for stage in ("pretrain@phase1", "finetune@squad")],
     }
-    return _written(folder / "reports/compare.html", compare_page.render_comparison(values, folder, {}))
+
+
+def _compare(folder: Path) -> Path:
+    values = make_comparison(["slow", f"fast {EVIL}", LONG[:60]], 80, lambda place, text: text)
+    pretraining = {"phase": "phase2", "rows": 1024, "same_rows": True, "titles": report.PRETRAINING_SCORES}
+    pretraining["scores"] = dict.fromkeys(values["runs"], dict.fromkeys(report.PRETRAINING_SCORES, 45.678))
+    pretraining["changes"] = {"slow": f"held-out loss 3.1 -> 2.9 {EVIL}"}
+    values["pretraining"] = [pretraining]
+    return written(folder / "reports/compare.html", compare_page.render_comparison(values, folder, {}))
 
 
 def all_runs(number: int, folder: Path) -> Path:
     found = [_shown(one, folder) for one in range(number)]
-    return _written(folder / "reports/index.html", index_page.render_index(folder, found))
+    return written(folder / "reports/index.html", index_page.render_index(folder, found))
 
 
 def _shown(number: int, folder: Path) -> Run:
@@ -144,12 +135,12 @@ def _shown(number: int, folder: Path) -> Run:
     curves = dict.fromkeys(trainings, [(float(step), 8 / step + number / 100) for step in range(1, 31)])
     one = shown(number, f" {EVIL}" * (number % 100 == 1), folder, changed=changed, curves=curves)
     if number < 3:
-        _written(one.folder / "reports/run.html", "<!doctype html><title>A page</title>")
+        written(one.folder / "reports/run.html", "<!doctype html><title>A page</title>")
     return one
 
 
 def _parts(folder: Path) -> Path:
-    return _written(folder / "parts.html", parts_page.page())
+    return written(folder / "parts.html", parts_page.page())
 
 
 PAGES: dict[str, Maker] = {
