@@ -31,14 +31,11 @@ ASKED = ("What is it", "Who built it", "When was it built", "How many miles long
 def questions(unanswerable: bool = False) -> str:
     """Of SQuAD 1.1; or of 2.0, with questions that have no answer and a threshold."""
     random = np.random.default_rng(1)
-    given = {"data": _nullable("use")} if unanswerable else {}
+    data = task_with("squad").params.data
+    given = {"data": data.model_copy(update={"unanswerable": "use"})} if unanswerable else {}
     task = task_with("squad", "report", **given)
     asked = [_question(number, random, unanswerable and number % 3 == 0) for number in range(150)]
     return _page(task, asked, _windows(asked, random), Duplicate("dev", 4, 0.91, f"training question {EVIL}"))
-
-
-def _nullable(word: str) -> Any:
-    return task_with("squad").params.data.model_copy(update={"unanswerable": word})
 
 
 def _question(number: int, random: np.random.Generator, bare: bool) -> SquadQuestion:

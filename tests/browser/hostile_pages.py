@@ -47,8 +47,11 @@ def _plan(folder: Path) -> Path:
 
 def _run(folder: Path) -> Path:
     root = made_runs.checkout(folder)
-    _parameters(root)
-    _figures(root)
+    values = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
+    values["publish"]["title"] = at("parameter")
+    write_text(root / "params.yaml", yaml.safe_dump(values, allow_unicode=True))
+    said = {"runtime": "cpu", "precision": at("precision"), "versions": {"torch": at("version")}}
+    write_json(root / "metrics/pretrain-phase1.json", {**said, "foretold": {"device": at("device")}})
     receipt = {"url": f"javascript:window.planted=4//{at('url')}", "unchanged": False}
     recipe = {"accepted": False, "reasons": [at("reason")]}
     check = {"name": at("check"), "found": at("found"), "required": at("required"), "ok": False}
@@ -80,31 +83,14 @@ def _run(folder: Path) -> Path:
     return pages.written(folder / "page.html", run_page.render_run(RunView(report, root)))
 
 
-def _parameters(root: Path) -> None:
-    """Of the checkout: a title, and a name of its own."""
-    values = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
-    values["publish"]["title"] = at("parameter")
-    write_text(root / "params.yaml", yaml.safe_dump(values, allow_unicode=True))
-
-
-def _figures(root: Path) -> None:
-    said = {"runtime": "cpu", "precision": at("precision"), "versions": {"torch": at("version")}}
-    write_json(root / "metrics/pretrain-phase1.json", {**said, "foretold": {"device": at("device")}})
-
-
 def _index(folder: Path) -> Path:
     found = []
     for number in range(2):
         run = at("name", f"run-{number}").replace("/", "-")  # as folders can be called
         record = RunReport(f"runs/checkouts/{number}", at("preset"), began="2026-11-23T10:00:00+0000")
-        decision = {"accepted": False, "reasons": []}
-        scores = {at("metric"): 80.0 + number}
-        record.results["gate"] = {
-            "name": at("entry"),
-            "scores": scores,
-            "decision": decision,
-            "published": {"folder": at("published")},
-        }
+        result = {"name": at("entry"), "scores": {at("metric"): 80.0 + number}}
+        result["decision"], result["published"] = {"accepted": False, "reasons": []}, {"folder": at("published")}
+        record.results["gate"] = result
         record.details = {
             "runtime": at("runtime"),
             "entries": {at("entry"): at("kind")},
@@ -129,18 +115,15 @@ def _validation(folder: Path) -> Path:
 
 
 def _classes(folder: Path) -> Path:
+    """An evaluation with labels and a set of a user's own."""
     planted = replace(TASKS["sst2"], title=at("title"), labels=(at("label"), at("other_label")))
-    with patch.dict(TASKS, sst2=planted):
-        return _planted_classes(folder)
-
-
-def _planted_classes(folder: Path) -> Path:
-    task = task_with("glue-sst2", "report")
     labels = np.arange(60) % 2
     logits = np.stack([labels * 2.0 - 1, (labels + np.arange(60) % 3) * 1.0], axis=1)
-    examples = dev_set(task.scores, [at("text")] * 60, labels.astype(np.float64))
-    found = evaluations.evaluated(task, examples, logits, Duplicate("dev", 4, 0.8, at("other")))
-    return pages.written(folder / "page.html", task.page(replace(found, note=at("note"))))
+    with patch.dict(TASKS, sst2=planted):
+        task = task_with("glue-sst2", "report")
+        examples = dev_set(task.scores, [at("text")] * 60, labels.astype(np.float64))
+        found = evaluations.evaluated(task, examples, logits, Duplicate("dev", 4, 0.8, at("other")))
+        return pages.written(folder / "page.html", task.page(replace(found, note=at("note"))))
 
 
 def _questions(folder: Path) -> Path:
