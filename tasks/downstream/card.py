@@ -64,7 +64,7 @@ class CardFacts:
     """Name of the base model on the Hub; None: its repository, or unknown."""
     base_name: str | None = None
     """The user's name of a base model that is not on the Hub."""
-    measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    measured: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Measurements of each training, which differ between equal trainings; {}: leave them out."""
     files: Sequence[Mapping[str, Any]] = ()
     """Weights and exported files, see `list_model_files`; (): there are no exported files."""
@@ -159,7 +159,7 @@ def _rows(metrics: Mapping[str, Any], name: str, words: str) -> list[tuple[str, 
     return found
 
 
-def _score_row(metrics: Mapping[str, Any], name: str, words: str) -> tuple[str, float, str]:
+def _score_row(metrics: Mapping[str, object], name: str, words: str) -> tuple[str, float, str]:
     low, high = (score_of(metrics, f"{name}_{end}") for end in ("low", "high"))
     return words, score_of(metrics, name), f"{low:.2f} to {high:.2f}"
 

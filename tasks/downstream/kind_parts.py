@@ -33,7 +33,7 @@ class Kind(Protocol):
     is_fallback: ClassVar[bool] = False
     """True if any model of such a class fits; kinds that the names of its classes match take precedence."""
 
-    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
+    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, object]]:
         """Return the tasks that a model with these classes may have been fine-tuned for.
 
         Args:
@@ -64,7 +64,7 @@ class Kind(Protocol):
         """
         return {}
 
-    def recipe_for(self, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    def recipe_for(self, train: Path, options: Mapping[str, object]) -> dict[str, object]:
         """Return the settings for this training file that differ from the defaults: dotted name -> value.
 
         Args:

@@ -75,7 +75,7 @@ def compare_logits(task: Scores, first: Logits, second: Logits, root: Path = Pat
 
 def logit_differences(
     first: tuple[Array, np.ndarray], second: tuple[Array, np.ndarray], names: Sequence[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return differences of the logits of the same sequences, as returned by `Scores.flat_logits`.
 
     Returns:

@@ -51,7 +51,7 @@ class GateCheck:
     difference: Mapping[str, Any] | None = None
     """Figures of a comparison in points: metric, mean, low, high, and verdict (better, worse, no difference shown)."""
 
-    def as_values(self) -> dict[str, Any]:
+    def as_values(self) -> dict[str, object]:
         """Return the check as plain values; only comparisons have a difference."""
         values = {name: value for name, value in vars(self).items() if name != "reason"}
         return {name: value for name, value in values.items() if name != "difference" or value is not None}
@@ -213,7 +213,7 @@ def seed_file_name(seed: int) -> str:
     return f"seed-{seed}.json"
 
 
-def read_seeds(task: Scores, examples: Mapping[str, Any], folder: Path, own: SeedModel) -> list[SeedModel]:
+def read_seeds(task: Scores, examples: Mapping[str, object], folder: Path, own: SeedModel) -> list[SeedModel]:
     """Return the candidate and the other models of its recipe, sorted by seed.
 
     Args:

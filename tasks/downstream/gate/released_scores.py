@@ -40,7 +40,7 @@ def _by_line(scores: Mapping[str, object]) -> str:
     return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(scores[key])}" for key in sorted(scores)) + "\n}"
 
 
-def read_released_outcomes(task: Scores, examples: Mapping[str, Any], folder: Path) -> dict[str, Array] | None:
+def read_released_outcomes(task: Scores, examples: Mapping[str, object], folder: Path) -> dict[str, Array] | None:
     """Return outcomes of the released model on these examples, NaN without a prediction; None before the first release.
 
     Raises:
@@ -55,14 +55,14 @@ def read_released_outcomes(task: Scores, examples: Mapping[str, Any], folder: Pa
     return read_outcomes(task, examples, path)
 
 
-def mark_unanswered(outcomes: Outcomes, predictions: Mapping[str, Sequence[Any]]) -> dict[str, Array]:
+def mark_unanswered(outcomes: Outcomes, predictions: Mapping[str, Sequence[object]]) -> dict[str, Array]:
     """Return outcomes with NaN for the examples without a prediction."""
     return {
         split: np.where([[one is None] for one in predictions[split]], np.nan, rows) for split, rows in outcomes.items()
     }
 
 
-def read_outcomes(task: Scores, examples: Mapping[str, Any], path: Path) -> dict[str, Array]:
+def read_outcomes(task: Scores, examples: Mapping[str, object], path: Path) -> dict[str, Array]:
     """Read outcomes on these examples from a scores.json, NaN without a prediction; raises the errors of
     `read_scores`."""
     scores, nothing, outcomes = read_scores(task, path), [math.nan] * (len(task.quantities) - task.known_quantities), {}

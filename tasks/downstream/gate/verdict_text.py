@@ -49,7 +49,7 @@ def format_advice(verdict: Mapping[str, Any], name: str) -> list[str]:
     return found
 
 
-def _score(one: Mapping[str, Any]) -> str:
+def _score(one: Mapping[str, object]) -> str:
     mean, low, high = ("none" if one[name] is None else f"{one[name]:.2f}" for name in ("mean", "low", "high"))
     return f"{one['title']} {mean} ({low} to {high})"
 

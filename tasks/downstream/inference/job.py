@@ -273,11 +273,11 @@ class Inference(ABC, Generic[E, L, A]):
         """Return the schema of a record without its id."""
 
     @abstractmethod
-    def records(self, examples: E, answers: A, n_best: int) -> Iterator[dict[str, Any]]:
+    def records(self, examples: E, answers: A, n_best: int) -> Iterator[dict[str, object]]:
         """Yield the record of each example, in order."""
 
     @abstractmethod
-    def describe(self, record: Mapping[str, Any]) -> str:
+    def describe(self, record: Mapping[str, object]) -> str:
         """Return the answer of a record with its score, for people."""
 
 

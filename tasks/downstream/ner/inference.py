@@ -95,7 +95,7 @@ class NerInference(Inference[NerDevSet, WordLogits, NerAnswers]):
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         return pa.schema([*FIELDS, ("entities", pa.list_(ENTITY))])
 
-    def records(self, examples: NerDevSet, answers: NerAnswers, n_best: int) -> Iterator[dict[str, Any]]:
+    def records(self, examples: NerDevSet, answers: NerAnswers, n_best: int) -> Iterator[dict[str, object]]:
         for tokens, tags, sureness in zip(examples.tokens, answers.tags, answers.sureness, strict=True):
             found = [
                 {

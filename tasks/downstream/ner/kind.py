@@ -25,7 +25,7 @@ class Ner(Kind):
 
     params, suffix = NerParams, "ForTokenClassification"
 
-    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
+    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, object]]:
         from tasks.records.tags import find_problem
 
         return {} if any(map(find_problem, labels)) else {"ner": {"kind": "ner"}}

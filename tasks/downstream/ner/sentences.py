@@ -86,7 +86,7 @@ class Sentence(NamedTuple):
     tags: list[str]
     id: str
     """Id of its record, or the position of it."""
-    kept: Mapping[str, Any] = {}
+    kept: Mapping[str, object] = {}
     """Column -> tags, in a file to predict."""
 
 
@@ -338,7 +338,7 @@ def parse_sentences(records: Records, scheme: str, found: TagStatistics, reading
     problems.refuse()
 
 
-def _fold_types(tags: Sequence[Any], row: TableRow, found: TagStatistics, reading: Interpretation) -> list[Any]:
+def _fold_types(tags: Sequence[object], row: TableRow, found: TagStatistics, reading: Interpretation) -> list[object]:
     folded = []
     for at, tag in enumerate(tags):
         prefix, name = split_tag(tag) if isinstance(tag, str) else ("", "")

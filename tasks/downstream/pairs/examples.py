@@ -219,7 +219,7 @@ def _correlate_ranks(pairs: Sequence[tuple[float, float]]) -> float:
     return float(DataFrame(pairs).corr("spearman").to_numpy()[0, 1])
 
 
-def _are_scores(values: Sequence[Any]) -> bool:
+def _are_scores(values: Sequence[object]) -> bool:
     """Tell whether all values are numbers or truth values; different whole numbers are ids."""
     numbers = [float(x) if isinstance(x, int | float) else _parse_truth(str(x)) for x in values]
     stated = [x for x in numbers if x is not None]

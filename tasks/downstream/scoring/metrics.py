@@ -287,7 +287,7 @@ class Metrics:
             return None
         return mcnemar_exact(*(one.right(outcomes[one.split]) for outcomes in (first, second)))
 
-    def compare(self, first: Outcomes, second: Outcomes, confidence: float = 0.95) -> dict[str, Any]:
+    def compare(self, first: Outcomes, second: Outcomes, confidence: float = 0.95) -> dict[str, object]:
         """Return every metric of two models, their differences (second minus first) and McNemar's test where it
         applies, as plain values in percent with four decimals."""
         ours, theirs = self.compute(first), self.compute(second)
@@ -316,7 +316,7 @@ def changed_answers(
     answers: tuple[Sequence[Any], Sequence[Any]],
     outcomes: tuple[Array, Array],
     quantities: Mapping[str, int],
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield number and record of each example with different answers of two models.
 
     Args:

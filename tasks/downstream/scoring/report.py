@@ -78,7 +78,7 @@ class Report(ABC, Generic[E, L, A]):
         return {}
 
     @abstractmethod
-    def mistakes(self, found: EvaluationView[E, A]) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def mistakes(self, found: EvaluationView[E, A]) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         """Return the columns and rows of mistakes.csv: every wrong answer, the worst first.
 
         All kinds have the columns id, probability (of the answer) and margin (see `Scores.margin`).
@@ -99,7 +99,7 @@ def page_values(
     probability: str,
     bar_titles: Mapping[str, str] | None = None,
     bar_notes: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the values of the page that all kinds share, for evaluation.html.j2.
 
     Args:

@@ -154,11 +154,11 @@ class Scores(ABC, Generic[E, L, A]):
         """Return 1 or 0 for each answer of `scaled_confidences`: 1 if it is correct."""
         return outcomes[:, 0]
 
-    def predictions_json(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]]) -> Any:
+    def predictions_json(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[object]]) -> object:
         """Return the content of predictions.json: the answers by development set, in order of the examples."""
         return {split: list(values) for split, values in predictions.items()}
 
-    def read_predictions(self, path: Path, examples: Mapping[str, E]) -> dict[str, list[Any]]:
+    def read_predictions(self, path: Path, examples: Mapping[str, E]) -> dict[str, list[object]]:
         """Read the answers to these examples from predictions.json, None for examples without one.
 
         Raises:
@@ -218,7 +218,7 @@ class Scores(ABC, Generic[E, L, A]):
         """Return the rule of the baseline, chosen on the training examples of `root`; empty: there is no choice."""
         return ""
 
-    def read_rule(self, metrics: Mapping[str, Any], path: Path) -> str:
+    def read_rule(self, metrics: Mapping[str, object], path: Path) -> str:
         """Return the rule that the metrics file `path` records.
 
         Raises:
@@ -241,7 +241,7 @@ class Scores(ABC, Generic[E, L, A]):
         return max(baselines, key=lambda one: self.metrics.compute(one.outcomes)[lead], default=None)
 
     def count_classes(
-        self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]], root: Path
+        self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[object]], root: Path
     ) -> ClassCounts | None:
         """Return how often each class occurs in the training examples, the development sets and the predictions.
 
@@ -251,7 +251,7 @@ class Scores(ABC, Generic[E, L, A]):
         return None
 
     def verify_decisions(
-        self, metrics: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]], root: Path
+        self, metrics: Mapping[str, object], predictions: Mapping[str, Sequence[object]], root: Path
     ) -> None:
         """Check that predictions follow from the settings in the metrics file, in the checkout `root`.
 
@@ -259,7 +259,7 @@ class Scores(ABC, Generic[E, L, A]):
             InputError: they do not, or a file is missing.
         """
 
-    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, metrics: Mapping[str, object]) -> dict[str, object]:
         """Return settings that inference needs in addition to weights and tokenizer, for podium.json of the release."""
         return {}
 
@@ -278,7 +278,7 @@ class Scores(ABC, Generic[E, L, A]):
         files = {split: self.entry.examples_file(split, root) for split in self.entry.development}
         return self.know_labels(root), {split: self.read_examples(path) for split, path in files.items()}
 
-    def outcomes_of(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]]) -> dict[str, Array]:
+    def outcomes_of(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[object]]) -> dict[str, Array]:
         """Return `outcomes` of every development set."""
         return {split: self.outcomes(one, predictions[split]) for split, one in examples.items()}
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -126,7 +125,7 @@ def ask(
     return answers, windows
 
 
-def compare_logits(first: SquadWindows, second: SquadWindows) -> dict[str, Any]:
+def compare_logits(first: SquadWindows, second: SquadWindows) -> dict[str, object]:
     """Return `parity.logit_differences` of the logits that `ask` computed on two devices."""
     return logit_differences(flat_logits(first), flat_logits(second), ["question"])
 

@@ -25,7 +25,7 @@ CHANGED = ("id", "first", "second", "first_exact", "second_exact", "first_f1", "
 
 def compare(
     references: References, first: Mapping[str, str], second: Mapping[str, str], confidence: float = 0.95
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Compare two {id: text} predictions on the questions that both answered.
 
     Returns:

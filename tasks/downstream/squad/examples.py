@@ -10,7 +10,6 @@ import mmap
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from tasks.corpus import world
 from tasks.downstream.reading import WHOLE_BYTES, CheckedFiles, Reader, count_dev, source_splits
@@ -40,7 +39,7 @@ FIRST_RECORDS = 100
 REPEATED = "duplicate questions on the same context, kept"
 
 
-def recipe_for(train: Path) -> dict[str, Any]:
+def recipe_for(train: Path) -> dict[str, object]:
     """Return the SQuAD 2.0 recipe of Devlin et al. 2019 (BERT, section 4.3) for a JSON file with unanswerable
     questions.
 

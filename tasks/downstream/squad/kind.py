@@ -26,7 +26,7 @@ class Squad(Kind):
 
     params, suffix = SquadParams, "ForQuestionAnswering"
 
-    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
+    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, object]]:
         return {"squad": {"kind": "squad"}}
 
     def limit_rows(self, longest: int) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class Squad(Kind):
             return {}
         return {"data": {"unanswerable": "use"}, "evaluate": {NULL_THRESHOLD: threshold}}
 
-    def recipe_for(self, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    def recipe_for(self, train: Path, options: Mapping[str, object]) -> dict[str, object]:
         from tasks.downstream.squad.examples import recipe_for
 
         return recipe_for(train)

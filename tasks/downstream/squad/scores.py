@@ -200,7 +200,7 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
         found = zip(questions, predictions[split], strict=True)
         return {question.id: text for question, text in found if text is not None}
 
-    def read_predictions(self, path: Path, examples: Mapping[str, list[SquadQuestion]]) -> dict[str, list[Any]]:
+    def read_predictions(self, path: Path, examples: Mapping[str, list[SquadQuestion]]) -> dict[str, list[object]]:
         found = read_predictions(path)
         return {split: [found.get(question.id) for question in one] for split, one in examples.items()}
 
@@ -216,7 +216,7 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
         """Return the rule with the best score on the training questions."""
         return choose_rule(read_questions(self.entry.examples_file(TRAIN, root), most=MOST_QUESTIONS))
 
-    def read_rule(self, metrics: Mapping[str, Any], path: Path) -> str:
+    def read_rule(self, metrics: Mapping[str, object], path: Path) -> str:
         rule = str(metrics.get(BASELINE))
         if rule not in RULES:
             raise InputError(f"{path} has no {BASELINE}. Run the stage {self.entry.stage('evaluate')} again")
@@ -264,7 +264,7 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
         keys |= {"HasAns_f1": "has_answer_f1", "NoAns_exact": "no_answer_exact_match"} if self.nullable else {}
         return tuple(self.make_limit(metric, f"min_{key}", f"max_{key}_drop") for metric, key in keys.items())
 
-    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, metrics: Mapping[str, object]) -> dict[str, object]:
         return {NULL_THRESHOLD: metrics[NULL_THRESHOLD]} if self.nullable else {}
 
     def is_possible(self, quantities: Sequence[float]) -> bool:

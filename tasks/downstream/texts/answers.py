@@ -42,7 +42,7 @@ class AnswerForm:
         """Return probabilities [N, C], or the values [N, 1]."""
         return logits
 
-    def decide(self, shares: Array) -> list[Any]:
+    def decide(self, shares: Array) -> list[object]:
         """Return the predictions that probabilities or values decide; values are clipped to the range of the task."""
         return [round(x, 6) for x in np.clip(shares[:, 0], *self.task.answers).tolist()]
 
@@ -55,7 +55,7 @@ class AnswerForm:
         """Return the lead of a prediction over the next best; None for values."""
         return None
 
-    def is_answer(self, value: Any, classes: int) -> bool:
+    def is_answer(self, value: object, classes: int) -> bool:
         """Return True for a valid prediction."""
         low, high = self.task.answers
         return isinstance(value, int | float) and bool(np.isfinite(value) and low <= value <= high)
@@ -123,7 +123,7 @@ class ClassAnswers(AnswerForm):
             chosen = (shares[:, 1] > self.thresholds[0].value).astype(np.int64)
         return chosen, np.take_along_axis(shares, chosen[:, None], 1)[:, 0]
 
-    def decide(self, shares: Array) -> list[Any]:
+    def decide(self, shares: Array) -> list[object]:
         chosen, sure = self.choose(shares)
         least = self.decision.min_probability
         return (chosen if least is None else np.where(sure < least, NO_ANSWER, chosen)).tolist()
@@ -182,7 +182,7 @@ class LabelAnswers(AnswerForm):
         """Return True for each label that is predicted, [N, C]."""
         return shares > np.array([one.value for one in self.thresholds])
 
-    def decide(self, shares: Array) -> list[Any]:
+    def decide(self, shares: Array) -> list[object]:
         return [np.flatnonzero(one).tolist() for one in self.choose(shares)]
 
     def confidences(self, logits: Array, temperature: float = 1.0) -> Array:

@@ -38,7 +38,7 @@ class Texts(Kind):
         found = select_thresholds(read_recorded(folder))
         return {"evaluate": found} if found else {}
 
-    def recipe_for(self, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    def recipe_for(self, train: Path, options: Mapping[str, object]) -> dict[str, object]:
         from tasks.downstream.texts.examples import recipe_for
 
         return recipe_for(train, options)
@@ -89,7 +89,7 @@ class Classification(Texts):
 
     params, is_fallback = ClassificationParams, True
 
-    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
+    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, object]]:
         options = {"multilabel": True} if problem == SEVERAL else {"regression": len(labels) == 1}
         return {"classification": {"kind": "classification", **options}}
 
@@ -99,7 +99,7 @@ class Glue(Texts):
 
     params = GlueParams
 
-    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
+    def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, object]]:
         """Match the names of the classes, or their number if they are unnamed."""
         unnamed = tuple(f"LABEL_{number}" for number in range(len(labels)))
         return {

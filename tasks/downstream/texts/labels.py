@@ -42,7 +42,7 @@ AS_LISTS = "--label-form lists (data.label_form) reads numbers of labels"
 class LabelReader:
     """Reader of the labels of one source: it parses each label, and judges all of them at the end."""
 
-    def __init__(self, task: TextTask, data: Any, flags: Sequence[str] = (), *, is_decimal: bool = False) -> None:
+    def __init__(self, task: TextTask, data: object, flags: Sequence[str] = (), *, is_decimal: bool = False) -> None:
         """Start reading.
 
         Args:
@@ -60,7 +60,7 @@ class LabelReader:
         self.form = ""
         """Form of the first label: names, lists, flags or columns; of GLUE a name or a number."""
 
-    def is_dropped(self, value: Any) -> bool:
+    def is_dropped(self, value: object) -> bool:
         """Tell whether a label is missing and its example is to be left out."""
         return self.data.missing_labels == "drop" and (is_empty(value) or self._marks_missing(str(value).strip()))
 
@@ -106,7 +106,7 @@ class LabelReader:
             raise ValueError(f"a label that is {form}, unlike the first: all must be numbers, or all class names")
         return int(number) if names else number
 
-    def _parse_class(self, value: Any) -> str:
+    def _parse_class(self, value: object) -> str:
         self.form = self.form or "names"
         if isinstance(value, list):
             raise ValueError("a list of labels (for several labels set multilabel: true, or pass --multilabel)")
@@ -134,7 +134,7 @@ class LabelReader:
             return self.labels[int(name)]
         raise ValueError(f"a label that is not one of --labels ({', '.join(self.labels)})")
 
-    def _parse_labels(self, value: Any) -> list[str]:
+    def _parse_labels(self, value: object) -> list[str]:
         """Return the names of all labels: a list, also in a text; a text with a separator; or label -> 0 or 1."""
         separator = self.data.label_separator
         if isinstance(value, dict):
@@ -158,7 +158,7 @@ class LabelReader:
             self.form = "flags" if is_vector else "lists"
         return self._read_flags(value) if self.form == "flags" else [self._parse_class(one) for one in value]
 
-    def _read_flags(self, value: list[Any]) -> list[str]:
+    def _read_flags(self, value: list[object]) -> list[str]:
         """Return the labels of a list of 0 and 1."""
         if not self.flags:
             raise ValueError(

@@ -204,7 +204,7 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
         return values
 
     def count_classes(
-        self, examples: Mapping[str, TextsDevSet], predictions: Mapping[str, Sequence[Any]], root: Path
+        self, examples: Mapping[str, TextsDevSet], predictions: Mapping[str, Sequence[object]], root: Path
     ) -> ClassCounts | None:
         path = self.entry.examples_file(TRAIN, root)
         if self.task.is_regression or self.task.is_multilabel or not path.is_file():
@@ -274,7 +274,7 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
             *(Limit(f"f1_of_{one}", floor, f"min_f1_by_class.{one}", None, "") for one, floor in by_class),
         )
 
-    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, metrics: Mapping[str, object]) -> dict[str, object]:
         return select_thresholds(metrics)
 
     def is_possible(self, quantities: Sequence[float]) -> bool:

@@ -21,7 +21,7 @@ class TextExample(NamedTuple):
     """Name or number of the class, value of a regression, or names of all labels."""
     id: str
     """Id of its record, or the position of it."""
-    kept: Mapping[str, Any] = {}
+    kept: Mapping[str, object] = {}
     """Column -> label, in a file to predict."""
 
 
