@@ -16,9 +16,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -85,9 +83,7 @@ PROFILE = 'active = "team"\n[profiles.team]\n' + "\n".join(f'{name} = "{value}"'
     ],
     ids=["prefect-environment-file", "prefect-python-profile"],
 )
-def test_a_plain_run_uses_its_own_prefect_whatever_a_team_configured(
-    tmp_path: Path, variables: Mapping[str, str], files: Mapping[str, str]
-) -> None:
+def test_a_plain_run_uses_its_own_prefect_whatever_a_team_configured(tmp_path, variables, files):
     team = tmp_path / "team.db"
     with sqlite3.connect(team) as database:
         database.execute("create table alembic_version (version_num text)")
@@ -133,9 +129,7 @@ for folder, variables in json.load(sys.stdin):
 """
 
 
-def test_the_cache_is_the_one_that_dvc_uses_whoever_configured_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_the_one_that_dvc_uses_whoever_configured_it(tmp_path, monkeypatch):
     for name in ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
         monkeypatch.delenv(name, raising=False)
     asked, found = [], []
@@ -164,13 +158,13 @@ def test_the_cache_is_the_one_that_dvc_uses_whoever_configured_it(
     assert dict(zip(CACHES, found, strict=True)) == dict(zip(CACHES, done.stdout.splitlines(), strict=True))
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder, *words):
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path):
     """A repository with the code of a project, committed."""
     project = tmp_path / "outer" / "project"
     (project / "tasks").mkdir(parents=True)
@@ -181,7 +175,7 @@ def clone(tmp_path: Path) -> Path:
     return project
 
 
-def of_a_hook(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def of_a_hook(project, monkeypatch):
     """The environment of a hook of another repository, or of `git rebase --exec`."""
     other = project.parent / "other"
     git(project.parent, "init", "-q", str(other))
@@ -191,7 +185,7 @@ def of_a_hook(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git/index"))
 
 
-def of_another_user(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def of_another_user(project, monkeypatch):
     """A clone that a container mounts."""
     if os.geteuid():
         pytest.skip("needs root, to give files to another user")
@@ -203,7 +197,7 @@ def of_another_user(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def unpacked(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def unpacked(project, monkeypatch):
     """An archive below a repository that ignores it, such as one of dotfiles."""
     shutil.rmtree(project / ".git")
     (project.parent / ".gitignore").write_text("project\n")
@@ -212,15 +206,15 @@ def unpacked(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git(project.parent, "commit", "-qm", "dotfiles")
 
 
-def without_git(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_git(project, monkeypatch):
     """A host without git."""
     monkeypatch.setenv("PATH", str(project))
 
 
-def with_git(version: str, refused: str = "") -> Any:
+def with_git(version, refused=""):
     """Return a change to a host with a git of this version, which does not know the option `refused`."""
 
-    def change(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(project, monkeypatch):
         program = project.parent / "bin/git"
         program.parent.mkdir()
         program.write_text(
@@ -254,9 +248,7 @@ NO_RENAMES = with_git("2.17.1", "--no-renames")
         *("git-older version", "git-much older version", "git-newer version"),
     ],
 )
-def test_the_revision_is_that_of_the_repository_that_tracks_the_code(
-    clone: Path, monkeypatch: pytest.MonkeyPatch, change: Any, recorded: bool, said: str | None
-) -> None:
+def test_the_revision_is_that_of_the_repository_that_tracks_the_code(clone, monkeypatch, change, recorded, said):
     revision = git(clone, "rev-parse", "HEAD")
     change(clone, monkeypatch)
     state = git_state(clone)
@@ -286,10 +278,8 @@ def test_the_revision_is_that_of_the_repository_that_tracks_the_code(
         *("prefect-much older version", "prefect-older version", "prefect-newer version", "prefect-absent"),
     ],
 )
-def test_a_version_that_cannot_work_is_refused_before_the_first_stage(
-    monkeypatch: pytest.MonkeyPatch, package: str, version: str | None, said: str | None
-) -> None:
-    def read_version(name: str) -> str:
+def test_a_version_that_cannot_work_is_refused_before_the_first_stage(monkeypatch, package, version, said):
+    def read_version(name):
         if name != package:
             return OLDEST[name]
         if version is None:
@@ -302,9 +292,7 @@ def test_a_version_that_cannot_work_is_refused_before_the_first_stage(
     assert found == ([] if said is None else [("problem", f"{said}{fix}")])
 
 
-def test_packages_with_which_dvc_cannot_be_imported_are_named_before_the_first_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_with_which_dvc_cannot_be_imported_are_named_before_the_first_stage(tmp_path, monkeypatch):
     (tmp_path / "dvc.py").write_text("from pathlib import missing\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     said = r"DVC \d.* cannot be imported \(ImportError: cannot import name 'missing'.*\)\. Install the tested"
@@ -312,12 +300,12 @@ def test_packages_with_which_dvc_cannot_be_imported_are_named_before_the_first_s
         session.require_dvc()
 
 
-def test_pip_requires_the_oldest_versions_that_work() -> None:
+def test_pip_requires_the_oldest_versions_that_work():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert {f"{package}>={version}" for package, version in OLDEST.items()} <= set(declared)
 
 
-def test_a_named_run_in_a_larger_repository_has_the_changes_of_its_project(clone: Path) -> None:
+def test_a_named_run_in_a_larger_repository_has_the_changes_of_its_project(clone):
     shutil.rmtree(clone / ".git")
     (clone / ".gitignore").write_text("/runs/\n")
     git(clone.parent, "init", "-q")

@@ -1,7 +1,5 @@
 """An empty clone, and what is asked of it before a run, for tests of flows/checks."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

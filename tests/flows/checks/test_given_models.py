@@ -1,22 +1,17 @@
 """What a run says of a given model before its first stage: a new or reordered head, and pairs that it cannot read."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
 from flows.checks import preflight
 from flows.checks.input_checks import check_files, check_hub, run_check, select_checks
-from flows.checks.probes import CheckResult
 from flows.runs.model_source import model_parameters
 from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from tasks.downstream.texts.examples import TextsReader
 from tasks.params.overlays import make_settings, resolve
 from tasks.params.schema import validate_params
-from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 from tests.tasks.downstream.inference.head_models import write_head_model
@@ -47,7 +42,7 @@ FILES = {
 CLASSES, TAGS = "sequence_classification", "token_classification"
 
 
-def findings(place: Path, model: Path, kind: str, file: str, *overrides: str) -> dict[tuple[str, str], str]:
+def findings(place, model, kind, file, *overrides):
     """Text of each finding by name and level, of a run that fine-tunes the model on a file."""
     data = {"source": "files", "train_path": str(place / file), "dev_path": None}
     entry = f"downstream.own={json.dumps({'kind': kind, 'data': data})}"
@@ -60,7 +55,7 @@ def findings(place: Path, model: Path, kind: str, file: str, *overrides: str) ->
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -82,9 +77,7 @@ NEW, REORDERED = "the examples have", "its head is reordered to"
         (TAGS, ("O", "B-ORG", "I-ORG"), "classification", "classes.csv", ""),
     ],
 )  # fmt: skip
-def test_a_head_that_is_new_or_reordered_is_said(
-    place: Path, head: str, labels: tuple[str, ...], kind: str, file: str, note: str
-) -> None:
+def test_a_head_that_is_new_or_reordered_is_said(place, head, labels, kind, file, note):
     model = write_head_model(place / "model", head, labels, WORDS, 512)
     found = findings(place, model, kind, file)
     assert ("own", "problem") not in found
@@ -100,9 +93,7 @@ def test_a_head_that_is_new_or_reordered_is_said(
         (["blue", "red"], WORDS, ""),
     ],
 )
-def test_a_teacher_that_does_not_fit_is_refused_before_the_first_stage(
-    place: Path, labels: list[str], words: list[str], said: str
-) -> None:
+def test_a_teacher_that_does_not_fit_is_refused_before_the_first_stage(place, labels, words, said):
     model = write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS)
     teacher = write_head_model(place / "teacher", CLASSES, labels, words)
     setting = f"downstream.own.distill.teacher={teacher}"
@@ -115,7 +106,7 @@ def test_a_teacher_that_does_not_fit_is_refused_before_the_first_stage(
         assert "layers needs a family that Podium trains itself, found deberta-v2" in found["own", "problem"]
 
 
-def test_a_family_that_cannot_learn_a_kind_is_refused_before_the_first_stage(place: Path) -> None:
+def test_a_family_that_cannot_learn_a_kind_is_refused_before_the_first_stage(place):
     (place / "pairs.csv").write_text("anchor,positive\n" + "who,a town\nwhere,a river\n" * 9)
     model = write_head_model(place / "model", "pretraining", (), WORDS)
     short, other = "downstream.own.rows.row_length=64", ("model.family=deberta-v2", "packing=false")
@@ -138,9 +129,7 @@ def test_a_family_that_cannot_learn_a_kind_is_refused_before_the_first_stage(pla
         (CLASSES, ["blue", "red"], WORDS, ""),
     ],
 )
-def test_a_teacher_on_the_hub_is_refused_before_the_first_stage_too(
-    place: Path, hub: HubServer, kind: str, labels: list[str], words: list[str], said: str
-) -> None:
+def test_a_teacher_on_the_hub_is_refused_before_the_first_stage_too(place, hub, kind, labels, words, said):
     for name, model in (
         ("model", write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS)),
         ("teacher", write_head_model(place / "teacher", kind, labels, words)),
@@ -160,7 +149,7 @@ def test_a_teacher_on_the_hub_is_refused_before_the_first_stage_too(
     assert found.text.startswith("downstream.own.distill.repository=user/teacher")
 
 
-def test_of_a_long_file_no_class_is_called_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_file_no_class_is_called_missing(place, monkeypatch):
     """A class that its first examples lack may come later."""
     monkeypatch.setattr("tasks.downstream.texts.examples.HEAD", 10)
     monkeypatch.setattr("tasks.downstream.reading.WHOLE_BYTES", 10)
@@ -177,9 +166,7 @@ def test_of_a_long_file_no_class_is_called_missing(place: Path, monkeypatch: pyt
         ("squad", "questions.json", True),
     ],
 )
-def test_pairs_of_texts_are_refused_for_a_model_with_one_token_type(
-    place: Path, kind: str, file: str, refused: bool
-) -> None:
+def test_pairs_of_texts_are_refused_for_a_model_with_one_token_type(place, kind, file, refused):
     model = write_head_model(place / "model", "pretraining", (), WORDS, 512, types=1)
     said = findings(place, model, kind, file).get(("own", "problem"), "")
     assert ("has one token type (type_vocab_size in config.json), but own reads text pairs" in said) == refused
@@ -187,7 +174,7 @@ def test_pairs_of_texts_are_refused_for_a_model_with_one_token_type(
     assert "pre-training reads text pairs" in findings(place, model, kind, file, *again)["base model", "problem"]
 
 
-def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: Path, hub: HubServer) -> None:
+def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place, hub):
     folder = write_head_model(place / "model", CLASSES, ("red", "blue"), WORDS, 512, types=1)
     files = {file.name: file.read_bytes() for file in folder.iterdir()}
     hub.store.add_files(hub.store.create("model", "user/model"), files)
@@ -222,8 +209,8 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
 )
 @pytest.mark.parametrize("target", ["local", "hub"])
 def test_a_release_that_cannot_be_compared_is_refused_before_the_first_stage(
-    place: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch, target: str, kind: str, labels: list[str], said: str
-) -> None:
+    place, hub, monkeypatch, target, kind, labels, said
+):
     reads, read = list[str](), TextsReader.check_files
     monkeypatch.setattr(TextsReader, "check_files", lambda task: [read(task), reads.append(task.entry.name)][0])
     model = write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS, 512)
@@ -239,7 +226,7 @@ def test_a_release_that_cannot_be_compared_is_refused_before_the_first_stage(
     where = {"folder": str(place / "release"), "repository": "user/released"}
     probe, check = (preflight.probe_files, check_files) if target == "local" else (preflight.probe_hub, check_hub)
 
-    def check_release(**gate: str) -> list[CheckResult]:
+    def check_release(**gate):
         own = {"kind": "classification", "data": data, "publish": where, "gate": gate}
         settings = [f"downstream={json.dumps({'own': own})}", f"publish.target={target}"]
         given = make_settings(model_parameters(str(model), place, ROOT))

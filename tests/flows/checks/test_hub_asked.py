@@ -1,9 +1,5 @@
 """What a run asks the Hub for before it starts: never what lies on this host."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from flows.checks import preflight
@@ -12,7 +8,7 @@ from flows.runs.run_request import resolve_request
 from tests.places import ROOT
 
 
-def asked_for(*overrides: str) -> list[str | None]:
+def asked_for(*overrides):
     wanted = resolve_request(ROOT, RunOptions(None, overrides))
     return [source["name"] for question in preflight.probe_hub(wanted) for source in question.request["sources"]]
 
@@ -21,6 +17,6 @@ def asked_for(*overrides: str) -> list[str | None]:
     ("place", "stated"),
     [("tokenizer.repository", ["tokenizer.source=hub"]), ("corpus.dataset", ["corpus.source=hub"])],
 )
-def test_a_folder_of_this_host_is_not_asked_of_the_hub(place: str, stated: list[str], tmp_path: Path) -> None:
+def test_a_folder_of_this_host_is_not_asked_of_the_hub(place, stated, tmp_path):
     assert asked_for(*stated, f"{place}={tmp_path}") == []
     assert asked_for(*stated, f"{place}=user/name") == ["user/name"]

@@ -1,7 +1,5 @@
 """What a run looks at before its first stage, on real processes, servers and files; nothing is started or changed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

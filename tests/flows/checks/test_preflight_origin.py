@@ -1,9 +1,5 @@
 """A run that publishes to the Hub needs a licence and a language before its first stage; a folder needs neither."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tasks.stage.errors import ParamsError
@@ -14,7 +10,6 @@ from tests.flows.checks.preflight_project import (
     refuse,
     write_config,
 )
-from tests.hub_server import HubServer
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
 UNSTATED = ("publish.license=null", "publish.language=null")
@@ -30,14 +25,14 @@ CARD = "---\nlicense: mit\nlanguage: en\n---\n"
 ADD = "--set publish.license=apache-2.0 --set publish.language=en"
 
 
-def refused(project: Path, *overrides: str, **choices: bool) -> str:
+def refused(project, *overrides, **choices):
     error = refuse(project, *overrides, **choices)
     assert isinstance(error, ParamsError)
     return str(error)
 
 
 @pytest.mark.soak
-def test_a_model_from_scratch_states_its_own(project: Path, hub: HubServer) -> None:
+def test_a_model_from_scratch_states_its_own(project, hub):
     assert ("hub", "problem") not in look(project, *HUB)
     said = refused(project, *HUB, *UNSTATED)
     assert "the licence and the language of the model are not set. A release on the Hub needs both: set the" in said
@@ -51,7 +46,7 @@ def test_a_model_from_scratch_states_its_own(project: Path, hub: HubServer) -> N
 
 
 @pytest.mark.soak
-def test_the_card_of_a_given_folder_answers(project: Path, hub: HubServer, tmp_path: Path) -> None:
+def test_the_card_of_a_given_folder_answers(project, hub, tmp_path):
     folder = write_config(tmp_path / "model", **SIZES)
     given = (*HUB, *UNSTATED, "base_model.source=folder", f"base_model.path={folder}")
     said = refused(project, *given)
@@ -71,7 +66,7 @@ def test_the_card_of_a_given_folder_answers(project: Path, hub: HubServer, tmp_p
 
 
 @pytest.mark.parametrize("card", [None, CARD])
-def test_the_card_of_a_model_on_the_hub_answers(project: Path, hub: HubServer, card: str | None) -> None:
+def test_the_card_of_a_model_on_the_hub_answers(project, hub, card):
     model = hub.store.create("model", "user/model")
     hub.store.add_files(model, {"config.json": b"{}"} | ({} if card is None else {"README.md": card.encode()}))
     given = (*HUB, *UNSTATED, "base_model.source=hub", "base_model.repository=user/model")

@@ -1,7 +1,5 @@
 """A Prefect server that is named: what answers there, looked at before a run, on real servers."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import json

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,7 +22,6 @@ from tasks.params.overlays import Setting, resolve
 from tasks.params.schema import validate_params
 from tasks.plan.named_files import find_dvc_files
 from tasks.stage.errors import InputError, ParamsError
-from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 from tests.tasks.tiny_model import HIDDEN, LAYERS, write_tiny_model
@@ -35,7 +33,7 @@ STATED: dict[str, Any] = dict.fromkeys(
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def here(tmp_path):
     """Where a user stands: a model's folder and files next to it."""
     write_tiny_model(tmp_path / "my-bert", WORDS)
     for name in ("train.json", "dev.json"):
@@ -43,18 +41,18 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def overrides(here: Path, kind: str, **stated: Any) -> list[str | Setting]:
+def overrides(here, kind, **stated):
     ctx = click.Context(finetune.KindCommands().make_command(kind))
     ctx.obj = CommandContext(here, ROOT, None)
     words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()} | stated
     return finetune.build_overrides(ctx, ROOT, kind, words)
 
 
-def values(here: Path, kind: str, **stated: Any) -> dict[str, Any]:
+def values(here, kind, **stated):
     return resolve({}, finetune.PRESET, overrides(here, kind, **stated))
 
 
-def test_a_student_without_a_model_starts_from_its_teacher(here: Path) -> None:
+def test_a_student_without_a_model_starts_from_its_teacher(here):
     found = values(here, "squad", model=None, distill="my-bert", layers=1)
     assert found["base_model"]["path"] == found["tokenizer"]["path"] == str(here / "my-bert")
     assert found["downstream"]["squad"]["distill"]["teacher"] == str(here / "my-bert")
@@ -70,7 +68,7 @@ def test_a_student_without_a_model_starts_from_its_teacher(here: Path) -> None:
         values(here, "squad", model=None)
 
 
-def test_sizes_and_tokenizer_are_the_models_and_files_count_from_where_one_stands(here: Path) -> None:
+def test_sizes_and_tokenizer_are_the_models_and_files_count_from_where_one_stands(here):
     found = values(here, "squad", dev="dev.json")
     assert found["model"] | {"hidden_size": HIDDEN, "num_layers": LAYERS} == found["model"]
     assert found["base_model"] | {"source": "folder", "path": str(here / "my-bert")} == found["base_model"]
@@ -81,7 +79,7 @@ def test_sizes_and_tokenizer_are_the_models_and_files_count_from_where_one_stand
     validate_params(found)
 
 
-def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
+def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here):
     """Its last phase, with the tokenizer that lies next to the weights."""
     ctx = click.Context(finetune.KindCommands().make_command("squad"))
     ctx.obj = CommandContext(here, here, None)
@@ -95,7 +93,7 @@ def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
     assert find_dvc_files(here, [place]) == []
 
 
-def test_a_model_that_lies_in_the_project_is_named_from_there(here: Path) -> None:
+def test_a_model_that_lies_in_the_project_is_named_from_there(here):
     ctx = click.Context(finetune.KindCommands().make_command("squad"))
     ctx.obj = CommandContext(here, here, None)
     words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()}
@@ -103,7 +101,7 @@ def test_a_model_that_lies_in_the_project_is_named_from_there(here: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", kind_names())
-def test_what_is_not_said_is_what_bert_takes_for_the_kind(here: Path, kind: str) -> None:
+def test_what_is_not_said_is_what_bert_takes_for_the_kind(here, kind):
     ((name, entry),) = values(here, kind, task="sst2", train=".")["downstream"].items()
     default = defaults_of(kind, name)
     assert entry["finetune"] == default["finetune"]
@@ -111,7 +109,7 @@ def test_what_is_not_said_is_what_bert_takes_for_the_kind(here: Path, kind: str)
     assert name == ("glue-sst2" if kind == "glue" else kind)
 
 
-def test_rows_fit_a_model_of_few_positions_and_are_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_fit_a_model_of_few_positions_and_are_said(here, capsys):
     config = json.loads((here / "my-bert/config.json").read_text())
     (here / "my-bert/config.json").write_text(json.dumps(config | {"max_position_embeddings": 128}))
     found = values(here, "squad", overrides=("downstream.squad.rows.doc_stride=20",))
@@ -122,7 +120,7 @@ def test_rows_fit_a_model_of_few_positions_and_are_said(here: Path, capsys: pyte
     assert "the model has only 128 positions: set downstream.squad.rows.row_length=128" in said.out + said.err
 
 
-def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_pre_training_fit_a_model_of_few_positions(here, capsys):
     config = json.loads((here / "my-bert/config.json").read_text())
     (here / "my-bert/config.json").write_text(json.dumps(config | {"max_position_embeddings": 100}))
     ctx = click.Context(pretrain.command)
@@ -137,7 +135,7 @@ def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: p
     assert "the model has only 100 positions: set pretrain_rows.phase1" in printed.out + printed.err
 
 
-def test_options_of_pre_training_are_for_all_its_phases(here: Path) -> None:
+def test_options_of_pre_training_are_for_all_its_phases(here):
     ctx = click.Context(pretrain.command)
     ctx.obj = CommandContext(here, ROOT, None)
     said = STATED | {
@@ -161,7 +159,7 @@ def test_options_of_pre_training_are_for_all_its_phases(here: Path) -> None:
     assert (done.exit_code, "--dev is for fine-tuning: add --finetune KIND --train FILE" in done.output) == (2, True)
 
 
-def test_what_is_said_is_taken(here: Path) -> None:
+def test_what_is_said_is_taken(here):
     said: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 2.0, "global_batch_size": 8, "seed": 7}
     found = values(here, "squad", **said, precision="bf16")
     tuned = found["downstream"]["squad"]["finetune"]
@@ -169,7 +167,7 @@ def test_what_is_said_is_taken(here: Path) -> None:
     assert found["device"]["precision"] == "bf16"
 
 
-def test_questions_that_may_have_no_answer_have_the_recipe_of_squad_2(here: Path) -> None:
+def test_questions_that_may_have_no_answer_have_the_recipe_of_squad_2(here):
     (here / "train.json").write_text('{"data": [{"qas": [{"is_impossible": true, "answers": []}]}]}')
     entry = values(here, "squad", dev="dev.json", epochs=1.0)["downstream"]["squad"]
     assert entry["data"]["unanswerable"] == "use"
@@ -177,7 +175,7 @@ def test_questions_that_may_have_no_answer_have_the_recipe_of_squad_2(here: Path
     assert entry["finetune"] | {"global_batch_size": 48, "epochs": 1.0} == entry["finetune"]
 
 
-def test_the_fields_of_a_form_are_the_options_of_the_command(here: Path) -> None:
+def test_the_fields_of_a_form_are_the_options_of_the_command(here):
     own = {"model": str(here / "my-bert"), "train": str(here / "train.json"), "dev": " ", "name": "mine"}
     form = RunOptions(
         None, ["pretrain.seed=7"], kind="classification", columns=["text=a ", "", "label=b"], **own
@@ -193,22 +191,22 @@ def test_the_fields_of_a_form_are_the_options_of_the_command(here: Path) -> None
         finetune.parse_form(ROOT, replace(form, columns=["text"]))
 
 
-def test_a_release_is_called_like_the_run_or_else_like_the_model(here: Path) -> None:
-    def folder(**said: Any) -> str:
+def test_a_release_is_called_like_the_run_or_else_like_the_model(here):
+    def folder(**said):
         return str(values(here, "squad", **said)["downstream"]["squad"]["publish"]["folder"])
 
     assert folder() == "published/my-bert-squad"
     assert folder(name="first") == "published/first"
 
 
-def test_names_of_columns(here: Path) -> None:
+def test_names_of_columns(here):
     found = values(here, "squad", columns=(("context", "passage"), ("question", "asked")))["downstream"]["squad"][
         "data"
     ]
     assert found["columns"] | {"context": "passage", "question": "asked"} == found["columns"]
 
 
-def test_a_data_set_of_the_hub(here: Path) -> None:
+def test_a_data_set_of_the_hub(here):
     data = values(here, "squad", train="rajpurkar/squad")["downstream"]["squad"]["data"]
     assert data | {"source": "hub", "dataset": "rajpurkar/squad"} == data
     with pytest.raises(ParamsError, match="leave out --dev"):
@@ -226,19 +224,19 @@ def test_a_data_set_of_the_hub(here: Path) -> None:
         ({"dev": "absent.json"}, "--dev absent.json not found"),
     ],
 )
-def test_what_is_not_there_is_refused(here: Path, stated: dict[str, str], why: str) -> None:
+def test_what_is_not_there_is_refused(here, stated, why):
     with pytest.raises((InputError, ParamsError), match=why):
         overrides(here, "squad", **stated)
 
 
-def test_a_model_of_another_kind_is_refused(here: Path) -> None:
+def test_a_model_of_another_kind_is_refused(here):
     config = json.loads((here / "my-bert/config.json").read_text())
     (here / "my-bert/config.json").write_text(json.dumps(config | {"model_type": "t5", "is_encoder_decoder": True}))
     with pytest.raises(InputError, match="t5 models are not encoders"):
         overrides(here, "squad")
 
 
-def test_a_model_of_the_hub_is_named_by_its_commit(here: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_the_hub_is_named_by_its_commit(here, hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(here / "cache"))
     files = {path.name: path.read_bytes() for path in (here / "my-bert").iterdir()}
     commit = hub.store.add_files(hub.store.create("model", "user/bert"), files).oid
@@ -250,7 +248,7 @@ def test_a_model_of_the_hub_is_named_by_its_commit(here: Path, hub: HubServer, m
     assert any(path.name == "model.safetensors" for path in (here / "cache").rglob("*"))
 
 
-def test_saved_params_are_a_preset_that_says_the_same(here: Path, tmp_path: Path) -> None:
+def test_saved_params_are_a_preset_that_says_the_same(here, tmp_path):
     said = overrides(here, "squad", dev="dev.json", learning_rate=1e-5)
     save_preset(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
     assert resolve({}, "mine", [], tmp_path) == resolve({}, finetune.PRESET, said)
@@ -261,12 +259,12 @@ def test_saved_params_are_a_preset_that_says_the_same(here: Path, tmp_path: Path
         save_preset(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
 
 
-def test_the_defaults_differ_from_themselves_in_nothing() -> None:
+def test_the_defaults_differ_from_themselves_in_nothing():
     values = resolve({}, finetune.PRESET, ['downstream.a={"kind": "squad"}'])
     assert changed_values(values)["downstream"] == {"a": {"kind": "squad"}}
 
 
-def test_every_kind_has_a_verb_and_a_task_must_be_one() -> None:
+def test_every_kind_has_a_verb_and_a_task_must_be_one():
     listed = CliRunner().invoke(cli, ["finetune", "--help"])
     assert all(f"  {kind} " in listed.output for kind in kind_names())
     wrong = CliRunner().invoke(cli, ["finetune", "glue", "--model", "m", "--train", "t", "--task", "sst3"])
@@ -275,7 +273,7 @@ def test_every_kind_has_a_verb_and_a_task_must_be_one() -> None:
 
 
 @pytest.mark.parametrize("model", [None, "my-bert"])
-def test_pre_training_is_followed_by_any_kind_and_the_same_from_the_original(here: Path, model: str | None) -> None:
+def test_pre_training_is_followed_by_any_kind_and_the_same_from_the_original(here, model):
     ctx = click.Context(pretrain.command)
     ctx.obj = CommandContext(here, ROOT, None)
     for kind in kind_names():
@@ -307,7 +305,7 @@ def test_pre_training_is_followed_by_any_kind_and_the_same_from_the_original(her
         ("--runtime", "tpu", "'tpu' is not one of 'auto', 'cpu', 'cuda', 'ipu'"),
     ],
 )
-def test_an_option_takes_what_the_parameter_takes(option: str, value: str, why: str) -> None:
+def test_an_option_takes_what_the_parameter_takes(option, value, why):
     """Before the model or a file is looked at: a usage error, exit code 2."""
     for words in (["finetune", "squad", "--model", "m", "--train", "t"], ["pretrain", "--text", "t"]):
         if words[0] == "finetune" or option in ("--learning-rate", "--batch-size", "--runtime"):
@@ -320,7 +318,7 @@ def test_an_option_takes_what_the_parameter_takes(option: str, value: str, why: 
         assert "is not a list such as 1e-5,3e-5" in str(done.exception)
 
 
-def test_an_option_is_a_value_at_once_and_is_recorded_as_the_word_of_set_that_says_the_same(here: Path) -> None:
+def test_an_option_is_a_value_at_once_and_is_recorded_as_the_word_of_set_that_says_the_same(here):
     found = overrides(here, "squad", learning_rate=1e-05, epochs=2.0)
     assert Setting("downstream.squad.finetune.learning_rate", 1e-5) in found
     assert resolve({}, finetune.PRESET, found) == resolve({}, finetune.PRESET, [str(one) for one in found])
@@ -340,36 +338,34 @@ def test_an_option_is_a_value_at_once_and_is_recorded_as_the_word_of_set_that_sa
         ({}, "base_model.path=other"),
     ],
 )
-def test_two_words_for_one_parameter_are_refused_and_both_named(
-    here: Path, typed: dict[str, Any], override: str
-) -> None:
+def test_two_words_for_one_parameter_are_refused_and_both_named(here, typed, override):
     why = rf"^--\S+ \S+ and --set {re.escape(override)} both set [a-z_.0-9]+: leave one of them out$"
     with pytest.raises(ParamsError, match=why):
         values(here, "squad", **typed, overrides=(override,))
 
 
-def test_defaults_and_equal_values_are_no_second_word(here: Path) -> None:
+def test_defaults_and_equal_values_are_no_second_word(here):
     said = ("downstream.squad.gate.min_f1=80", "downstream.squad.publish.folder=published/own")
     found = values(here, "squad", epochs=3.0, overrides=said)["downstream"]["squad"]
     assert (found["gate"]["min_f1"], found["publish"]["folder"]) == (80, "published/own")
     assert values(here, "squad", epochs=3.0, overrides=("downstream.squad.finetune.epochs=3",))
 
 
-def test_an_option_is_echoed_as_it_was_typed(here: Path) -> None:
+def test_an_option_is_echoed_as_it_was_typed(here):
     with pytest.raises(ParamsError, match="^--epochs 3 and --set"):
         values(here, "squad", epochs=3.0, overrides=("downstream.squad.finetune.epochs=2",))
     words = [str(one) for one in overrides(here, "squad", epochs=3.0)]
     assert "downstream.squad.finetune.epochs=3" in words, "what a run records"
 
 
-def test_set_takes_the_end_of_a_name_that_only_one_parameter_has(here: Path) -> None:
+def test_set_takes_the_end_of_a_name_that_only_one_parameter_has(here):
     found = values(here, "squad", overrides=("finetune.seed=5", "gate.min_f1=80"))["downstream"]["squad"]
     assert (found["finetune"]["seed"], found["gate"]["min_f1"]) == (5, 80)
     with pytest.raises(ParamsError, match="did you mean"):
         values(here, "squad", overrides=("seed=5",))
 
 
-def test_the_form_names_the_task_of_glue(here: Path) -> None:
+def test_the_form_names_the_task_of_glue(here):
     fields = {"task": "sst2", "model": str(here / "my-bert"), "train": str(here), "name": "mine"}
     found = finetune.parse_form(ROOT, RunOptions(kind="glue", **fields))
     (entry,) = resolve({}, found.preset, found.overrides)["downstream"].values()

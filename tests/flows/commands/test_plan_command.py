@@ -17,7 +17,7 @@ from flows import cli
 from flows.checks import device, preflight
 from flows.runs.run_estimate import estimate_run
 from flows.runs.run_options import RunOptions
-from flows.runs.run_request import RunRequest, resolve_request
+from flows.runs.run_request import resolve_request
 from flows.views import plan_page
 from flows.views.plan_page import JobView, format_interval, format_jobs, format_likely
 from ipu_model.core.units import format_bytes, format_seconds
@@ -46,26 +46,26 @@ finally:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory):
     """A project in which nothing has run."""
     return copy_project(tmp_path_factory.mktemp("plan") / "project")
 
 
 @pytest.fixture(autouse=True)
-def in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_project(project, monkeypatch):
     """Work in the project."""
     monkeypatch.chdir(project)
     monkeypatch.setattr(cli, "SELF", project)  # else commands start again with the code of the copy
 
 
-def plan(*words: str) -> str:
+def plan(*words):
     """Standard output of a plan."""
     done = CliRunner().invoke(cli.cli, ["plan", *words], catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
     return done.stdout
 
 
-def wanted(preset: str | None = None, *overrides: str, **choices: bool) -> RunRequest:
+def wanted(preset=None, *overrides, **choices):
     return resolve_request(Path.cwd(), RunOptions(preset, overrides, name="of-a-test", **choices))
 
 
@@ -75,7 +75,7 @@ PRESETS = list_preset_names(ROOT / "presets")
 @pytest.mark.parametrize(
     "preset", [*PRESETS[::2], *(pytest.param(one, marks=pytest.mark.soak) for one in PRESETS[1::2])]
 )
-def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset: str) -> None:
+def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset):
     """The finetune preset has no entry of its own, and so no job."""
     began = time.process_time()
     found = estimate_run(wanted(preset))
@@ -91,7 +91,7 @@ def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset: str) ->
     json.dumps(found.as_values(), allow_nan=False)
 
 
-def test_the_page_of_the_documents_shows_what_is_said() -> None:
+def test_the_page_of_the_documents_shows_what_is_said():
     page = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^podium plan (.*) --page plan.html$", page, re.MULTILINE)
     said = plan(*command.split())
@@ -99,7 +99,7 @@ def test_the_page_of_the_documents_shows_what_is_said() -> None:
         assert part in said
 
 
-def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
+def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs():
     command = [sys.executable, "-c", NEVER, "plan", "--preset", "ipu-base-pod16-examples", "--price", "10"]
     text = subprocess.run(command, text=True, capture_output=True, timeout=120, check=True).stdout
     jobs = text[text.index("\ndevice job") :]
@@ -130,7 +130,7 @@ def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
         ("cpu-base-run-qa", "not measured; a bound from the sizes of tensors"),
     ],
 )
-def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(preset: str, basis: str) -> None:
+def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(preset, basis):
     asked = wanted(preset)
     found = estimate_run(asked)
     page, terminal = plan_page.render_plan(found, asked, ROOT, preset), " ".join(format_jobs(found).split())
@@ -148,7 +148,7 @@ def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(pres
     assert {job["basis"] for job in found.as_values()["jobs"]} == {basis or None}
 
 
-def test_what_does_not_fit_is_refused_with_its_largest_part_and_knob_unless_forced() -> None:
+def test_what_does_not_fit_is_refused_with_its_largest_part_and_knob_unless_forced():
     """A layer more on one IPU than published, in micro-batches sixteen times as large."""
     large = "pretrain.phase1.micro_batch_size=512"
     [*_, refused] = [
@@ -162,16 +162,14 @@ def test_what_does_not_fit_is_refused_with_its_largest_part_and_knob_unless_forc
         preflight.require_runnable(wanted("ipu-base-pod16-examples", large))
 
 
-def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_host(monkeypatch):
     monkeypatch.setattr("ipu_model.estimates.host.memory_limit", lambda others: 100 << 20)
     levels = [one.level for one in device.check_fit(wanted())]
     assert levels == ["problem"] * 4
     assert [one.level for one in device.check_fit(wanted(on_workers=True))] == ["ok"] * 4
 
 
-def test_the_memory_of_another_host_can_be_stated() -> None:
+def test_the_memory_of_another_host_can_be_stated():
     for limit, verdict in ((4e9, DOES_NOT_FIT), (8e9, TIGHT), (1e12, FITS)):
         [job, *_] = estimate_run(wanted("cuda-large-optimum"), options=EstimateOptions(limit=limit)).jobs
         assert job.verdict == verdict
@@ -186,19 +184,19 @@ def test_the_memory_of_another_host_can_be_stated() -> None:
         (("pretrain.phase2.global_rope_theta=160000",), "needs a model with rotary positions"),
     ],
 )
-def test_what_no_model_can_compute_is_refused_by_the_plan_as_by_the_run(changes: tuple[str, ...], why: str) -> None:
+def test_what_no_model_can_compute_is_refused_by_the_plan_as_by_the_run(changes, why):
     sets = [word for change in ("pretrain_rows.next_sentence=false", *changes) for word in ("--set", change)]
     with pytest.raises(ParamsError, match=why):
         plan(*sets)
 
 
-def test_a_plan_says_what_to_do_for_a_time_that_was_not_measured() -> None:
+def test_a_plan_says_what_to_do_for_a_time_that_was_not_measured():
     text = " ".join(plan("--preset", "cpu-base-run-qa").split())
     assert "time not measured (--measure)" in text
     assert "time unknown" not in text
 
 
-def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> None:
+def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path):
     page = tmp_path / "plan.html"
     plan("--preset", "ipu-large-pod16-examples-8ipu", "--page", str(page))
     text = without_own_script(page.read_text(encoding="utf-8"))
@@ -212,7 +210,7 @@ def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> No
     assert shown.count("&lt;img src=x") == 2, "the command, and the problem of the job"
 
 
-def test_figures_are_written_with_their_units() -> None:
+def test_figures_are_written_with_their_units():
     assert [format_bytes(size) for size in (840e6, 1.234e9, 123e9, 2e12)] == ["840 MB", "1.2 GB", "123 GB", "2.0 TB"]
     assert [format_seconds(x) for x in (0.2, 3.21, 42, 300, 7200, 4e5)] == [
         "200 ms", "3.2 s", "42 s", "5.0 min", "2.0 h", "4.6 days",
@@ -224,12 +222,12 @@ def test_figures_are_written_with_their_units() -> None:
     assert format_likely(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
 
 
-def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:
+def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them():
     only = RunOptions("bert", to=("corpus",), name="of-a-test")
     assert format_jobs(estimate_run(resolve_request(Path.cwd(), only))) == ""
 
 
-def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced() -> None:
+def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced():
     large = "pretrain.phase1.micro_batch_size=512"
     said: list[str] = []
     with pytest.raises(ParamsError, match="pretrain@phase1 does not fit"):
@@ -238,7 +236,7 @@ def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced() -> None
     device.require_fit(wanted("ipu-base-pod16-examples", large, force=True), said.append)
 
 
-def test_a_faster_cut_is_proposed_with_what_would_undo_it() -> None:
+def test_a_faster_cut_is_proposed_with_what_would_undo_it():
     """Of BERT base on a POD16, and not of BERT large on a POD4, where nothing faster fits."""
     said = " ".join(plan("--preset", "ipu-base-pod16-examples").split())
     cut = r"layers_per_ipu \[6, 6\], micro_batch_size 16, replication_factor 8, matmul_proportion 0.25, as long as"
@@ -262,13 +260,8 @@ def test_a_faster_cut_is_proposed_with_what_would_undo_it() -> None:
     ],
 )
 def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_no_run_is_proposed(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    override: str,
-    job: str,
-    reason: str,
-) -> None:
+    project, monkeypatch, capsys, override, job, reason
+):
     preset = "ipu-base-pod16-examples"
     with_commands = override in ("ipu.phase2.replication_factor=32", "pretrain.max_grad_norm=1.0")
     for choices in ({}, {"force": True}, {"on_workers": True})[: 3 if with_commands else 1]:
@@ -293,14 +286,14 @@ def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_n
         assert "podium run" not in said.err + said.out
 
 
-def test_a_plan_of_what_does_not_fit_proposes_no_run() -> None:
+def test_a_plan_of_what_does_not_fit_proposes_no_run():
     words = ["--preset", "ipu-base-pod16-examples", "--set", "pretrain.phase1.micro_batch_size=512"]
     done = CliRunner().invoke(cli.cli, ["plan", *words], catch_exceptions=False)
     assert (done.exit_code, "podium run" in done.stderr) == (0, False)
     assert done.stderr.endswith("does not fit into memory: change the parameter named above, and plan again\n")
 
 
-def test_a_fine_tuning_is_measured_and_planned_instead_of_run(tmp_path, project, capsys, monkeypatch) -> None:
+def test_a_fine_tuning_is_measured_and_planned_instead_of_run(tmp_path, project, capsys, monkeypatch):
     write_tiny_model(tmp_path / "my-bert", ("fine", "dull"))
     rows = [f"{'fine' if number % 2 else 'dull'} film,{number % 2}" for number in range(40)]
     (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]))
@@ -318,7 +311,7 @@ def test_a_fine_tuning_is_measured_and_planned_instead_of_run(tmp_path, project,
     assert not (project / "runs/checkouts").exists()
 
 
-def test_what_only_assumed_rows_speak_against_is_a_warning() -> None:
+def test_what_only_assumed_rows_speak_against_is_a_warning():
     """2.2 packed sequences in a row are assumed: 32 rows hold 71 of them, and 3 micro-batches fill the pipeline."""
     preset, batch = "ipu-base-pod16-run-qa-fast", "downstream.squad.finetune.global_batch_size"
     for size, level in ((64, "problem"), (100, "warning"), (200, None)):
@@ -349,14 +342,8 @@ VOCABULARY = ("tokenizer.source=file", "tokenizer.path=known/vocab.txt")
     ],
 )
 def test_what_only_a_compiler_would_refuse_is_refused_before_the_first_stage_where_it_is_certain(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    preset: str,
-    overrides: tuple[str, ...],
-    reason: str,
-    level: str | None,
-) -> None:
+    project, monkeypatch, capsys, preset, overrides, reason, level
+):
     """The word table of a base model may have more rows than its tokenizer has entries."""
     known = project / "known"
     known.mkdir(exist_ok=True)
@@ -389,9 +376,7 @@ PHASE1 = "ipu.phase1.replication_factor"
         ("poprun --num-instances two", (), "poprun --num-instances two: a positive integer is required"),
     ],
 )
-def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(
-    monkeypatch: pytest.MonkeyPatch, words: str | None, overrides: tuple[str, ...], reason: str
-) -> None:
+def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(monkeypatch, words, overrides, reason):
     monkeypatch.delenv("PODIUM_DEVICE_LAUNCHER", raising=False)
     if words is not None:
         monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", words)
@@ -401,9 +386,7 @@ def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(
 
 
 @pytest.mark.parametrize(("layers", "refused"), [("[6, 6]", True), ("[3, 3, 3, 3]", False), ("null", False)])
-def test_instances_that_evaluate_on_other_ipus_than_they_train_on_are_refused_in_a_plan(
-    layers: str, refused: bool
-) -> None:
+def test_instances_that_evaluate_on_other_ipus_than_they_train_on_are_refused_in_a_plan(layers, refused):
     overrides = (
         "downstream.squad.rows.held_out_fraction=0.1",
         "downstream.squad.finetune.evaluate_every_updates=10",
@@ -414,15 +397,13 @@ def test_instances_that_evaluate_on_other_ipus_than_they_train_on_are_refused_in
     assert ["2 instances evaluate held-out rows on the 4 IPUs" in text for text in problems] == [True][:refused]
 
 
-def test_a_launcher_of_the_host_that_does_not_say_how_many_it_starts_refuses_no_layout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_launcher_of_the_host_that_does_not_say_how_many_it_starts_refuses_no_layout(monkeypatch):
     monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "own-poprun.sh")
     found = [one for one in device.check_fit(wanted("ipu-base-pod16-examples", f"{PHASE1}=32")) if "64" in one.text]
     assert [one.level for one in found] == ["warning"]
 
 
-def test_a_plan_says_which_differences_the_development_set_can_show(tmp_path: Path) -> None:
+def test_a_plan_says_which_differences_the_development_set_can_show(tmp_path):
     texts = tmp_path / "texts.csv"
     texts.write_text("text,label\n" + "".join(f"text {n},{'bad' if n % 2 else 'good'}\n" for n in range(300)))
     own = f"downstream.own={{kind: classification, data: {{train_path: {texts}, dev_path: {texts}}}}}"

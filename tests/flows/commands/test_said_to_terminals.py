@@ -1,11 +1,8 @@
 """Words of users on a terminal: whatever a command says of them, the terminal is told nothing by them."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +22,7 @@ WRITERS = ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """A project with a run whose record and folder are hostile."""
     for name in ("dvc.yaml", "params.yaml"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
@@ -73,9 +70,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=lambda words: " ".join(words).translate({ord(char): "." for char in HOSTILE if not char.isprintable()})[:40],
 )
-def test_no_command_passes_on_what_a_terminal_would_obey(
-    project: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
-) -> None:
+def test_no_command_passes_on_what_a_terminal_would_obey(project, capsys, words):
     with contextlib.suppress(SystemExit):
         cli.main(list(words))
     said = capsys.readouterr()
@@ -84,7 +79,7 @@ def test_no_command_passes_on_what_a_terminal_would_obey(
     assert [char for char in shown if not (char.isprintable() or char in "\t\n\xa0")] == []
 
 
-def test_the_end_of_a_run_is_said_without_commands(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_end_of_a_run_is_said_without_commands(project, capsys):
     (found,) = [one for one in listing.list_all(project) if one.record is not None]
     assert found.record is not None
     screen.print_end(found.record, [], project / HOSTILE)
@@ -94,20 +89,20 @@ def test_the_end_of_a_run_is_said_without_commands(project: Path, capsys: pytest
     assert not set(said.out + said.err) & set("\x1b\x9b\x07\r\u202e")
 
 
-def test_json_for_programs_is_the_same_and_has_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_for_programs_is_the_same_and_has_no_command(capsys):
     options.print_json({"a": HOSTILE, "é": "\U000e0001 ü"})
     said = capsys.readouterr().out
     assert json.loads(said) == {"a": HOSTILE, "é": "\U000e0001 ü"}
     assert [char for char in said if not (char.isprintable() or char == "\n")] == []
 
 
-def test_words_of_all_languages_stay_as_they_are() -> None:
+def test_words_of_all_languages_stay_as_they_are():
     text = "naïve 日本語\u3000語 עברית می\u200cخواهم क्\u200dष 100\xa0% 🎉\tand\nso on"
     assert streams.printable(text) == text
     assert streams.printable(HOSTILE) == SHOWN
 
 
-def test_no_other_module_of_the_commands_writes_to_a_terminal() -> None:
+def test_no_other_module_of_the_commands_writes_to_a_terminal():
     """So that no one forgets `streams`; modules listed here print Podium's own words."""
     own = {
         "flows/views/screen.py",  # bars, and lines that it makes printable

@@ -4,8 +4,6 @@ The trainer of the killed search is a small program, so that twelve trials take 
 signals and the record are real. A search over real runs is in test_sweep.py.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -13,12 +11,10 @@ import signal
 import statistics
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from flows.cli import cli
 from flows.commands.sweep import _take_space, parse_range
@@ -37,16 +33,16 @@ SPACE = {
 }
 
 
-def score(values: dict[str, Any]) -> float:
+def score(values):
     """Best at a learning rate of 1e-3."""
     return -abs(math.log10(values["learning_rate"]) + 3) - 0.01 * values["epochs"]
 
 
-def searched(seed: int = 42) -> Sweep:
+def searched(seed=42):
     return Sweep("s", Training("finetune@squad"), "finetune", (), SPACE, trials=12, seed=seed)
 
 
-def search(trials: list[Trial], total: int, seed: int = 42) -> list[Trial]:
+def search(trials, total, seed=42):
     for _ in range(total - len(trials)):
         trial = Trial("", ask_trial(searched(seed), trials).params)
         trial.state, trial.score = COMPLETE, score(trial.values)
@@ -67,13 +63,11 @@ def search(trials: list[Trial], total: int, seed: int = 42) -> list[Trial]:
         ("1e-5,3e-5", {float}, None),
     ],
 )
-def test_a_range_is_of_integers_where_they_are_meant(
-    text: str, kinds: set[Any], expected: BaseDistribution | None
-) -> None:
+def test_a_range_is_of_integers_where_they_are_meant(text, kinds, expected):
     assert parse_range(text, kinds, "--epochs") == expected
 
 
-def test_proposals_depend_on_the_seed_and_earlier_trials_only_and_stay_in_their_ranges() -> None:
+def test_proposals_depend_on_the_seed_and_earlier_trials_only_and_stay_in_their_ranges():
     whole = search([], 12)
     assert search(whole[:5], 12) == whole
     assert search([], 1, seed=43)[0].values != whole[0].values
@@ -85,13 +79,13 @@ def test_proposals_depend_on_the_seed_and_earlier_trials_only_and_stay_in_their_
     assert ask_trial(searched(), whole[:5], interrupted).params == interrupted
 
 
-def test_a_search_finds_better_values_than_random_ones() -> None:
+def test_a_search_finds_better_values_than_random_ones():
     found = search([], 40)
     late, early = (statistics.median(trial.score or 0.0 for trial in part) for part in (found[-20:], found[:5]))
     assert late > early + 0.5
 
 
-def test_a_trial_is_hopeless_below_the_median_of_finished_ones_from_the_second_evaluation_on() -> None:
+def test_a_trial_is_hopeless_below_the_median_of_finished_ones_from_the_second_evaluation_on():
     finished = search([], 4)
     for trial in finished:
         trial.scores = [0.5, 0.6, 0.7]
@@ -105,18 +99,18 @@ def test_a_trial_is_hopeless_below_the_median_of_finished_ones_from_the_second_e
     assert trial.scores == [0.0, 0.6, 0.65]
 
 
-def options(*overrides: str, trials: int | None = 3, **values: Any) -> dict[str, Any]:
+def options(*overrides, trials=3, **values):
     return {"overrides": list(overrides), "trials": trials, **values}
 
 
-def test_ranges_leave_the_options() -> None:
+def test_ranges_leave_the_options():
     key = "downstream.squad.finetune.warmup_fraction"
     args = options(f"{key}=0..0.2", "device.runtime=cpu", learning_rate="1e-5")
     assert _take_space(args) == {"learning_rate": CategoricalDistribution([1e-5]), key: FloatDistribution(0.0, 0.2)}
     assert (args["overrides"], args["learning_rate"]) == (["device.runtime=cpu"], None)
 
 
-def test_a_list_for_any_number_leaves_the_options() -> None:
+def test_a_list_for_any_number_leaves_the_options():
     rate, steps = "pretrain.phase1.learning_rate", "pretrain.phase2.steps"
     args = options(f"{rate}=1e-4,3e-4", f"{steps}=10,20", "validate.min_documents=5", trials=None)
     assert _take_space(args) == {rate: CategoricalDistribution([1e-4, 3e-4]), steps: CategoricalDistribution([10, 20])}
@@ -138,7 +132,7 @@ def test_a_list_for_any_number_leaves_the_options() -> None:
         (options(), "--trials needs values to try, such as --learning-rate 1e-5..1e-4"),
     ],
 )
-def test_values_that_cannot_be_searched_are_refused(args: dict[str, Any], message: str) -> None:
+def test_values_that_cannot_be_searched_are_refused(args, message):
     with pytest.raises(ParamsError) as refused:
         _take_space(args)
     assert message in str(refused.value)
@@ -159,7 +153,7 @@ def test_values_that_cannot_be_searched_are_refused(args: dict[str, Any], messag
         ),
     ],
 )
-def test_a_search_is_refused_before_its_first_run(tmp_path: Path, words: list[str], message: str) -> None:
+def test_a_search_is_refused_before_its_first_run(tmp_path, words, message):
     write_tiny_model(tmp_path / "bert", ["a"])
     (tmp_path / "train.txt").write_text("a O\n")
     model = ["--model", str(tmp_path / "bert"), "--train", str(tmp_path / "train.txt")]
@@ -169,7 +163,7 @@ def test_a_search_is_refused_before_its_first_run(tmp_path: Path, words: list[st
     assert done.exit_code != 0
 
 
-def test_pre_training_is_judged_by_the_loss_of_masked_tokens_and_sets_both_phases(tmp_path: Path) -> None:
+def test_pre_training_is_judged_by_the_loss_of_masked_tokens_and_sets_both_phases(tmp_path):
     sweep = Sweep("p", Training("pretrain@phase2"), "bert", (), {}, trials=2)
     trial = Trial("p-01", {"learning_rate": 1e-4, "pretrain.weight_decay": 0.1})
     words = [text for text in sweep.command(trial) if "=" in text]
@@ -240,7 +234,7 @@ with stopping.stop.listen():
 
 
 @pytest.mark.soak
-def test_a_search_that_is_killed_continues_with_the_same_trials_and_stops_hopeless_ones(tmp_path: Path) -> None:
+def test_a_search_that_is_killed_continues_with_the_same_trials_and_stops_hopeless_ones(tmp_path):
     (tmp_path / "trainer.py").write_text(TRAINER)
     records = []
     for name in ("whole", "killed"):

@@ -43,7 +43,7 @@ RATES = {"0.0001": 3.0, "0.0003": 2.5}
 NAMES = ["tries-lr1e-05-s5", "tries-lr1e-05-s6", "tries-lr3e-05-s5", "tries-lr3e-05-s6"]
 
 
-def test_every_recipe_is_run_with_every_seed_and_named_by_them() -> None:
+def test_every_recipe_is_run_with_every_seed_and_named_by_them():
     assert [SWEEP.run_name(number, values) for number, values in enumerate(SWEEP.combinations, 1)] == NAMES
     words = SWEEP.command(Trial(NAMES[0], SWEEP.combinations[0]), "--to", "finetune@squad")
     assert words[words.index("run") :] == [
@@ -54,26 +54,20 @@ def test_every_recipe_is_run_with_every_seed_and_named_by_them() -> None:
     ]
 
 
-def test_a_member_of_a_sweep_does_not_say_what_is_next(tmp_path: Path) -> None:
+def test_a_member_of_a_sweep_does_not_say_what_is_next(tmp_path):
     said: list[str] = []
     words = "import sys; print('loss 1', flush=True); print('next: podium runs', file=sys.stderr)"
     assert _run([sys.executable, "-c", words], tmp_path, said.append) == 0
     assert said == ["  loss 1"]
 
 
-def ended(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    scores: dict[str, dict[str, Any]],
-    job: str = "squad-finetune",
-    failed: str = "finetune@squad",
-) -> tuple[list[list[str]], list[Any]]:
+def ended(project, monkeypatch, scores, job="squad-finetune", failed="finetune@squad"):
     """Runs that are not made: those with scores leave their figures, the others fail in the stage `failed`, or before
     the first; their commands, and where the scores of other seeds would have been written."""
     ran: list[list[str]] = []
     others: list[Any] = []
 
-    def run(command: list[str], where: Path, say: Any, ends_early: Any = None) -> int:
+    def run(command, where, say, ends_early=None):
         ran.append(command)
         name = command[command.index("--name") + 1]
         if name not in scores:
@@ -89,9 +83,7 @@ def ended(
     return ran, others
 
 
-def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(tmp_path, monkeypatch):
     found = (0.5, 0.6, 0.9, 0.1)  # the best single run is of the worse recipe
     scores = {
         name: {"judged_by": "span_accuracy", "span_accuracy": score, "loss": 1.0}
@@ -114,14 +106,12 @@ def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(
     assert json.loads((tmp_path / SWEEPS / "tries.json").read_text()) == record
 
 
-def told(command: list[str], word: str) -> str | None:
+def told(command, word):
     """What follows a word of a command."""
     return command[command.index(word) + 1] if word in command else None
 
 
-def test_a_sweep_of_pre_training_trains_each_recipe_up_to_its_phase_and_finishes_the_best(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_of_pre_training_trains_each_recipe_up_to_its_phase_and_finishes_the_best(tmp_path, monkeypatch):
     for name in ("params.yaml", "dvc.yaml", "presets"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "my-text").write_text("Ants dig.")
@@ -139,9 +129,7 @@ def test_a_sweep_of_pre_training_trains_each_recipe_up_to_its_phase_and_finishes
     assert {"pretrain.phase1.learning_rate=0.0003", "pretrain.phase2.steps=2"} <= {*ran[-1]}
 
 
-def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(tmp_path, monkeypatch):
     one = {"learning_rate": CategoricalDistribution([1e-5])}
     for grid, here in ((one, False), ({**one, "seed": GRID["seed"]}, True)):
         sent = dataclasses.replace(SWEEP, space=grid, worker_options=("--on-workers",))
@@ -153,8 +141,8 @@ def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(
 
 
 def test_a_recipe_of_which_one_seed_came_to_its_end_is_judged_by_that_one_and_the_others_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
     ran, others = ended(tmp_path, monkeypatch, {"tries-lr3e-05-s6": figures})
     said: list[str] = []
@@ -164,9 +152,7 @@ def test_a_recipe_of_which_one_seed_came_to_its_end_is_judged_by_that_one_and_th
     assert "1 of 2 seeds of this recipe did not finish and are not in its mean" in said
 
 
-def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(tmp_path, monkeypatch):
     ended(
         tmp_path,
         monkeypatch,
@@ -177,16 +163,14 @@ def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(
     assert [one["held_out"] for one in record["runs"]][0] is None
 
 
-def test_a_sweep_of_which_no_run_ends_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_of_which_no_run_ends_has_failed(tmp_path, monkeypatch):
     ended(tmp_path, monkeypatch, {})
     with pytest.raises(PodiumError, match="none of the 4 runs finished"):
         run_sweep(SWEEP, tmp_path, lambda text: None)
 
 
 @pytest.mark.parametrize("failed", ["examples@squad", ""])
-def test_a_failure_that_all_trials_share_ends_the_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: str
-) -> None:
+def test_a_failure_that_all_trials_share_ends_the_sweep(tmp_path, monkeypatch, failed):
     ran, _ = ended(tmp_path, monkeypatch, {}, failed=failed)
     with pytest.raises(SystemExit):
         run_sweep(SWEEP, tmp_path, lambda text: None)
@@ -194,7 +178,7 @@ def test_a_failure_that_all_trials_share_ends_the_sweep(
 
 
 @pytest.fixture
-def judged(tmp_path: Path) -> Path:
+def judged(tmp_path):
     """A checkout that has come to its evaluation, with figures on held-out examples."""
     root = make_glue_checkout(tmp_path / "checkout")
     path = root / artifacts.metrics_file("glue-sst2", "finetune")
@@ -203,7 +187,7 @@ def judged(tmp_path: Path) -> Path:
     return root
 
 
-def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(judged: Path, tmp_path: Path) -> None:
+def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(judged, tmp_path):
     entry, folder = "glue-sst2", judged / "seeds"
     write_seed_scores(folder, {43: judged}, entry, lambda text: None)
     change_parameters(judged, {"downstream": {entry: {"gate": {"seeds": "seeds"}}}})
@@ -218,7 +202,7 @@ def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(
     assert [one["score"] for one in verdict["seeds"]] == [90.0, 90.0]
 
 
-def test_a_run_without_answers_is_named_and_what_was_written_before_stays(judged: Path, tmp_path: Path) -> None:
+def test_a_run_without_answers_is_named_and_what_was_written_before_stays(judged, tmp_path):
     write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
     before = (tmp_path / "seeds/seed-43.json").read_bytes()
     (judged / artifacts.predictions_file("glue-sst2")).unlink()
@@ -227,7 +211,7 @@ def test_a_run_without_answers_is_named_and_what_was_written_before_stays(judged
     assert (tmp_path / "seeds/seed-43.json").read_bytes() == before
 
 
-def test_a_gate_may_be_told_of_other_seeds_later_and_nothing_else_may_change(tmp_path: Path) -> None:
+def test_a_gate_may_be_told_of_other_seeds_later_and_nothing_else_may_change(tmp_path):
     values = values_with()
     own = checkout.checkout_folder(tmp_path, "first")
     write_parameters(own, checkout.rebase_paths(values, tmp_path, own))
@@ -242,7 +226,7 @@ def test_a_gate_may_be_told_of_other_seeds_later_and_nothing_else_may_change(tmp
 WORDS = [f"word{number}" for number in range(40)]
 
 
-def questions(path: Path, titles: range) -> Path:
+def questions(path, titles):
     articles = []
     for title in titles:
         context = " ".join(WORDS[(title + at) % 40] for at in range(20))
@@ -260,7 +244,7 @@ def questions(path: Path, titles: range) -> Path:
     return path
 
 
-def real_project(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+def real_project(tmp_path):
     """A project of its own, and the environment of its commands."""
     project = tmp_path / "project"
     project.mkdir()
@@ -274,7 +258,7 @@ def real_project(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return project, {**os.environ, "PYTHONPATH": str(project), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
 
 
-def real_sweep(tmp_path: Path, *words: str) -> tuple[Path, list[str], dict[str, str]]:
+def real_sweep(tmp_path, *words):
     """A project, a command that searches there for the best recipe for 48 questions, and its environment."""
     project, environment = real_project(tmp_path)
     write_tiny_model(tmp_path / "bert", [*"abcdefghijklmnopqrstuvwxyz0123456789", "what", "is", *WORDS])
@@ -288,7 +272,7 @@ def real_sweep(tmp_path: Path, *words: str) -> tuple[Path, list[str], dict[str, 
 
 
 @pytest.mark.soak
-def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_path: Path) -> None:
+def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_path):
     project, command, environment = real_sweep(tmp_path, "--learning-rate", "1e-3,1e-4")
     heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731, a script with & has it ignored
     first = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
@@ -315,7 +299,7 @@ def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_p
 
 
 @pytest.mark.soak
-def test_a_real_sweep_of_pre_training_selects_the_recipe_with_the_lowest_loss(tmp_path: Path) -> None:
+def test_a_real_sweep_of_pre_training_selects_the_recipe_with_the_lowest_loss(tmp_path):
     project, environment = real_project(tmp_path)
     (tmp_path / "my-text.txt").write_text("\n\n".join(random_texts(120, sentences=(2, 8))))
     sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "max_positions": 64}
@@ -336,7 +320,7 @@ def test_a_real_sweep_of_pre_training_selects_the_recipe_with_the_lowest_loss(tm
 
 
 @pytest.mark.soak
-def test_the_gate_of_a_sweep_over_seeds_judges_the_recipe_and_the_same_command_changes_nothing(tmp_path: Path) -> None:
+def test_the_gate_of_a_sweep_over_seeds_judges_the_recipe_and_the_same_command_changes_nothing(tmp_path):
     floor = ("--set", "downstream.squad.gate.min_f1=0.0")
     project, command, environment = real_sweep(tmp_path, "--learning-rate", "1e-3", "--seeds", "3", *floor)
     first = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
@@ -370,7 +354,7 @@ def test_the_gate_of_a_sweep_over_seeds_judges_the_recipe_and_the_same_command_c
 
 
 @pytest.mark.soak
-def test_a_search_that_is_killed_continues_in_the_run_it_was_in(tmp_path: Path) -> None:
+def test_a_search_that_is_killed_continues_in_the_run_it_was_in(tmp_path):
     batches = ("--set", "downstream.squad.finetune.global_batch_size=4")
     project, command, environment = real_sweep(tmp_path, "--trials", "2", "--learning-rate", "1e-4..1e-2", *batches)
     first = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
@@ -390,7 +374,7 @@ def test_a_search_that_is_killed_continues_in_the_run_it_was_in(tmp_path: Path) 
 
 
 @pytest.mark.soak
-def test_a_hopeless_trial_is_stopped_early_on_the_worker_that_trains_it(tmp_path: Path) -> None:
+def test_a_hopeless_trial_is_stopped_early_on_the_worker_that_trains_it(tmp_path):
     """Four finished trials are entered by hand; the fifth, at a learning rate that teaches nothing, trains for long."""
     often = ("--set", "downstream.squad.finetune.evaluate_every_updates=20", "--epochs", "1000")
     words = ("--trials", "5", "--learning-rate", "1e-9..1e-8", "--on-workers", "--verbose", *often)
@@ -434,6 +418,6 @@ def test_a_hopeless_trial_is_stopped_early_on_the_worker_that_trains_it(tmp_path
         assert not list((host / "runs/checkouts").glob("t-05-*/metrics/squad-finetune.json"))
 
 
-def training_processes(worker: Any) -> list[int]:
+def training_processes(worker):
     """Device jobs below the worker."""
     return [pid for pid in descendants(worker.pid) if b"ipu_model" in Path(f"/proc/{pid}/cmdline").read_bytes()]

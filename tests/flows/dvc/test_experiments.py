@@ -1,11 +1,8 @@
 """`dvc exp run --temp` on files that git does not track, as docs/runs.md says."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +15,7 @@ WHO = {"NAME": "a test", "EMAIL": "test@example.org"}
 
 
 @pytest.mark.soak
-def test_an_experiment_in_a_copy_has_untracked_files_that_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_experiment_in_a_copy_has_untracked_files_that_are_named(tmp_path, monkeypatch):
     project = copy_project(tmp_path / "project")
     monkeypatch.chdir(project)
     for role, key in itertools.product(("AUTHOR", "COMMITTER"), WHO):
@@ -34,7 +29,7 @@ def test_an_experiment_in_a_copy_has_untracked_files_that_are_named(
     lines = (f"text {number},{'good' if number % 3 else 'bad'}\n" for number in range(60))
     (project / "my-data/train.csv").write_text("text,label\n" + "".join(lines))
 
-    def experiment(*words: str) -> subprocess.CompletedProcess[str]:
+    def experiment(*words):
         change = ("-S", "downstream.own.finetune.learning_rate=3e-4")
         command = [sys.executable, "-m", "dvc", "exp", "run", "--temp", *words, *change, "examples@own"]
         return subprocess.run(command, text=True, capture_output=True, timeout=300)

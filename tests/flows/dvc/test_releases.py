@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from flows.dvc import releases
 from flows.runs import policy
 from tasks.downstream.inference.fetched_releases import read_fetched
 from tasks.stage.errors import ParamsError
-from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture hub)
 from tests.tasks.downstream.entries import values_with
@@ -23,7 +21,7 @@ GATE = ["gate@squad"]
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(tmp_path, monkeypatch):
     """A checkout whose gate asks for what was published, with the stages of the project."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub-cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -33,7 +31,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_only_a_run_that_compares_fetches(checkout: Path) -> None:
+def test_only_a_run_that_compares_fetches(checkout):
     said: list[str] = []
     releases.fetch_releases(["tokenizer", "finetune@squad"], checkout, said.append)
     assert (said, (checkout / FOLDER).exists()) == ([], False)
@@ -43,7 +41,7 @@ def test_only_a_run_that_compares_fetches(checkout: Path) -> None:
     assert [one.tag for one in read_fetched(checkout / FOLDER)] == [tag]
 
 
-def test_of_a_folder_workers_fetch_nothing_as_each_has_its_own(checkout: Path) -> None:
+def test_of_a_folder_workers_fetch_nothing_as_each_has_its_own(checkout):
     release(checkout)
     chosen = releases.select_releases(GATE, checkout)
     assert chosen == {"squad": []}
@@ -52,8 +50,8 @@ def test_of_a_folder_workers_fetch_nothing_as_each_has_its_own(checkout: Path) -
     assert [path.name for path in (checkout / FOLDER).parent.iterdir()] == []
 
 
-def test_a_model_that_is_up_to_date_is_not_compared_with_its_own_release(checkout: Path) -> None:
-    def fetch(*unchanged: str) -> bool:
+def test_a_model_that_is_up_to_date_is_not_compared_with_its_own_release(checkout):
+    def fetch(*unchanged):
         return releases.fetch_releases(GATE, checkout, lambda line: None, unchanged=unchanged)
 
     assert fetch("finetune@squad"), "first release: an empty record"
@@ -63,7 +61,7 @@ def test_a_model_that_is_up_to_date_is_not_compared_with_its_own_release(checkou
     assert not fetch("examples@squad")
 
 
-def test_workers_fetch_what_one_host_chose_whatever_is_released_meanwhile(checkout: Path, hub: HubServer) -> None:
+def test_workers_fetch_what_one_host_chose_whatever_is_released_meanwhile(checkout, hub):
     state(checkout, target="hub")
     assert releases.select_releases(GATE, checkout) == {"squad": []}
     first = release(checkout)
@@ -77,9 +75,7 @@ def test_workers_fetch_what_one_host_chose_whatever_is_released_meanwhile(checko
     assert read_fetched(checkout / FOLDER) == []
 
 
-def test_a_hub_that_does_not_answer_ends_the_run_with_its_address(
-    checkout: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_that_does_not_answer_ends_the_run_with_its_address(checkout, hub, monkeypatch):
     state(checkout, target="hub")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(releases.ReleaseFailed, match=r"could not be fetched .*http://127\.0\.0\.1:9 does not answer"):
@@ -95,6 +91,6 @@ def test_a_hub_that_does_not_answer_ends_the_run_with_its_address(
         ({"other": []}, "downstream has no such entry"),
     ],
 )
-def test_a_worker_takes_no_other_words_for_releases(sent: dict[str, list[str]], message: str) -> None:
+def test_a_worker_takes_no_other_words_for_releases(sent, message):
     with pytest.raises(ParamsError, match=message):
         policy.require_releases(sent, values_with())

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,14 +35,14 @@ CORPUS = ("-c", small_run.SOME_STAGES, "corpus@text", "--no-publish")
 class RecordingProxy:
     """A real proxy on loopback that counts who comes to it, and serves no one."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.seen: list[bytes] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def _serve(self) -> None:
+    def _serve(self):
         while True:
             try:
                 client, _ = self._socket.accept()
@@ -53,19 +52,19 @@ class RecordingProxy:
                 self.seen.append(client.recv(4096))
                 client.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
-    def close(self) -> None:
+    def close(self):
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join()
 
     @property
-    def variables(self) -> dict[str, str]:
+    def variables(self):
         names = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
         return dict.fromkeys(names, self.url)
 
 
 @pytest.fixture
-def proxy() -> Iterator[RecordingProxy]:
+def proxy():
     running = RecordingProxy()
     yield running
     running.close()
@@ -81,7 +80,7 @@ class Machine:
     group: int | None = None
     """Of that user; the one of the same number if not stated."""
 
-    def run(self, *words: str, closed: int | None = None, umask: int = -1) -> subprocess.CompletedProcess[str]:
+    def run(self, *words, closed=None, umask=-1):
         """A command of this Python, to its end; stdout and stderr in one."""
         command = [sys.executable, *words]
         if closed is not None:
@@ -109,7 +108,7 @@ class Machine:
         )
 
 
-def as_user(user: int, group: int) -> list[str]:
+def as_user(user, group):
     """Words that give a command another user, who may read this Python wherever it lies, and write nothing more."""
     if os.geteuid() or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv, to become another user")
@@ -129,14 +128,14 @@ def as_user(user: int, group: int) -> list[str]:
     return words
 
 
-def own(folder: Path, user: int) -> None:
+def own(folder, user):
     """Give everything in a folder to a user."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, user, user, follow_symlinks=False)
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def place():
     """A folder that every user may enter, as pytest's own is not."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
@@ -144,10 +143,10 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def clone(place: Path) -> Callable[..., Machine]:
+def clone(place):
     """Makes a clone with the small parameters at a place of any name; with `git=False`, as a tarball leaves it."""
 
-    def make(name: str = "clone", git: bool = True) -> Machine:
+    def make(name="clone", git=True):
         project = small_run.make_project(place / name)
         make_home(place / "home/.prefect")
         if not git:
@@ -158,12 +157,12 @@ def clone(place: Path) -> Callable[..., Machine]:
 
 
 @pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unchanged(tmp_path_factory):
     """A clone in which every run is refused."""
     return small_run.make_project(tmp_path_factory.mktemp("refused") / "clone")
 
 
-def last_error(done: subprocess.CompletedProcess[str]) -> str:
+def last_error(done):
     """The error of a refused run, which is one line."""
     assert "Traceback" not in done.stdout
     lines = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
@@ -258,7 +257,7 @@ PREFECT_SERVER_DATABASE_CONNECTION_URL = "postgresql+asyncpg://user:word@127.0.0
 """
 
 
-def others(machine: Machine) -> dict[str, str]:
+def others(machine):
     """The variables of someone who works with another server, which is not there."""
     profiles = machine.project.parent / "profiles.toml"
     profiles.write_text(OTHERS)
@@ -334,7 +333,7 @@ def test_loopback_never_goes_through_a_proxy(clone, proxy):
         assert machine.run("-c", seen.format(name)).stdout.strip() == "example.org,127.0.0.1,localhost,::1"
 
 
-def finished(done: subprocess.CompletedProcess[str]) -> str:
+def finished(done):
     """What a run said that ended well."""
     assert done.returncode == 0, done.stdout
     assert "Traceback" not in done.stdout

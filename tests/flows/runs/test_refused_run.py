@@ -1,12 +1,9 @@
 """`podium run` on a host whose memory is too small for a device job: refused before anything starts, unless forced."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ LIMIT = 200 << 20
 """Bytes of data that a process may have: Python and what a plan loads, and not torch with the demo's model."""
 
 
-def podium(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def podium(project, *words):
     return subprocess.run(
         [sys.executable, "-m", "flows", "--project", str(project), *words],
         cwd=ROOT,
@@ -31,7 +28,7 @@ def podium(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("asks_device")
-def test_a_run_that_cannot_fit_is_refused_and_leaves_nothing(project: Path) -> None:
+def test_a_run_that_cannot_fit_is_refused_and_leaves_nothing(project):
     before = tree(project)
     done = podium(project, "run")
     assert done.returncode == 1, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from tests.flows.views.compared_runs import made
 from tests.places import ROOT
 
 
-def evaluated(project: Path, name: str, hour: int, *overrides: str, dev: str = "dev.json", **answers: str) -> RunReport:
+def evaluated(project, name, hour, *overrides, dev="dev.json", **answers):
     """The record of a run that was evaluated, with some other answers than those of `made`."""
     folder = made(project, name, *overrides, **answers)
     record = RunReport(str(folder.relative_to(project)), began=f"2026-11-23T{hour}:00:00+0000")
@@ -30,12 +29,12 @@ def evaluated(project: Path, name: str, hour: int, *overrides: str, dev: str = "
 
 
 @pytest.fixture
-def project(toy_project: Path) -> Path:
+def project(toy_project):
     shutil.copy(ROOT / "dvc.yaml", toy_project / "dvc.yaml")
     return toy_project
 
 
-def test_the_score_is_compared_with_the_newest_earlier_run_on_the_same_examples(project: Path) -> None:
+def test_the_score_is_compared_with_the_newest_earlier_run_on_the_same_examples(project):
     evaluated(project, "oldest", 10)
     evaluated(project, "slow", 11)
     evaluated(project, "elsewhere", 12, dev="other.json")
@@ -52,7 +51,7 @@ def test_the_score_is_compared_with_the_newest_earlier_run_on_the_same_examples(
     assert (change.before, change.text, change.is_better) == ("slow", "+33.33", None)
 
 
-def test_a_run_before_without_its_files_is_not_compared(project: Path) -> None:
+def test_a_run_before_without_its_files_is_not_compared(project):
     evaluated(project, "slow", 11)
     record = evaluated(project, "fast", 13)
     shutil.rmtree(project / "runs/checkouts/slow/data")
@@ -71,9 +70,7 @@ def test_a_run_before_without_its_files_is_not_compared(project: Path) -> None:
     ],
     ids=["a part", "the whole again", "paused", "other parameters", "done"],
 )
-def test_the_time_of_the_starts_that_a_run_continues_counts(
-    tmp_path: Path, before: dict[str, Any], spent: float
-) -> None:
+def test_the_time_of_the_starts_that_a_run_continues_counts(tmp_path, before, spent):
     values = {"began": "2026-11-23T10:00:00+0000", "ended": "2026-11-23T10:00:40+0000", **before}
     RunReport(".", earlier_seconds=2.0, **values).save(tmp_path)
     run = RunReport(".", plan=["first", "second"])

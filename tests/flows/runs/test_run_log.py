@@ -1,16 +1,12 @@
 """The log of a run on a disk that is full."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
-
-import pytest
 
 from flows.runs.log import redirect_logging
 
 
-def test_a_log_that_cannot_be_written_says_so_once_and_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_cannot_be_written_says_so_once_and_ends_nothing(capsys):
     with redirect_logging(Path("/dev/full")):
         for number in range(3):
             logging.getLogger().warning("line %d", number)

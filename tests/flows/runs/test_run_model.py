@@ -1,11 +1,7 @@
 """A run stands for the model that it trained: where it is, its tokenizer, its rows and its columns."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -26,7 +22,7 @@ WORDS = ("word1", "word2", "word3")
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     """A project with the run `mine`, which trained nothing yet, and a file to be judged on."""
     entries = {}
     for name in ("moods", "topics"):
@@ -41,7 +37,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def train(project: Path, name: str) -> None:
+def train(project, name):
     """Leave what the stages tokenizer and finetune leave."""
     run = checkout_folder(project, "mine")
     model = write_head_model(run / artifacts.model_folder(name), "sequence_classification", ("bad", "good"), WORDS)
@@ -50,15 +46,13 @@ def train(project: Path, name: str) -> None:
         shutil.move(str(path), str(run / artifacts.TOKENIZER / path.name))
 
 
-def judge(project: Path, *words: str) -> None:
+def judge(project, *words):
     with click.Context(evaluate.command, obj=CommandContext(project, project, None)) as ctx:
         evaluate.command.main(list(words), standalone_mode=False, obj=ctx.obj, parent=ctx)
 
 
 @pytest.mark.parametrize("said", ["mine", pytest.param("runs/checkouts/mine", marks=pytest.mark.soak)])
-def test_a_run_is_judged_by_its_name_or_its_folder(
-    project: Path, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_judged_by_its_name_or_its_folder(project, said, capsys):
     train(project, "moods")
     judge(project, said, "dev.csv", "--json")
     found = json.loads(capsys.readouterr().out)
@@ -71,9 +65,7 @@ def test_a_run_is_judged_by_its_name_or_its_folder(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("said", ["mine", "runs/checkouts/mine/models/moods"])
-def test_a_model_is_evaluated_in_the_precision_of_its_run(
-    project: Path, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_is_evaluated_in_the_precision_of_its_run(project, said, capsys):
     train(project, "moods")
     run = checkout_folder(project, "mine")
     metrics = run / artifacts.metrics_file("moods", "predict")
@@ -90,14 +82,14 @@ def test_a_model_is_evaluated_in_the_precision_of_its_run(
     assert json.loads(capsys.readouterr().out)["predict"]["precision"] == "fp32", "what the user says wins"
 
 
-def test_a_folder_of_the_name_of_a_run_is_the_folder(project: Path) -> None:
+def test_a_folder_of_the_name_of_a_run_is_the_folder(project):
     train(project, "moods")
     (project / "mine").mkdir()
     with pytest.raises(Exception, match="has no config.json"):
         judge(project, "mine", "dev.csv")
 
 
-def test_a_run_that_is_pre_trained_alone_is_to_be_fine_tuned(project: Path) -> None:
+def test_a_run_that_is_pre_trained_alone_is_to_be_fine_tuned(project):
     run = checkout_folder(project, "mine")
     (run / artifacts.PARAMS).write_text(yaml.safe_dump({"downstream": {}}))
     with pytest.raises(ParamsError, match="repeat its command without --to or --part to continue it"):
@@ -107,7 +99,7 @@ def test_a_run_that_is_pre_trained_alone_is_to_be_fine_tuned(project: Path) -> N
         judge(project, "mine", "dev.csv")
 
 
-def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> None:
+def test_a_run_that_trained_nothing_yet_or_several_is_refused(project):
     with pytest.raises(ParamsError, match="has not fine-tuned a model yet: repeat its command"):
         judge(project, "mine", "dev.csv")
     train(project, "moods")
@@ -125,12 +117,12 @@ def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> 
         ({"accuracy": 80.0}, "podium predict published/it"),
     ],
 )
-def test_what_was_published_is_what_is_used_next(scores: dict[str, float], said: str) -> None:
+def test_what_was_published_is_what_is_used_next(scores, said):
     judged = {"name": "it", "scores": scores, "decision": None, "published": {"folder": "published/it"}}
     assert suggest_next(RunReport(".", results={"gate@it": judged})).startswith(said)
 
 
-def test_after_pre_training_alone_its_model_is_fine_tuned() -> None:
+def test_after_pre_training_alone_its_model_is_fine_tuned():
     stages = [StageRecord(f"pretrain@{phase}", "ran", 1.0) for phase in ("phase1", "phase2")]
     named, own = (suggest_next(RunReport(folder, stages=stages)) for folder in ("runs/checkouts/first", "."))
     assert named == "podium finetune KIND --model first --train FILE"
@@ -138,11 +130,11 @@ def test_after_pre_training_alone_its_model_is_fine_tuned() -> None:
 
 
 @pytest.mark.parametrize(("choices", "word"), [({"to": ("rows",)}, "--to"), ({"part": "pretraining"}, "--part")])
-def test_after_a_part_the_same_words_go_on(choices: dict[str, Any], word: str) -> None:
+def test_after_a_part_the_same_words_go_on(choices, word):
     assert suggest_next(RunReport(".", options=choices)) == f"repeat the command without {word} to run the rest"
 
 
-def test_after_a_rejection_the_answers_are_looked_at() -> None:
+def test_after_a_rejection_the_answers_are_looked_at():
     judged = {"name": "it", "scores": {}, "decision": {"accepted": False}, "published": None}
     said = suggest_next(RunReport("runs/first", results={"gate@it": judged}))
     assert said.startswith("open runs/first/evaluation/it/")

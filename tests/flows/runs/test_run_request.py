@@ -6,9 +6,6 @@ import functools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,13 +24,13 @@ FASTER = "downstream.squad.finetune.learning_rate=3e-5"
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def counted(monkeypatch):
     """How often parameters were checked, composed and expanded since, by whatever module."""
     calls: Counter[str] = Counter()
 
-    def count(function: Callable[..., Any]) -> Callable[..., Any]:
+    def count(function):
         @functools.wraps(function)
-        def counting(*arguments: Any, **named: Any) -> Any:
+        def counting(*arguments, **named):
             calls[function.__name__] += 1
             return function(*arguments, **named)
 
@@ -48,7 +45,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return calls
 
 
-def podium(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+def podium(monkeypatch, *words):
     monkeypatch.setattr(sys, "argv", ["podium", *words])
     try:
         cli.main()
@@ -57,9 +54,7 @@ def podium(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return 0
 
 
-def test_a_run_resolves_its_parameters_once(
-    prefect_session: None, toy_project: Path, monkeypatch: pytest.MonkeyPatch, counted: Counter[str]
-) -> None:
+def test_a_run_resolves_its_parameters_once(prefect_session, toy_project, monkeypatch, counted):
     words = ("--name", "mine", "--set", FASTER, "--to", "first")
     assert podium(monkeypatch, "run", *words) == 0
     assert counted == ONCE
@@ -70,9 +65,7 @@ def test_a_run_resolves_its_parameters_once(
 
 
 @pytest.mark.parametrize("words", [(), ("--set", FASTER), ("--page", "plan.html")])
-def test_a_plan_resolves_its_parameters_once(
-    toy_project: Path, monkeypatch: pytest.MonkeyPatch, counted: Counter[str], words: list[str]
-) -> None:
+def test_a_plan_resolves_its_parameters_once(toy_project, monkeypatch, counted, words):
     assert podium(monkeypatch, "plan", *words) == 0
     assert counted == ONCE
 
@@ -96,9 +89,7 @@ def test_a_plan_resolves_its_parameters_once(
         ),
     ],
 )
-def test_so_do_commands_that_end_in_a_run(
-    toy_project: Path, monkeypatch: pytest.MonkeyPatch, counted: Counter[str], words: list[str]
-) -> None:
+def test_so_do_commands_that_end_in_a_run(toy_project, monkeypatch, counted, words):
     """As far as the flow, which starts with what was resolved; what the toy has no files for is not looked at."""
     write_tiny_model(toy_project / "bert", ["who"])
     (toy_project / "train.json").write_text('{"data": []}')
@@ -108,7 +99,7 @@ def test_so_do_commands_that_end_in_a_run(
     assert counted == ONCE
 
 
-def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project: Path) -> None:
+def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project):
     (toy_project.parent / "mine.txt").write_text("text")
     words = ("corpus.source=files", "corpus.path=../mine.txt", "downstream.squad.data.source=files", FASTER)
     request = resolve_request(toy_project, RunOptions(overrides=words, name="mine"))
@@ -120,7 +111,7 @@ def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project: Pa
     writing.require_plan(request.root, schema.load_params(request.root / "params.yaml"))
 
 
-def test_0_and_0_0_are_one_value_of_a_parameter(toy_project: Path) -> None:
+def test_0_and_0_0_are_one_value_of_a_parameter(toy_project):
     key = "downstream.squad.finetune.weight_decay"
     found = [resolve_request(toy_project, RunOptions(None, [f"{key}={text}"])) for text in ("0", "0.0")]
     assert found[0].name == found[1].name

@@ -1,7 +1,5 @@
 """What calls of the Prefect server do when it is away."""
 
-from __future__ import annotations
-
 import logging
 
 import httpx
@@ -13,17 +11,17 @@ from flows.server import api
 class Server:
     """Counts calls; `away` makes each fail as Prefect's client does when no one listens."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.away, self.calls = True, 0
 
-    def __call__(self) -> str:
+    def __call__(self):
         self.calls += 1
         if self.away:
             raise httpx.ConnectError("All connection attempts failed")
         return "answer"
 
 
-def test_a_call_nobody_waits_for_leaves_a_lost_server_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_nobody_waits_for_leaves_a_lost_server_alone_for_a_while(monkeypatch):
     now, server, extra = 1000.0, Server(), api.OptionalCalls()
     monkeypatch.setattr(api.time, "monotonic", lambda: now)
     assert extra(server) is None
@@ -37,7 +35,7 @@ def test_a_call_nobody_waits_for_leaves_a_lost_server_alone_for_a_while(monkeypa
     assert server.calls == 2
 
 
-def test_a_defect_in_such_a_call_is_not_hidden() -> None:
+def test_a_defect_in_such_a_call_is_not_hidden():
     with pytest.raises(ZeroDivisionError):
         api.OptionalCalls()(lambda: 1 / 0)
 
@@ -55,8 +53,6 @@ def test_a_defect_in_such_a_call_is_not_hidden() -> None:
         ("asyncio", "Exception in callback of someone else", OSError(), True),
     ],
 )
-def test_what_services_of_prefect_say_of_a_lost_server_is_left_out_and_nothing_else(
-    name: str, text: str, error: Exception | None, stays: bool
-) -> None:
+def test_what_services_of_prefect_say_of_a_lost_server_is_left_out_and_nothing_else(name, text, error, stays):
     about = None if error is None else (type(error), error, None)
     assert api.filter_outages(logging.LogRecord(name, logging.ERROR, "", 0, text, (), about)) is stays

@@ -1,7 +1,5 @@
 """Runs as the page of all shows them, without a project."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from flows.runs import listing
@@ -10,7 +8,7 @@ from flows.runs.report import RunReport
 CURVE = [(float(step), 3.0 / step) for step in range(1, 31)]
 
 
-def shown(number: int, text: str = "", folder: Path = Path("/project"), **details: object) -> listing.Run:
+def shown(number, text="", folder=Path("/project"), **details):
     """A finished run with a score, an interval, a floor, curves and parameters of its own."""
     name = f"run-{number}{text}"
     record = RunReport(f"runs/checkouts/{name}", f"small{text}", began="2026-11-23T10:00:00+0000")

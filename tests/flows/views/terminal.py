@@ -1,7 +1,5 @@
 """A terminal as people have one: a command in its foreground, keys that are typed, and what stands on it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -12,8 +10,6 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CTRL_C = b"\x03"
@@ -23,7 +19,7 @@ COLUMNS = 120
 class Terminal:
     """A command in the foreground of a terminal of its own; the terminal is its standard input, output and error."""
 
-    def __init__(self, words: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, words, cwd, environment):
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
         self.process = subprocess.Popen(
@@ -39,16 +35,16 @@ class Terminal:
         os.close(theirs)
         self.raw = ""
 
-    def type(self, keys: bytes) -> None:
+    def type(self, keys):
         """Press keys; Ctrl-C reaches every process in the foreground, as the kernel does it."""
         os.write(self._ours, keys)
 
-    def hang_up(self) -> int:
+    def hang_up(self):
         """Close the terminal, as a lost connection does, which sends SIGHUP; returns the exit code of the command."""
         os.close(self._ours)
         return self.process.wait(timeout=120.0)
 
-    def wait_for(self, pattern: str, seconds: float = 120.0) -> None:
+    def wait_for(self, pattern, seconds=120.0):
         """Read on until something was written that `pattern` finds.
 
         Raises:
@@ -59,7 +55,7 @@ class Terminal:
             if time.monotonic() > until or not self._read(until - time.monotonic()):
                 raise TimeoutError(f"{pattern!r} did not come; the terminal shows:\n{self.plain()}")
 
-    def end(self, seconds: float = 120.0) -> int:
+    def end(self, seconds=120.0):
         """Read until the command ends; returns its exit code.
 
         Raises:
@@ -75,12 +71,12 @@ class Terminal:
         finally:
             os.close(self._ours)
 
-    def plain(self) -> str:
+    def plain(self):
         """What was written, without escape codes; a line that was written over keeps its last words only."""
         lines = ESCAPE.sub("", self.raw).replace("\r\n", "\n").split("\n")
         return "\n".join(line.rsplit("\r", 1)[-1].rstrip() for line in lines)
 
-    def _read(self, seconds: float) -> bool:
+    def _read(self, seconds):
         """Take what comes next; False where the command has closed the terminal, or nothing came in time."""
         ready, _, _ = select.select([self._ours], [], [], max(0.0, seconds))
         if not ready:
@@ -93,7 +89,7 @@ class Terminal:
         return bool(found)
 
 
-def _at_a_terminal() -> None:
+def _at_a_terminal():
     """As a shell starts a command in its foreground, whatever started these tests."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,7 +1,5 @@
 """The page of all runs: what it says, that it stays small and cheap with 500 of them, and that text stays text."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +16,11 @@ from tests.flows.views.shown_runs import shown
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 
 
-def page(found: list[Run], folder: Path = Path("/project")) -> str:
+def page(found, folder=Path("/project")):
     return index_page.render_index(folder, found)
 
 
-def test_a_row_says_what_became_of_a_run_and_what_it_scored() -> None:
+def test_a_row_says_what_became_of_a_run_and_what_it_scored():
     html = page([shown(2), shown(1)])
     text = " ".join(Page(without_own_script(html)).text.split())
     for said in ("run-2", "published", "12 min 31 s", "small, squad, cpu", "82.00 (78.0 to 92.0) f1"):
@@ -37,7 +35,7 @@ def test_a_row_says_what_became_of_a_run_and_what_it_scored() -> None:
     assert "run-2&#10;squad f1 82.00&#10;95% interval 78.00 to 92.00" in html
 
 
-def test_a_row_states_first_what_few_other_runs_have() -> None:
+def test_a_row_states_first_what_few_other_runs_have():
     usual = {f"corpus.parameter_{number}": "2" for number in range(index_page.MAX_PARAMETERS)}
     seeds = [shown(number, changed=usual | {"pretrain.seed": str(number)}) for number in range(3)]
     text = Page(without_own_script(page([*seeds, shown(4, changed={})]))).text
@@ -45,7 +43,7 @@ def test_a_row_states_first_what_few_other_runs_have() -> None:
     assert text.count("and 1 more") == 3
 
 
-def test_a_score_is_compared_with_the_run_before_on_the_same_development_data() -> None:
+def test_a_score_is_compared_with_the_run_before_on_the_same_development_data():
     other = {"downstream.squad.data.dev_path": '"other.json"'}
     runs = [shown(4), shown(3, changed=other), shown(2), shown(1, changed=other), shown(0, changed={})]
     for hours, run in enumerate(reversed(runs)):
@@ -62,7 +60,7 @@ def test_a_score_is_compared_with_the_run_before_on_the_same_development_data() 
     assert 'data-note="against run-2"' in page(runs)
 
 
-def test_development_data_set_aside_from_other_training_data_are_others() -> None:
+def test_development_data_set_aside_from_other_training_data_are_others():
     data = "downstream.squad.data."
     runs = [
         shown(number, changed={f"{data}dev_path": dev, f"{data}train_path": f'"{number // 2}.json"'})
@@ -74,7 +72,7 @@ def test_development_data_set_aside_from_other_training_data_are_others() -> Non
     assert {name: one.before for name, one in find_changes(runs[::-1]).items()} == {"run-1": "run-0", "run-4": "run-3"}
 
 
-def test_a_pre_training_has_its_loss_as_score_and_less_is_better() -> None:
+def test_a_pre_training_has_its_loss_as_score_and_less_is_better():
     runs = []
     for number, loss in ((1, 2.5), (0, 3.0)):
         run = shown(number, entries={})
@@ -97,7 +95,7 @@ def test_a_pre_training_has_its_loss_as_score_and_less_is_better() -> None:
     assert "2.5000 masked LM loss, perplexity 12.18" in text
 
 
-def test_the_device_is_that_of_the_jobs_and_not_auto(tmp_path: Path) -> None:
+def test_the_device_is_that_of_the_jobs_and_not_auto(tmp_path):
     run = shown(1, folder=tmp_path, runtime="auto")
     write_json(run.folder / "metrics/squad-finetune.json", {"runtime": "cuda", "steps": 3})
     write_json(run.folder / "metrics/squad.json", {"f1": 80.0})
@@ -107,7 +105,7 @@ def test_the_device_is_that_of_the_jobs_and_not_auto(tmp_path: Path) -> None:
     assert "<td>small, squad</td><td></td>" in page([shown(2, runtime="auto")]), "no job has ended"
 
 
-def test_the_trials_of_a_sweep_are_one_plot_and_one_table_with_the_best_marked(tmp_path: Path) -> None:
+def test_the_trials_of_a_sweep_are_one_plot_and_one_table_with_the_best_marked(tmp_path):
     trials = [
         {
             "name": f"try-{number}",
@@ -143,8 +141,8 @@ def test_the_trials_of_a_sweep_are_one_plot_and_one_table_with_the_best_marked(t
     assert "try-4" in page([shown(1)], tmp_path)
 
 
-def test_losses_are_drawn_only_next_to_those_on_the_same_data() -> None:
-    def trained(number: int, path: str) -> Run:
+def test_losses_are_drawn_only_next_to_those_on_the_same_data():
+    def trained(number, path):
         return shown(number, changed={"downstream.squad.data.train_path": path})
 
     assert "<h2>Losses</h2>" not in page([trained(1, "a"), trained(2, "b")])
@@ -155,7 +153,7 @@ def test_losses_are_drawn_only_next_to_those_on_the_same_data() -> None:
     assert "run-2&#10;update" not in losses
 
 
-def test_the_axis_of_scores_has_the_names_of_runs() -> None:
+def test_the_axis_of_scores_has_the_names_of_runs():
     for count, turned in ((2, 0), (12, 12), (40, 20)):
         html = page([shown(number) for number in range(count)])
         plot = html[html.index('aria-label="squad f1 of each run') :].partition("</svg>")[0]
@@ -163,14 +161,14 @@ def test_the_axis_of_scores_has_the_names_of_runs() -> None:
         assert (len(names), sum("rotate" in one for one, _ in names)) == (turned or count, turned)
 
 
-def test_no_run_is_said_so(tmp_path: Path) -> None:
+def test_no_run_is_said_so(tmp_path):
     index_page.write_index(tmp_path)
     text = (tmp_path / artifacts.INDEX_PAGE).read_text(encoding="utf-8")
     assert "No runs yet." in text
     assert "<table" not in text
 
 
-def test_five_hundred_runs_stay_under_a_megabyte_and_more_are_counted() -> None:
+def test_five_hundred_runs_stay_under_a_megabyte_and_more_are_counted():
     found = [shown(number) for number in range(520)]
     html = page(found)
     assert len(html.encode()) < 1_000_000
@@ -178,7 +176,7 @@ def test_five_hundred_runs_stay_under_a_megabyte_and_more_are_counted() -> None:
     assert "lists 20 more" in html
 
 
-def test_old_runs_have_their_details_on_their_own_pages(tmp_path: Path) -> None:
+def test_old_runs_have_their_details_on_their_own_pages(tmp_path):
     runs = [shown(number, folder=tmp_path) for number in range(index_page.MAX_DRAWN + 1)]
     assert page(runs, tmp_path).count("exact match 70.00") == len(runs), "none has a page"
     for run in runs:
@@ -188,7 +186,7 @@ def test_old_runs_have_their_details_on_their_own_pages(tmp_path: Path) -> None:
     assert f'<a href="../runs/checkouts/{runs[-1].name}/reports/run.html">Details</a>' in html
 
 
-def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte() -> None:
+def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte():
     entries = {f"entry-{number}": "squad" for number in range(4)}
     changed = {f"downstream.{entry}.finetune.parameter_{n}": "9" * 500 for entry in entries for n in range(5)}
     found = [_with_entries(shown(number, "-" + "long" * 18, changed=changed), entries) for number in range(500)]
@@ -199,11 +197,11 @@ def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte()
     assert "<code>podium runs</code> lists" in html, "those that are left out are counted"
 
 
-def _renamed(one: Run, name: str) -> Run:
+def _renamed(one, name):
     return replace(one, name=name)
 
 
-def _with_entries(one: Run, entries: dict[str, str]) -> Run:
+def _with_entries(one, entries):
     """The run with the score of its entry under several names."""
     assert one.record is not None
     [result] = one.record.results.values()
@@ -213,7 +211,7 @@ def _with_entries(one: Run, entries: dict[str, str]) -> Run:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_texts_never_become_markup(text: str) -> None:
+def test_texts_never_become_markup(text):
     hostile, plain = (Page(page([shown(1, one), shown(2, one)])) for one in (text, "plain"))
     assert hostile.elements == plain.elements
 

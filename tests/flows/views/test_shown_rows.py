@@ -1,9 +1,5 @@
 """`podium data show`: the first sequences of rows, told as what they were built from."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from flows.commands.data import _read_labels, first_sequences
@@ -25,7 +21,7 @@ CONTEXT = " ".join(WORDS[:60])
 
 
 @pytest.fixture
-def questions(tmp_path: Path) -> tuple[Path, Path]:
+def questions(tmp_path):
     """Rows of two questions, of which the first has a context of several windows; their tokenizer."""
     answers = [{"text": WORDS[3], "answer_start": CONTEXT.index(WORDS[3])}]
     short = {"id": "b", "title": "", "context": f"{WORDS[7]} {WORDS[3]}", "question": WORDS[2]}
@@ -40,7 +36,7 @@ def questions(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "rows", tokenizer
 
 
-def test_a_question_is_shown_with_its_answer_and_where_its_context_was_cut(questions: tuple[Path, Path]) -> None:
+def test_a_question_is_shown_with_its_answer_and_where_its_context_was_cut(questions):
     found = list(first_sequences(*questions, 100))
     cut = [one for one in found if "window" in one]
     assert [one["window"]["number"] for one in sorted(cut, key=lambda one: one["feature"])] == [*range(1, len(cut) + 1)]
@@ -56,7 +52,7 @@ def test_a_question_is_shown_with_its_answer_and_where_its_context_was_cut(quest
     }
 
 
-def test_masked_words_are_shown_with_what_they_were(tmp_path: Path) -> None:
+def test_masked_words_are_shown_with_what_they_were(tmp_path):
     texts = random_texts(20)
     corpus, tokenizer = write_corpus(tmp_path / "corpus", texts), word_tokenizer(tmp_path / "tokenizer")
     write_pretrain_rows(pretrain_params(), "phase1", corpus, tokenizer, tmp_path / "rows")
@@ -71,15 +67,13 @@ def test_masked_words_are_shown_with_what_they_were(tmp_path: Path) -> None:
             assert before in words
 
 
-def test_several_labels_of_a_sequence_are_named(tmp_path: Path) -> None:
+def test_several_labels_of_a_sequence_are_named(tmp_path):
     columns = {"input_ids": [5] * 8, "cls_positions": [0, 4], "label_flags": [0, 1, 0, 1, 0, 1]}
     tokenizer = tokenizer_of(word_tokenizer(tmp_path / "tokenizer"))
     assert dict(_read_labels(columns, 1, 4, tokenizer, ["a", "b", "c"])) == {"label_flags": ["a", "c"]}
 
 
-def test_no_more_than_asked_for_and_rows_that_are_not_there_are_refused(
-    tmp_path: Path, questions: tuple[Path, Path]
-) -> None:
+def test_no_more_than_asked_for_and_rows_that_are_not_there_are_refused(tmp_path, questions):
     assert [one["row"] for one in first_sequences(*questions, 1)] == [0]
     with pytest.raises(InputError, match="has no rows. Create them first .podium run --to rows@squad"):
         next(first_sequences(tmp_path / "absent", questions[1], 1, made_by="rows@squad"))

@@ -1,8 +1,6 @@
 """A run whose model was published without a floor says so: at its end, on its page and on Prefect's."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,7 @@ from tests.browser import made_runs
 SAID = "published without a floor: set downstream.squad.gate.min_f1 to require a score"
 
 
-def finished(folder: Path, **verdict: Any) -> tuple[report.RunReport, Path]:
+def finished(folder, **verdict):
     """A run that published, with more in the verdict of its gate, as the run reads it."""
     record, root = made_runs.run(folder, "published")
     path = root / "metrics/squad-gate.json"
@@ -27,7 +25,7 @@ def finished(folder: Path, **verdict: Any) -> tuple[report.RunReport, Path]:
 
 
 @pytest.mark.parametrize("without", [True, False])
-def test_summary_page_and_table_of_the_gate_say_it(tmp_path: Path, without: bool) -> None:
+def test_summary_page_and_table_of_the_gate_say_it(tmp_path, without):
     record, root = finished(tmp_path, **({"without_floor": SAID} if without else {}))
     assert (f"\n{SAID}" in run_view.format_end(RunView(record, root))) == without
     page = run_page.render_run(RunView(record, root))
@@ -35,7 +33,7 @@ def test_summary_page_and_table_of_the_gate_say_it(tmp_path: Path, without: bool
     assert ("without a floor" in run_view.render_gates(RunView(record, root))) == without
 
 
-def test_what_was_not_published_is_not_said_to_be(tmp_path: Path) -> None:
+def test_what_was_not_published_is_not_said_to_be(tmp_path):
     record, root = finished(tmp_path, without_floor=SAID)
     record.results["gate@squad"]["published"] = None
     assert SAID not in run_view.format_end(RunView(record, root))

@@ -1,12 +1,9 @@
 """`podium doctor` names workers whose versions do not fit, by what they state on a real Prefect server."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -19,7 +16,7 @@ from tests.places import ROOT
 
 
 @pytest.fixture
-def other_code(tmp_path: Path) -> Path:
+def other_code(tmp_path):
     """A checkout with one more line in flows/."""
     for part in ("flows", "tasks", "ipu_model"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -30,7 +27,7 @@ def other_code(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def see(name: str, pool: str) -> None:
+def see(name, pool):
     """Report a worker to the server as online."""
     with get_client(sync_client=True) as client:
         create_pools(client, lambda text: None)
@@ -39,8 +36,8 @@ def see(name: str, pool: str) -> None:
 
 
 def test_a_worker_of_other_code_a_newer_prefect_or_none_stated_is_named_with_what_to_do(
-    prefect_server: None, other_code: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    prefect_server, other_code, monkeypatch
+):
     assert [*check_workers(ROOT)] == [], "no worker is online"
     see("same", "cpu")
     state_versions(ROOT, "cpu", [], "same")
@@ -73,7 +70,7 @@ def test_a_worker_of_other_code_a_newer_prefect_or_none_stated_is_named_with_wha
     assert json.loads(said.stdout)["text"] == worker, said.stderr
 
 
-def test_a_server_that_does_not_answer_is_reported_by_another_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_is_reported_by_another_check(monkeypatch):
     probe = [sys.executable, "-m", "flows.workers.versions"]
     env = {"PATH": "/usr/bin", "PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_CLIENT_MAX_RETRIES": "0"}
     said = subprocess.run(probe, input='{"project": "."}', env=env, cwd=ROOT, text=True, capture_output=True)
