@@ -17,38 +17,36 @@ from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 from tests.tasks.downstream.inference.head_models import write_head_model
 
 WORDS = ["word1", "word2", "word3"]
+QUESTION = {"id": "1", "question": "word3", "answers": [{"text": "word1", "answer_start": 0}]}
+ASKED = {"context": "word1 word2", "qas": [QUESTION]}
 FILES = {
     "classes.csv": "text,label\n" + "word1,red\nword2,blue\n" * 10,
     "pairs.csv": "text,text_pair,label\n" + "word1,word2,red\nword2,word3,blue\n" * 10,
     "numbers.csv": "text,label\n" + "word1,0\nword2,1\n" * 10,
     "tags.conll": "word1 B-PER\nword2 O\n\nword3 B-LOC\nword1 O\n\n",
-    "questions.json": json.dumps(
-        {
-            "data": [
-                {
-                    "paragraphs": [
-                        {
-                            "context": "word1 word2",
-                            "qas": [
-                                {"id": "1", "question": "word3", "answers": [{"text": "word1", "answer_start": 0}]}
-                            ],
-                        }
-                    ]
-                }
-            ]
-        }
-    ),
+    "questions.json": json.dumps({"data": [{"paragraphs": [ASKED]}]}),
 }
 CLASSES, TAGS = "sequence_classification", "token_classification"
 
 
+ON_HUB = [
+    f"{section}.{key}" for section in ("base_model", "tokenizer") for key in ("source=hub", "repository=user/model")
+]
+
+
+def data_of(place, name="classes.csv"):
+    return {"source": "files", "train_path": str(place / name), "dev_path": None}
+
+
+def files_of(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
 def findings(place, model, kind, file, *overrides):
     """Text of each finding by name and level, of a run that fine-tunes the model on a file."""
-    data = {"source": "files", "train_path": str(place / file), "dev_path": None}
-    entry = f"downstream.own={json.dumps({'kind': kind, 'data': data})}"
-    params = validate_params(
-        resolve({}, "finetune", [*make_settings(model_parameters(str(model), place, ROOT)), entry, *overrides])
-    )
+    entry = f"downstream.own={json.dumps({'kind': kind, 'data': data_of(place, file)})}"
+    settings = make_settings(model_parameters(str(model), place, ROOT))
+    params = validate_params(resolve({}, "finetune", [*settings, entry, *overrides]))
     read = {params.base_model.path, str(place / file)}
     found = [finding for given in select_checks(params, read) for finding in run_check(given, params)]
     return {(one.name, one.level): one.text for one in found}
@@ -85,68 +83,45 @@ def test_a_head_that_is_new_or_reordered_is_said(place, head, labels, kind, file
     assert note in found.get(("own", "warning"), "")
 
 
-@pytest.mark.parametrize(
-    ("labels", "words", "said"),
-    [
-        (["no", "yes"], WORDS, "the teacher has the classes no, yes, the examples blue, red. Choose a teacher with"),
-        (["blue", "red"], [*WORDS, "word4"], "the teacher has another tokenizer"),
-        (["blue", "red"], WORDS, ""),
-    ],
-)
-def test_a_teacher_that_does_not_fit_is_refused_before_the_first_stage(place, labels, words, said):
-    model = write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS)
-    teacher = write_head_model(place / "teacher", CLASSES, labels, words)
-    setting = f"downstream.own.distill.teacher={teacher}"
-    short = "downstream.own.rows.row_length=64"
-    found = findings(place, model, "classification", "classes.csv", setting, short)
-    assert said in found["teacher of own", "problem" if said else "ok"]
-    if not said:
-        fewer = ("downstream.own.distill.layers=1", "model.family=deberta-v2", "packing=false")
-        found = findings(place, model, "classification", "classes.csv", short, *fewer)
-        assert "layers needs a family that Podium trains itself, found deberta-v2" in found["own", "problem"]
-
-
-def test_a_family_that_cannot_learn_a_kind_is_refused_before_the_first_stage(place):
+def test_a_family_that_cannot_learn_a_kind_or_be_a_student_is_refused_before_the_first_stage(place):
     (place / "pairs.csv").write_text("anchor,positive\n" + "who,a town\nwhere,a river\n" * 9)
     model = write_head_model(place / "model", "pretraining", (), WORDS)
     short, other = "downstream.own.rows.row_length=64", ("model.family=deberta-v2", "packing=false")
     assert ("own", "ok") in findings(place, model, "pairs", "pairs.csv", short)
     found = findings(place, model, "pairs", "pairs.csv", short, *other)
     assert "kind pairs needs a family that Podium trains itself, found deberta-v2" in found["own", "problem"]
+    student = (f"downstream.own.distill.teacher={model}", "downstream.own.distill.layers=1")
+    found = findings(place, model, "classification", "classes.csv", short, *student, *other)
+    assert "layers needs a family that Podium trains itself, found deberta-v2" in found["own", "problem"]
 
 
+@pytest.mark.parametrize("where", ["folder", "hub"])
 @pytest.mark.parametrize(
     ("kind", "labels", "words", "said"),
     [
-        (
-            CLASSES,
-            ["no", "yes"],
-            WORDS,
-            "the teacher has the classes no, yes, the examples blue, red. Choose a teacher",
-        ),
+        (CLASSES, ["no", "yes"], WORDS, "the teacher has the classes no, yes, the examples blue, red"),
         (CLASSES, ["blue", "red"], [*WORDS, "word4"], "the teacher has another tokenizer"),
         (TAGS, ["blue", "red"], WORDS, "the teacher is BertForTokenClassification, but classification needs"),
         (CLASSES, ["blue", "red"], WORDS, ""),
     ],
 )
-def test_a_teacher_on_the_hub_is_refused_before_the_first_stage_too(place, hub, kind, labels, words, said):
-    for name, model in (
-        ("model", write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS)),
-        ("teacher", write_head_model(place / "teacher", kind, labels, words)),
-    ):
-        files = {file.name: file.read_bytes() for file in model.iterdir()}
-        hub.store.add_files(hub.store.create("model", f"user/{name}"), files)
-    data = {"source": "files", "train_path": str(place / "classes.csv"), "dev_path": None}
-    own = {"kind": "classification", "data": data, "distill": {"repository": "user/teacher"}}
-    places = [
-        f"{section}.{key}" for section in ("base_model", "tokenizer") for key in ("source=hub", "repository=user/model")
-    ]
-    wanted = resolve_request(ROOT, RunOptions("finetune", [*places, f"downstream={json.dumps({'own': own})}"]))
+def test_a_teacher_that_does_not_fit_is_refused_before_the_first_stage(place, hub, where, kind, labels, words, said):
+    model = write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS)
+    teacher = write_head_model(place / "teacher", kind, labels, words)
+    if where == "folder":
+        short = "downstream.own.rows.row_length=64"
+        own = f"downstream.own.distill.teacher={teacher}"
+        found = findings(place, model, "classification", "classes.csv", own, short)
+        assert said in found["teacher of own", "problem" if said else "ok"]
+        return
+    for folder in (model, teacher):
+        hub.store.add_files(hub.store.create("model", f"user/{folder.name}"), files_of(folder))
+    own = {"kind": "classification", "data": data_of(place), "distill": {"repository": "user/teacher"}}
+    wanted = resolve_request(ROOT, RunOptions("finetune", [*ON_HUB, f"downstream={json.dumps({'own': own})}"]))
     [question] = preflight.probe_hub(wanted)
     [found] = [one for one in check_hub(question.request) if one.name == "teacher of own"]
     assert found.level == ("problem" if said else "ok"), found.text
     assert said in found.text
-    assert found.text.startswith("downstream.own.distill.repository=user/teacher")
 
 
 def test_of_a_long_file_no_class_is_called_missing(place, monkeypatch):
@@ -176,21 +151,16 @@ def test_pairs_of_texts_are_refused_for_a_model_with_one_token_type(place, kind,
 
 def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place, hub):
     folder = write_head_model(place / "model", CLASSES, ("red", "blue"), WORDS, 512, types=1)
-    files = {file.name: file.read_bytes() for file in folder.iterdir()}
-    hub.store.add_files(hub.store.create("model", "user/model"), files)
-    data = {"source": "files", "train_path": str(place / "classes.csv"), "dev_path": None}
+    hub.store.add_files(hub.store.create("model", "user/model"), files_of(folder))
     entries = {
-        "classes": {"kind": "classification", "data": data},
-        "pairs": {"kind": "classification", "data": data | {"train_path": str(place / "pairs.csv")}},
+        "classes": {"kind": "classification", "data": data_of(place)},
+        "pairs": {"kind": "classification", "data": data_of(place, "pairs.csv")},
         "pairs_of_hub": {
             "kind": "classification",
             "data": {"source": "hub", "dataset": "user/pairs", "columns": {"text_pair": "text_pair"}},
         },
     }
-    overrides = [
-        f"{section}.{key}" for section in ("base_model", "tokenizer") for key in ("source=hub", "repository=user/model")
-    ]
-    wanted = resolve_request(ROOT, RunOptions("finetune", [*overrides, f"downstream={json.dumps(entries)}"]))
+    wanted = resolve_request(ROOT, RunOptions("finetune", [*ON_HUB, f"downstream={json.dumps(entries)}"]))
     [question] = preflight.probe_hub(wanted)
     found = [one for one in check_hub(question.request) if one.name in entries]
     assert [(one.name, one.level) for one in found] == [
@@ -220,14 +190,12 @@ def test_a_release_that_cannot_be_compared_is_refused_before_the_first_stage(
         (release / "provenance.json").write_text(json.dumps({"parameters": {"downstream": {"own": stated}}}))
         (release / "model.safetensors").unlink()
         repository = hub.store.create("model", "user/released")
-        files = {file.name: file.read_bytes() for file in release.iterdir()}
-        repository.tags[f"release-{12 * '0'}"] = hub.store.add_files(repository, files).oid
-    data = {"source": "files", "train_path": str(place / "classes.csv"), "dev_path": None}
+        repository.tags[f"release-{12 * '0'}"] = hub.store.add_files(repository, files_of(release)).oid
     where = {"folder": str(place / "release"), "repository": "user/released"}
     probe, check = (preflight.probe_files, check_files) if target == "local" else (preflight.probe_hub, check_hub)
 
     def check_release(**gate):
-        own = {"kind": "classification", "data": data, "publish": where, "gate": gate}
+        own = {"kind": "classification", "data": data_of(place), "publish": where, "gate": gate}
         settings = [f"downstream={json.dumps({'own': own})}", f"publish.target={target}"]
         given = make_settings(model_parameters(str(model), place, ROOT))
         [question] = probe(resolve_request(ROOT, RunOptions("finetune", [*given, *settings])))

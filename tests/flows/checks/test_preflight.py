@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import platform
-import stat
+import re
 import subprocess
 import sys
 import time
@@ -39,6 +39,15 @@ from tests.flows.checks.preflight_project import (
 from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
+SIZES = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
 # ------------------------------------------------------------------------------------------ the commands
 
 
@@ -55,21 +64,13 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
         "downstream.squad.data.source=files",
         "downstream.squad.data.train_path=nowhere.json",
     ]
-    port = free_port()
-    done = podium(
-        project, "run", *(word for one in overrides for word in ("--set", one)),
-        PREFECT_API_URL=f"http://127.0.0.1:{port}/api", **NO_GPU,
-    )  # fmt: skip
+    server = f"http://127.0.0.1:{free_port()}/api"
+    words = [word for one in overrides for word in ("--set", one)]
+    done = podium(project, "run", *words, PREFECT_API_URL=server, **NO_GPU)
     assert done.returncode == 2, done.stderr
-    said = done.stderr
-    assert said.startswith("error: nothing was started, for 5 reasons:\n")
-    assert "device.runtime to cpu or auto" in said
-    assert "HF_TOKEN is empty" in said
-    assert "differs from section model of the parameters" in said
-    assert "--set model.hidden_size=768" in said
-    assert "downstream.squad.data.train_path='nowhere.json' does not exist" in said
-    assert f"PREFECT_API_URL=http://127.0.0.1:{port}/api does not answer" in said
-    assert "Traceback" not in said
+    assert len(done.stderr.splitlines()) == 6, "and a line above the five"
+    for said in ("device.runtime", "HF_TOKEN", "model.hidden_size=768", "train_path='nowhere.json'", server):
+        assert said in done.stderr
     after = tree(project)
     locks = {path for path in after if path.parts[0] == "runs"} - set(before)
     folders = {Path("runs"), FOLDER, FOLDER / "cache", Path("runs/logs")}  # the server's log is removed again
@@ -95,54 +96,69 @@ def test_the_doctor_tells_programs_changes_nothing_and_never_shows_the_token(pro
     before = tree(project)
     done = podium(project, "doctor", "--json", "--set", "device.precision=fp16", HF_TOKEN="hf_very_secret")
     assert done.returncode == 2
-    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
-    assert found["device"]["level"] == "problem"
-    assert "device.precision to fp32, bf16 or auto" in found["device"]["text"]
-    assert found["hub"]["level"] == "ok"
+    found = {finding["name"]: finding["level"] for finding in json.loads(done.stdout)}
+    assert (found["device"], found["hub"]) == ("problem", "ok")
     assert "hf_very_secret" not in done.stdout + done.stderr
-    assert done.stderr.endswith("podium doctor --set device.precision=fp16\n")
     assert tree(project) == before
 
 
 # ------------------------------------------------------------------------------------------ host and settings
 
 
-def test_another_system_is_refused_in_a_sentence_and_another_processor_is_a_note(project, monkeypatch):
+def test_another_system_is_refused_and_another_processor_is_a_note(project, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert "tested only on x86-64" in look(project)["system", "warning"]
+    assert ("system", "warning") in look(project)
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     error = refuse(project)
     assert isinstance(error, InputError)
-    assert "Darwin on aarch64: Podium requires Linux" in str(error)
+    assert "Darwin on aarch64" in str(error)
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variables", "overrides", "said"),
     [
-        ("SSL_CERT_FILE", "/nowhere/ca.pem", "SSL_CERT_FILE=/nowhere/ca.pem has no readable certificates"),
-        ("SSL_CERT_FILE", "/etc/hostname", "SSL_CERT_FILE=/etc/hostname has no readable certificates"),
-        ("ALL_PROXY", "socks5://127.0.0.1:1", "requires the package socksio"),
-        ("HTTPS_PROXY", "ftp://127.0.0.1:1", "has the scheme 'ftp'"),
+        ({"SSL_CERT_FILE": "/nowhere/ca.pem"}, (), "SSL_CERT_FILE=/nowhere/ca.pem"),
+        ({"SSL_CERT_FILE": "/etc/hostname"}, (), "SSL_CERT_FILE=/etc/hostname"),
+        ({"ALL_PROXY": "socks5://127.0.0.1:1"}, (), "socksio"),
+        ({"HTTPS_PROXY": "ftp://127.0.0.1:1"}, (), "has the scheme 'ftp'"),
+        ({"PODIUM_CHECK_SECONDS": "soon"}, (), "PODIUM_CHECK_SECONDS='soon'"),
+        ({"HF_TOKEN": "hf_some", "HF_ENDPOINT": "http://127.0.0.1:9"}, HUB, "http://127.0.0.1:9 (HF_ENDPOINT)"),
+        ({}, ("corpus.demo_documents=1000000000000",), "pretrain_rows.*.duplicates"),
+        (
+            {},
+            ("downstream.squad.publish.folder=models/squad",),
+            "which the stage finetune@squad replaces",
+        ),
+        ({}, ("downstream.squad.publish.folder=mine",), "mine exists and was not created by publish"),
+        ({}, ("corpus.source=files", "corpus.path=text"), "gone.txt"),
+        ({}, ("base_model.source=hub", "base_model.repository=user/none", "corpus.source=hub"), "corpus.dataset"),
+        ({}, ("checkpoint.remote=file/below",), "(checkpoint.remote)"),
+        ({}, ("checkpoint.remote=carrier-pigeon://x",), "carrier-pigeon"),
     ],
 )
-def test_settings_that_break_every_connection_are_refused_with_the_variable(
-    project, monkeypatch, variable, value, said
+def test_a_run_that_could_not_end_well_is_refused_with_what_is_to_be_changed(
+    project, tmp_path, monkeypatch, variables, overrides, said
 ):
-    monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port()}/api")
-    error = refuse(project)
-    assert said in str(error)
-    assert "PREFECT_API_URL" not in str(error), "no one is asked over a network that cannot be used"
+    for name, value in {"PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api", **variables}.items():
+        monkeypatch.setenv(name, value)
+    for folder in ("mine", "text"):
+        (project / folder).mkdir()
+        (project / folder / "notes.txt").write_text("mine")
+    (project / "text/gone.txt").symlink_to(tmp_path / "nowhere")
+    (project / "file").write_text("")
+    error = str(refuse(project, *overrides))
+    assert said in error
+    no_network = {"SSL_CERT_FILE", "ALL_PROXY", "HTTPS_PROXY"} & set(variables)
+    assert ("PREFECT_API_URL" in error) != bool(no_network), "no one is asked over a network that cannot be used"
 
 
 def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):
-    needed = run_estimate.estimate_model_bytes(
-        wanted := resolve_request(project, RunOptions())
-    ) + run_estimate.estimate_data_bytes(wanted)
+    assert ("disk", "ok") in look(project)
+    wanted = resolve_request(project, RunOptions())
+    needed = run_estimate.estimate_model_bytes(wanted) + run_estimate.estimate_data_bytes(wanted)
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
     (finding,) = preflight.check_disk(wanted)
     assert finding.level == "warning"
-    assert "Free some space" in finding.text
 
 
 def test_a_mount_that_takes_no_writing_is_called_so(project, monkeypatch):
@@ -150,15 +166,7 @@ def test_a_mount_that_takes_no_writing_is_called_so(project, monkeypatch):
     fields = {name: getattr(real, name) for name in dir(real) if name.startswith("f_")}
     mounted = SimpleNamespace(**fields | {"f_flag": real.f_flag | os.ST_RDONLY})
     monkeypatch.setattr(os, "statvfs", lambda _: mounted)
-    error = refuse(project)
-    assert f"{project} is on a read-only file system" in str(error)
-    assert "belongs to" not in str(error)
-
-
-def test_too_little_room_is_refused_with_what_is_needed(project):
-    assert "free in" in look(project)["disk", "ok"]
-    error = refuse(project, "corpus.demo_documents=1000000000000")
-    assert "pretrain_rows.*.duplicates" in str(error)
+    assert f"{project} is on a read-only file system" in str(refuse(project))
 
 
 def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(project):
@@ -177,17 +185,9 @@ def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(projec
     assert of("corpus.source=files", f"corpus.path={text}")[0] == pytest.approx(5000 * factor)
 
 
-def test_another_base_of_rotation_is_refused_for_a_model_with_a_table_of_positions(project):
-    said = "pretrain.phase2.global_rope_theta needs a model with rotary positions, found model.family: bert"
-    assert said in str(refuse(project, "pretrain.phase2.global_rope_theta=2e4"))
-
-
 def test_a_large_corpus_is_described_before_it_is_prepared(project):
-    wanted = resolve_request(project, RunOptions(None, ["corpus.demo_documents=84388185"]))  # 20 GB
-    note = run_estimate.describe_preparation(wanted)
-    assert note.startswith("the corpus has 20.0 GB of text: stages that need no device take roughly "), note
-    assert " h, corpus and rows " in note
-    assert "GB of disk; " in note
+    wanted = resolve_request(project, RunOptions(None, ["corpus.demo_documents=84388185"]))
+    assert run_estimate.describe_preparation(wanted).startswith("the corpus has 20.0 GB of text: ")
     assert run_estimate.describe_preparation(resolve_request(project, RunOptions())) == "", "a small one"
     (wanted.root / "data/corpus").mkdir(parents=True)
     assert run_estimate.describe_preparation(wanted) == "", "it is prepared already"
@@ -202,18 +202,25 @@ def test_parameters_are_counted_as_bert_base_has_them(project):
 
 
 @pytest.mark.usefixtures("asks_device")
-def test_a_device_python_that_cannot_be_started_or_lacks_packages_is_refused(project, monkeypatch, tmp_path):
-    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere/python")
-    assert "PODIUM_DEVICE_PYTHON=/nowhere/python does not answer the device check" in str(refuse(project))
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    bare.chmod(bare.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", str(bare))
-    error = refuse(project)
-    assert "lacks numpy, pyarrow, safetensors, torch" in str(error)
-    assert "PODIUM_DEVICE_PYTHON" in str(error)
-    bare.write_text("#!/bin/sh\necho no such thing as ipu_model; exit 3\n")
-    assert "exit code 3 (no such thing as ipu_model)" in str(refuse(project))
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (None, "does not answer the device check"),
+        (f'exec {sys.executable} -S "$@"', "lacks numpy, pyarrow, safetensors, torch"),
+        ("echo no such thing as ipu_model; exit 3", "exit code 3 (no such thing as ipu_model)"),
+    ],
+)
+def test_a_device_python_that_cannot_be_started_or_lacks_packages_is_refused(
+    project, monkeypatch, tmp_path, script, said
+):
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", str(python))
+    error = str(refuse(project))
+    assert said in error
+    assert "PODIUM_DEVICE_PYTHON" in error
 
 
 @pytest.mark.usefixtures("asks_device")
@@ -273,13 +280,12 @@ def test_a_recipe_of_more_ipus_than_there_are_is_refused_before_the_first_stage(
 
 
 @pytest.mark.usefixtures("asks_device")
-def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch):
-    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "nowhere-run --np 2")
-    assert "nowhere-run is not on PATH. Enable the SDK that contains it, or change PODIUM_DEVICE_LAUNCHER" in str(
-        refuse(project)
-    )
-    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "nowhere-run '")
-    assert "cannot be parsed" in str(refuse(project))
+@pytest.mark.parametrize(
+    ("words", "said"), [("nowhere-run --np 2", "nowhere-run is not on PATH"), ("nowhere-run '", "cannot be parsed")]
+)
+def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch, words, said):
+    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", words)
+    assert said in str(refuse(project))
 
 
 def test_a_device_is_not_asked_for_where_no_stage_that_needs_it_would_run(toy_project, monkeypatch):
@@ -380,9 +386,8 @@ def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
         f"downstream.squad.data.train_path={tmp_path / 'train.json'}",
         f"downstream.squad.data.dev_path={tmp_path / 'dev.json'}",
     )
-    assert found["corpus", "ok"].startswith("1 file in")
-    assert str(tmp_path / "dev.json") in found["squad", "ok"]
     assert not [name for name, level in found if level != "ok"]
+    assert str(tmp_path / "dev.json") in found["squad", "ok"]
 
 
 def test_a_text_of_too_few_documents_is_refused_before_the_run(project, tmp_path):
@@ -395,11 +400,11 @@ def test_a_text_of_too_few_documents_is_refused_before_the_run(project, tmp_path
 
 def test_the_power_of_the_development_set_is_said_before_the_first_stage(project, tmp_path, monkeypatch, capsys):
     """The best constant answer with its share, and nothing where the file says too little."""
-    lines = [f"text {n},{'bad' if n % 4 else 'good'}" for n in range(300)]
-    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]))
-    (tmp_path / "words.conll").write_text("".join(f"Rome{n} B-LOC\nis O\n\n" for n in range(40)))
-    (tmp_path / "questions.json").write_text(json.dumps(squad()))
     texts, words, questions = (tmp_path / name for name in ("texts.csv", "words.conll", "questions.json"))
+    lines = [f"text {n},{'bad' if n % 4 else 'good'}" for n in range(300)]
+    texts.write_text("\n".join(["text,label", *lines]))
+    words.write_text("".join(f"Rome{n} B-LOC\nis O\n\n" for n in range(40)))
+    questions.write_text(json.dumps(squad()))
     both = "train_path: {0}, dev_path: {0}, max_common_share: 1"
     data = {
         "own": f"{{kind: classification, data: {{{both.format(texts)}}}}}",
@@ -409,22 +414,14 @@ def test_the_power_of_the_development_set_is_said_before_the_first_stage(project
         "names": f"{{kind: ner, data: {{{both.format(words)}}}}}",
         "asked": f"{{kind: squad, data: {{source: files, {both.format(questions)}}}}}",
     }
-    request = resolve_request(
-        project, RunOptions(None, ("downstream.squad=null", *(f"downstream.{k}={v}" for k, v in data.items())))
-    )
+    overrides = ("downstream.squad=null", *(f"downstream.{k}={v}" for k, v in data.items()))
+    request = resolve_request(project, RunOptions(None, overrides))
     said = {line.partition(":")[0]: line for line in describe_dev_sets(request.params)}
-    assert said["own"] == (
-        "own: With 300 development examples, a gap between two similar models must reach about 4.0 points to count; "
-        'one to always answering "bad", which is right for 75.0%, 5.7 points'
-    )
-    assert said["part"].startswith("part: With 60 development examples")
-    assert said["few"].startswith("few: With 100 development examples")
-    assert (
-        said["names"] == "names: With 40 development sentences, a gap between two similar models must reach about 11.0 "
-        "points to count"
-    )
-    assert said["asked"].startswith("asked: With 1 development questions")
-    assert "value" not in said
+    assert said.keys() == data.keys() - {"value"}
+    assert re.findall(r"[\d.]+", said["own"]) == ["300", "4.0", "75.0", "5.7"]
+    sizes = {name: re.search(r"With (\d+) development", line)[1] for name, line in said.items()}
+    assert sizes == {"own": "300", "part": "60", "few": "100", "names": "40", "asked": "1"}
+    assert "must reach about 11.0 points" in said["names"]
     found = [CheckResult(INPUT, "ok", said["own"]), CheckResult("other", "ok", "not said")]
     monkeypatch.setattr(preflight, "run_checks", lambda *_: found)
     preflight.require_runnable(request)
@@ -432,27 +429,6 @@ def test_the_power_of_the_development_set_is_said_before_the_first_stage(project
     own = next(one for one in select_checks(request.params, [str(texts)]) if one.name == "own")
     seen = "own: 300 of 300 development examples are also training examples"
     assert {CheckResult(INPUT, "ok", one) for one in (said["own"], seen)} < set(run_check(own, request.params))
-
-
-def test_a_folder_that_cannot_take_the_release_is_named_before_the_first_stage(project):
-    key = "downstream.squad.publish.folder"
-    error = refuse(project, f"{key}=models/squad")
-    assert isinstance(error, ParamsError)
-    assert f"{key}='models/squad' is in models/squad, which the stage finetune@squad replaces" in str(error)
-    (project / "mine").mkdir()
-    (project / "mine" / "notes.txt").write_text("mine")
-    assert "mine exists and was not created by publish" in str(refuse(project, f"{key}=mine"))
-    assert ("publish", "problem") not in look(project, f"{key}=mine", publish=False)
-
-
-def test_what_cannot_be_read_in_a_given_folder_is_named(project, tmp_path):
-    text = tmp_path / "text"
-    text.mkdir()
-    (text / "a.txt").write_text("words")
-    (text / "gone.txt").symlink_to(tmp_path / "nowhere")
-    error = refuse(project, "corpus.source=files", f"corpus.path={text}")
-    assert isinstance(error, ParamsError)
-    assert "gone.txt" in str(error)
 
 
 def test_files_that_take_too_long_are_left_to_their_stages(project, tmp_path, monkeypatch):
@@ -463,18 +439,15 @@ def test_files_that_take_too_long_are_left_to_their_stages(project, tmp_path, mo
 
 
 def test_a_base_model_is_held_against_the_parameters_and_a_given_vocabulary(project, tmp_path):
-    same = {
-        "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512,
-        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-    }  # fmt: skip
-    given = ("base_model.source=folder", f"base_model.path={write_config(tmp_path / 'model', **same)}")
-    assert "has the architecture of section model" in look(project, *given)["base model", "ok"]
+    model = write_config(tmp_path / "model", **SIZES)
+    given = ("base_model.source=folder", f"base_model.path={model}")
+    assert ("base model", "ok") in look(project, *given)
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
     vocabulary = ("tokenizer.source=file", f"tokenizer.path={tmp_path / 'vocab.txt'}")
     assert "has 100 word embeddings, but the tokenizer has 6 entries" in str(refuse(project, *given, *vocabulary))
-    (tmp_path / "model" / "model.safetensors").unlink()
+    (model / "model.safetensors").unlink()
     assert "has no weights" in str(refuse(project, *given))
-    (tmp_path / "model" / "config.json").write_text('{"model_type": "gpt2"}')
+    (model / "config.json").write_text('{"model_type": "gpt2"}')
     assert "vocab_size and hidden_size not found" in str(refuse(project, *given))
 
 
@@ -486,53 +459,44 @@ def test_a_token_is_asked_for_its_rights_and_nothing_is_made_on_the_hub(project,
     monkeypatch.setenv("HF_TOKEN", hub.add_user("hf_reads", role="read"))
     error = refuse(project, *HUB)
     assert isinstance(error, InputError)
-    assert "HF_TOKEN (of user) may only read; a token with write access to user/name is required" in str(error)
-    assert "--no-publish" in str(error)
+    assert "HF_TOKEN (of user) may only read" in str(error)
     assert ("hub", "problem") not in look(project, *HUB, publish=False)
     assert {method for method, _, _ in hub.requests} == {"GET"}
 
 
-def test_a_key_that_cannot_sign_is_found_before_the_first_stage(project, monkeypatch, tmp_path):
+def test_a_key_that_cannot_sign_is_found_before_the_first_stage_and_its_place_is_not_said(
+    project, monkeypatch, tmp_path
+):
     monkeypatch.setattr("tasks.release.signing.require_package", lambda error: None)
     monkeypatch.setenv("PODIUM_SIGNING_KEY", str(tmp_path / "secret-place.pem"))
     error = str(refuse(project, "publish.signing=key"))
-    assert "the private key that PODIUM_SIGNING_KEY names cannot be read (No such file or directory)" in error
-    assert "--no-publish" in error
+    assert "PODIUM_SIGNING_KEY" in error
     assert "secret-place" not in error
     assert ("signing", "problem") not in look(project, "publish.signing=key", publish=False)
 
 
-def test_a_hub_that_is_not_there_is_named_and_tried_once(project, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_some")
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free_port()}")
-    error = refuse(project, *HUB)
-    assert f"Check that {os.environ['HF_ENDPOINT']} (HF_ENDPOINT) is a Hub and reachable" in str(error)
-
-
-def test_what_is_to_be_read_from_the_hub_must_be_there(project, hub):
-    found = look(
-        project, "base_model.source=hub", "base_model.repository=user/none", "corpus.source=hub",
-        "corpus.dataset=user/nothing",
-    )  # fmt: skip
+def test_what_is_to_be_read_from_the_hub_must_be_there_and_a_folder_of_this_host_is_not_asked_for(
+    project, hub, tmp_path
+):
+    base = ("base_model.source=hub", "base_model.repository=user/none")
+    found = look(project, *base, "corpus.source=hub", "corpus.dataset=user/nothing")
     assert found["hub input", "problem"].startswith("base_model.repository=user/none")
-    error = refuse(project, "base_model.source=hub", "base_model.repository=user/none", "corpus.source=hub")
-    assert "base_model.repository=user/none" in str(error)
-    assert "corpus.dataset is not set" in str(error)
+    for place, stated in (("tokenizer.repository", "tokenizer.source=hub"), ("corpus.dataset", "corpus.source=hub")):
+        for value, asked in ((tmp_path, []), ("user/name", ["user/name"])):
+            wanted = resolve_request(project, RunOptions(None, (stated, f"{place}={value}")))
+            questions = preflight.probe_hub(wanted)
+            assert [one["name"] for question in questions for one in question.request["sources"]] == asked
 
 
 def test_workers_need_a_server_and_bring_their_own_token_and_device(project, monkeypatch):
     error = refuse(project, *HUB, "device.runtime=cuda", on_workers=True)
-    assert str(error).startswith("nothing was started. server: --on-workers requires a Prefect server")
+    assert str(error).startswith("nothing was started. server: ")
 
 
-def test_remotes_that_cannot_take_anything_are_refused(project, tmp_path):
-    (tmp_path / "file").write_text("")
+def test_the_remote_is_looked_at(project, tmp_path):
     config = "[core]\n    no_scm = true\n    remote = far\n['remote \"far\"']\n    url = {}\n"
     (project / ".dvc" / "config").write_text(config.format("oss://bucket/path"))
-    error = refuse(project, f"checkpoint.remote={tmp_path / 'file' / 'below'}")
-    assert "pip install dvc-oss" in str(error)
-    assert f"{tmp_path / 'file'} is not a folder. Set another one (checkpoint.remote)" in str(error)
-    assert isinstance(refuse(project, "checkpoint.remote=carrier-pigeon://x"), ParamsError)
+    assert "pip install dvc-oss" in str(refuse(project))
     (project / ".dvc" / "config").write_text(config.format("../../store"))
     assert look(project)["remote", "ok"] == f"the DVC remote far: {tmp_path / 'store'} (will be created)"
 
@@ -563,6 +527,50 @@ def test_nothing_outlives_a_check_that_is_interrupted(tmp_path):
     assert not process.is_running()
 
 
-def test_another_time_limit_must_be_seconds(project, monkeypatch):
-    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "soon")
-    assert "PODIUM_CHECK_SECONDS='soon' is not a number of seconds" in str(refuse(project))
+UNSTATED = ("publish.license=null", "publish.language=null")
+CARD = "---\nlicense: mit\nlanguage: en\n---\n"
+ADD = "--set publish.license=apache-2.0 --set publish.language=en"
+
+
+@pytest.mark.soak
+def test_a_release_on_the_hub_needs_a_licence_and_a_language_and_one_in_a_folder_neither(project, hub):
+    assert ("hub", "problem") not in look(project, *HUB)
+    error = refuse(project, *HUB, *UNSTATED)
+    assert isinstance(error, ParamsError)
+    assert ADD in str(error)
+    assert "publish.license" not in str(refuse(project, *HUB, UNSTATED[1]))
+    assert ADD in str(refuse(project, *HUB, *UNSTATED, on_workers=True)), "known here, wherever stages run"
+    assert ("hub", "problem") not in look(project, *HUB, *UNSTATED, publish=False)
+    assert ("hub", "problem") not in look(project, *UNSTATED), "to a folder"
+
+
+@pytest.mark.soak
+def test_the_card_of_a_given_folder_answers(project, hub, tmp_path):
+    folder = write_config(tmp_path / "model", **SIZES)
+    given = (*HUB, *UNSTATED, "base_model.source=folder", f"base_model.path={folder}")
+    for choices in ({}, {"on_workers": True}):
+        assert ADD in str(refuse(project, *given, **choices))
+    gone = look(project, *given, f"base_model.path={tmp_path / 'on-the-worker'}", on_workers=True)
+    assert ("hub", "problem") not in gone
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    assert "the language of the model is not set" in str(refuse(project, *given))
+    assert ("hub", "problem") not in look(project, *given, "publish.language=am")
+    (folder / "README.md").write_text(CARD)
+    found = look(project, *given)
+    assert ("hub", "problem") not in found
+    assert "publish.base_model" in found["hub", "warning"]
+    assert ("hub", "warning") not in look(project, *given, "publish.base_model=user/base")
+
+
+@pytest.mark.parametrize("card", [None, CARD])
+def test_the_card_of_a_model_on_the_hub_answers(project, hub, card):
+    model = hub.store.create("model", "user/model")
+    hub.store.add_files(model, {"config.json": b"{}"} | ({} if card is None else {"README.md": card.encode()}))
+    given = (*HUB, *UNSTATED, "base_model.source=hub", "base_model.repository=user/model")
+    if card is not None:
+        assert ("hub", "problem") not in look(project, *given)
+        return
+    assert ADD in str(refuse(project, *given))
+    found = look(project, *given, "base_model.repository=user/none")
+    assert ("hub", "problem") not in found, "said once, as an input"
+    assert ("hub input", "problem") in found

@@ -1,6 +1,7 @@
 """`podium compare` of runs, on three questions whose scores are worked out by hand; `podium runs show`."""
 
 import json
+import re
 import shutil
 
 import pyarrow.compute as pc
@@ -37,9 +38,8 @@ def compared(capsys, *words):
 
 def test_parameters_scores_and_the_paired_test_against_the_first(project, capsys):
     found = compared(capsys, "slow", "fast")
-    name = "downstream.squad.finetune.learning_rate"
-    assert [row["name"] for row in found["parameters"]["rows"]] == [name]
-    assert found["parameters"]["rows"][0]["values"][1] == 3e-5
+    [row] = found["parameters"]["rows"]
+    assert (row["name"], row["values"][1]) == ("downstream.squad.finetune.learning_rate", 3e-5)
     [entry] = found["entries"]
     assert entry["scores"]["slow"]["exact_match"]["value"] == 66.6667
     [pair] = entry["pairs"]
@@ -53,17 +53,11 @@ def test_parameters_scores_and_the_paired_test_against_the_first(project, capsys
     assert back["mcnemar"]["exact_match"] == {"first_only": 1, "second_only": 0, "p_value": 1.0}
 
 
-def test_curves_lie_over_each_other_on_the_terminal_and_on_one_page(project, capsys):
-    code, said = podium(capsys, "compare", "slow", "fast")
-    assert code == 0, said.err
-    assert "exact match +33.33 (+0.00 to +100.00) points, no difference shown; McNemar p = 1\n" in said.out
-    assert "F1 +11.11 (+0.00 to +33.33) points, no difference shown; bootstrap p = " in said.out
-    assert "finetune@squad: loss over 20 updates, 0 to 5.00" in said.out
-    assert said.err == "next: open reports/compare-slow-fast.html for the same comparison with overlaid curves\n"
+def test_curves_lie_over_each_other_on_one_page_that_loads_nothing(project, capsys):
+    assert podium(capsys, "compare", "slow", "fast")[0] == 0
     page = without_own_script((project / "reports" / "compare-slow-fast.html").read_text())
     assert page.count("slow&#10;update 20&#10;loss (nats) 2") == 1
     assert page.count("fast, held-out&#10;update 10&#10;loss (nats) 4") == 1
-    assert "<code>downstream.squad.finetune.learning_rate</code>" in page
     assert "<script" not in page
     assert "://" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
 
@@ -76,16 +70,10 @@ def test_runs_on_other_examples_are_compared_on_those_of_both_in_any_order(proje
     [pair] = compared(capsys, "slow", "part")["entries"][0]["pairs"]
     assert (pair["common"], pair["examples"]) == (2, [3, 2])
     assert pair["differences"]["exact_match"]["mean"] == 50.0, "q1 of q1 and q2"
+    pq.write_table(table.set_column(3, "question", [["Which?"] * 3]), path)
     code, said = podium(capsys, "compare", "slow", "part")
-    assert "part against slow: on 2 common examples (of 3 and 2)" in said.out
-    renamed = table.set_column(3, "question", [["Which?"] * 3])
-    pq.write_table(renamed, path)
-    code, said = podium(capsys, "compare", "slow", "part")
-    why = "Development sets differ: no question was predicted by both. A paired test needs common questions."
-    assert (code, f"part against slow: no paired test. {why}" in said.out) == (0, True), said
-    part = next(line for line in said.out.splitlines() if line.startswith("part "))
-    assert "  66.67 (" in part, "its scores are shown all the same"
-    assert why in (project / "reports" / "compare-slow-part.html").read_text()
+    assert (code, "part against slow: no paired test" in said.out) == (0, True), said
+    assert re.search(r"(?m)^part .*  66.67 \(", said.out), "its scores are shown all the same"
 
 
 def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
@@ -99,10 +87,9 @@ def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
     [pair] = compared(capsys, "slow", str(release))["entries"][0]["pairs"]
     assert (pair["common"], pair["differences"]["exact_match"]["mean"]) == (3, pytest.approx(100 / 3))
     code, said = podium(capsys, "compare", str(release), "slow")
-    assert (code, "is not a run. Name a run first" in said.err) == (2, True)
+    assert (code, "is not a run" in said.err) == (2, True)
     (release / "evaluation" / "scores.json").unlink()
-    code, said = podium(capsys, "compare", "slow", str(release))
-    assert (code, "is neither a run nor a folder with scores.json or predictions.json" in said.err) == (1, True)
+    assert podium(capsys, "compare", "slow", str(release))[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -121,55 +108,25 @@ def test_what_cannot_be_compared_is_said(project, capsys, words, code, said):
     assert (found, said in told.err) == (code, True), told.err
 
 
-def test_a_run_that_was_not_evaluated_is_named(project, capsys):
+@pytest.mark.parametrize("words", [("slow", "new"), ("new", "slow")])
+def test_a_run_that_was_not_evaluated_is_named(project, capsys, words):
     prepare_own(project, resolved_params(project, None, []), "new")
-    code, said = podium(capsys, "compare", "slow", "new")
-    assert (code, said.out.count("new against slow: no paired test. new has no scores")) == (0, 1), said
-    code, said = podium(capsys, "compare", "new", "slow")
-    assert (code, said.out.count("slow against new: no paired test. new has no scores")) == (0, 1), said
+    code, said = podium(capsys, "compare", *words)
+    assert (code, said.out.count("no paired test. new has no scores")) == (0, 1), said
 
 
 def test_show_says_all_of_one_run(project, capsys):
-    one = report.RunReport("runs/checkouts/fast", command="podium run --name fast", began="2026-01-01T10:00:00+0000")
-    one.stages = [report.StageRecord("finetune@squad", "ran", 12.5)]
-    one.ended, one.log = "2026-01-01T10:01:00+0000", "runs/logs/x.log"
-    decision = {"accepted": False, "reasons": ["f1 88.89 is under the floor 95.00"]}
-    scores = {"exact_match": 66.6667, "f1": 88.8889}
-    result = {"name": "squad", "scores": scores, "intervals": {"exact_match": [50.0, 80.0]}, "decision": decision}
-    one.results = {"gate@squad": {**result, "published": None}}
-    one.save(project)
-    code, said = podium(capsys, "runs", "show", "fast")
-    assert code == 0, said.err
-    for text in (
-        "fast: rejected\nfolder: runs/checkouts/fast\n",
-        "command: podium run --name fast",
-        "downstream.squad.finetune.learning_rate",
-        "finetune@squad                   ran          12.5",
-        "squad: exact_match 66.67 (50.00 to 80.00)",
-        "squad gate: rejected, not published\n  - f1 88.89 is under the floor 95.00",
-        "pages: runs/checkouts/fast/reports/run.html",
-        "log: runs/logs/x.log",
-    ):
-        assert text in said.out, (text, said.out)
-    code, said = podium(capsys, "runs", "show", "fast", "--json")
-    assert json.loads(said.out)["parameters"]["downstream.squad.finetune.learning_rate"]["run"] == 3e-5
+    """In words: a golden copy."""
+    report.RunReport("runs/checkouts/fast", began="2026-01-01T10:00:00+0000").save(project)
+    shown = json.loads(podium(capsys, "runs", "show", "fast", "--json")[1].out)
+    assert shown["parameters"]["downstream.squad.finetune.learning_rate"]["run"] == 3e-5
     code, said = podium(capsys, "runs", "show", "slow")
     assert (code, "slow: never started" in said.out) == (0, True)
 
 
 def test_on_the_page_the_run_without_a_name_is_called_after_its_folder():
-    names, points = [".", "fast"], [(1.0, 2.0), (2.0, 1.0)]
-    values = {
-        "runs": names,
-        "parameters": {"runs": names, "rows": [{"name": "pretrain.seed", "values": [1, 2]}]},
-        "entries": [],
-        "pretraining": [],
-        "notes": [],
-        "curves": [
-            {"stage": "pretrain@phase1", "lines": [{"run": name, "loss": points, "held_out": []} for name in names]}
-        ],
-    }
+    values = dict.fromkeys(("entries", "pretraining", "notes", "curves"), [])
+    values |= {"runs": [".", "fast"], "parameters": {"runs": [".", "fast"], "rows": []}}
     html = compare_page.render_comparison(values, ROOT, {".": "run.html"})
     assert '<a href="run.html">own folder</a>' in html
     assert "<title>own folder, fast compared</title>" in html
-    assert "</b>own folder</span>" in html

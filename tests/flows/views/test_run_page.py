@@ -10,12 +10,13 @@ from urllib.parse import unquote
 import pytest
 
 from flows.runs import listing, report
-from flows.views import curves, index_page, run_page
+from flows.views import curves, run_page, run_view
 from flows.views.run_view import RunView
 from ipu_model.core import files
 from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import yaml_text
 from tasks.stage.artifacts import stage_run_file
+from tasks.stage.process import read_usage
 from tests.browser import made_runs
 from tests.flows.toy_runs import ACCEPTED, podium, run, run_json
 from tests.places import ROOT
@@ -38,28 +39,7 @@ def status_of(html):
     return re.search(r'<h1>.*?<span class="badge[^"]*">(.*?)</span>', html)[1]
 
 
-def test_a_rejected_run_shows_the_check_that_failed_and_the_next_one_what_its_stages_took(rejected, toy_project):
-    checks = [{"name": "f1", "ok": False, "found": 80.5, "required": 85.0}]
-    record = report.read_report(toy_project, toy_project)
-    record.command = "podium run <b>"
-    record.results["gate@squad"]["checks"] = checks
-    html = run_page.render_run(RunView(record, toy_project))
-    text = text_of(html)
-    assert status_of(html) == "rejected"
-    assert "f1 failed 80.5 85 -4.5" in text
-    assert "f1 80.50 is under the floor 85.00" in text
-    assert text.count("f1 80.50 is under the floor 85.00") == 1
-    assert "Next open evaluation/squad/report.html to see the answers" in text
-    assert "Gate checks: 0 of 1 passed" in text
-    assert "podium run <b>" in text
-    for fact in ("started", "ended", "duration", "host", "commit", "versions"):
-        assert f" {fact} " in text, fact
-    assert f" Python {record.python}" in text
-    assert record.host in text
-    assert "lowered" not in text
-    assert 'http-equiv="refresh"' not in html
-
-    # A run that skips all shows what the stages took in the run that made them.
+def test_a_run_that_skips_all_shows_what_the_stages_took_in_the_run_that_made_them(rejected, toy_project):
     for number, stage in enumerate(("first", "second"), 1):
         made_runs.recorded(toy_project, stage, number * 1.5, None if number == 2 else "evening")
     run()
@@ -67,8 +47,8 @@ def test_a_rejected_run_shows_the_check_that_failed_and_the_next_one_what_its_st
     assert "first skipped 1.5 s 2 s 90 MB" in text
     assert "second skipped 3 s" in text
     assert "gate@squad skipped Wall" in text, "it has no record"
-    assert "1 stage reused, with figures from the run of 2026-11-22 10:00:00 +0000 (evening)" in text
-    assert "with figures from the run of dvc repro." in text
+    assert "figures from the run of 2026-11-22 10:00:00 +0000 (evening)" in text
+    assert "figures from the run of dvc repro." in text
 
 
 def head_of(record, project, at_work=False):
@@ -91,14 +71,9 @@ def scored(checks, accepted=True, score=90.0, **more):
     return report.RunReport(".", results={"gate@squad": result}, **moments, **more)
 
 
-def test_the_head_says_why_a_model_was_refused_with_found_and_required_and_what_helps(toy_project):
-    floor, drop = {"name": "f1", "ok": False, "found": 80.0}, {"name": "released_model", "ok": False, "found": "x"}
-    record = scored([floor, drop], accepted=False, score=80.0)
-    head = head_of(record, toy_project)
-    assert "squad: f1 80.00 95% interval 78.00 to 82.00 duration" in head
-    assert "squad rejected F1 is 80, below the floor of 85. Not published." in head
-    assert head.count("F1 is 80") == 1
-    assert "train with more data or other parameters" in head
+def test_the_advice_of_the_gate_takes_the_place_of_the_general_one(toy_project):
+    record = scored([{"name": "f1", "ok": False, "found": 80.0}], accepted=False, score=80.0)
+    assert "train with more data" in head_of(record, toy_project)
     record.results["gate@squad"]["decision"]["advice"] = [{"text": "The training loss has hardly moved.", "set": {}}]
     head = head_of(record, toy_project)
     assert "The training loss has hardly moved." in head
@@ -106,36 +81,25 @@ def test_the_head_says_why_a_model_was_refused_with_found_and_required_and_what_
 
 
 @pytest.mark.parametrize(
-    ("figures", "said"),
+    ("name", "figures", "said"),
     [
-        ((2.0, 0.5, 3.5, "better"), "better than the released model: +2.00 (+0.50 to +3.50)"),
-        ((-2.0, -3.5, -0.5, "worse"), "worse than the released model: -2.00 (-3.50 to -0.50)"),
-        (
-            (1.0, -0.1, 2.0, "no difference shown"),
-            "no difference from the released model shown: +1.00 (-0.10 to +2.00)",
-        ),
-        ((1.0, 0.1, 2.0, "no difference shown"), "shown by McNemar's exact test: +1.00 (+0.10 to +2.00)"),
+        ("released_model", (2.0, 0.5, 3.5, "better"), r"better than the released model: \+2.00 \(\+0.50 to \+3.50\)"),
+        ("released_model", (-2.0, -3.5, -0.5, "worse"), r"worse than the released model: -2.00 "),
+        ("released_model", (1.0, -0.1, 2.0, "no difference shown"), "no difference from the released model shown: "),
+        ("released_model", (1.0, 0.1, 2.0, "no difference shown"), "shown by McNemar's exact test: "),
+        ("teacher", (-2.0, -3.5, -0.5, "worse"), r"worse than the teacher \(92.00\): -2.00 \(-3.50 to -0.50\)"),
     ],
 )
-def test_the_head_compares_a_score_with_the_released_model_as_the_gate_did(figures, said, toy_project):
+def test_the_head_compares_a_score_as_the_gate_did(name, figures, said, toy_project):
     difference = dict(zip(("mean", "low", "high", "verdict"), figures, strict=True)) | {"metric": "f1"}
-    check = {"name": "released_model", "ok": True, "found": "", "required": "", "difference": difference}
-    assert said in head_of(scored([check]), toy_project)
-    assert said not in head_of(scored([{**check, "difference": {**difference, "metric": "exact"}}]), toy_project)
+    check = {"name": name, "ok": True, "found": "", "required": "", "difference": difference}
+    assert re.search(said, head_of(scored([check]), toy_project))
+    others = [{"metric": "exact"}, {"mean": None, "low": None, "high": None}][: 1 + (name == "teacher")]
+    for other in others:
+        assert not re.search(said, head_of(scored([{**check, "difference": difference | other}]), toy_project))
 
 
-def test_the_head_compares_a_score_with_the_teacher_as_the_gate_did(toy_project):
-    difference = {"metric": "f1", "mean": -2.0, "low": -3.5, "high": -0.5, "verdict": "worse"}
-    check = {"name": "teacher", "ok": True, "found": "", "required": "", "difference": difference}
-    run = scored([check])
-    head = head_of(run, toy_project)
-    [score] = re.findall(r"worse than the teacher \(([\d.]+)\): -2\.00 \(-3\.50 to -0\.50\)", head)
-    assert f"{float(score) - 2:.2f}" in head
-    unknown = {**check, "difference": dict.fromkeys(difference) | {"metric": "f1", "verdict": "no difference shown"}}
-    assert "the teacher (" not in head_of(scored([unknown]), toy_project)
-
-
-def test_page_and_terminal_have_the_verdict_on_each_export_after_the_models_and_no_card_of_the_loss(toy_project):
+def test_page_and_terminal_have_the_verdict_on_each_export_after_the_models(toy_project):
     record = scored([])
     record.results["gate@squad"]["exports"] = {
         "onnx/model.onnx": {"accepted": True, "reasons": []},
@@ -144,28 +108,22 @@ def test_page_and_terminal_have_the_verdict_on_each_export_after_the_models_and_
     head = head_of(record, toy_project)
     verdicts = "onnx/model.onnx accepted onnx/model_quantized.onnx rejected F1 dropped by 3 points."
     assert head.index("squad accepted") < head.index(verdicts) < head.index("Next podium publish")
-    assert "loss of" not in head
-    lines = RunView(record, toy_project).list_lines()
-    assert lines[0] == "squad: f1 90.00 (88.00 to 92.00)"
-    assert lines[-2:] == [
+    assert RunView(record, toy_project).list_lines()[-2:] == [
         "  onnx/model.onnx: accepted",
         "  onnx/model_quantized.onnx: rejected F1 dropped by 3 points.",
     ]
 
 
 @pytest.mark.parametrize("checked", [[], ["exact"]], ids=["no floor", "another floor"])
-def test_the_head_of_unanswerable_questions_is_their_f1_and_its_notes_are_of_f1(checked, toy_project):
+def test_the_score_of_unanswerable_questions_is_their_f1_and_its_notes_are_of_f1(checked, toy_project):
     gain = {"metric": "f1", "mean": 5.0, "low": 4.0, "high": 6.0, "verdict": "better"}
     checks = [{"name": name, "ok": True, "found": 61.0} for name in checked]
     record = scored([*checks, {"name": "beats_constant_answer", "ok": True, "found": "", "difference": gain}])
     scores = {"HasAns_exact": 0.0, "HasAns_f1": 3.0, "NoAns_exact": 99.0, "exact": 61.0, "f1": 62.5}
     intervals = {name: [value - 1, value + 1] for name, value in scores.items()}
     record.results["gate@squad"] |= {"scores": scores, "intervals": intervals, "leading": ["f1"]}
-    head = head_of(record, toy_project)
-    assert "squad: f1 62.50 95% interval 61.50 to 63.50 better than a constant answer: +5.00" in head
+    assert "f1 62.50 95% interval 61.50 to 63.50 better than a constant answer" in head_of(record, toy_project)
     assert listing.format_score(record.leading_score) == "f1 62.50 (61.5 to 63.5)"
-    text = text_of(index_page.render_index(toy_project, [listing.Run("a", toy_project, record, False)]))
-    assert "62.50 (61.5 to 63.5) f1" in text
     record.results["gate@squad"]["leading"] = ["exact"]
     assert "than a constant answer" not in head_of(record, toy_project), "the gain is one of F1"
 
@@ -191,8 +149,8 @@ def test_the_head_of_a_run_at_work_has_its_stage_share_time_left_loss_and_the_sc
     record, root = made_runs.run(tmp_path, "running")
     head = head_of(record, root, at_work=True)
     assert "progress 33 % pretrain@phase1, 2 min 05 s left stage 10 of 15" in head
-    assert re.search(r"loss of pretrain \d\.\d+ update 500 of 1,500 down from", head)
-    assert "squad: f1 before 84.00" in head
+    assert re.search(r"loss of pretrain \d\.\d+ update 500 of 1,500", head)
+    assert "f1 before 84.00" in head
     record.progress["pretrain@phase1"] = "[  2%] update 30/1500  loss 2.9  2 h 05 min left"
     assert "2 h 05 min left" in head_of(record, root, at_work=True)
 
@@ -200,27 +158,16 @@ def test_the_head_of_a_run_at_work_has_its_stage_share_time_left_loss_and_the_sc
 def test_the_head_of_a_pretraining_has_its_results_and_their_change(toy_project):
     scores = {"mlm_loss": 2.5, "perplexity": 12.18, "mlm_accuracy": 51.0}
     phase = {"name": "phase2", "scores": scores, "rows": 40, "steps": 9, "training_loss": 2.4, "model": "models/phase2"}
-    previous = {
-        "began": "2026-11-16T09:30:00+0000",
-        "scores": {"phase2": {"mlm_loss": 3.0}},
-        "intervals": {"phase2": {}},
-    }
-    record = report.RunReport(
-        ".", began="2026-11-23T10:00:00+0000", ended="2026-11-23T10:00:27+0000", previous=previous
-    )
-    record.pretraining = {"pretrain@phase2": phase}
+    moments = {"began": "2026-11-23T10:00:00+0000", "ended": "2026-11-23T10:00:27+0000"}
+    before = {"scores": {"phase2": {"mlm_loss": 3.0}}, "intervals": {"phase2": {}}}
+    previous = {"began": "2026-11-16T09:30:00+0000", **before}
+    record = report.RunReport(".", previous=previous, pretraining={"pretrain@phase2": phase}, **moments)
     head = head_of(record, toy_project)
     assert "loss 2.5000 phase2, 40 held-out rows -0.5 against the run of 2026-11-16 09:30: better (not tested)" in head
-    assert "perplexity 12.18" in head
-    assert "accuracy 51.00 %" in head
     record = scored([])
-    before = {"mlm_loss": 3.0, "perplexity": 20.09, "change": -0.5, "groups": 1, "new_head": False}
-    record.pretraining = {"pretrain@phase2": {**phase, "before": before}}
     other = {"entry": "squad-original", "title": "F1", "before": 88.0, "score": 90.0, "mean": 2.0, "low": 1.0}
     record.results["gate@squad"]["against"] = [{**other, "high": 3.0, "verdict": "better"}]
-    head = head_of(record, toy_project)
-    assert "squad-original: F1 88.00; squad: 90.00; +2.00 (+1.00 to +3.00), better" in head
-    assert "phase2: held-out loss 3.0000 -> 2.5000 (perplexity 20.09 -> 12.18), change -0.5000" in head
+    assert "squad-original: F1 88.00; squad: 90.00; +2.00 (+1.00 to +3.00), better" in head_of(record, toy_project)
 
 
 def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session, toy_project):
@@ -234,10 +181,7 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     text = text_of(html)
     assert "f1 passed 80.5 80 lowered from 85 +0.5" in text
     assert "published floor lowered" in text, "next to the outcome"
-    assert "squad accepted floor lowered" in text
-    assert "params.yaml set for this run downstream.squad.gate.min_f1 85 80" in text
-    assert "Published: published/podium-demo" in text
-    assert re.search(r"set for this run .*\bipu\.phase1\.layers_per_ipu \[1, 1\]", text)
+    assert re.search(r"downstream\.squad\.gate\.min_f1 85 80 .*ipu\.phase1\.layers_per_ipu \[1, 1\]", text)
     assert "ipu.phase1 none none" not in text
     heights = re.findall(r'y="([\d.]+)" text-anchor="middle">((?:gate|publish)@squad)', html)
     top = {name: float(y) for y, name in heights}
@@ -304,9 +248,7 @@ def test_a_run_that_goes_on_says_from_which_runs_and_one_after_an_end_does_not(
     run(publish=False)
     (earlier,) = run_json(toy_project)["earlier"]
     assert earlier["outcome"] == "failed"
-    text = text_of(html_of(toy_project))
-    assert "Resumed This run continues an unfinished run in this folder" in text
-    assert "failed stage second failed (exit code 1): the toy stage was told to fail" in text
+    assert "Resumed This run continues an unfinished run" in text_of(html_of(toy_project))
     run(to=["first"])
     assert "earlier" not in run_json(toy_project)
     assert "Resumed" not in text_of(html_of(toy_project))
@@ -322,8 +264,6 @@ def test_a_release_on_a_server_is_linked_and_one_that_names_another_scheme_is_no
 
 
 def test_a_stage_tells_its_cpu_seconds_and_memory_and_old_figures_are_not_taken(tmp_path):
-    from tasks.stage.process import read_usage
-
     path = tmp_path / "usage.json"
     path.write_text(json.dumps({"began": 10.0, "cpu_seconds": 1.5, "peak_memory_mb": 20.0}))
     assert read_usage(path, 9.0) == {"cpu_seconds": 1.5, "peak_memory_mb": 20.0}
@@ -345,9 +285,7 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
     path = toy_project / "reports" / "run.html"
     html = path.read_text()
     assert status_of(html) == "running"
-    assert '<noscript><meta http-equiv="refresh" content="10"></noscript>' in html
-    assert 'data-again="10"' in html
-    assert "If this page is more than two minutes old, the run was killed" in text_of(html)
+    assert 'http-equiv="refresh" content="10"' in html
     assert "second running" in text_of(html)
     assert "gate@squad waiting" in text_of(html)
     code, said = podium(capsys, "runs")
@@ -355,24 +293,12 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
     html = path.read_text()
     assert status_of(html) == "killed"
     assert "refresh" not in html
-    assert "The run ended without a report" in text_of(html)
-    assert re.search(r"its last known state, of \d{4}-", text_of(html))
-    assert re.search(r"ended killed; last update \d{4}-", text_of(html))
     assert re.search(r"duration at least \d", text_of(html)), "not until someone looked"
     assert re.search(r"second killed at least \d", text_of(html))
     assert "gate@squad not reached" in text_of(html)
     before = path.stat().st_mtime_ns
     podium(capsys, "runs")
     assert path.stat().st_mtime_ns == before, "once is enough"
-
-
-def test_the_page_is_written_while_the_run_goes_on_and_not_after_it(toy_project, monkeypatch):
-    monkeypatch.setattr(run_page, "FIRST_UPDATE_S", 0.01)
-    written = threading.Event()
-    monkeypatch.setattr(run_page, "write_running", lambda *what: written.set())
-    with run_page.keep_updated(report.RunReport("."), toy_project, toy_project):
-        assert written.wait(60)
-    assert not [one for one in threading.enumerate() if one.name == "page of the run"]
 
 
 def test_the_record_is_written_while_the_page_of_a_run_rests(toy_project, monkeypatch):
@@ -385,6 +311,7 @@ def test_the_record_is_written_while_the_page_of_a_run_rests(toy_project, monkey
     with run_page.keep_updated(report.RunReport("."), toy_project, toy_project):
         assert kept.wait(60)
     assert len(pages) == 1
+    assert not [one for one in threading.enumerate() if one.name == "page of the run"]
 
 
 def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monkeypatch):
@@ -401,17 +328,12 @@ def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monke
 
 
 def test_a_run_on_two_hosts_says_which_stage_ran_where(toy_project):
-    stages = [
-        report.StageRecord("first", "ran", 1.0, "host-a", 10.0),
-        report.StageRecord("second", "ran", 2.0, "pod-b", 11.0),
-    ]
-    record = report.RunReport(".", stages=stages, host="desk", began="2026-11-23T10:00:00+0000")
-    text = text_of(
-        run_page.render_run(RunView(dataclasses.replace(record, ended="2026-11-23T10:00:05+0000"), toy_project))
-    )
-    assert "hosts desk, host-a, pod-b" in text
-    assert "first ran host-a 1.0 s" in text or "first ran host-a 1 s" in text
-    assert "second ran pod-b 2" in text
+    stages = [report.StageRecord(name, "ran", 1.0, host, 10.0) for name, host in (("first", "a"), ("second", "pod-b"))]
+    record = report.RunReport(".", stages=stages, host="desk")
+    record.began, record.ended = "2026-11-23T10:00:00+0000", "2026-11-23T10:00:05+0000"
+    text = text_of(run_page.render_run(RunView(record, toy_project)))
+    assert "hosts desk, a, pod-b" in text
+    assert re.search(r"first ran a 1 .*second ran pod-b 1 ", text)
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -563,9 +485,17 @@ def test_a_stage_shows_the_time_of_its_maps_and_of_the_rest(tmp_path):
     assert row["maps"] is None, "the file is of an earlier run"
 
 
-def test_a_run_that_is_at_work_is_not_taken_for_a_killed_one():
-    record = report.RunReport(".", began="2026-11-23T10:00:00+0000")
-    assert listing.Run(".", None, record, at_work=False).was_killed
-    assert not listing.Run(".", None, record, at_work=True).was_killed
-    record.ended = record.began
-    assert not listing.Run(".", None, record, at_work=False).was_killed
+@pytest.mark.parametrize(("stated", "published"), [(True, True), (False, True), (True, False)])
+def test_what_was_published_without_a_floor_is_said_on_the_page_and_at_the_end(tmp_path, stated, published):
+    floor = "published without a floor: set downstream.squad.gate.min_f1 to require a score"
+    record, root = made_runs.run(tmp_path, "published")
+    path = root / "metrics/squad-gate.json"
+    verdict = {"accepted": True, "reasons": []} | ({"without_floor": floor} if stated else {})
+    path.write_text(json.dumps(json.loads(path.read_text()) | verdict))
+    receipt = record.results["gate@squad"]["published"]
+    record.read_results(root)
+    record.results["gate@squad"]["published"] = receipt if published else None
+    run = RunView(record, root)
+    assert (f"\n{floor}" in run_view.format_end(run)) == (stated and published)
+    assert ("ublished without a floor" in run_page.render_run(run)) == (stated and published)
+    assert ("without a floor" in run_view.render_gates(run)) == stated

@@ -1,7 +1,6 @@
 """What someone sees of `podium run`, in a real terminal and in a pipe, with real keys; and how it ends."""
 
 import io
-import json
 import os
 import re
 import signal
@@ -23,6 +22,7 @@ from flows.runs.report import StageRecord, read_report, run_outcome
 from flows.runs.stopping import RESUME_HINT
 from flows.views import screen
 from tests.flows.conftest import TOY_PLAN
+from tests.flows.toy_runs import run_json
 from tests.flows.views.terminal import CTRL_C, Terminal
 from tests.places import ROOT
 
@@ -81,10 +81,6 @@ def words(*more):
     return [sys.executable, "-c", COMMAND, *more]
 
 
-def run_json(project):
-    return json.loads((project / "reports" / "run.json").read_text())
-
-
 def wait_for_file(path, terminal):
     """The stage prints that it is running."""
     until = time.monotonic() + 120
@@ -119,12 +115,10 @@ def test_a_failed_run_says_its_error_once_last_and_in_red_and_nothing_that_a_ter
     assert terminal.plain().count("gone") == 1
     assert terminal.raw.rstrip().split("\n")[-1].startswith(RED), "in red"
     assert "\\x1b]0;owned\\x07[red]x[/red] \\x9b2J" in terminal.plain()
-    said = re.sub(r"log: runs/logs/[0-9-]+\.log", "", terminal.plain())  # its name has the time, such as 08:25:53
-    for noise in ("NoneType", "Crash", "View at", "255", " | INFO", "Traceback"):
-        assert noise not in said, said
+    for noise in ("NoneType", "Crash", "View at", " | INFO", "Traceback"):
+        assert noise not in terminal.plain()
     (named,) = [line.removeprefix("log: ") for line in before if line.startswith("log: ")]
     log = (toy_project / named).read_text()
-    assert "NoneType" not in log
     assert "\\x1b]0;owned" in log, "which someone shows on a terminal later, and workers at once"
     for shown in (terminal.raw, log):
         assert "\x1b]0" not in shown
@@ -133,76 +127,56 @@ def test_a_failed_run_says_its_error_once_last_and_in_red_and_nothing_that_a_ter
 
 @pytest.mark.soak
 def test_without_colours_and_without_a_terminal_nobody_gets_them(toy_project, environment):
-    terminal = Terminal(words(), toy_project, {**environment, "TOY_FAILS": "second", "NO_COLOR": "1"})
+    environment |= {"TOY_FAILS": "second"}
+    terminal = Terminal(words(), toy_project, {**environment, "NO_COLOR": "1"})
     assert terminal.end() == 1
     assert not re.search(r"\x1b\[[0-9;]*3\dm", terminal.raw), "bars move, in one colour"
-    done = subprocess.run(
-        words(), cwd=toy_project, env={**environment, "TOY_FAILS": "second"}, text=True, capture_output=True
-    )
+    done = subprocess.run(words("--verbose"), cwd=toy_project, env=environment, text=True, capture_output=True)
     assert "\x1b" not in done.stdout + done.stderr
-    assert "second: started\nsecond                           failed " in done.stdout
-    assert done.stderr == "error: stage second failed (exit code 1): the toy stage was told to fail\n"
-    shown = subprocess.run(words("--verbose"), cwd=toy_project, env=environment, text=True, capture_output=True).stdout
-    assert "second: started\nRunning stage 'second':\nstage output\n[ 50%] half way\n" in shown
-    assert "Podium run: rejected\n" in shown
 
 
 @pytest.mark.parametrize(
-    "how", ["keys", *(pytest.param(number, marks=pytest.mark.soak) for number in (signal.SIGINT, signal.SIGTERM))]
-)
-def test_a_run_that_is_stopped_waits_for_the_checkpoint_says_what_it_holds_and_ends_with_4(
-    toy_project, environment, how
-):
-    (toy_project / "stage.py").write_text(TRAINS)
-    terminal = Terminal(words(), toy_project, environment)
-    terminal.wait_for(r"42% first .*12 s left")
-    if how == "keys":
-        terminal.type(CTRL_C)
-    else:
-        os.kill(terminal.process.pid, how)  # as a batch system does, which knows this process only
-    assert terminal.end() == 4, terminal.plain()
-    last = terminal.plain().strip().split("\n")[-1]
-    assert last == (
-        "stage first paused: pretrain job: stopped on request, after update 3 of 7 (checkpoint saved); "
-        "run it again to continue"
-    )
-    assert "Crash" not in terminal.plain()
-    assert run_json(toy_project)["paused"] == last
-    assert run_json(toy_project)["stages"][-1]["status"] == "paused"
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("stage", "how", "code", "name"),
+    ("stage", "how", "code", "status"),
     [
-        pytest.param(WAITS + WORKS, "keys", 130, "Ctrl-C", marks=pytest.mark.soak),
-        pytest.param(WAITS + WORKS, signal.SIGTERM, 143, "SIGTERM", marks=pytest.mark.soak),
-        (BEFORE_ANY_UPDATE, "keys", 130, "Ctrl-C"),
+        (TRAINS, "keys", 4, "paused"),
+        *(
+            pytest.param(*row, marks=pytest.mark.soak)
+            for row in (
+                (TRAINS, signal.SIGINT, 4, "paused"),  # as a batch system does, which knows this process only
+                (TRAINS, signal.SIGTERM, 4, "paused"),
+                (TRAINS, "lost", 4, "paused"),
+                (WAITS + WORKS, "keys", 130, "cancelled"),
+                (WAITS + WORKS, signal.SIGTERM, 143, "cancelled"),
+                (WAITS + WORKS, "lost", 129, "cancelled"),
+                (BEFORE_ANY_UPDATE, "keys", 130, "cancelled"),
+            )
+        ),
     ],
 )
-def test_where_nothing_was_kept_a_stopped_run_ends_as_the_signal_does(toy_project, environment, stage, how, code, name):
+def test_a_stopped_run_waits_for_the_checkpoint_or_ends_as_the_signal_does(
+    toy_project, environment, stage, how, code, status
+):
     (toy_project / "stage.py").write_text(stage)
     terminal = Terminal(words(), toy_project, environment)
-    wait_for_file(toy_project / "here", terminal)
-    if how == "keys":
-        terminal.type(CTRL_C)
+    terminal.wait_for(r"42% first .*12 s left")
+    if how == "lost":
+        assert terminal.hang_up() == code
     else:
-        os.kill(terminal.process.pid, how)
-    assert terminal.end() == code, terminal.plain()
-    said = f"the run was cancelled by {name} in stage first: nothing half-written was kept; {RESUME_HINT}"
-    assert terminal.plain().strip().split("\n")[-1] == said
-    assert (run_json(toy_project)["interrupted"], run_json(toy_project)["error"]) == (name, said)
-    assert "Podium run: cancelled" in terminal.plain()
-    assert run_json(toy_project)["stages"][-1]["status"] == "cancelled"
+        terminal.type(CTRL_C) if how == "keys" else os.kill(terminal.process.pid, how)
+        assert terminal.end() == code, terminal.plain()
+        last = terminal.plain().strip().split("\n")[-1]
+        assert last == run_json(toy_project)["paused" if code == 4 else "error"]
+        assert ("after update 3 of 7 (checkpoint saved)" if code == 4 else RESUME_HINT) in last
+        assert "Crash" not in terminal.plain()
+    assert run_json(toy_project)["stages"][-1]["status"] == status
+    with get_client(sync_client=True) as client:
+        [run] = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
+    assert run.state.name.lower() == status
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("stage", "end"),
-    [
-        pytest.param(WAITS + WORKS, "nothing half-written was kept", marks=pytest.mark.soak),
-        (TRAINS, "checkpoint saved"),
-    ],
+    ("stage", "end"), [(WAITS + WORKS, "nothing half-written was kept"), (TRAINS, "checkpoint saved")]
 )
 def test_a_run_that_is_cancelled_in_prefect_stops_and_is_cancelled_everywhere(toy_project, environment, stage, end):
     (toy_project / "stage.py").write_text(stage)
@@ -215,43 +189,20 @@ def test_a_run_that_is_cancelled_in_prefect_stops_and_is_cancelled_everywhere(to
         client.set_flow_run_state(run.id, Cancelling())
         terminal.end()
         assert end in terminal.plain().strip().split("\n")[-1]
-        assert "Podium run: cancelled" in terminal.plain()
         assert client.read_flow_run(run.id).state.type == StateType.CANCELLED
     record = read_report(toy_project, toy_project)
     assert (run_outcome(record), record.interrupted) == ("cancelled", "a cancellation in Prefect")
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("stage", "code", "status"), [(TRAINS, 4, "paused"), (WAITS + WORKS, 129, "cancelled")])
-def test_a_run_whose_terminal_is_lost_stops_as_by_sigterm_and_reports_it(toy_project, environment, stage, code, status):
-    (toy_project / "stage.py").write_text(stage)
-    terminal = Terminal(words(), toy_project, environment)
-    wait_for_file(toy_project / "here", terminal)
-    assert terminal.hang_up() == code
-    assert run_json(toy_project)["stages"][-1]["status"] == status
-    with get_client(sync_client=True) as client:
-        [run] = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
-    assert run.state.name == ("Paused" if status == "paused" else "Cancelled")
-
-
-@pytest.mark.soak
 def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_ends(toy_project, environment):
     """There the shell lets everything ignore SIGINT."""
     (toy_project / "stage.py").write_text(WAITS + WORKS)
-    command = subprocess.Popen(
-        words(),
-        cwd=toy_project,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )
+    ignores = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
+    command = subprocess.Popen(words(), cwd=toy_project, env=environment, preexec_fn=ignores)
     wait_for_file(toy_project / "here", command)
     command.terminate()
-    said, _ = command.communicate(timeout=60)
-    assert command.returncode == 143, said
-    assert "by SIGTERM in stage first: nothing half-written was kept" in said
+    assert command.wait(60) == 143
     assert {one["status"] for one in run_json(toy_project)["stages"]} == {"cancelled"}
     wait_until_gone(int((toy_project / "here").read_text()))
 
@@ -306,10 +257,7 @@ def test_the_share_of_a_stage_is_visible_on_a_narrow_terminal(columns):
 
 
 def test_the_seconds_of_a_command_count_from_its_start():
-    code = (
-        "import time; time.sleep(0.5); from flows.views.screen import seconds_since_start; print(seconds_since_start())"
-    )
+    code = "import time; time.sleep(0.5); from flows.views import screen; print(screen.seconds_since_start())"
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True)
     assert 0.5 < float(done.stdout) <= time.monotonic() - began + 0.02
-    assert screen.seconds_since_start() > 0
