@@ -31,6 +31,11 @@ def test_up_to_date_are_stages_before_the_first_that_changed(toy_project):
             session.update(stage, Listener(print))
         (toy_project / "data" / "second").unlink()
         assert session.check_plan(plan) == PlanStatus(["first"], True)
+        text = (toy_project / "dvc.yaml").read_text()
+        (toy_project / "dvc.yaml").write_text(
+            text.replace("cmd: python stage.py first", "cmd: env python stage.py first")
+        )
+        assert session.update("first", Listener(print)) == "ran", "the plan changed meanwhile"
         (toy_project / "dvc.yaml").write_text("stages: nonsense")
         assert session.check_plan(plan) == PlanStatus([], False), "DVC says what is wrong"
 

@@ -65,17 +65,17 @@ def test_a_killed_run_resumes(failed, toy_project, capsys):
 
 
 def test_resume_says_where_there_is_nothing_to_resume(mine, toy_project, capsys):
-    code, said = podium(capsys, "resume", "mine")
-    assert code == 3
-    assert "run mine is rejected: there is nothing to resume\nnext: podium run --like mine --set ..." in said.err
+    prepare_own(toy_project, resolved_params(toy_project, None, []), "new")
+    for name, code, said in (
+        ("mine", 3, "next: podium run --like mine --set ..."),
+        ("new", 1, "podium run --like new --name new"),
+        ("mien", 2, "did you mean mine"),
+    ):
+        ended, printed = podium(capsys, "resume", name)
+        assert (ended, said in printed.err) == (code, True), printed.err
     with Holding("mine"):
         code, said = podium(capsys, "resume", "mine")
-    assert (code, said.err) == (1, "error: run mine is running: podium open mine shows its progress\n")
-    prepare_own(toy_project, resolved_params(toy_project, None, []), "new")
-    code, said = podium(capsys, "resume", "new")
-    assert (code, "podium run --like new --name new" in said.err) == (1, True)
-    code, said = podium(capsys, "resume", "mien")
-    assert (code, said.err) == (2, "error: run mien not found; did you mean mine?\n")
+    assert (code, "podium open mine" in said.err) == (1, True)
 
 
 def newest_name(project):
@@ -131,8 +131,7 @@ def test_the_gate_decides_again_and_publish_reads_that_verdict(mine, toy_project
     ran()
     code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
     assert (code, ran()) == (0, []), said.err
-    assert "squad gate: accepted" in said.out
-    assert "next: podium publish mine releases the accepted model" in said.err
+    assert "next: podium publish mine" in said.err
     assert not (toy_project / "published").exists(), "publishing is a step of its own"
     assert "min_f1: 80\n" in (folder / "params.yaml").read_text()
     record = record_of(toy_project, "mine")
@@ -140,18 +139,10 @@ def test_the_gate_decides_again_and_publish_reads_that_verdict(mine, toy_project
     assert record.details["changed"]["downstream.squad.gate.min_f1"] == "80"
     assert "accepted" in (folder / "reports/run.html").read_text()
     assert json.loads((folder / "metrics/squad-gate.json").read_text())["accepted"]
-    code, said = podium(capsys, "runs", "finished")
-    assert "mine" in said.out
     code, said = podium(capsys, "publish", "mine")
-    assert (code, "next: podium predict published/podium-demo --text QUESTION --context" in said.err) == (0, True), (
-        said.err
-    )
+    assert (code, "podium predict published/podium-demo" in said.err) == (0, True), said.err
     code, said = podium(capsys, "gate", "mine", "--set", "downstream.squad.gate.min_f1=85.0")
-    assert (code, "note: what was published before stays there: published/podium-demo" in said.err) == (3, True)
-    assert "squad gate: rejected\n" in said.out
-    assert "published before: published/podium-demo" in said.out
-    code, said = podium(capsys, "releases", "mine")
-    assert code == 0, said.err
+    assert (code, "what was published before stays there: published/podium-demo" in said.err) == (3, True)
     assert record_of(toy_project, "mine").overrides == ["downstream.squad.gate.min_f1=85"], "replaced"
     code, said = podium(capsys, "run", "--name", "mine", "--to", "gate", "--set", "downstream.squad.gate.min_f1=85.0")
     assert (code, ran(), "nothing changed: all 3 stages" in said.out) == (3, [], True), "DVC has the same verdict"
@@ -184,28 +175,26 @@ def test_a_gate_that_fails_leaves_the_limits_and_can_be_asked_again(mine, toy_pr
     before = (toy_project / "runs/checkouts/mine/params.yaml").read_bytes()
     monkeypatch.setenv("TOY_FAILS", "gate")
     code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
-    assert (code, said.err.count("error: ")) == (1, 1), said.err
-    assert "error: stage gate@squad failed (exit code 1): the toy stage was told to fail" in said.err
+    assert (code, said.err.count("error: "), "stage gate@squad failed" in said.err) == (1, 1, True), said.err
     assert (toy_project / "runs/checkouts/mine/params.yaml").read_bytes() == before
     monkeypatch.delenv("TOY_FAILS")
     (toy_project / "runs/checkouts/mine/data/second").write_text("done")  # where a toy that fails leaves its half
-    code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
-    assert code == 0, said.err
+    assert podium(capsys, "gate", "mine", "--set", "min_f1=80")[0] == 0
 
 
-NO_LIMITS = (
-    (["min_ff1=80"], "downstream.squad.gate.min_ff1 is not known; did you mean min_f1?"),
-    (["min_f1=high"], "downstream.squad.gate.min_f1='high': input should be a valid number"),
-    (["downstream.squad.finetune.epochs=3"], "is not a limit of a gate of run mine: podium run --like mine --set"),
-    (["released=published"], "is not a limit of a gate"),
-    (["min_f1=80", "--entry", "sqad"], "--entry sqad not found; did you mean squad?"),
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["min_ff1=80"], "did you mean min_f1?"),
+        (["min_f1=high"], "downstream.squad.gate.min_f1='high'"),
+        (["downstream.squad.finetune.epochs=3"], "is not a limit of a gate"),
+        (["released=published"], "is not a limit of a gate"),
+        (["min_f1=80", "--entry", "sqad"], "did you mean squad?"),
+    ],
 )
-
-
-def test_what_is_no_limit_of_the_run_is_refused(mine, toy_project, capsys):
-    for words, why in NO_LIMITS:
-        code, said = podium(capsys, "gate", "mine", "--set", *words)
-        assert (code, why in said.err) == (2, True), said.err
+def test_what_is_no_limit_of_the_run_is_refused(mine, toy_project, capsys, words, why):
+    code, said = podium(capsys, "gate", "mine", "--set", *words)
+    assert (code, why in said.err) == (2, True), said.err
 
 
 def test_publish_by_parameters_refuses_limits_that_were_changed_since(prefect_session, toy_project, capsys):
@@ -217,35 +206,31 @@ def test_publish_by_parameters_refuses_limits_that_were_changed_since(prefect_se
 
 
 def test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own(prefect_session, toy_project, capsys):
+    def params_of(name):
+        return read_run_params(toy_project, toy_project / "runs/checkouts" / name)
+
     overrides = [FASTER, "downstream.squad.publish.folder=published/mine"]
     prepare_own(toy_project, resolved_params(toy_project, None, overrides), "mine")
     (toy_project / "params.yaml").write_text((toy_project / "params.yaml").read_text().replace("85.0", "84.0"))
     code, said = podium(capsys, "run", "--like", "mine", "--name", "next", "--set", "downstream.squad.gate.min_f1=1")
     assert code == 0, said.err
-    values = read_run_params(toy_project, toy_project / "runs/checkouts/next")
-    before = read_run_params(toy_project, toy_project / "runs/checkouts/mine")
-    names = [name for name, _ in find_differing([before, values])]
+    names = [name for name, _ in find_differing([params_of("mine"), params_of("next")])]
     assert names == ["downstream.squad.gate.min_f1", "downstream.squad.publish.folder"]
     assert (toy_project / "published/next").is_dir()
     code, said = podium(capsys, "run", "--like", "next", "--set", "gate.min_f1=2")
     assert (code, newest_name(toy_project)[:5]) == (0, "next-"), "a name of its own"
-    newest = read_run_params(toy_project, toy_project / "runs/checkouts" / newest_name(toy_project))
+    newest = params_of(newest_name(toy_project))
     assert newest["downstream"]["squad"]["gate"]["min_f1"] == 2, "the whole name needs no typing"
     code, said = podium(capsys, "plan", "next", "--set", "gate.min_f1=2")
     assert (code, said.err) == (0, "next: podium run --like next --set gate.min_f1=2\n")
     for words, why in (
-        (["mien"], "run mien not found; did you mean mine?"),
+        (["mien"], "did you mean mine?"),
         (["mine", "--preset", "bert"], "leave out --preset"),
         (["mine", "--name", "next"], "run next exists with other parameters"),
     ):
         code, said = podium(capsys, "run", "--like", *words)
         assert (code, why in said.err) == (2, True), said.err
-
-
-def test_params_list_shows_what_a_run_has(prefect_session, toy_project, capsys):
-    prepare_own(toy_project, resolved_params(toy_project, None, [FASTER]), "mine")
     code, said = podium(capsys, "params", "list", "squad.finetune.learning_rate", "--name", "mine")
     assert (code, said.out.split()[1]) == (0, "3.0e-05")
-    assert "next: podium run --like mine --set NAME=VALUE" in said.err
     code, said = podium(capsys, "params", "list", "--name", "mien")
-    assert (code, said.err) == (2, "error: run mien not found; did you mean mine?\n")
+    assert (code, "did you mean mine" in said.err) == (2, True)

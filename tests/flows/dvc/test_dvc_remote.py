@@ -6,27 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from flows import dvc
 from flows.dvc import session as sessions
 from flows.dvc.child import CheckoutRepo, RemoteChanged
 from flows.dvc.session import DvcSession, Listener, RemoteFailed
 from tests.flows.dvc.toy_repro import repro
 
 
-def with_remote(project, url):
-    text = f"[core]\n    remote = store\n['remote \"store\"']\n    url = {url}\n"
-    (project / ".dvc" / "config.local").write_text(text)
+@pytest.fixture
+def remote(toy_project, monkeypatch):
+    """The folder of a remote of the toy project, not made yet, for which nothing waits long."""
+    folder = toy_project.parent / "remote"
+    text = f"[core]\n    remote = store\n['remote \"store\"']\n    url = {folder}\n"
+    (toy_project / ".dvc" / "config.local").write_text(text)
+    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+    return folder
 
 
-def test_a_remote_is_found_in_either_config_file(toy_project):
-    assert not dvc.has_remote(toy_project)
-    (toy_project / ".dvc" / "config.local").write_text("[core]\n    remote = store\n")
-    assert dvc.has_remote(toy_project)
+def forget(project):
+    """Lose what stages made and the cache knows."""
+    for folder in (".dvc/cache/files", ".dvc/cache/runs", "data"):
+        shutil.rmtree(project / folder)
 
 
-def test_what_one_checkout_pushed_another_restores_figures_included(toy_project, ran, monkeypatch):
-    remote = toy_project.parent / "remote"
-    with_remote(toy_project, remote)
+def test_what_one_checkout_pushed_another_restores_figures_included(toy_project, remote, ran):
     with DvcSession(toy_project) as session:
         for stage in ("first", "second", "gate@squad"):
             session.update(stage, Listener(print))
@@ -44,10 +46,8 @@ def test_what_one_checkout_pushed_another_restores_figures_included(toy_project,
     assert ran() == ["first", "second"]
 
 
-def test_a_remote_that_was_moved_away_is_neither_made_again_nor_passed_over(toy_project, tmp_path, ran, monkeypatch):
-    remote, said = tmp_path / "remote", []
-    with_remote(toy_project, remote)
-    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+def test_a_remote_that_was_moved_away_is_neither_made_again_nor_passed_over(toy_project, remote, tmp_path, ran):
+    said = []
     with DvcSession(toy_project) as session:
         session.update("first", Listener(print), pull=True)
         for _ in range(2):  # the second records what the first made
@@ -65,10 +65,7 @@ def test_a_remote_that_was_moved_away_is_neither_made_again_nor_passed_over(toy_
 
 
 @pytest.mark.soak
-def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_removed(toy_project, tmp_path, monkeypatch):
-    remote = tmp_path / "remote"
-    with_remote(toy_project, remote)
-    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_removed(toy_project, remote):
     with DvcSession(toy_project) as session:
         session.update("first", Listener(print), pull=True)
         for _ in range(2):
@@ -81,12 +78,9 @@ def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_remov
         session.push(["first"], print)
 
 
-def test_an_entry_of_the_run_cache_arrives_after_its_outputs(toy_project, tmp_path, monkeypatch):
-    remote = tmp_path / "remote"
+def test_an_entry_of_the_run_cache_arrives_after_its_outputs(toy_project, remote):
     remote.mkdir()
     (remote / "files").write_text("no folder")  # no data arrives
-    with_remote(toy_project, remote)
-    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
     with DvcSession(toy_project) as session:
         session.update("first", Listener(print))
         with pytest.raises(RemoteFailed, match="did not accept the outs of first"):
@@ -97,18 +91,15 @@ def test_an_entry_of_the_run_cache_arrives_after_its_outputs(toy_project, tmp_pa
     assert (remote / "runs").exists()
 
 
-def test_a_remote_is_made_by_a_push_alone(toy_project, tmp_path):
-    with_remote(toy_project, tmp_path / "remote")
+def test_a_remote_is_made_by_a_push_alone(toy_project, remote):
     with DvcSession(toy_project) as session:
         session.request("require_store")
-        assert not (tmp_path / "remote").exists()
+        assert not remote.exists()
         session.update("first", Listener(print), pull=True)
-    assert (tmp_path / "remote" / "podium-store").exists()
+    assert (remote / "podium-store").exists()
 
 
-def test_a_push_to_a_remote_that_goes_away_meanwhile_did_not_succeed(toy_project, tmp_path, monkeypatch):
-    remote = tmp_path / "remote"
-    with_remote(toy_project, remote)
+def test_a_push_to_a_remote_that_goes_away_meanwhile_did_not_succeed(toy_project, remote, tmp_path, monkeypatch):
     with DvcSession(toy_project) as session:
         session.update("first", Listener(print), pull=True)
         session.push(["first"], print)
@@ -117,16 +108,12 @@ def test_a_push_to_a_remote_that_goes_away_meanwhile_did_not_succeed(toy_project
         CheckoutRepo(print).push(["first"])
 
 
-def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_project, tmp_path, ran, monkeypatch):
-    remote, away, waited = tmp_path / "remote", tmp_path / "away", []
-    with_remote(toy_project, remote)
-    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_project, remote, ran, monkeypatch):
+    away, waited = remote.with_name("away"), []
     with DvcSession(toy_project) as session:
         session.update("first", Listener(print), pull=True)
         session.push(["first"], print)
-    shutil.rmtree(toy_project / ".dvc/cache/files")
-    shutil.rmtree(toy_project / ".dvc/cache/runs")
-    shutil.rmtree(toy_project / "data")
+    forget(toy_project)
     with DvcSession(toy_project) as session:
         ask = session._send
 

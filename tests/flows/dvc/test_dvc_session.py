@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from flows.dvc import session as sessions
-from flows.dvc.session import DvcFailed, DvcSession, Listener, PlanStatus, StageFailed
+from flows.dvc.session import DvcFailed, DvcSession, Listener, StageFailed
 from flows.runs.stopping import RunPaused, RunStopped, stop
 from tasks.plan.plan_file import Stage
 from tests.flows.conftest import TOY_PLAN
@@ -108,14 +108,8 @@ def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SHELL": shell or ""}
     if shell is None:
         del environment["SHELL"]
-    flow = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from tests.flows.dvc.toy_repro import repro; from pathlib import Path; repro('first', Path('.'))",
-        ],
-        env=environment,
-    )
+    code = "from tests.flows.dvc.toy_repro import repro; from pathlib import Path; repro('first', Path('.'))"
+    flow = subprocess.Popen([sys.executable, "-c", code], env=environment)
     pipe = os.open(toy_project / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
     assert select.select([pipe], [], [], 60)[0], "no stage has started"
     os.set_blocking(pipe, True)
@@ -154,8 +148,7 @@ def test_one_process_updates_all_stages_and_each_hears_its_own_lines(toy_project
         for stage in plan
     }
     with DvcSession(toy_project) as session:
-        verdicts = [session.update(stage, listeners[stage]) for stage in plan]
-    assert verdicts == ["ran", "ran", "ran"]
+        assert [session.update(stage, listeners[stage]) for stage in plan] == ["ran", "ran", "ran"]
     assert len(started) == 1
     assert ran() == ["first", "second"]
     for stage in plan:
@@ -166,36 +159,20 @@ def test_one_process_updates_all_stages_and_each_hears_its_own_lines(toy_project
     del lock["stages"]["second"]
     (toy_project / "dvc.lock").write_text(yaml.safe_dump(lock))
     with DvcSession(toy_project) as session:
-        verdicts = [session.update(stage, listeners[stage]) for stage in plan]
-    assert verdicts == ["skipped", "restored", "skipped"]
+        assert [session.update(stage, listeners[stage]) for stage in plan] == ["skipped", "restored", "skipped"]
     assert ran() == []
 
 
-def test_a_session_sees_parameters_and_a_plan_that_changed_meanwhile(toy_project, ran):
-    params, plan = toy_project / "params.yaml", toy_project / "dvc.yaml"
-    with DvcSession(toy_project) as session:
-        assert [session.update(stage, Listener(print)) for stage in ("first", "second")] == ["ran", "ran"]
-        params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
-        assert session.check_plan(["first", "second"]) == PlanStatus(["first"], True)
-        assert session.update("second", Listener(print)) == "ran"
-        plan.write_text(plan.read_text().replace("cmd: python stage.py first", "cmd: env python stage.py first"))
-        assert session.check_plan(["first", "second"]) == PlanStatus([], True)
-        assert session.update("first", Listener(print)) == "ran"
-    assert ran() == ["first", "second", "second", "first"]
-
-
 def test_a_session_outlives_a_stage_that_fails_and_those_before_it_are_kept(toy_project, ran, monkeypatch):
-    plan = ["first", "second", "gate@squad"]
     monkeypatch.setenv("TOY_FAILS", "second")
     with DvcSession(toy_project) as session:
         assert session.update("first", Listener(print)) == "ran"
-        with pytest.raises(StageFailed, match="stage second failed") as failure:
+        with pytest.raises(StageFailed, match="stage second failed.*told to fail"):
             session.update("second", Listener(print))
         assert session.update("first", Listener(print)) == "skipped"
-    assert "told to fail" in str(failure.value)
-    assert "stage first" not in str(failure.value)
     monkeypatch.delenv("TOY_FAILS")
     with DvcSession(toy_project) as session:
+        plan = ["first", "second", "gate@squad"]
         assert [session.update(stage, Listener(print)) for stage in plan] == ["skipped", "ran", "ran"]
     assert (toy_project / "data" / "second").read_text() == "done", "half of it had been written"
     assert ran() == ["first", "second"]
@@ -246,12 +223,8 @@ def test_dvcs_own_errors_are_said_with_their_causes(toy_project):
 def test_a_stage_whose_outs_are_lost_has_failed(toy_project, monkeypatch):
     said = "reply(say='ERROR: failed to transfer 4b98'); reply(answer={'verdict': 'ran', 'lost': True})"
     monkeypatch.setattr(sessions, "CHILD", answers(f"{said}; time.sleep(120)"))
-    with DvcSession(toy_project) as session:
-        with pytest.raises(
-            StageFailed, match="stage first failed .DVC could not store its outputs in the cache"
-        ) as failure:
-            session.update("first", Listener(print))
-        assert "failed to transfer 4b98" in str(failure.value)
+    with DvcSession(toy_project) as session, pytest.raises(StageFailed, match=r"(?s)stage first.*transfer 4b98"):
+        session.update("first", Listener(print))
 
 
 def test_a_process_that_dies_is_told_with_what_it_printed_and_another_takes_its_place(toy_project, monkeypatch):

@@ -57,8 +57,8 @@ def test_a_run_is_refused_before_dvc_starts(prefect_session, project, ran, place
     planted = plant(project, place)
     state = run(*overrides)
     assert state.is_failed()
-    assert place.rpartition("/")[2] in state.message
     assert NAMED in state.message
+    assert place.rpartition("/")[2] in state.message
     assert ran() == []
     assert not (project / "foreign-ran").exists()
     assert not (project / ".dvc/tmp").exists(), "DVC was not started"

@@ -78,8 +78,10 @@ def test_the_end_says_loss_perplexity_accuracy_and_the_folder_of_the_model(proje
     text = format_end(run)
     scores = "masked LM loss 2.0000, perplexity 7.39, masked LM accuracy 62.50 %, next-sentence accuracy 75.00 %"
     assert f"phase2: {scores} (20 updates to training loss 2.2500; evaluated on 40 held-out rows)\n" in text
-    assert "model: runs/checkouts/small/models/phase2\n" in text
-    assert text.count("model: ") == 1, "the last phase has the result"
+    assert text.count("model: runs/checkouts/small/models/phase2\n") == 1, "the last phase has the result"
+    folder = pretrained(project, "unseen", evaluated=False)
+    text = format_end(RunView(report.read_report(project, folder), folder, project))
+    assert "phase2: no scores (20 updates to training loss 2.2500; no held-out rows)\n" in text
 
 
 def test_a_phase_that_failed_hides_no_score_of_the_one_before(project):
@@ -128,44 +130,24 @@ def test_a_continued_model_is_next_to_its_original_everywhere(project, capsys, m
     assert text in (project / "reports/compare-mine-other.html").read_text()
 
 
-def test_without_held_out_rows_the_end_says_so(project):
-    folder = pretrained(project, "small", evaluated=False)
-    text = format_end(RunView(report.read_report(project, folder), folder, project))
-    assert "phase2: no scores (20 updates to training loss 2.2500; no held-out rows)\n" in text
-
-
-def test_the_list_shows_held_out_loss_and_perplexity(project, capsys):
-    pretrained(project, "small")
-    code, said = podium(capsys, "runs")
-    assert code == 0, said.err
-    assert "masked LM loss 2.0000, perplexity 7.39" in said.out
-    code, said = podium(capsys, "runs", "--json")
-    assert json.loads(said.out)[0]["scores"]["phase1"]["mlm_accuracy"] == 62.5
-
-
-def test_two_pre_trainings_are_compared_on_their_held_out_rows(project, capsys):
+def test_two_pre_trainings_are_listed_and_compared_on_their_held_out_rows(project, capsys):
     pretrained(project, "slow")
     pretrained(project, "fast", "pretrain.phase2.learning_rate=3e-4", loss=1.5)
     pretrained(project, "other", "pretrain_rows.seed=9", rows="b")
+    assert "masked LM loss 2.0000, perplexity 7.39" in podium(capsys, "runs")[1].out
     code, said = podium(capsys, "compare", "slow", "fast")
     assert code == 0, said.err
-    assert "pre-training phase2. On the same 40 held-out rows. No paired test" in said.out
     table = [line.split() for line in said.out.splitlines()]
     assert ["slow", "2.0000", "7.39", "62.50", "%", "75.00", "%"] in table
     assert ["fast", "1.5000", "4.48", "62.50", "%", "75.00", "%"] in table
-    assert "pretrain@phase2: loss over 20 updates" in said.out
-    page = (project / "reports/compare-slow-fast.html").read_text()
-    assert "<h2>Pre-training: phase2</h2>" in page
-    assert page.count("62.50 %") == 4, "of two runs in two phases"
+    assert (project / "reports/compare-slow-fast.html").read_text().count("62.50 %") == 4, "two runs, two phases"
     code, said = podium(capsys, "compare", "slow", "other", "--json")
     assert [one["same_rows"] for one in json.loads(said.out)["pretraining"]] == [False, False]
-    assert "Not comparable: the runs have different held-out rows" in podium(capsys, "compare", "slow", "other")[1].out
+    assert "Not comparable" in podium(capsys, "compare", "slow", "other")[1].out
 
 
 def test_a_mixed_comparison_says_what_cannot_be_compared(project, capsys):
     pretrained(project, "lm")
     prepare_own(project, resolved_params(project, None, []), "tuned")
     code, said = podium(capsys, "compare", "lm", "tuned")
-    assert code == 0, said.err
-    assert "lm was only pre-trained and has no downstream scores to compare" in said.out
-    assert "podium finetune KIND --model lm --train FILE" in said.out
+    assert (code, "lm was only pre-trained" in said.out) == (0, True), said

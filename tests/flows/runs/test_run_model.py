@@ -92,50 +92,41 @@ def test_a_folder_of_the_name_of_a_run_is_the_folder(project):
 def test_a_run_that_is_pre_trained_alone_is_to_be_fine_tuned(project):
     run = checkout_folder(project, "mine")
     (run / artifacts.PARAMS).write_text(yaml.safe_dump({"downstream": {}}))
-    with pytest.raises(ParamsError, match="repeat its command without --to or --part to continue it"):
+    with pytest.raises(ParamsError, match="--to or --part"):
         judge(project, "mine", "dev.csv")
     write_tiny_model(run / artifacts.model_folder("phase1"), WORDS)
-    with pytest.raises(ParamsError, match=r"podium finetune KIND --model mine --train FILE"):
+    with pytest.raises(ParamsError, match="podium finetune KIND --model mine"):
         judge(project, "mine", "dev.csv")
 
 
 def test_a_run_that_trained_nothing_yet_or_several_is_refused(project):
-    with pytest.raises(ParamsError, match="has not fine-tuned a model yet: repeat its command"):
+    with pytest.raises(ParamsError, match="has not fine-tuned a model"):
         judge(project, "mine", "dev.csv")
     train(project, "moods")
     train(project, "topics")
-    with pytest.raises(ParamsError, match=r"several models: pass the folder of one, .*models/moods, .*models/topics"):
+    with pytest.raises(ParamsError, match="models/moods, .*models/topics"):
         judge(project, "mine", "dev.csv")
     assert not (project / "evaluation-mine-dev").exists()
 
 
+PHASES = [StageRecord(f"pretrain@{phase}", "ran", 1.0) for phase in ("phase1", "phase2")]
+JUDGED = {"name": "it", "scores": {}, "decision": None, "published": None}
+PUBLISHED = JUDGED | {"published": {"folder": "published/it"}}
+
+
 @pytest.mark.parametrize(
-    ("scores", "said"),
+    ("record", "said"),
     [
-        ({"exact_match": 80.0, "f1": 85.0}, "podium predict published/it --text QUESTION --context TEXT"),
-        ({"exact_match": 80.0, "micro_f1": 85.0}, "podium predict published/it"),
-        ({"accuracy": 80.0}, "podium predict published/it"),
+        (RunReport(".", results={"gate@it": PUBLISHED}), "podium predict published/it"),
+        (RunReport("runs/checkouts/first", stages=PHASES), "podium finetune KIND --model first --train FILE"),
+        (RunReport(".", stages=PHASES), "podium finetune KIND --model models/phase2 --train FILE"),
+        (RunReport(".", options={"to": ("rows",)}), "repeat the command without --to"),
+        (RunReport(".", options={"part": "pretraining"}), "repeat the command without --part"),
+        (
+            RunReport("runs/first", results={"gate@it": JUDGED | {"decision": {"accepted": False}}}),
+            "open runs/first/evaluation/it/",
+        ),
     ],
 )
-def test_what_was_published_is_what_is_used_next(scores, said):
-    judged = {"name": "it", "scores": scores, "decision": None, "published": {"folder": "published/it"}}
-    assert suggest_next(RunReport(".", results={"gate@it": judged})).startswith(said)
-
-
-def test_after_pre_training_alone_its_model_is_fine_tuned():
-    stages = [StageRecord(f"pretrain@{phase}", "ran", 1.0) for phase in ("phase1", "phase2")]
-    named, own = (suggest_next(RunReport(folder, stages=stages)) for folder in ("runs/checkouts/first", "."))
-    assert named == "podium finetune KIND --model first --train FILE"
-    assert own == "podium finetune KIND --model models/phase2 --train FILE"
-
-
-@pytest.mark.parametrize(("choices", "word"), [({"to": ("rows",)}, "--to"), ({"part": "pretraining"}, "--part")])
-def test_after_a_part_the_same_words_go_on(choices, word):
-    assert suggest_next(RunReport(".", options=choices)) == f"repeat the command without {word} to run the rest"
-
-
-def test_after_a_rejection_the_answers_are_looked_at():
-    judged = {"name": "it", "scores": {}, "decision": {"accepted": False}, "published": None}
-    said = suggest_next(RunReport("runs/first", results={"gate@it": judged}))
-    assert said.startswith("open runs/first/evaluation/it/")
-    assert "podium gate first --set LIMIT=VALUE" in said
+def test_what_is_next_follows_from_what_became_of_the_run(record, said):
+    assert suggest_next(record).startswith(said)

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from flows import cli, pipeline  # noqa: F401 (what the flow imports is counted as well)
+from flows import pipeline  # noqa: F401 (what the flow imports is counted as well)
 from flows.checks import preflight
 from flows.runs import checkout
 from flows.runs.run_options import RunOptions
@@ -17,10 +17,10 @@ from flows.runs.run_request import resolve_request
 from tasks.params import schema
 from tasks.params.schema import validate_params
 from tasks.plan import plan_file, stages, writing
+from tests.flows.toy_runs import FASTER, podium
 from tests.tasks.tiny_model import write_tiny_model
 
 ONCE = {"validate_params": 1, "define": 1, "expand": 1}
-FASTER = "downstream.squad.finetune.learning_rate=3e-5"
 
 
 @pytest.fixture
@@ -45,28 +45,19 @@ def counted(monkeypatch):
     return calls
 
 
-def podium(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["podium", *words])
-    try:
-        cli.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
-def test_a_run_resolves_its_parameters_once(prefect_session, toy_project, monkeypatch, counted):
+def test_a_run_resolves_its_parameters_once(prefect_session, toy_project, capsys, counted):
     words = ("--name", "mine", "--set", FASTER, "--to", "first")
-    assert podium(monkeypatch, "run", *words) == 0
+    assert podium(capsys, "run", *words)[0] == 0
     assert counted == ONCE
     counted.clear()
     plan_file._expand_plan.cache_clear()
-    podium(monkeypatch, "run", *words)
+    podium(capsys, "run", *words)
     assert counted == ONCE, "nor more often where nothing has changed"
 
 
 @pytest.mark.parametrize("words", [(), ("--set", FASTER), ("--page", "plan.html")])
-def test_a_plan_resolves_its_parameters_once(toy_project, monkeypatch, counted, words):
-    assert podium(monkeypatch, "plan", *words) == 0
+def test_a_plan_resolves_its_parameters_once(toy_project, capsys, counted, words):
+    assert podium(capsys, "plan", *words)[0] == 0
     assert counted == ONCE
 
 
@@ -76,26 +67,16 @@ def test_a_plan_resolves_its_parameters_once(toy_project, monkeypatch, counted, 
         ("finetune", "squad", "--model", "bert", "--train", "train.json", "--learning-rate", "1e-5"),
         ("finetune", "squad", "--model", "bert", "--train", "train.json", "--save-params", "mine.yaml"),
         ("pretrain", "--text", "train.json", "--steps", "100"),
-        (
-            "run",
-            "--preset",
-            "finetune",
-            "--set",
-            'downstream.squad={"kind": "squad"}',
-            "--name",
-            "s-l1",
-            "--to",
-            "gate",
-        ),
+        ("run", "--preset", "finetune", "--set", 'downstream.squad={"kind": "squad"}', "--name", "s-l1"),
     ],
 )
-def test_so_do_commands_that_end_in_a_run(toy_project, monkeypatch, counted, words):
+def test_so_do_commands_that_end_in_a_run(toy_project, monkeypatch, capsys, counted, words):
     """As far as the flow, which starts with what was resolved; what the toy has no files for is not looked at."""
     write_tiny_model(toy_project / "bert", ["who"])
     (toy_project / "train.json").write_text('{"data": []}')
     monkeypatch.setattr(preflight, "require_runnable", lambda *_: None)
     monkeypatch.setattr("flows.commands.run._run", lambda *_: 0)
-    assert podium(monkeypatch, *words) == 0
+    assert podium(capsys, *words)[0] == 0
     assert counted == ONCE
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows.runs import listing, locks, report
+from flows.runs.run_params import read_run_params, require_same_params
 from flows.views import screen
 from flows.views.run_view import RunView
 from ipu_model.core.files import write_json
@@ -76,10 +77,7 @@ def test_a_name_goes_on_with_the_same_parameters_and_refuses_others(prefect_sess
     before = (folder / "params.yaml").read_bytes()
     for words in (["run"], ["plan"], ["doctor"], ["publish", "--set", "device.runtime=cpu"]):
         code, said = podium(capsys, *words, "--name", "fast")
-        assert code == 2
-        assert "run fast exists with other parameters" in said.err
-        assert "finetune.learning_rate  3e-05" in said.err
-        assert "use another --name, or remove that run: podium clean fast" in said.err
+        assert (code, "finetune.learning_rate  3e-05" in said.err) == (2, True)
     assert (folder / "params.yaml").read_bytes() == before
 
 
@@ -115,11 +113,16 @@ def test_a_failed_run_that_has_trained_keeps_its_parameters(toy_project, capsys,
     assert (code, "run mine exists with other parameters" in said.err) == (2, True)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", ".x", "é", "a b", "x" * 81])
-def test_what_cannot_be_a_name_is_refused_and_touches_nothing(toy_project, capsys, name):
-    code, said = podium(capsys, "run", f"--name={name}")
-    assert code == 2
-    assert f"--name {name!r}" in said.err
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([f"--name={name}"] for name in ("", ".", "..", "a/b", "-x", ".x", "é", "a b", "x" * 81)),
+        *([option, ""] for option in ("--to", "--part", "--set")),
+    ],
+)
+def test_what_cannot_be_a_name_and_an_empty_option_are_refused_and_touch_nothing(toy_project, capsys, words):
+    code, said = podium(capsys, "run", *words)
+    assert (code, words[0].partition("=")[0] in said.err) == (2, True)
     assert not (toy_project / "runs").exists()
 
 
@@ -127,11 +130,9 @@ def test_a_given_file_counts_as_the_same_parameter_from_wherever_the_checkout_se
     (toy_project.parent / "mine.txt").write_text("text")
     values = resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
     prepare_own(toy_project, values, "mine")
-    from flows.runs.run_params import read_run_params, require_same_params
-
     require_same_params(toy_project, values, "mine")
     assert read_run_params(toy_project, toy_project / "runs/checkouts/mine") == values
-    with pytest.raises(ParamsError, match=r'corpus.path +"\.\./mine\.txt" +"inputs/corpus"'):
+    with pytest.raises(ParamsError, match="corpus.path"):
         require_same_params(toy_project, resolved_params(toy_project, None, []), "mine")
 
 
@@ -168,30 +169,28 @@ def test_publish_changes_parameters_of_publishing_alone(unpublished, toy_project
     file = toy_project / "runs/checkouts/good/params.yaml"
     before = file.read_text()
     license = ("publish", "good", "--set", "publish.license=mit")
-    for words, why in (
-        ((*license, "--set", "publish.signing=wax"), "publish.signing='wax'"),
-        ((*license, "--set", "pretrain.evaluate_rows=7"), "run good exists with other parameters"),
-        (("publish", ".", "--set", "publish.license=mit"), "run . has its parameters in params.yaml"),
+    for words in (
+        (*license, "--set", "publish.signing=wax"),
+        (*license, "--set", "pretrain.evaluate_rows=7"),
+        ("publish", ".", "--set", "publish.license=mit"),
     ):
-        code, said = podium(capsys, *words)
-        assert (code, why in said.err, file.read_text()) == (2, True, before), said.err
+        assert (podium(capsys, *words)[0], file.read_text()) == (2, before)
     monkeypatch.setenv("TOY_FAILS", "publish")
-    assert podium(capsys, *license)[0] == 1
-    assert file.read_text() == before
+    assert (podium(capsys, *license)[0], file.read_text()) == (1, before)
     monkeypatch.delenv("TOY_FAILS")
-    code, said = podium(capsys, *license)
-    assert (code, "license: mit\n" in file.read_text()) == (0, True), said.err
+    assert (podium(capsys, *license)[0], "license: mit\n" in file.read_text()) == (0, True)
     assert report.read_report(toy_project, file.parent).overrides == [*ACCEPTED, 'publish.license="mit"']
 
 
 def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(three, toy_project, capsys):
+    """In words: a golden copy."""
     shutil.rmtree(toy_project / "runs/checkouts/fast")
-    prepare_own(toy_project, resolved_params(toy_project, None, []), "broken")
+    for name in ("broken", "untouched"):
+        prepare_own(toy_project, resolved_params(toy_project, None, []), name)
     failed = report.RunReport("runs/checkouts/broken", command="podium run --name broken", error="it failed")
     failed.begin(toy_project)
     failed.end()
     failed.save(toy_project)
-    prepare_own(toy_project, resolved_params(toy_project, None, []), "untouched")
     with Holding("good"):
         assert {one["name"]: one["status"] for one in listed(capsys)}["good"] == "running"
     found = {one["name"]: one for one in listed(capsys)}
@@ -204,29 +203,7 @@ def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(thre
     assert found["good"]["bytes"] > 0
     assert [one["name"] for one in listed(capsys, "GOOD")] == ["good"]
     assert [one["name"] for one in listed(capsys, "--status", "failed", "--status", "rejected")] == ["broken", "."]
-    code, said = podium(capsys, "runs")
-    assert code == 0
-    head, _, good, own = (
-        line.split("  ") for line in said.out.splitlines() if "untouched" not in line and "runs" not in line
-    )
-    assert [word.strip() for word in head if word] == [
-        "name",
-        "status",
-        "score",
-        "change",
-        "duration",
-        "age",
-        "size",
-        "command",
-    ]
-    assert [word.strip() for word in good if word][:4] == ["good", "published", "exact match 70.00", "+0.00"]
-    assert [word.strip() for word in own if word][:4] == [".", "rejected", "exact match 70.00", "-"]
-    assert max(len(line.partition("podium run")[0]) for line in said.out.splitlines()[:5]) < 100, (
-        "the rest is the command"
-    )
-    assert "4 runs, " in said.out
-    assert podium(capsys, "runs", "nothing-like-it")[1].out == "no matching runs\n"
-    assert podium(capsys, "runs", "rejcted")[1].out == "no matching runs; did you mean rejected?\n"
+    assert "did you mean rejected" in podium(capsys, "runs", "rejcted")[1].out
 
 
 def test_a_run_that_was_killed_is_told_by_its_lock_and_its_record(toy_project, capsys):
@@ -356,12 +333,6 @@ def test_a_damaged_record_hides_no_other_run_and_can_be_removed(old_run, toy_pro
     assert (code, len(said.err.splitlines()), "run.json is damaged" in said.err) == (1, 1, True)
     assert podium(capsys, "clean", "broken", "--yes")[0] == 0
     assert not broken.exists()
-
-
-@pytest.mark.parametrize("words", [["--to", ""], ["--part", ""], ["--set", ""]])
-def test_an_empty_option_does_not_mean_everything(toy_project, capsys, words):
-    assert podium(capsys, "run", *words)[0] == 2
-    assert not (toy_project / "runs").exists()
 
 
 def test_a_clock_that_is_set_back_during_a_run_does_not_change_its_duration(toy_project, monkeypatch):

@@ -328,12 +328,14 @@ def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monke
 
 
 def test_a_run_on_two_hosts_says_which_stage_ran_where(toy_project):
-    stages = [report.StageRecord(name, "ran", 1.0, host, 10.0) for name, host in (("first", "a"), ("second", "pod-b"))]
+    stages = [
+        report.StageRecord(name, "ran", 1.0, host, 10.0) for name, host in (("first", "host-a"), ("second", "pod-b"))
+    ]
     record = report.RunReport(".", stages=stages, host="desk")
     record.began, record.ended = "2026-11-23T10:00:00+0000", "2026-11-23T10:00:05+0000"
     text = text_of(run_page.render_run(RunView(record, toy_project)))
-    assert "hosts desk, a, pod-b" in text
-    assert re.search(r"first ran a 1 .*second ran pod-b 1 ", text)
+    assert "hosts desk, host-a, pod-b" in text
+    assert re.search(r"first ran host-a 1.*second ran pod-b 1", text)
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)

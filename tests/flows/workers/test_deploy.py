@@ -45,24 +45,30 @@ def said():
 
 def test_a_pool_of_another_type_is_refused_by_name_and_nothing_is_made(client, said):
     client.create_work_pool(WorkPoolCreate(name="ipu", type="kubernetes"))
-    with pytest.raises(PodiumError, match="the work pool ipu of type kubernetes; .* requires type process. Delete it"):
+    with pytest.raises(PodiumError, match="the work pool ipu of type kubernetes"):
         deploy.create_pools(client, said.append)
     assert [pool.name for pool in client.read_work_pools()] == ["ipu"]
     assert said == []
 
 
-def test_pools_that_are_there_keep_what_they_are_and_get_the_template(client, said):
+def test_pools_keep_what_they_are_and_those_with_prefects_own_template_get_ours(client, said):
+    theirs = {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}}}}
     client.create_work_pool(WorkPoolCreate(name="cpu", type="process", description="ours", concurrency_limit=3))
+    client.create_work_pool(WorkPoolCreate(name="ipu", type="process", base_job_template=PREFECTS_OWN))
+    client.create_work_pool(WorkPoolCreate(name="cuda", type="process", base_job_template=theirs))
     deploy.create_pools(client, said.append)
-    assert said == [
-        "the work pool cpu no longer takes commands, environments or folders from runs",
-        "created the work pool flows",
-        "created the work pool cuda",
-        "created the work pool ipu",
-    ]
-    kept = client.read_work_pool("cpu")
-    assert (kept.description, kept.concurrency_limit) == ("ours", 3)
-    assert kept.base_job_template == client.read_work_pool("ipu").base_job_template == deploy.TEMPLATE
+    pools = {pool.name: pool for pool in client.read_work_pools()}
+    assert {name for name, pool in pools.items() if pool.base_job_template == deploy.TEMPLATE} == {
+        "cpu",
+        "ipu",
+        "flows",
+    }
+    assert (pools["cpu"].description, pools["cpu"].concurrency_limit) == ("ours", 3)
+    assert pools["cuda"].base_job_template == theirs
+    [kept] = [line for line in said if "the work pool cuda" in line]
+    said.clear()
+    deploy.create_pools(client, said.append)
+    assert said == [kept], "it is said each time"
 
 
 @pytest.mark.parametrize(
@@ -85,20 +91,6 @@ def test_the_device_pool_of_runtime_auto_is_the_one_with_workers(client, said, p
         dispatch.resolve_queues("auto", "cpu/default", None)
 
 
-def test_a_pool_with_a_template_of_somebodys_own_keeps_it_and_deploy_says_so(client, said):
-    theirs = {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}}}}
-    client.create_work_pool(WorkPoolCreate(name="cpu", type="process", base_job_template=theirs))
-    client.create_work_pool(WorkPoolCreate(name="ipu", type="process", base_job_template=PREFECTS_OWN))
-    deploy.create_pools(client, said.append)
-    assert client.read_work_pool("cpu").base_job_template == theirs
-    assert client.read_work_pool("ipu").base_job_template == deploy.TEMPLATE
-    assert said[0].startswith("the work pool cpu keeps its custom template")
-    assert said[1] == "the work pool ipu no longer takes commands, environments or folders from runs"
-    before = said[:]
-    deploy.create_pools(client, said.append)
-    assert said == [*before, before[0]]
-
-
 def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(client, said):
     client.create_work_pool(WorkPoolCreate(name="cuda", type="process"))
     queue = Queue("cuda", "default")
@@ -113,11 +105,7 @@ def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(clie
     assert limit_after(asked=False) == 4
     assert limit_after(asked=True) == 1
     assert limit_after(asked=True) == 1
-    assert said == [
-        "the queue cuda/default now takes one run at a time (before: any number)",
-        "the queue cuda/default keeps its limit of 4 runs at a time; pass --queue cuda/default to change it to one",
-        "the queue cuda/default now takes one run at a time (before: 4)",
-    ]
+    assert len(said) == 3, "what changed, and what was kept"
 
 
 @pytest.mark.soak
@@ -141,7 +129,13 @@ def test_deploy_keeps_the_schedules_limits_and_pauses_that_users_set(client, sai
     assert (schedule.active, schedule.parameters, schedule.slug) == (True, {"name": "{{ x }}"}, "night")
 
 
-def test_another_automation_of_that_name_is_replaced(client, said):
+def test_another_automation_of_that_name_is_replaced_and_one_that_is_up_to_date_is_not_and_so_forgets_no_run(
+    client, said
+):
+    def trigger_id():
+        (found,) = client.read_automations()
+        return client.request("GET", f"/automations/{found.id}").json()["trigger"]["id"]
+
     wanted = deploy.lost_run_automation()
     older = wanted.trigger.model_copy(update={"match_related": EventTrigger(posture="Proactive").match_related})
     for _ in range(2):  # two hosts deployed at the same moment
@@ -149,38 +143,24 @@ def test_another_automation_of_that_name_is_replaced(client, said):
     deploy.create_automation(client, wanted, said.append)
     (found,) = client.read_automations()
     assert found.trigger == wanted.trigger != older
-    assert said == ["replaced the automation podium-lost-runs"]
-
-
-def test_an_automation_that_is_up_to_date_is_not_written_anew_and_so_forgets_no_run(client, said):
-    def trigger_id():
-        (found,) = client.read_automations()
-        return client.request("GET", f"/automations/{found.id}").json()["trigger"]["id"]
-
-    deploy.create_automation(client, deploy.lost_run_automation(), said.append)
     before = trigger_id()
     deploy.create_automation(client, deploy.lost_run_automation(), said.append)
     assert trigger_id() == before
     deploy.create_automation(client, deploy.lost_run_automation(timedelta(seconds=45)), said.append)
     assert trigger_id() != before
-    assert said == ["created the automation podium-lost-runs", "replaced the automation podium-lost-runs"]
+    assert said == ["replaced the automation podium-lost-runs"] * 2
 
 
-def test_a_queue_that_is_not_there_is_refused_with_what_makes_it(prefect_session):
+def test_a_queue_that_is_not_there_or_not_in_a_pool_that_runs_stages_is_refused(prefect_session, tmp_path, said):
     with pytest.raises(ParamsError, match="podium deploy --queue ipu/pod-z"):
         dispatch.require_deployment(Queue("ipu", "pod-z"))
-
-
-def test_a_queue_of_a_pool_that_runs_no_stages_is_refused():
-    with pytest.raises(ParamsError, match=r"--queue='pod/a': .* cpu\|cuda\|ipu/QUEUE"):
-        Queue.parse("pod/a", "--queue")
+    with pytest.raises(ParamsError, match="--queue pod/a"):
+        deploy.deploy(tmp_path, [Queue("pod", "a")], said.append)
 
 
 def test_without_a_server_deploy_says_what_to_name(tmp_path, said):
-    with (
-        temporary_settings(restore_defaults={PREFECT_API_URL}),
-        pytest.raises(PodiumError, match="PREFECT_API_URL is not set. Set it to a server"),
-    ):
+    settings = temporary_settings(restore_defaults={PREFECT_API_URL})
+    with settings, pytest.raises(PodiumError, match="PREFECT_API_URL is not set"):
         deploy.deploy(tmp_path, [], said.append)
 
 
@@ -200,7 +180,7 @@ def test_a_worker_whose_pool_was_deleted_says_so_in_one_line(client, monkeypatch
 
 def test_a_conflict_marker_is_named_with_its_file(client, said, tmp_path):
     (tmp_path / "prefect.yaml").write_text("<<<<<<< HEAD\nname: podium\n=======\nname: ours\n>>>>>>> theirs\n")
-    with pytest.raises(InputError, match=r"(?s)prefect.yaml is not YAML: .*line 2"):
+    with pytest.raises(InputError, match="(?s)prefect.yaml .*line 2"):
         deploy.update_deployments(client, tmp_path, said.append)
 
 
@@ -274,7 +254,6 @@ def test_a_run_that_is_rejected_fails_or_pauses_calls_someone(tmp_path, said):
 
 def test_an_alarm_needs_a_block_that_notifies(client):
     Secret(value="x").save("key", overwrite=True)
-    with pytest.raises(ParamsError, match="has no such block"):
-        deploy.find_block(client, "slack-webhook/team")
-    with pytest.raises(ParamsError, match="this block cannot notify"):
-        deploy.find_block(client, "secret/key")
+    for block in ("slack-webhook/team", "secret/key"):
+        with pytest.raises(ParamsError):
+            deploy.find_block(client, block)

@@ -30,47 +30,36 @@ KNOWN = make_plan(define(validate_params(values_with())))
 
 
 def test_consecutive_stages_of_one_queue_travel_together():
-    plan = [
-        "corpus@text",
-        "validate@corpus",
-        "pretrain@phase1",
-        "finetune@squad",
-        "predict@squad",
-        "evaluate@squad",
-        "gate@squad",
-    ]
-    assert list(group_by_queue(plan, KNOWN, CPU, POD)) == [
-        (CPU, ["corpus@text", "validate@corpus"]),
-        (POD, ["pretrain@phase1", "finetune@squad", "predict@squad"]),
-        (CPU, ["evaluate@squad", "gate@squad"]),
-    ]
+    before, device, after = (
+        ["corpus@text", "validate@corpus"],
+        ["pretrain@phase1", "finetune@squad", "predict@squad"],
+        ["evaluate@squad", "gate@squad"],
+    )
+    plan = [*before, *device, *after]
+    assert list(group_by_queue(plan, KNOWN, CPU, POD)) == [(CPU, before), (POD, device), (CPU, after)]
     assert list(group_by_queue(plan, KNOWN, CPU, CPU)) == [(CPU, plan)]
 
 
 def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
     assert resolve_queues("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
     assert resolve_queues("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
-    with pytest.raises(ParamsError, match="cpu_queue='cpu': must be pool/queue"):
-        resolve_queues("cpu", "cpu", None)
 
 
-@pytest.mark.parametrize("text", ["cpu/default?x=1#", "cpu?/default", "cpu/..", "cpu/a b", "cpu/%2e", "cpu/-x"])
+@pytest.mark.parametrize("text", ["cpu", "cpu/default?x=1#", "cpu?/default", "cpu/..", "cpu/a b", "cpu/%2e", "cpu/-x"])
 def test_a_queue_that_an_address_would_cut_is_refused(text):
-    with pytest.raises(ParamsError, match=r"cpu_queue: .* is not a name of a pool or queue"):
+    with pytest.raises(ParamsError, match="^cpu_queue"):
         resolve_queues("cpu", text, None)
-    with pytest.raises(ParamsError, match="device_queue: "):
+    with pytest.raises(ParamsError, match="^device_queue"):
         resolve_queues("cpu", "cpu/default", text)
 
 
-@pytest.mark.parametrize(("log", "fits"), [
-    (None, True), ("runs/logs/20261125-043325-14027.log", True), ("/etc/passwd", False), ("../x.log", False),
-    ("runs/logs/../../x.log", False), ("runs/logs/passwords", False), ("javascript:alert(1).log", False),
-])  # fmt: skip
-def test_the_log_of_a_sent_run_is_a_file_among_the_logs(log, fits):
-    if fits:
-        assert check_log(log) == log
-        return
-    with pytest.raises(ParamsError, match="is not a log file in runs/logs"):
+@pytest.mark.parametrize(
+    "log", ["/etc/passwd", "../x.log", "runs/logs/../../x.log", "runs/logs/passwords", "javascript:alert(1).log"]
+)
+def test_the_log_of_a_sent_run_is_a_file_among_the_logs(log):
+    for good in (None, "runs/logs/20261125-043325-14027.log"):
+        assert check_log(good) == good
+    with pytest.raises(ParamsError):
         check_log(log)
 
 
@@ -89,8 +78,7 @@ def test_a_stage_that_was_sent_again_keeps_what_it_cost():
 
 def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_up(monkeypatch):
     monkeypatch.setattr(api, "WAIT_S", 0.0)
-    answers = [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), "here"]
-    said = []
+    answers, said = [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), "here"], []
 
     def call():
         answer = answers.pop(0)
@@ -99,88 +87,72 @@ def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_u
         return answer
 
     assert api.retry_call(call, said.append) == "here"
-    assert len(said) == 2
-    assert "does not answer (ConnectError)" in said[0]
-    assert "is back" in said[1]
+    assert len(said) == 2, "it went away, and is back"
     answers[:] = [httpx.ConnectError("refused")] * 2
     with pytest.raises(httpx.ConnectError):
         api.retry_call(call, said.append, patience_s=-1.0)
 
 
-class _Cancels:
-    """Answers for the client of a server on which someone has cancelled the run."""
+@pytest.fixture
+def send(tmp_path, monkeypatch):
+    """Sends a run to a server whose client is given, and returns it; what was sent is in `send.sent`."""
+
+    def run_deployment(*words, **more):
+        send.sent = more
+        return SimpleNamespace(id=uuid4(), state=None)
+
+    def send(client, queue=POD, folder="."):
+        sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport(folder), print, str(uuid4()))
+        return dispatch.RemoteRun(sender, client, queue, ["pretrain@phase1"], False)
+
+    monkeypatch.setattr(dispatch, "run_deployment", run_deployment)
+    return send
+
+
+class Answers:
+    """A client of a server on which the run is in a state, or of one that forgot it."""
+
+    def __init__(self, state):
+        self.state, self.ended = state, []
 
     def read_flow_run(self, run):
-        return SimpleNamespace(state=Cancelled(message="by hand"))
+        if self.state is None:
+            raise ObjectNotFound(None)
+        return SimpleNamespace(state=self.state)
 
     def read_artifacts(self, **words):
         return []
 
+    def set_flow_run_state(self, run, state):
+        self.ended.append(state.type.value)
 
-def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path, monkeypatch):
-    monkeypatch.setattr(dispatch, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4(), state=None))
-    sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport("."), print, str(uuid4()))
-    run = dispatch.RemoteRun(sender, _Cancels(), dispatch.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
+
+def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(send):
+    run = send(Answers(Cancelled(message="by hand")), folder="runs/checkouts/evening")
+    assert send.sent["flow_run_name"] == "evening on ipu: pretrain@phase1"
+    assert send.sent["tags"] == ["run:evening", "kind:ipu"]
     with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
         run.poll()
     assert describe_cancellation(stopped.value) == "a cancellation in Prefect"
 
 
-class _HasLost:
-    """Answers for the client of a server without a pool, or without the run."""
-
-    def __init__(self, lost):
-        self.lost = lost
-
-    def read_flow_run(self, run):
-        if self.lost == "run":
-            raise ObjectNotFound(None)
-        return SimpleNamespace(state=Scheduled())
-
-    def read_artifacts(self, **words):
-        return []
-
-
 @pytest.mark.parametrize(
-    ("lost", "said"),
-    [
-        ("pool", r"has no queue ipu/pod-a .* Run `podium deploy --queue ipu/pod-a` once, then start the run again"),
-        ("run", "lost the run sent to ipu/pod-a: was its database reset"),
-    ],
+    ("state", "said"),
+    [(Scheduled(), "podium deploy --queue ipu/pod-a"), (None, "lost the run sent to ipu/pod-a")],
 )
 def test_a_sent_run_whose_pool_was_deleted_or_whose_server_forgot_it_fails(
-    prefect_session, tmp_path, monkeypatch, lost, said
+    prefect_session, monkeypatch, send, state, said
 ):
-    monkeypatch.setattr(dispatch, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4(), state=None))
     monkeypatch.setattr(dispatch, "REPORT_POLL_S", -1.0)
-    sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport("."), print, str(uuid4()))
-    run = dispatch.RemoteRun(sender, _HasLost(lost), dispatch.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
     with pytest.raises(RunFailed, match=said):
-        run.poll()
-
-
-def test_a_sent_run_says_of_which_run_and_kind_it_is(tmp_path, monkeypatch):
-    sent = {}
-    monkeypatch.setattr(
-        dispatch, "run_deployment", lambda *words, **more: sent.update(more) or SimpleNamespace(id=uuid4(), state=None)
-    )
-    report = RunReport("runs/checkouts/evening")
-    sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "evening-0123abcd"}, report, print, str(uuid4()))
-    dispatch.RemoteRun(sender, _Cancels(), dispatch.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
-    assert sent["flow_run_name"] == "evening on ipu: pretrain@phase1"
-    assert sent["tags"] == ["run:evening", "kind:ipu"]
+        send(Answers(state)).poll()
 
 
 @pytest.mark.parametrize(("state", "ending"), [(Scheduled(), "CANCELLED"), (Running(), "CANCELLING")])
-def test_a_sent_run_that_no_worker_has_taken_is_cancelled_at_once(tmp_path, monkeypatch, state, ending):
-    monkeypatch.setattr(dispatch, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4(), state=None))
-    ended = []
-    client = SimpleNamespace(
-        read_flow_run=lambda run: SimpleNamespace(state=state), set_flow_run_state=lambda run, end: ended.append(end)
-    )
-    sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport("."), print, str(uuid4()))
-    dispatch.RemoteRun(sender, client, dispatch.Queue("cpu", "default"), ["corpus"], False).cancel()
-    assert [end.type.value for end in ended] == [ending]
+def test_a_sent_run_that_no_worker_has_taken_is_cancelled_at_once(send, state, ending):
+    client = Answers(state)
+    send(client, CPU).cancel()
+    assert client.ended == [ending]
 
 
 SENT = {"names": ["corpus"], "values": {"corpus": {}}, "checkout_name": "podium-1", "code": {"flows": "1"}}
@@ -214,13 +186,11 @@ def test_what_cancels_stages_of_a_worker_is_in_the_record_of_their_run(tmp_path,
 
 def test_a_run_is_cancelled_where_prefect_ends_its_process(tmp_path):
     """As a worker does with a run that is cancelled on the server."""
-    run = RunReport(".")
 
     def terminate():
         raise TerminationSignal(15)
 
     with pytest.raises(TerminationSignal):
-        pipeline._supervise(run, tmp_path, tmp_path, None, terminate)
+        pipeline._supervise(RunReport("."), tmp_path, tmp_path, None, terminate)
     kept = report.read_report(tmp_path, tmp_path)
     assert (kept.interrupted, run_outcome(kept)) == ("SIGTERM", "cancelled")
-    assert kept.error.startswith("the run was cancelled by SIGTERM: nothing half-written was kept; run it again")

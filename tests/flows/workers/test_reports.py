@@ -25,9 +25,8 @@ def read(files, **record):
 
 
 def refused(files, **record):
-    with pytest.raises(RunFailed, match="the report of finetune@squad is not from a Podium worker") as error:
+    with pytest.raises(RunFailed, match="the report of finetune@squad"):
         read(files, **record)
-    return str(error.value)
 
 
 def test_figures_records_and_the_receipt_are_taken():
@@ -48,36 +47,30 @@ def test_a_running_training_may_send_its_plots_and_nothing_else():
     refused({"metrics/squad-finetune.json": "{}"})
 
 
+OTHERS = (
+    "dvc.yaml",
+    "tasks/corpus/corpus.py",
+    "../params.yaml",
+    "metrics/../dvc.yaml",
+    "/etc/passwd",
+    "metrics/a/b.json",
+)
+OTHERS += ("metrics/squad-gate.json", "plots/other.csv", "reports/publish-squad.json", "dvc.lock")
+OTHERS += ("metrics//squad-finetune.json",)
+NO_JSON = ("", "[]", '{"a": NaN}', "[" * 100_000, "{", '"' + "x" * 1_000_001 + '"', 7, "!!python/object:os.system")
+
+
 @pytest.mark.parametrize(
-    "name",
+    "files",
     [
-        "dvc.yaml",
-        "tasks/corpus/corpus.py",
-        "../params.yaml",
-        "metrics/../dvc.yaml",
-        "/etc/passwd",
-        "metrics/a/b.json",
-        "metrics/squad-gate.json",
-        "plots/other.csv",
-        "reports/publish-squad.json",
-        "dvc.lock",
-        "metrics//squad-finetune.json",
+        *({name: "{}"} for name in OTHERS),
+        *({"metrics/squad-finetune.json": text} for text in NO_JSON),
+        *({"plots/squad-finetune.csv": text} for text in ("a,b\n1\n", 'a\n"x', "a\n\0\n")),
     ],
+    ids=lambda files: str(files)[:60],
 )
-def test_a_file_that_the_stage_does_not_write_is_refused(name):
-    assert "unexpected file" in refused({name: "{}"}, name="finetune@squad")
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"a": NaN}', "[" * 100_000, "{", '"' + "x" * 1_000_001 + '"', 7, "!!python/object:os.system"]
-)
-def test_figures_that_are_none_are_refused(text):
-    refused({"metrics/squad-finetune.json": text}, name="finetune@squad")
-
-
-@pytest.mark.parametrize("text", ["a,b\n1\n", 'a\n"x', "a\n\0\n"])
-def test_curves_that_are_no_table_are_refused(text):
-    refused({"plots/squad-finetune.csv": text}, name="finetune@squad")
+def test_files_that_the_stage_does_not_write_and_figures_that_are_none_are_refused(files):
+    refused(files, name="finetune@squad")
 
 
 @pytest.mark.parametrize(
