@@ -2,16 +2,19 @@
 
 import errno
 import json
+import re
 import shutil
+from unittest import mock
 
 import pytest
 from prefect.client.schemas.objects import StateType
 
-from flows import cli, pipeline
+from flows import pipeline
 from flows.dvc.session import StageFailed
 from flows.runs import report
 from flows.views import run_page, run_view
 from flows.views.run_view import RunView
+from ipu_model.core.files import write_json
 from tasks.stage.errors import ParamsError
 from tests.flows.toy_runs import ACCEPTED, FASTER, podium, run, run_json, statuses
 from tests.places import ROOT
@@ -20,33 +23,20 @@ from tests.plans import prepare_own, resolved_params
 
 def test_a_rejected_model_ends_in_the_state_rejected_and_is_not_published(rejected, toy_project):
     assert set(statuses(toy_project).values()) == {"ran"}
-    state = run()
-    assert (state.name, state.type, state.message) == (
-        "Rejected",
-        StateType.FAILED,
-        "f1 80.50 is under the floor 85.00",
-    )
-    values = run_json(toy_project)
-    assert values["results"] == {
-        "gate@squad": {
-            "name": "squad",
-            "scores": {"exact_match": 70.0, "f1": 80.5},
-            "leading": [],
-            "intervals": {},
-            "checks": [],
-            "published": None,
-            "decision": {"accepted": False, "reasons": ["f1 80.50 is under the floor 85.00"]},
-        }
-    }
+    state, reason = run(), "f1 80.50 is under the floor 85.00"
+    assert (state.name, state.type, state.message) == ("Rejected", StateType.FAILED, reason)
+    result = run_json(toy_project)["results"]["gate@squad"]
+    assert result["scores"] == {"exact_match": 70.0, "f1": 80.5}
+    assert (result["decision"], result["published"]) == ({"accepted": False, "reasons": [reason]}, None)
     assert not (toy_project / "reports" / "publish-squad.json").exists()
     assert set(statuses(toy_project).values()) == {"skipped"}
 
 
-def test_publish_takes_the_module_that_the_gate_names_and_refuses_a_task_that_has_none(rejected, toy_project):
-    with pytest.raises(ParamsError, match="--task sst2 not found"):
-        cli.cli.main(["publish", "--task", "sst2"], standalone_mode=False, prog_name="podium")
+def test_publish_takes_the_module_that_the_gate_names_and_refuses_a_task_that_has_none(rejected, toy_project, capsys):
+    code, said = podium(capsys, "publish", "--task", "sst2")
+    assert (code, "--task sst2 not found" in said.err) == (2, True)
     assert not (toy_project / "reports" / "publish-squad.json").exists()
-    cli.cli.main(["publish"], standalone_mode=False, prog_name="podium")
+    podium(capsys, "publish")
     assert (toy_project / "reports" / "publish-squad.json").exists()
 
 
@@ -77,21 +67,15 @@ def test_a_failed_stage_fails_the_run_and_the_report_says_which(prefect_session,
 @pytest.mark.parametrize(
     ("cause", "said"),
     [
-        (
-            RuntimeError("can't start new thread"),
-            "by RuntimeError: can't start new thread (see its log). This user has",
-        ),
-        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "unavailable (see its log). This user has"),
-        (KeyError("a defect"), "by KeyError: 'a defect' (see its log)"),
+        (RuntimeError("can't start new thread"), r"RuntimeError: can't start new thread .*This user has"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "unavailable .*This user has"),
+        (KeyError("a defect"), r"by KeyError: 'a defect' \(see its log\)$"),
     ],
 )
 def test_a_run_that_ends_unexpectedly_names_the_cause(prefect_session, toy_project, monkeypatch, cause, said):
-    def fail(*arguments):
-        raise cause
-
-    monkeypatch.setattr(pipeline.Engine, "run_plan", fail)
+    monkeypatch.setattr(pipeline.Engine, "run_plan", mock.Mock(side_effect=cause))
     assert run().is_failed()
-    assert said in run_json(toy_project)["error"]
+    assert re.search(said, run_json(toy_project)["error"])
 
 
 def test_a_failed_publish_fails_the_run(prefect_session, toy_project, monkeypatch):
@@ -111,9 +95,9 @@ def test_wrong_parameters_end_with_exit_code_2_and_run_nothing(toy_project, caps
 def test_a_pull_request_is_called_a_proposal_and_not_a_publication():
     receipt = {"url": "http://hub/user/demo/discussions/1", "pull_request": 1, "unchanged": False}
     accepted = {"name": "squad", "scores": {}, "decision": {"accepted": True, "reasons": []}, "published": receipt}
-    run = report.RunReport(".", results={"gate@squad": accepted})
-    assert run_view.format_end(RunView(run, ROOT)).startswith("Podium run: proposed\n")
-    assert "proposed: http://hub/user/demo/discussions/1" in run_view.format_end(RunView(run, ROOT))
+    said = run_view.format_end(RunView(report.RunReport(".", results={"gate@squad": accepted}), ROOT))
+    assert said.startswith("Podium run: proposed\n")
+    assert "proposed: http://hub/user/demo/discussions/1" in said
 
 
 def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own():
@@ -124,28 +108,18 @@ def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own(
 
 
 def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
-    (tmp_path / "metrics").mkdir()
-    (tmp_path / "measurements").mkdir()
     shutil.copy(ROOT / "dvc.yaml", tmp_path)
-    for name, how in (
-        ("pretrain-phase1", "restored from executables/phase1"),
-        ("squad-finetune", "built: no executable yet"),
-        ("squad-predict", "loaded from the cache"),
-    ):
-        (tmp_path / "measurements" / f"{name}.json").write_text(json.dumps({"program": how}))
-    (tmp_path / "metrics" / "pretrain-phase2.json").write_text(json.dumps({"runtime": "cpu"}))
+    programs = {"pretrain-phase1": "restored", "squad-finetune": "built: no executable yet", "squad-predict": "loaded"}
+    for name, how in programs.items():
+        write_json(tmp_path / "measurements" / f"{name}.json", {"program": how})
+    write_json(tmp_path / "metrics" / "pretrain-phase2.json", {"runtime": "cpu"})
     states = {"pretrain@phase1": "ran", "pretrain@phase2": "ran", "finetune@squad": "ran", "predict@squad": "skipped"}
     run = report.RunReport(".", stages=[report.StageRecord(name, status, 1.0) for name, status in states.items()])
     run.read_results(tmp_path)
-    run.write(tmp_path)
-    assert run_json(tmp_path)["programs"] == {
-        "pretrain@phase1": "restored from executables/phase1",
-        "finetune@squad": "built: no executable yet",
-    }
-    assert "program of finetune@squad: built: no executable yet\n" in run_view.format_end(RunView(run, tmp_path))
-    assert "Program of pretrain@phase1: restored from executables/phase1." in run_page.render_run(
-        RunView(run, tmp_path)
-    )
+    assert run.programs == {"pretrain@phase1": "restored", "finetune@squad": "built: no executable yet"}
+    said = run_view.format_end(RunView(run, tmp_path))
+    assert "program of finetune@squad: built: no executable yet\n" in said
+    assert "Program of pretrain@phase1: restored." in run_page.render_run(RunView(run, tmp_path))
 
 
 def test_a_secret_of_config_local_is_linked_and_not_copied_into_a_checkout(toy_project):

@@ -211,7 +211,7 @@ def without_git(project, monkeypatch):
     monkeypatch.setenv("PATH", str(project))
 
 
-def with_git(version, refused=""):
+def with_git(version, refused="none"):
     """Return a change to a host with a git of this version, which does not know the option `refused`."""
 
     def change(project, monkeypatch):
@@ -219,7 +219,7 @@ def with_git(version, refused=""):
         program.parent.mkdir()
         program.write_text(
             f'#!/bin/sh\ncase " $* " in *" version "*) echo "git version {version}"; exit;;\n'
-            f'*" {refused or "none"} "*) echo "error: unknown option" >&2; exit 129;; esac\n'
+            f'*" {refused} "*) echo "error: unknown option" >&2; exit 129;; esac\n'
             f'exec {shutil.which("git")} "$@"\n'
         )
         program.chmod(0o755)
@@ -237,15 +237,11 @@ NO_RENAMES = with_git("2.17.1", "--no-renames")
         (lambda project, monkeypatch: None, True, None),
         (of_a_hook, True, None),
         (of_another_user, True, None),
-        (unpacked, False, "(the repository does not track the code). To record it, work in a clone of your own"),
-        (without_git, False, "(git is not installed). To record it, install git"),
-        (NO_RENAMES, False, "(git version 2.17.1). To record it, install git 2.18 or newer"),
-        (with_git("2.11.0", "--no-optional-locks"), False, "(git version 2.11.0). To record it, install git 2.18"),
+        (unpacked, False, "(the repository does not track the code)"),
+        (without_git, False, "(git is not installed)"),
+        (NO_RENAMES, False, "install git 2.18 or newer"),
+        (with_git("2.11.0", "--no-optional-locks"), False, "install git 2.18 or newer"),
         (with_git("3.0.0"), True, None),
-    ],
-    ids=[
-        *("git-clone", "git-environment", "git-other user", "git-outer repository", "git-absent"),
-        *("git-older version", "git-much older version", "git-newer version"),
     ],
 )
 def test_the_revision_is_that_of_the_repository_that_tracks_the_code(clone, monkeypatch, change, recorded, said):
@@ -255,48 +251,41 @@ def test_the_revision_is_that_of_the_repository_that_tracks_the_code(clone, monk
     assert (state["revision"], state["dirty"]) == ((revision, False) if recorded else (None, None))
     assert (read_revision(clone)[0] is not None) is (recorded or change is NO_RENAMES)
     warnings = [result.text for result in check_git(SimpleNamespace(project=clone))]
-    assert len(warnings) == (said is not None)
-    assert said is None or said in warnings[0]
+    assert [said in text for text in warnings] == [True] * (said is not None)
     (clone / "tasks/gate.py").write_text("x = 2\n")
     assert git_state(clone)["changed"] == (["tasks/gate.py"] if recorded else [])
 
 
 @pytest.mark.parametrize(
-    ("package", "version", "said"),
+    ("package", "version", "works"),
     [
-        ("dvc", "3.60.1", "dvc is 3.60.1; 3.61 or newer is required. Run "),
-        ("dvc", "3.61.0", None),
-        ("dvc", "4.0rc1", None),
-        ("dvc", None, "dvc is not installed; 3.61 or newer is required. Run "),
-        ("prefect", "2.20.27", "prefect is 2.20.27; 3.7 or newer is required. Run "),
-        ("prefect", "3.6.29", "prefect is 3.6.29; 3.7 or newer is required. Run "),
-        ("prefect", "3.10.0", None),
-        ("prefect", None, "prefect is not installed; 3.7 or newer is required. Run "),
-    ],
-    ids=[
-        *("dvc-older version", "dvc-oldest version", "dvc-newer version", "dvc-absent"),
-        *("prefect-much older version", "prefect-older version", "prefect-newer version", "prefect-absent"),
+        ("dvc", "3.60.1", False),
+        ("dvc", "3.61.0", True),
+        ("dvc", "4.0rc1", True),
+        ("dvc", None, False),
+        ("prefect", "2.20.27", False),
+        ("prefect", "3.6.29", False),
+        ("prefect", "3.10.0", True),
+        ("prefect", None, False),
     ],
 )
-def test_a_version_that_cannot_work_is_refused_before_the_first_stage(monkeypatch, package, version, said):
+def test_a_version_that_cannot_work_is_refused_before_the_first_stage(monkeypatch, package, version, works):
     def read_version(name):
-        if name != package:
-            return OLDEST[name]
-        if version is None:
+        if name == package and version is None:
             raise metadata.PackageNotFoundError(name)
-        return version
+        return version if name == package else OLDEST[name]
 
     monkeypatch.setattr(metadata, "version", read_version)
-    found = [(result.level, result.text) for result in check_packages(SimpleNamespace())]
-    fix = f"{sys.executable} -m pip install -U '{package}>={OLDEST[package]}'"
-    assert found == ([] if said is None else [("problem", f"{said}{fix}")])
+    found = [
+        (one.level, one.text.endswith(f"'{package}>={OLDEST[package]}'")) for one in check_packages(SimpleNamespace())
+    ]
+    assert found == ([] if works else [("problem", True)])
 
 
 def test_packages_with_which_dvc_cannot_be_imported_are_named_before_the_first_stage(tmp_path, monkeypatch):
     (tmp_path / "dvc.py").write_text("from pathlib import missing\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    said = r"DVC \d.* cannot be imported \(ImportError: cannot import name 'missing'.*\)\. Install the tested"
-    with DvcSession(tmp_path) as session, pytest.raises(RunFailed, match=said):
+    with DvcSession(tmp_path) as session, pytest.raises(RunFailed, match=r"DVC \d.* cannot be imported .*'missing'"):
         session.require_dvc()
 
 

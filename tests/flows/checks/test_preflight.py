@@ -574,3 +574,21 @@ def test_the_card_of_a_model_on_the_hub_answers(project, hub, card):
     found = look(project, *given, "base_model.repository=user/none")
     assert ("hub", "problem") not in found, "said once, as an input"
     assert ("hub input", "problem") in found
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("asks_device")
+def test_a_run_that_cannot_fit_into_memory_is_refused_and_leaves_nothing(project):
+    """A process may have 200 MB of data: Python and what a plan loads, and not torch with the demo's model."""
+    before, limit = tree(project), 200 << 20
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]),) * 2); "
+    code += "from flows import cli; cli.main(sys.argv[2:])"
+    words = [sys.executable, "-c", code, str(limit), "--project", str(project), "run"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PODIUM_LEDGER": ""}
+    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, timeout=300, env=environment)
+    assert done.returncode == 1, done.stderr
+    for job in ("pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad"):
+        assert f"{job} does not fit: the process needs " in done.stderr
+    assert "podium run --force" in done.stderr
+    kept = {path: seen for path, seen in tree(project).items() if path.parts[0] != "runs"}
+    assert kept == before, "but for the lock of the run"

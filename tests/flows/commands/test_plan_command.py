@@ -69,7 +69,14 @@ def wanted(preset=None, *overrides, **choices):
     return resolve_request(Path.cwd(), RunOptions(preset, overrides, name="of-a-test", **choices))
 
 
+def problems(*asked, **choices):
+    """Why a run of this preset with these overrides is refused."""
+    return [one.text for one in device.check_fit(wanted(*asked, **choices)) if one.level == "problem"]
+
+
 PRESETS = list_preset_names(ROOT / "presets")
+POD16 = "ipu-base-pod16-examples"
+LARGE = "pretrain.phase1.micro_batch_size=512"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,6 @@ def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset):
     assert [job.problem for job in found.jobs if job.estimate is None] == []
     assert [job.name for job in found.jobs if job.verdict == DOES_NOT_FIT and job.runtime == "ipu"] == []
     for job in found.jobs:
-        assert job.estimate is not None
         assert job.estimate.memory[0].total.low > 0
         assert (job.time is not None) == (job.runtime == "ipu"), "of others a measurement tells, or the ledger"
     json.dumps(found.as_values(), allow_nan=False)
@@ -99,33 +105,23 @@ def test_the_page_of_the_documents_shows_what_is_said():
         assert part in said
 
 
-def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs():
-    command = [sys.executable, "-c", NEVER, "plan", "--preset", "ipu-base-pod16-examples", "--price", "10"]
-    text = subprocess.run(command, text=True, capture_output=True, timeout=120, check=True).stdout
-    jobs = text[text.index("\ndevice job") :]
-    assert max(map(len, jobs.splitlines())) <= 80
-    for words in (
-        "pretrain@phase1 on 16 IPUs Mk2, 4 replicas of 4",
-        "(reduce with ",
-        "assumed ",
-        "at 10 a device hour",
-    ):
-        assert words in " ".join(jobs.split())
-    values = json.loads(plan("--preset", "ipu-base-pod16-examples", "--price", "10", "--json"))
+def test_a_plan_of_a_pod_for_programs_and_without_torch():
+    """In words: a golden copy."""
+    command = [sys.executable, "-c", NEVER, "plan", "--preset", POD16, "--price", "10", "--json"]
+    values = json.loads(subprocess.run(command, text=True, capture_output=True, timeout=120, check=True).stdout)
     assert {"stages", "jobs", "total"} == set(values)
     [first, *_] = values["jobs"]
     assert (first["name"], first["runs"], first["kind"]) == ("pretrain@phase1", True, "pretrain")
     assert first["time"]["updates"] == 7038
     assert first["cost"]["likely"] == pytest.approx(first["time"]["seconds"]["likely"] / 360)
-    assert values["total"]["device_seconds"]["likely"] == pytest.approx(
-        sum(job["time"]["seconds"]["likely"] for job in values["jobs"])
-    )
+    seconds = [job["time"]["seconds"]["likely"] for job in values["jobs"]]
+    assert values["total"]["device_seconds"]["likely"] == pytest.approx(sum(seconds))
 
 
 @pytest.mark.parametrize(
     ("preset", "basis"),
     [
-        ("ipu-base-pod16-examples", "not measured on IPUs; formulas fitted to published figures"),
+        (POD16, "not measured on IPUs; formulas fitted to published figures"),
         ("cuda-large-optimum", "not measured; a bound from the sizes of tensors"),
         ("cpu-base-run-qa", "not measured; a bound from the sizes of tensors"),
     ],
@@ -135,31 +131,29 @@ def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(pres
     found = estimate_run(asked)
     page, terminal = plan_page.render_plan(found, asked, ROOT, preset), " ".join(format_jobs(found).split())
     for job in found.running:
-        assert job.estimate is not None
         memory = format_interval(job.estimate.memory[0].total, format_bytes)
-        line = JobView(job).summary
-        assert f"{job.estimate.device}, {memory}" in line
-        assert line.endswith(f", {basis.partition(';')[0]}") == bool(basis)
+        assert f"{job.estimate.device}, {memory}" in JobView(job).summary
         assert f"{job.name} {memory}" in terminal, "the table"
-    assert terminal.count(f"basis {basis}") == (len(found.running) if basis else 0)
-    assert page.count(basis) == len(found.running) if basis else "not measured" not in page
+    assert terminal.count(f"basis {basis}") == page.count(basis) == len(found.running)
     measured = [dataclasses.replace(job, records=1) for job in found.running]
     assert {job.basis for job in measured} == {""}, "such a job ran on this host"
-    assert {job["basis"] for job in found.as_values()["jobs"]} == {basis or None}
+    assert {job["basis"] for job in found.as_values()["jobs"]} == {basis}
 
 
-def test_what_does_not_fit_is_refused_with_its_largest_part_and_knob_unless_forced():
+def test_what_does_not_fit_is_refused_with_its_largest_part_unless_forced():
     """A layer more on one IPU than published, in micro-batches sixteen times as large."""
-    large = "pretrain.phase1.micro_batch_size=512"
-    [*_, refused] = [
-        one for one in device.check_fit(wanted("ipu-base-pod16-examples", large)) if one.level == "problem"
-    ]
-    assert re.search(r"pretrain@phase1 does not fit: IPU \d of 4 needs .* are available.*largest part is", refused.text)
-    assert "--force" in refused.text
-    forced = list(device.check_fit(wanted("ipu-base-pod16-examples", large, force=True)))
-    assert {one.level for one in forced} == {"ok", "warning"}
+    [refused] = problems(POD16, LARGE)
+    assert re.search(r"pretrain@phase1 does not fit: IPU \d of 4 needs .*largest part is", refused)
+    assert not problems(POD16, LARGE, force=True)
     with pytest.raises(InputError, match="(?s)nothing was started.*does not fit"):
-        preflight.require_runnable(wanted("ipu-base-pod16-examples", large))
+        preflight.require_runnable(wanted(POD16, LARGE))
+    said = []
+    with pytest.raises(ParamsError, match="pretrain@phase1 does not fit"):
+        device.require_fit(wanted(POD16, LARGE), said.append)
+    assert len(said) == 4, "a line a job"
+    device.require_fit(wanted(POD16, LARGE, force=True), said.append)
+    done = CliRunner().invoke(cli.cli, ["plan", "--preset", POD16, "--set", LARGE], catch_exceptions=False)
+    assert (done.exit_code, "podium run" in done.stderr, "change the parameter" in done.stderr) == (0, False, True)
 
 
 def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_host(monkeypatch):
@@ -188,12 +182,6 @@ def test_what_no_model_can_compute_is_refused_by_the_plan_as_by_the_run(changes,
     sets = [word for change in ("pretrain_rows.next_sentence=false", *changes) for word in ("--set", change)]
     with pytest.raises(ParamsError, match=why):
         plan(*sets)
-
-
-def test_a_plan_says_what_to_do_for_a_time_that_was_not_measured():
-    text = " ".join(plan("--preset", "cpu-base-run-qa").split())
-    assert "time not measured (--measure)" in text
-    assert "time unknown" not in text
 
 
 def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path):
@@ -227,87 +215,58 @@ def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them():
     assert format_jobs(estimate_run(resolve_request(Path.cwd(), only))) == ""
 
 
-def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced():
-    large = "pretrain.phase1.micro_batch_size=512"
-    said: list[str] = []
-    with pytest.raises(ParamsError, match="pretrain@phase1 does not fit"):
-        device.require_fit(wanted("ipu-base-pod16-examples", large), said.append)
-    assert len(said) == 4, "a line a job"
-    device.require_fit(wanted("ipu-base-pod16-examples", large, force=True), said.append)
-
-
 def test_a_faster_cut_is_proposed_with_what_would_undo_it():
-    """Of BERT base on a POD16, and not of BERT large on a POD4, where nothing faster fits."""
-    said = " ".join(plan("--preset", "ipu-base-pod16-examples").split())
-    cut = r"layers_per_ipu \[6, 6\], micro_batch_size 16, replication_factor 8, matmul_proportion 0.25, as long as"
-    assert re.search(rf"faster \d+% more with {cut}", said)
+    """Of BERT base on a POD16, and not of BERT large on a POD4, where nothing faster fits; in words: a golden copy."""
     assert "faster" not in plan("--preset", "ipu-large-pod4-examples")
-    jobs = json.loads(plan("--preset", "ipu-base-pod16-examples", "--json"))["jobs"]
+    jobs = json.loads(plan("--preset", POD16, "--json"))["jobs"]
     assert [bool(job["better"]) for job in jobs] == [True, True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("override", "job", "reason"),
-    [
-        ("ipu.phase1={layers_per_ipu: [3, 3, 3]}", "pretrain@phase1", "places 9 encoder layers, the model has 12"),
-        ("ipu.phase1={layers_per_ipu: [4, 4, 4]}", "pretrain@phase1", "ipus_per_replica=3 is not a power of two"),
-        ("ipu.phase2.replication_factor=3", "pretrain@phase2", "= 12 IPUs is not a power of two"),
-        ("ipu.phase2.replication_factor=32", "pretrain@phase2", "a process attaches at most 64"),
-        ("ipu.phase1={layers_per_ipu: [0, 4, 4, 4], matmul_proportion: [0.2]}", "pretrain@phase1", "has 1 entries"),
-        ("downstream.squad.finetune.global_batch_size=16", "finetune@squad", "cannot fill the pipeline"),
-        ("pretrain.phase1.global_batch_size=65000", "pretrain@phase1", "cannot be cut into micro-batches"),
-        ("pretrain.max_grad_norm=1.0", "pretrain@phase1", "max_grad_norm"),
-    ],
+UNRUNNABLE = (
+    ("ipu.phase1={layers_per_ipu: [3, 3, 3]}", "pretrain@phase1: ", "places 9 encoder layers, the model has 12"),
+    ("ipu.phase1={layers_per_ipu: [4, 4, 4]}", "pretrain@phase1: ", "ipus_per_replica=3 is not a power of two"),
+    ("ipu.phase2.replication_factor=3", "pretrain@phase2: ", "= 12 IPUs is not a power of two"),
+    ("ipu.phase1={layers_per_ipu: [0, 4, 4, 4], matmul_proportion: [0.2]}", "pretrain@phase1: ", "has 1 entries"),
+    ("downstream.squad.finetune.global_batch_size=16", "finetune@squad: ", "cannot fill the pipeline"),
+    ("pretrain.phase1.global_batch_size=65000", "pretrain@phase1: ", "cannot be cut into micro-batches"),
 )
-def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_no_run_is_proposed(
-    project, monkeypatch, capsys, override, job, reason
-):
-    preset = "ipu-base-pod16-examples"
-    with_commands = override in ("ipu.phase2.replication_factor=32", "pretrain.max_grad_norm=1.0")
-    for choices in ({}, {"force": True}, {"on_workers": True})[: 3 if with_commands else 1]:
-        refused = [one for one in device.check_fit(wanted(preset, override, **choices)) if one.level == "problem"]
-        if "on_workers" in choices and "replication_factor" in override:
-            assert not refused, "the launcher of a worker may start as many instances as share them"
-            continue
-        assert refused
-        assert refused[0].of_parameters, "exit code 2"
-        assert refused[0].text.startswith(f"{job}: ")
-        assert reason in refused[0].text
-    if not with_commands:
-        return
+ATTACHED = ("ipu.phase2.replication_factor=32", "pretrain@phase2: ", "a process attaches at most 64")
+CLIPPED = ("pretrain.max_grad_norm=1.0", "pretrain@phase1: ", "max_grad_norm")
+
+
+@pytest.mark.parametrize(("override", "job", "reason"), [*UNRUNNABLE, ATTACHED, CLIPPED])
+def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage(override, job, reason):
+    [refused, *_] = [one for one in device.check_fit(wanted(POD16, override)) if one.level == "problem"]
+    assert refused.of_parameters, "exit code 2"
+    assert refused.text.startswith(job)
+    assert reason in refused.text
+
+
+@pytest.mark.parametrize(("override", "job", "reason"), [ATTACHED, CLIPPED])
+def test_such_a_job_is_refused_though_forced_and_no_run_is_proposed(capsys, override, job, reason):
+    assert problems(POD16, override, force=True)
+    # The launcher of a worker may start as many instances as share the replicas.
+    assert bool(problems(POD16, override, on_workers=True)) == ("replication_factor" not in override)
     with pytest.raises(ParamsError, match=re.escape(reason)):
-        device.require_fit(wanted(preset, override), lambda text: None)
-    words = ["--preset", preset, "--set", override]
+        device.require_fit(wanted(POD16, override), lambda text: None)
     for more in ([], ["--json"]):
-        code, said = podium(capsys, "plan", *words, *more)
-        assert code == 2, said.err
-        assert f"next: {job}" in said.err
-        assert "cannot run with these parameters: change the parameter named above, and plan again" in said.err
+        code, said = podium(capsys, "plan", "--preset", POD16, "--set", override, *more)
+        assert (code, f"next: {job[:-2]}" in said.err) == (2, True), said.err
         assert "podium run" not in said.err + said.out
 
 
-def test_a_plan_of_what_does_not_fit_proposes_no_run():
-    words = ["--preset", "ipu-base-pod16-examples", "--set", "pretrain.phase1.micro_batch_size=512"]
-    done = CliRunner().invoke(cli.cli, ["plan", *words], catch_exceptions=False)
-    assert (done.exit_code, "podium run" in done.stderr) == (0, False)
-    assert done.stderr.endswith("does not fit into memory: change the parameter named above, and plan again\n")
-
-
-def test_a_fine_tuning_is_measured_and_planned_instead_of_run(tmp_path, project, capsys, monkeypatch):
+def test_a_fine_tuning_is_measured_and_planned_instead_of_run(tmp_path, project, capsys):
     write_tiny_model(tmp_path / "my-bert", ("fine", "dull"))
     rows = [f"{'fine' if number % 2 else 'dull'} film,{number % 2}" for number in range(40)]
     (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]))
-    monkeypatch.setattr(cli, "SELF", project)
-    words = ("--model", str(tmp_path / "my-bert"), "--train", str(tmp_path / "reviews.csv"))
-    code, said = podium(capsys, "finetune", "classification", *words, "--plan")
+    words = ("--model", str(tmp_path / "my-bert"), "--train", str(tmp_path / "reviews.csv"), "--plan")
+    code, said = podium(capsys, "finetune", "classification", *words)
     assert (code, said.err.endswith("next: the same command without --plan\n")) == (0, True), said.err
     first = next(line for line in said.out.splitlines() if line.startswith("about "))
     assert re.fullmatch(r"about [\d.]+ \w+, .* of memory, 8 stages not timed", first)
     assert "reviews.csv: CSV, UTF-8, fields separated by commas; text is 'text' (by name)" in said.out
-    code, said = podium(capsys, "finetune", "classification", *words, "--column", "label=stars", "--plan")
-    assert (code, said.out) == (1, "")
-    assert "nothing was started. classification: " in said.err
-    assert "'stars'" in said.err
+    code, said = podium(capsys, "finetune", "classification", *words, "--column", "label=stars")
+    assert (code, said.out, "'stars'" in said.err) == (1, "", True)
     assert not (project / "runs/checkouts").exists()
 
 
@@ -320,7 +279,7 @@ def test_what_only_assumed_rows_speak_against_is_a_warning():
 
 
 FACTOR = "downstream.squad.ipu.finetune.embedding_serialization_factor"
-QUESTIONS, WHOLE = "ipu-base-pod16-run-qa", "ipu-base-pod16-examples"
+QUESTIONS = "ipu-base-pod16-run-qa"
 VOCABULARY = ("tokenizer.source=file", "tokenizer.path=known/vocab.txt")
 
 
@@ -337,8 +296,8 @@ VOCABULARY = ("tokenizer.source=file", "tokenizer.path=known/vocab.txt")
         (QUESTIONS, (f"{FACTOR}=4", *VOCABULARY), "30522 / 4 leaves 2", "warning"),
         (QUESTIONS, (f"{FACTOR}=3", "base_model.source=folder", "base_model.path=known"), "30526 / 3", "problem"),
         (QUESTIONS, (f"{FACTOR}=2", "base_model.source=folder", "base_model.path=known"), "", None),
-        (WHOLE, (f"{FACTOR}=4", *VOCABULARY), "30522 / 4 leaves 2", "problem"),
-        (WHOLE, (f"{FACTOR}=4", "tokenizer.source=train"), "30522 / 4 leaves 2", "warning"),
+        (POD16, (f"{FACTOR}=4", *VOCABULARY), "30522 / 4 leaves 2", "problem"),
+        (POD16, (f"{FACTOR}=4", "tokenizer.source=train"), "30522 / 4 leaves 2", "warning"),
     ],
 )
 def test_what_only_a_compiler_would_refuse_is_refused_before_the_first_stage_where_it_is_certain(
@@ -380,8 +339,7 @@ def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(monkeypa
     monkeypatch.delenv("PODIUM_DEVICE_LAUNCHER", raising=False)
     if words is not None:
         monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", words)
-    found = device.check_fit(wanted("ipu-base-pod16-examples", *overrides))
-    refused = [one.text for one in found if one.level == "problem" and one.text.startswith("pretrain@phase1")]
+    refused = [text for text in problems(POD16, *overrides) if text.startswith("pretrain@phase1")]
     assert [reason in text for text in refused] == [True][: bool(reason)], refused
 
 
@@ -392,14 +350,13 @@ def test_instances_that_evaluate_on_other_ipus_than_they_train_on_are_refused_in
         "downstream.squad.finetune.evaluate_every_updates=10",
         f"downstream.squad.ipu.finetune.inference_layers_per_ipu={layers}",
     )
-    found = device.check_fit(wanted("ipu-base-pod16-examples", *POPRUN, *overrides))
-    problems = [one.text for one in found if one.level == "problem"]
-    assert ["2 instances evaluate held-out rows on the 4 IPUs" in text for text in problems] == [True][:refused]
+    found = problems(POD16, *POPRUN, *overrides)
+    assert ["2 instances evaluate held-out rows on the 4 IPUs" in text for text in found] == [True][:refused]
 
 
 def test_a_launcher_of_the_host_that_does_not_say_how_many_it_starts_refuses_no_layout(monkeypatch):
     monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "own-poprun.sh")
-    found = [one for one in device.check_fit(wanted("ipu-base-pod16-examples", f"{PHASE1}=32")) if "64" in one.text]
+    found = [one for one in device.check_fit(wanted(POD16, f"{PHASE1}=32")) if "64" in one.text]
     assert [one.level for one in found] == ["warning"]
 
 
@@ -407,6 +364,4 @@ def test_a_plan_says_which_differences_the_development_set_can_show(tmp_path):
     texts = tmp_path / "texts.csv"
     texts.write_text("text,label\n" + "".join(f"text {n},{'bad' if n % 2 else 'good'}\n" for n in range(300)))
     own = f"downstream.own={{kind: classification, data: {{train_path: {texts}, dev_path: {texts}}}}}"
-    said = plan("--set", own, "--set", "downstream.squad=null")
-    assert "\nown: With 300 development examples, a gap between two similar models must reach about 4.0 points" in said
-    assert 'always answering "good", which is right for 50.0%' in said
+    assert "\nown: With 300 development examples" in plan("--set", own, "--set", "downstream.squad=null")

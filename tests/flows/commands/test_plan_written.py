@@ -75,9 +75,8 @@ def test_what_was_changed_by_hand_is_left_and_named(project, capsys):
     (project / "models/phase1").write_text("weights of the user's own")
     write_params(project, *GIVEN)
     write()
-    said = [line for line in capsys.readouterr().out.splitlines() if "models/phase1" in line]
-    assert len(said) == 1
-    assert said[0].startswith("models/phase1 was kept: its stage is no longer in the plan")
+    [said] = [line for line in capsys.readouterr().out.splitlines() if "models/phase1" in line]
+    assert said.startswith("models/phase1 was kept")
     assert (project / "models/phase1").read_text() == "weights of the user's own"
     assert "pretrain@phase1" not in stages_of_lock(project)
 
@@ -119,16 +118,16 @@ def test_of_a_link_only_the_link_goes(project, tmp_path_factory):
     assert elsewhere.is_file()
 
 
-@pytest.mark.parametrize(
-    "half",
-    [
-        "sche",
-        "schema: '2.0'\nstages:\n",
-        "schema: '2.0'\nstages:\n  old:\n",
-        "stages:\n  old: {outs: [pa",
-        "stages: []",
-    ],
+HALVES = (
+    "sche",
+    "schema: '2.0'\nstages:\n",
+    "schema: '2.0'\nstages:\n  old:\n",
+    "stages:\n  old: {outs: [pa",
+    "stages: []",
 )
+
+
+@pytest.mark.parametrize("half", HALVES)
 def test_half_of_a_lock_is_left_to_what_mends_it(project, half):
     (project / LOCK).write_text(half)
     params = write_params(project, *GIVEN)
@@ -148,29 +147,27 @@ def test_a_stage_of_which_half_is_in_the_lock_removes_nothing(project, outs):
 @pytest.mark.parametrize("words", [("--set", "pretrain.enabled=false"), ("--preset", "small-files")])
 def test_parameters_of_one_run_are_refused_as_the_plan_is_of_params_yaml(project, words):
     before = everything(project)
-    with pytest.raises(ParamsError, match="--write uses params.yaml only: leave out RUN, --preset, --set and --name"):
+    with pytest.raises(ParamsError, match="--write"):
         write(*words)
     assert everything(project) == before
 
 
-HOSTILE = [
-    {"downstream": {"../../docs": {"kind": "squad"}}},
-    {"downstream": {"squad": {"kind": "../release"}}},
-    {"downstream": {"squad": {"parity": {"against": ["../../docs"]}}}},
-    {"downstream": {"squad": {"parity": {"against": ["cpu:../../docs"]}}}},
-    {"downstream": {"squad": {"start": "../../docs"}}},
-]
+HOSTILE = (
+    {"../../docs": {"kind": "squad"}},
+    {"squad": {"kind": "../release"}},
+    {"squad": {"parity": {"against": ["../../docs"]}}},
+    {"squad": {"parity": {"against": ["cpu:../../docs"]}}},
+    {"squad": {"start": "../../docs"}},
+)
 
 
-@pytest.mark.parametrize("changes", HOSTILE)
-def test_no_name_of_params_yaml_leads_out_of_the_plan(project, changes):
+@pytest.mark.parametrize("entries", HOSTILE)
+def test_no_name_of_params_yaml_leads_out_of_the_plan(project, entries):
     values = values_with()
-    for section, stated in changes.items():
-        for key, value in stated.items():
-            if isinstance(value, dict):
-                squad = values["downstream"]["squad"]
-                value = {**squad, **value, "parity": {**squad["parity"], **value.get("parity", {})}}
-            values[section][key] = value
+    squad = values["downstream"]["squad"]
+    for name, stated in entries.items():
+        parity = {**squad["parity"], **stated.get("parity", {})}
+        values["downstream"][name] = {**squad, **stated, "parity": parity}
     (project / "params.yaml").write_text(yaml.safe_dump(values))
     before = everything(project)
     with pytest.raises(ParamsError):
@@ -202,7 +199,7 @@ def entering(toy_project):
 
 def test_a_stage_under_dvc_refuses_a_plan_of_other_parameters_and_names_the_command(entering, ran):
     write_params(entering, "pretrain.enabled=false")
-    with pytest.raises(StageFailed, match=r"(?s)dvc.yaml does not match .*params.yaml: .*podium plan --write"):
+    with pytest.raises(StageFailed, match="podium plan --write"):
         repro("first", entering)
     assert ran() == []
     write()
@@ -220,9 +217,8 @@ def test_a_run_writes_the_plan_and_says_what_went_away(project):
     with pytest.raises(InputError):
         require_plan(project, params)
     values = resolved_params(project, None, [])
-    checkout.prepare_checkout(
-        checkout.describe_checkout(project, values, validate_params(values), project), said.append
-    )
+    own = checkout.describe_checkout(project, values, validate_params(values), project)
+    checkout.prepare_checkout(own, said.append)
     require_plan(project, load_params(project / "params.yaml"))
     assert "data/corpus" in "".join(said)
     assert not (project / "data/corpus").exists()

@@ -1,8 +1,4 @@
-"""`podium sweep --trials`: ranges, proposals, early stops, and a search that is killed and continued.
-
-The trainer of the killed search is a small program, so that twelve trials take seconds; Optuna, the processes, the
-signals and the record are real. A search over real runs is in test_sweep.py.
-"""
+"""`podium sweep --trials`: ranges, proposals, early stops, and a search that is killed and continued."""
 
 import json
 import math
@@ -103,39 +99,31 @@ def options(*overrides, trials=3, **values):
     return {"overrides": list(overrides), "trials": trials, **values}
 
 
-def test_ranges_leave_the_options():
-    key = "downstream.squad.finetune.warmup_fraction"
-    args = options(f"{key}=0..0.2", "device.runtime=cpu", learning_rate="1e-5")
-    assert _take_space(args) == {"learning_rate": CategoricalDistribution([1e-5]), key: FloatDistribution(0.0, 0.2)}
+def test_ranges_and_lists_leave_the_options():
+    key, steps = "downstream.squad.finetune.warmup_fraction", "pretrain.phase2.steps"
+    args = options(f"{key}=0..0.2", f"{steps}=10,20", "device.runtime=cpu", learning_rate="1e-5")
+    assert _take_space(args) == {
+        "learning_rate": CategoricalDistribution([1e-5]),
+        key: FloatDistribution(0.0, 0.2),
+        steps: CategoricalDistribution([10, 20]),
+    }
     assert (args["overrides"], args["learning_rate"]) == (["device.runtime=cpu"], None)
-
-
-def test_a_list_for_any_number_leaves_the_options():
-    rate, steps = "pretrain.phase1.learning_rate", "pretrain.phase2.steps"
-    args = options(f"{rate}=1e-4,3e-4", f"{steps}=10,20", "validate.min_documents=5", trials=None)
-    assert _take_space(args) == {rate: CategoricalDistribution([1e-4, 3e-4]), steps: CategoricalDistribution([10, 20])}
-    assert args["overrides"] == ["validate.min_documents=5"]
-    with pytest.raises(ParamsError, match="--set pretrain.seed: '1,2.5' is not a list"):
-        _take_space(options("pretrain.seed=1,2.5", trials=None))
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (
-            options("pretrain.weight_decay=0.1..0.01"),
-            "--set pretrain.weight_decay: 0.1..0.01 is not a range: its lower",
-        ),
-        (options("corpus.path=1..3"), "--set corpus.path: 1..3 is a range, but this parameter is not a number"),
-        (options("pretrain.bias_correction=0..1"), "is a range, but this parameter is not a number"),
-        (options("pretrain.weight_decay=0..0.1", trials=None), "pretrain.weight_decay: a range needs --trials N"),
-        (options(), "--trials needs values to try, such as --learning-rate 1e-5..1e-4"),
+        (options("pretrain.weight_decay=0.1..0.01"), "pretrain.weight_decay: 0.1..0.01 is not a range"),
+        (options("corpus.path=1..3"), "corpus.path: 1..3 .* not a number"),
+        (options("pretrain.bias_correction=0..1"), "pretrain.bias_correction.* not a number"),
+        (options("pretrain.weight_decay=0..0.1", trials=None), "pretrain.weight_decay: .*--trials N"),
+        (options("pretrain.seed=1,2.5", trials=None), "pretrain.seed: '1,2.5' is not a list"),
+        (options(), "--trials needs values"),
     ],
 )
 def test_values_that_cannot_be_searched_are_refused(args, message):
-    with pytest.raises(ParamsError) as refused:
+    with pytest.raises(ParamsError, match=message):
         _take_space(args)
-    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tasks.params.sections import DEFAULT_PHASES
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tests.flows.workers.worker_hosts import Server, descendants, kill_tree, start_process, wait_until
-from tests.places import ROOT
+from tests.places import ROOT, copy_project
 from tests.tasks.downstream.entries import change_parameters, values_with, write_parameters
 from tests.tasks.pretraining.row_inputs import random_texts
 from tests.tasks.tiny_model import write_tiny_model
@@ -47,8 +47,7 @@ def test_every_recipe_is_run_with_every_seed_and_named_by_them():
     assert [SWEEP.run_name(number, values) for number, values in enumerate(SWEEP.combinations, 1)] == NAMES
     words = SWEEP.command(Trial(NAMES[0], SWEEP.combinations[0]), "--to", "finetune@squad")
     assert words[words.index("run") :] == [
-        "run",
-        *("--preset", "finetune", "--set", "device.runtime=cpu"),
+        *("run", "--preset", "finetune", "--set", "device.runtime=cpu"),
         *("--set", "downstream.squad.finetune.learning_rate=1e-05", "--set", "downstream.squad.finetune.seed=5"),
         *("--name", "tries-lr1e-05-s5", "--to", "finetune@squad"),
     ]
@@ -153,28 +152,24 @@ def test_a_recipe_of_which_one_seed_came_to_its_end_is_judged_by_that_one_and_th
 
 
 def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(tmp_path, monkeypatch):
-    ended(
-        tmp_path,
-        monkeypatch,
-        {NAMES[1]: {"judged_by": "loss", "loss": 2.0}, NAMES[3]: {"judged_by": "loss", "loss": 1.0}},
-    )
+    scores = {name: {"judged_by": "loss", "loss": loss} for name, loss in ((NAMES[1], 2.0), (NAMES[3], 1.0))}
+    ended(tmp_path, monkeypatch, scores)
     record = run_sweep(SWEEP, tmp_path, lambda text: None)
     assert record["best"] == NAMES[3]
     assert [one["held_out"] for one in record["runs"]][0] is None
 
 
-def test_a_sweep_of_which_no_run_ends_has_failed(tmp_path, monkeypatch):
-    ended(tmp_path, monkeypatch, {})
-    with pytest.raises(PodiumError, match="none of the 4 runs finished"):
-        run_sweep(SWEEP, tmp_path, lambda text: None)
-
-
-@pytest.mark.parametrize("failed", ["examples@squad", ""])
-def test_a_failure_that_all_trials_share_ends_the_sweep(tmp_path, monkeypatch, failed):
+@pytest.mark.parametrize(
+    ("failed", "error", "count"),
+    [("finetune@squad", PodiumError, 4), ("examples@squad", SystemExit, 1), ("", SystemExit, 1)],
+)
+def test_a_sweep_of_which_no_run_ends_has_failed_and_a_failure_that_all_trials_share_ends_it(
+    tmp_path, monkeypatch, failed, error, count
+):
     ran, _ = ended(tmp_path, monkeypatch, {}, failed=failed)
-    with pytest.raises(SystemExit):
+    with pytest.raises(error):
         run_sweep(SWEEP, tmp_path, lambda text: None)
-    assert len(ran) == 1
+    assert len(ran) == count
 
 
 @pytest.fixture
@@ -229,16 +224,10 @@ WORDS = [f"word{number}" for number in range(40)]
 def questions(path, titles):
     articles = []
     for title in titles:
-        context = " ".join(WORDS[(title + at) % 40] for at in range(20))
-        answer = WORDS[(title + 3) % 40]
-        asked = [
-            {
-                "id": f"{path.stem}-{title}-{number}",
-                "question": f"what is {WORDS[number]}",
-                "answers": [{"text": answer, "answer_start": context.index(answer)}],
-            }
-            for number in range(4)
-        ]
+        context, answer = " ".join(WORDS[(title + at) % 40] for at in range(20)), WORDS[(title + 3) % 40]
+        answers = [{"text": answer, "answer_start": context.index(answer)}]
+        ids = ((f"{path.stem}-{title}-{number}", f"what is {WORDS[number]}") for number in range(4))
+        asked = [{"id": name, "question": question, "answers": answers} for name, question in ids]
         articles.append({"title": f"t{title}", "paragraphs": [{"context": context, "qas": asked}]})
     path.write_text(json.dumps({"version": "1.1", "data": articles}))
     return path
@@ -246,14 +235,10 @@ def questions(path, titles):
 
 def real_project(tmp_path):
     """A project of its own, and the environment of its commands."""
-    project = tmp_path / "project"
-    project.mkdir()
-    for part in (*checkout.CODE, "params.yaml", "dvc.yaml", "prefect.yaml", "presets", "inputs"):
-        source = ROOT / part
-        if source.is_dir():
-            shutil.copytree(source, project / part, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(source, project / part)
+    project = copy_project(tmp_path / "project")
+    for name in ("prefect.yaml", "podium.py"):
+        shutil.copy2(ROOT / name, project / name)
+    shutil.rmtree(project / ".dvc")
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=project, check=True)
     return project, {**os.environ, "PYTHONPATH": str(project), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
 

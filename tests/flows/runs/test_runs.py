@@ -1,6 +1,7 @@
 """Runs have names, are listed with their results, and a lock tells them from running ones."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows.runs import listing, locks, report
+from flows.runs.log import redirect_logging
 from flows.runs.run_params import read_run_params, require_same_params
 from flows.views import screen
 from flows.views.run_view import RunView
@@ -347,3 +349,35 @@ def test_a_clock_that_is_set_back_during_a_run_does_not_change_its_duration(toy_
     record.save(toy_project)
     [run] = listing.find_runs(toy_project, ["back"])
     assert (run.seconds, RunView(run.record, run.folder).duration) == (12.0, "12 s")
+
+
+def test_a_log_that_cannot_be_written_says_so_once_and_ends_nothing(capsys):
+    with redirect_logging(Path("/dev/full")):
+        for number in range(3):
+            logging.getLogger().warning("line %d", number)
+    assert capsys.readouterr().err.count("/dev/full cannot be written (No space left on device)") == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "spent"),
+    [
+        ({"options": {"to": ["first"]}, "plan": ["first"], "ended": "2026-11-23T10:00:40+0000"}, 42.0),
+        ({"options": {"to": ["first"]}, "plan": ["first", "second"], "ended": "2026-11-23T10:00:40+0000"}, 0.0),
+        ({"paused": "at a checkpoint", "ended": "2026-11-23T10:00:40+0000"}, 42.0),
+        ({"details": {"changed": {"a": "1"}}, "options": {"to": ["first"]}, "plan": ["first"], "seconds": 40.0}, 0.0),
+        ({"plan": ["first", "second"], "ended": "2026-11-23T10:00:40+0000"}, 0.0),
+    ],
+    ids=["a part", "the whole again", "paused", "other parameters", "done"],
+)
+def test_the_time_of_the_starts_that_a_run_continues_counts(tmp_path, before, spent):
+    values = {"began": "2026-11-23T10:00:00+0000", "ended": "2026-11-23T10:00:40+0000", **before}
+    report.RunReport(".", earlier_seconds=2.0, **values).save(tmp_path)
+    run = report.RunReport(".", plan=["first", "second"])
+    run.begin(tmp_path)
+    assert run.earlier_seconds == spent
+    run.end()
+    assert run.seconds is not None
+    run.save(tmp_path)
+    assert report.read_report(tmp_path, tmp_path) is not None
+    listed = listing.Run(".", tmp_path, run, False)
+    assert listed.seconds == pytest.approx(spent + run.seconds)

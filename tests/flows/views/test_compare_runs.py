@@ -8,8 +8,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from flows.runs import report
+from flows.runs import listing, report
+from flows.runs.run_before import compare_with_run_before
 from flows.views import compare_page
+from flows.views.run_view import RunView
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.stage import artifacts
 from tests.flows.toy_runs import FASTER, podium
@@ -130,3 +132,38 @@ def test_on_the_page_the_run_without_a_name_is_called_after_its_folder():
     html = compare_page.render_comparison(values, ROOT, {".": "run.html"})
     assert '<a href="run.html">own folder</a>' in html
     assert "<title>own folder, fast compared</title>" in html
+
+
+def evaluated(project, name, hour, *overrides, dev="dev.json", **answers):
+    """The record of a run that was evaluated, with some other answers than those of `made`."""
+    folder = made(project, name, *overrides, **answers)
+    record = report.RunReport(str(folder.relative_to(project)), began=f"2026-11-23T{hour}:00:00+0000")
+    record.ended = f"2026-11-23T{hour}:10:00+0000"
+    score = {"name": "squad", "scores": {"exact_match": 66.7}, "decision": None, "published": None}
+    record.results = {"gate@squad": {**score, "leading": ["exact_match"], "intervals": {}, "checks": []}}
+    record.details = {"entries": {"squad": "squad"}, "changed": {"downstream.squad.data.dev_path": dev}}
+    record.save(project)
+    return record
+
+
+def test_the_score_is_compared_with_the_newest_earlier_run_on_the_same_examples(toy_project):
+    shutil.copy(ROOT / "dvc.yaml", toy_project / "dvc.yaml")
+    evaluated(toy_project, "oldest", 10)
+    evaluated(toy_project, "slow", 11)
+    evaluated(toy_project, "elsewhere", 12, dev="other.json")
+    evaluated(toy_project, "later", 14)
+    record = evaluated(toy_project, "fast", 13, FASTER, q1="two dogs")
+    compare_with_run_before(record, toy_project)
+    before = record.results["gate@squad"]["before"]
+    assert (before["run"], before["metric"], round(before["mean"], 4)) == ("slow", "exact_match", 33.3333)
+    assert (before["low"], before["high"]) == (0.0, 100.0)
+    line = "no difference from run slow shown: +33.33 (+0.00 to +100.00)"
+    assert f"  {line}" in RunView(record, toy_project / record.folder, toy_project).list_lines()
+    record.save(toy_project)
+    change = listing.find_changes(listing.list_all(toy_project))["fast"]
+    assert (change.before, change.text, change.is_better) == ("slow", "+33.33", None)
+    del record.results["gate@squad"]["before"]
+    shutil.rmtree(toy_project / "runs/checkouts/slow/data")
+    shutil.rmtree(toy_project / "runs/checkouts/oldest/data")
+    compare_with_run_before(record, toy_project)
+    assert "before" not in record.results["gate@squad"], "their files are gone"
