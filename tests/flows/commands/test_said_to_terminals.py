@@ -81,7 +81,6 @@ def test_no_command_passes_on_what_a_terminal_would_obey(project, capsys, words)
 
 def test_the_end_of_a_run_is_said_without_commands(project, capsys):
     (found,) = [one for one in listing.list_all(project) if one.record is not None]
-    assert found.record is not None
     screen.print_end(found.record, [], project / HOSTILE)
     said = capsys.readouterr()
     assert SHOWN in said.out
@@ -90,9 +89,10 @@ def test_the_end_of_a_run_is_said_without_commands(project, capsys):
 
 
 def test_json_for_programs_is_the_same_and_has_no_command(capsys):
-    options.print_json({"a": HOSTILE, "é": "\U000e0001 ü"})
+    values = {"a": HOSTILE, "é": "\U000e0001 ü"}
+    options.print_json(values)
     said = capsys.readouterr().out
-    assert json.loads(said) == {"a": HOSTILE, "é": "\U000e0001 ü"}
+    assert json.loads(said) == values
     assert [char for char in said if not (char.isprintable() or char == "\n")] == []
 
 

@@ -331,35 +331,21 @@ def test_a_clone_without_git_runs_and_says_so_once(clone):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("closed", [0, 1, 2])
-def test_closed_streams_do_not_end_a_run(clone, closed):
-    machine = clone()
-    finished(machine.run(*CORPUS, closed=closed))
-    assert (machine.project / "data" / "corpus").is_dir()
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize(
-    "variables",
+    ("name", "variables", "closed"),
     [
-        {"PYTHONOPTIMIZE": "2"},
-        {"LC_ALL": "C", "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        {"SHELL": "/nowhere", "TZ": "Mars/Olympus"},
-        {"PYTHONWARNDEFAULTENCODING": "1", "COLUMNS": "10", "TERM": "dumb"},
+        ("clone", {"PYTHONOPTIMIZE": "2"}, 0),
+        ("clone", {"LC_ALL": "C", "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, None),
+        ("clone", {"SHELL": "/nowhere", "TZ": "Mars/Olympus"}, 1),
+        ("clone", {"PYTHONWARNDEFAULTENCODING": "1", "COLUMNS": "10", "TERM": "dumb"}, 2),
+        ("a b$c#d%41'f\"g[h]*?\u00e9&;=@:!~`(<|", {}, None),
     ],
-    ids=lambda variables: "-".join(variables),
 )
-def test_odd_variables_do_not_end_a_run(clone, variables):
-    machine = clone()
+def test_odd_paths_and_variables_and_closed_streams_do_not_end_a_run(clone, name, variables, closed):
+    machine = clone(name)
     machine.variables = variables
-    finished(machine.run(*CORPUS, umask=0o077))
+    finished(machine.run(*CORPUS, closed=closed, umask=0o077))
     assert stat.S_IMODE((machine.project / "data" / "corpus").stat().st_mode) == 0o700
-
-
-@pytest.mark.soak
-def test_a_path_of_odd_characters_does_not_end_a_run(clone):
-    machine = clone("a b$c#d%41'f\"g[h]*?\u00e9&;=@:!~`(<|")
-    finished(machine.run(*CORPUS))
     finished(machine.run(*CORPUS, "--set", "corpus.demo_documents=61"))
 
 

@@ -28,14 +28,6 @@ def test_the_loss_and_the_score_of_a_run_are_told_where_they_are_drawn():
     assert "run-2&#10;squad f1 82.00&#10;95% interval 78.00 to 92.00" in html
 
 
-def test_a_row_states_first_what_few_other_runs_have():
-    usual = {f"corpus.parameter_{number}": "2" for number in range(index_page.MAX_PARAMETERS)}
-    seeds = [shown(number, changed=usual | {"pretrain.seed": str(number)}) for number in range(3)]
-    text = Page(without_own_script(page([*seeds, shown(4, changed={})]))).text
-    assert all(f"pretrain.seed={number}" in text for number in range(3))
-    assert text.count("and 1 more") == 3
-
-
 def test_a_score_is_compared_with_the_run_before_on_the_same_development_data():
     other = {"downstream.squad.data.dev_path": '"other.json"'}
     runs = [shown(4), shown(3, changed=other), shown(2), shown(1, changed=other), shown(0, changed={})]

@@ -1,6 +1,5 @@
 """What the page of a run says: of runs that ended in every way, of a running one, of one that was killed."""
 
-import dataclasses
 import json
 import re
 import threading
@@ -358,90 +357,81 @@ def html_with(text, project):
     return html
 
 
-def test_curves_of_a_training_that_failed_are_those_of_its_run_folder(tmp_path):
+TRAINING = curves.Stage(
+    *("finetune@squad", "", (), {}, (), ("metrics/squad-finetune.json",)),
+    *(("plots/squad-finetune.csv", "plots/squad-finetune-held-out.csv"), {"host": "device"}),
+)
+
+
+@pytest.fixture
+def training(tmp_path):
+    """The folder of a job of that stage."""
     folder = tmp_path / "runs" / "squad-finetune" / "abc"
     folder.mkdir(parents=True)
     (folder / "job.json").write_text("{}")
-    (folder / "history.csv").write_text("step,loss,learning_rate\n10,4.0,0.1\n20,2.0,0.2\n30,1.")
+    return folder
+
+
+def read_training(folder, *since):
+    root = folder.parents[2]
+    return curves.read_training(TRAINING, root, root, *since)
+
+
+def test_curves_of_a_training_that_failed_are_those_of_its_run_folder(training):
+    (training / "history.csv").write_text("step,loss,learning_rate\n10,4.0,0.1\n20,2.0,0.2\n30,1.")
     event = '{"event": "step", "step": %d, "real_tokens_per_second": %d, "memory_mb": %d}\n'
-    log = folder / "job.log"
+    log = training / "job.log"
     log.write_text(event % (10, 100, 7) + "a warning\n" + event % (20, 200, 8) + '{"event": "step", "st')
-    stage = dataclasses.replace(TRAINING)
-    found = curves.read_training(stage, tmp_path, tmp_path)
+    found = read_training(training)
     assert curves.column_points(found.history, "loss") == [(10.0, 4.0), (20.0, 2.0)], "the last line is only half there"
     assert curves.column_points(found.steps, curves.SPEED) == [(10, 100), (20, 200)]
     with log.open("a") as stream:
         stream.write('ep": 30, "real_tokens_per_second": 300, "memory_mb": 9}\n' + event % (20, 250, 8))
-    found = curves.read_training(stage, tmp_path, tmp_path)
+    found = read_training(training)
     assert curves.column_points(found.steps, curves.SPEED) == [(10, 100), (20, 250), (30, 300)], "20 was made again"
     assert curves.column_points(found.steps, curves.MEMORY) == [(10, 7), (20, 8), (30, 9)]
     (section,) = curves.make_sections([found])
     assert section["title"] == "finetune@squad", "one training: its figures next to each other"
-    assert [one["title"] for one in section["figures"]] == ["Loss", "Learning rate", "Speed", "Memory"]
-    sections = curves.make_sections([found, found])
-    assert [one["title"] for one in sections] == ["Loss", "Learning rate", "Speed", "Memory"]
+    titles = ["Loss", "Learning rate", "Speed", "Memory"]
+    assert [one["title"] for one in section["figures"]] == titles
+    assert [one["title"] for one in curves.make_sections([found, found])] == titles
 
 
 @pytest.mark.parametrize(
-    ("head", "labels", "axis"),
+    ("job", "parts", "axis"),
     [
-        ("pretraining", None, "loss (nats)"),
-        ("sequence_classification", 2, "loss (nats)"),
-        ("sequence_classification", 1, "loss (squared)"),
+        ({"head": "pretraining"}, (), "loss (nats)"),
+        ({"head": "sequence_classification", "labels": 2}, (), "loss (nats)"),
+        ({"head": "sequence_classification", "labels": 1}, (), "loss (squared)"),
+        ({"head": "question_answering"}, ("start_loss", "end_loss"), "loss (nats)"),
+        ({"head": "question_answering"}, ("start_loss", "end_loss", "teacher_loss"), "loss (nats)"),
     ],
 )
-def test_the_axis_of_a_loss_names_its_unit(tmp_path, head, labels, axis):
-    folder = tmp_path / "runs" / "squad-finetune" / "abc"
-    folder.mkdir(parents=True)
-    (folder / "job.json").write_text(json.dumps({"head": head, "labels": labels}))
-    (folder / "history.csv").write_text("step,loss\n10,4.0\n20,2.0\n")
-    (section,) = curves.make_sections([curves.read_training(TRAINING, tmp_path, tmp_path)])
-    assert f">{axis}<" in section["figures"][0]["plot"]
+def test_the_axis_of_a_loss_names_its_unit_and_that_of_a_student_is_drawn_with_its_parts(training, job, parts, axis):
+    (training / "job.json").write_text(json.dumps(job))
+    lines = [",".join(("step", "loss", *parts)), *(f"{step},4.0" + ",4.0" * len(parts) for step in (10, 20))]
+    (training / "history.csv").write_text("\n".join(lines) + "\n")
+    (section,) = curves.make_sections([read_training(training)])
+    plot = section["figures"][0]["plot"]
+    assert f">{axis}<" in plot
+    assert [name.replace("_", " ") in plot for name in parts] == ["teacher_loss" in parts] * len(parts)
 
 
-def test_the_loss_of_a_student_is_drawn_with_its_parts(tmp_path):
-    folder = tmp_path / "runs" / "squad-finetune" / "abc"
-    folder.mkdir(parents=True)
-    (folder / "job.json").write_text(json.dumps({"head": "question_answering"}))
-    for parts, shown in (("start_loss,end_loss", False), ("start_loss,end_loss,teacher_loss", True)):
-        lines = [f"step,loss,{parts}", *(f"{step}" + ",4.0" * (2 + parts.count(",")) for step in (10, 20))]
-        (folder / "history.csv").write_text("\n".join(lines) + "\n")
-        (section,) = curves.make_sections([curves.read_training(TRAINING, tmp_path, tmp_path)])
-        plot = section["figures"][0]["plot"]
-        assert [name in plot for name in ("start loss", "end loss", "teacher loss")] == [shown] * 3
-
-
-def test_curves_show_where_a_training_was_resumed_and_nothing_of_another_job(tmp_path):
-    folder = tmp_path / "runs" / "squad-finetune" / "abc"
-    folder.mkdir(parents=True)
-    job = folder / "job.json"
-    job.write_text("{}")
-    (folder / "history.csv").write_text("step,loss\n10,4.0\n20,2.0\n30,1.0\n")
+def test_curves_show_where_a_training_was_resumed_and_nothing_of_another_job(training):
+    (training / "history.csv").write_text("step,loss\n10,4.0\n20,2.0\n30,1.0\n")
     step, plan = '{"event": "step", "step": %d, "real_tokens_per_second": 1}\n', '{"event": "plan"}\n'
     went_on = '{"event": "message", "text": "continuing", "continued": %d}\n'
-    (folder / "job.log").write_text(plan + step % 10 + step % 20 + plan + went_on % 15 + step % 20 + step % 30)
-    found = curves.read_training(TRAINING, tmp_path, tmp_path)
+    (training / "job.log").write_text(plan + step % 10 + step % 20 + plan + went_on % 15 + step % 20 + step % 30)
+    found = read_training(training)
     assert found.resumed == 15
     (section,) = curves.make_sections([found])
     assert "resumed from update 15" in section["figures"][0]["note"]
-    with (folder / "job.log").open("a") as log:
+    with (training / "job.log").open("a") as log:
         log.write(plan + step % 10)
-    found = curves.read_training(TRAINING, tmp_path, tmp_path)
+    found = read_training(training)
     assert (found.resumed, curves.column_points(found.steps, curves.SPEED)) == (0, [(10, 1)]), "it began from nothing"
-    later = job.stat().st_mtime + 5
-    assert curves.read_training(TRAINING, tmp_path, tmp_path, later).history == {}, "a job of before the stage began"
-
-
-TRAINING = curves.Stage(
-    "finetune@squad",
-    "",
-    (),
-    {},
-    (),
-    ("metrics/squad-finetune.json",),
-    ("plots/squad-finetune.csv", "plots/squad-finetune-held-out.csv"),
-    {"host": "device"},
-)
+    later = (training / "job.json").stat().st_mtime + 5
+    assert read_training(training, later).history == {}, "a job of before the stage began"
 
 
 @pytest.mark.parametrize("state", made_runs.STATES)
@@ -459,32 +449,28 @@ def test_the_page_of_a_run_of_the_demo_is_small_and_links_what_is_there(state, t
             assert (page.parent / unquote(link)).exists(), (page.name, link)
 
 
-def test_a_training_of_ten_thousand_updates_makes_no_large_page(tmp_path):
-    updates = [(float(step), 8.0 / step) for step in range(1, 10_001)]
-    columns = {
-        "step": [x for x, _ in updates],
-        "loss": [y for _, y in updates],
-        "learning_rate": [y for _, y in updates],
-    }
-    steps = {"step": columns["step"], curves.SPEED: columns["loss"], curves.MEMORY: columns["loss"]}
-    (section,) = curves.make_sections([curves.TrainingCurves("pretrain@phase1", columns, columns, steps, {})])
+def test_a_training_of_ten_thousand_updates_makes_no_large_page():
+    steps, losses = list(map(float, range(1, 10_001))), [8.0 / step for step in range(1, 10_001)]
+    columns = {"step": steps, **dict.fromkeys(("loss", "learning_rate", curves.SPEED, curves.MEMORY), losses)}
+    (section,) = curves.make_sections([curves.TrainingCurves("pretrain@phase1", columns, columns, columns, {})])
     assert sum(len(one["plot"]) for one in section["figures"]) < 300_000
 
 
-def test_a_stage_shows_the_time_of_its_maps_and_of_the_rest(tmp_path):
+@pytest.mark.parametrize(
+    ("record", "shown"),
+    [
+        (("ran", 42.0, None, 100.0), "38 s in 16 parts on 2 processes, 3.2 s for the rest"),
+        (("skipped", 0.1), "38 s in 16 parts on 2 processes, 3.2 s for the rest"),
+        (("ran", 42.0, None, 200.0), None),  # the file is of an earlier run
+    ],
+)
+def test_a_stage_shows_the_time_of_its_maps_and_of_the_rest(tmp_path, record, shown):
     maps = [{"items": 16, "processes": 2, "seconds": 38.0}, {"items": 1, "processes": 1, "seconds": 1.0}]
     process = {"began": 100.5, "ended": 141.7, "cpu_seconds": 70.0, "peak_memory_mb": 90.0, "maps": maps}
     files.write_json(tmp_path / stage_run_file("tokenizer"), {"run": None, "process": process})
-    text = "38 s in 16 parts on 2 processes, 3.2 s for the rest"
-    for stage in (
-        report.StageRecord("tokenizer", "ran", 42.0, began=100.0),
-        report.StageRecord("tokenizer", "skipped", 0.1),
-    ):
-        (row,) = RunView(report.RunReport(".", stages=[stage]), tmp_path).stages
-        assert row["maps"] == text
-    later = report.StageRecord("tokenizer", "ran", 42.0, began=200.0)
-    (row,) = RunView(report.RunReport(".", stages=[later]), tmp_path).stages
-    assert row["maps"] is None, "the file is of an earlier run"
+    stages = [report.StageRecord("tokenizer", *record)]
+    (row,) = RunView(report.RunReport(".", stages=stages), tmp_path).stages
+    assert row["maps"] == shown
 
 
 @pytest.mark.parametrize(("stated", "published"), [(True, True), (False, True), (True, False)])
