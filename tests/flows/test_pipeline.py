@@ -56,17 +56,6 @@ def test_overrides_run_in_a_checkout_restore_what_they_do_not_change_and_leave_p
     assert set(statuses(toy_project).values()) == {"skipped"}
 
 
-def test_a_failed_stage_fails_the_run_and_the_report_says_which(prefect_session, toy_project, monkeypatch):
-    monkeypatch.setenv("TOY_FAILS", "second")
-    state = run()
-    assert state.is_failed()
-    assert statuses(toy_project) == {"first": "ran", "second": "failed"}
-    assert "told to fail" in run_json(toy_project)["error"]
-    monkeypatch.delenv("TOY_FAILS")
-    assert run().name == "Rejected"
-    assert statuses(toy_project) == {"first": "skipped", "second": "ran", "gate@squad": "ran"}
-
-
 @pytest.mark.parametrize(
     ("cause", "said"),
     [
@@ -87,12 +76,6 @@ def test_a_failed_publish_fails_the_run(prefect_session, toy_project, monkeypatc
     assert state.is_failed()
     assert "the hub is not there" in state.message
     assert statuses(toy_project)["publish@squad"] == "failed"
-
-
-@pytest.mark.parametrize("override", ["downstream.squad.gate.min_f1=eighty", "gate.minf1=80"])
-def test_wrong_parameters_end_with_exit_code_2_and_run_nothing(toy_project, capsys, override):
-    assert podium(capsys, "run", "--set", override)[0] == 2
-    assert not (toy_project / "reports" / "run.json").exists()
 
 
 def test_a_pull_request_is_called_a_proposal_and_not_a_publication():
@@ -154,7 +137,6 @@ def with_tasks(*tasks):
 
 
 def in_checkout(folder, *tasks):
-    """Make `folder` one of these tasks."""
     (folder / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
     write_parameters(folder, with_tasks(*tasks))
 

@@ -1,8 +1,4 @@
-"""Tools below a run that belong to someone else: what their settings, files and versions on a host may not change.
-
-The names of the cases are tool and situation. tests/tasks/tracking has those of W&B, MLflow, TensorBoard and trackio,
-and tests/flows/checks/test_preflight_server.py a server of another version.
-"""
+"""Tools below a run that belong to someone else: what their settings, files and versions on a host may not change."""
 
 from __future__ import annotations
 
@@ -207,7 +203,6 @@ def unpacked(project, monkeypatch):
 
 
 def without_git(project, monkeypatch):
-    """A host without git."""
     monkeypatch.setenv("PATH", str(project))
 
 

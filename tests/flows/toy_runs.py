@@ -34,7 +34,6 @@ def statuses(project):
 
 
 def podium(capsys, *words):
-    """Exit code and output of a command."""
     try:
         cli.main(words)
         code = 0

@@ -25,18 +25,7 @@ from flows.runs.run_request import resolve_request
 from ipu_model.estimates.shapes import model_parameters
 from ipu_model.models.config import ModelConfig
 from tasks.stage.errors import InputError, ParamsError
-from tests.flows.checks.preflight_project import (
-    HUB,
-    NO_GPU,
-    asks_device,  # noqa: F401 (a fixture)
-    empty_clone,  # noqa: F401 (the fixture `project`)
-    free_port,
-    look,
-    podium,
-    refuse,
-    tree,
-    write_config,
-)
+from tests.flows.checks.conftest import HUB, NO_GPU, free_port, look, podium, refuse, tree, write_config
 from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
@@ -277,7 +266,6 @@ def squad(**changes):
 
 
 def files(tmp_path, **named):
-    """Overrides of a run that reads these files."""
     keys = {
         "corpus": ("corpus.source=files", "corpus.path"),
         "train": ("downstream.squad.data.source=files", "downstream.squad.data.train_path"),

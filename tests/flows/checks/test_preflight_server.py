@@ -15,10 +15,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.checks.server import check_server
-from tests.flows.checks.preflight_project import (
-    empty_clone,  # noqa: F401 (the fixture `project`)
-    look,
-)
+from tests.flows.checks.conftest import look
 from tests.places import ROOT
 
 

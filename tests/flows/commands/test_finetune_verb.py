@@ -184,8 +184,9 @@ def test_a_release_is_called_like_the_run_or_else_like_the_model(here, said, fol
 
 
 def test_a_data_set_of_the_hub(here):
-    data = values(here, train="rajpurkar/squad")["downstream"]["squad"]["data"]
-    assert data | {"source": "hub", "dataset": "rajpurkar/squad"} == data
+    entry, local = (values(here, train=train)["downstream"]["squad"] for train in ("rajpurkar/squad", "train.json"))
+    assert entry["data"] | {"source": "hub", "dataset": "rajpurkar/squad"} == entry["data"]
+    assert [one["publish"]["data_name"] is None for one in (entry, local)] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,6 @@ def test_an_edited_params_yaml_is_named_where_a_preset_runs_without_it(toy_proje
 
 
 def test_lists_are_as_wide_as_the_terminal_and_whole_in_a_file(podium):
-    """The same command, on a terminal of 60 columns and into a pipe."""
     whole = podium("params", "presets")
     words = [sys.executable, "-m", "flows", "params", "presets"]
     leader, follower = pty.openpty()

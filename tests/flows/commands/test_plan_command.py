@@ -47,19 +47,16 @@ finally:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A project in which nothing has run."""
     return copy_project(tmp_path_factory.mktemp("plan") / "project")
 
 
 @pytest.fixture(autouse=True)
 def in_project(project, monkeypatch):
-    """Work in the project."""
     monkeypatch.chdir(project)
     monkeypatch.setattr(cli, "SELF", project)  # else commands start again with the code of the copy
 
 
 def plan(*words):
-    """Standard output of a plan."""
     done = CliRunner().invoke(cli.cli, ["plan", *words], catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
     return done.stdout
@@ -83,7 +80,6 @@ LARGE = "pretrain.phase1.micro_batch_size=512"
     "preset", [*PRESETS[::2], *(pytest.param(one, marks=pytest.mark.soak) for one in PRESETS[1::2])]
 )
 def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset):
-    """The finetune preset has no entry of its own, and so no job."""
     began = time.process_time()
     found = estimate_run(wanted(preset))
     assert time.process_time() - began < SECONDS

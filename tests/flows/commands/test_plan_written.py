@@ -35,7 +35,6 @@ def project(tmp_path, monkeypatch):
 
 
 def write_params(project, *overrides):
-    """Edit params.yaml, as a person would; returns it checked."""
     values = values_with(*overrides)
     (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     return validate_params(values)

@@ -79,7 +79,6 @@ def test_resume_says_where_there_is_nothing_to_resume(mine, toy_project, capsys)
 
 
 def newest_name(project):
-    """Name of the run started last."""
     return listing.list_all(project)[0].name
 
 

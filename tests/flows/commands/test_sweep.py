@@ -17,19 +17,9 @@ from click.testing import CliRunner
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from flows.cli import cli
+from flows.commands import sweep_runs
 from flows.commands.sweep import _take_space, parse_range
-from flows.commands.sweep_runs import (
-    COMPLETE,
-    PRUNED,
-    Sweep,
-    Training,
-    Trial,
-    _run,
-    ask_trial,
-    enter_scores,
-    run_sweep,
-    write_seed_scores,
-)
+from flows.commands.sweep_runs import COMPLETE, PRUNED, Sweep, Training, Trial, ask_trial, enter_scores, run_sweep
 from flows.runs import checkout
 from flows.runs.listing import SWEEPS
 from flows.runs.report import RunReport, StageRecord
@@ -68,7 +58,7 @@ def test_every_recipe_is_run_with_every_seed_and_named_by_them():
 def test_a_member_of_a_sweep_does_not_say_what_is_next(tmp_path):
     said = []
     words = "import sys; print('loss 1', flush=True); print('next: podium runs', file=sys.stderr)"
-    assert _run([sys.executable, "-c", words], tmp_path, said.append) == 0
+    assert sweep_runs._run([sys.executable, "-c", words], tmp_path, said.append) == 0
     assert said == ["  loss 1"]
 
 
@@ -117,7 +107,6 @@ def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(tmp_path
 
 
 def told(command, word):
-    """What follows a word of a command."""
     return command[command.index(word) + 1] if word in command else None
 
 
@@ -195,7 +184,7 @@ def judged(tmp_path):
 
 def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(judged, tmp_path):
     entry, folder = "glue-sst2", judged / "seeds"
-    write_seed_scores(folder, {43: judged}, entry, lambda text: None)
+    sweep_runs.write_seed_scores(folder, {43: judged}, entry, lambda text: None)
     change_parameters(judged, {"downstream": {entry: {"gate": {"seeds": "seeds"}}}})
     values = parameter_values(load_params(judged / artifacts.PARAMS))
     with pytest.raises(InputError, match="seeds 42 and 43 are the same model"):  # as it is, and the file says so
@@ -209,11 +198,11 @@ def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(
 
 
 def test_a_run_without_answers_is_named_and_what_was_written_before_stays(judged, tmp_path):
-    write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
+    sweep_runs.write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
     before = (tmp_path / "seeds/seed-43.json").read_bytes()
     (judged / artifacts.predictions_file("glue-sst2")).unlink()
     with pytest.raises(PodiumError, match="predictions.json not found: run checkout was not evaluated"):
-        write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
+        sweep_runs.write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
     assert (tmp_path / "seeds/seed-43.json").read_bytes() == before
 
 
@@ -245,7 +234,6 @@ def questions(path, titles):
 
 
 def real_project(tmp_path):
-    """A project of its own, and the environment of its commands."""
     project = copy_project(tmp_path / "project")
     for name in ("prefect.yaml", "podium.py"):
         shutil.copy2(ROOT / name, project / name)
@@ -392,7 +380,6 @@ def test_a_hopeless_trial_is_stopped_early_on_the_worker_that_trains_it(tmp_path
 
 
 def training_processes(worker):
-    """Device jobs below the worker."""
     return [pid for pid in descendants(worker.pid) if b"ipu_model" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 

@@ -67,7 +67,6 @@ def test_a_broken_list_stays_while_another_dvc_works_here(toy_project, rwlock):
 
 @pytest.fixture
 def second(after):
-    """The toy project after its first two stages."""
     return after("second", lambda: repro("second", Path.cwd()))
 
 

@@ -23,7 +23,6 @@ def remote(toy_project, monkeypatch):
 
 
 def forget(project):
-    """Lose what stages made and the cache knows."""
     for folder in (".dvc/cache/files", ".dvc/cache/runs", "data"):
         shutil.rmtree(project / folder)
 

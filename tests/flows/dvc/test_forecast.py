@@ -8,7 +8,7 @@ from flows.checks import preflight
 from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from tasks.plan.dvc_records import LOST
-from tests.flows.checks.preflight_project import tree
+from tests.flows.checks.conftest import tree
 from tests.flows.toy_runs import podium, run, statuses
 
 

@@ -98,7 +98,6 @@ def as_user(user, group):
 
 
 def own(folder, user):
-    """Give everything in a folder to a user."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, user, user, follow_symlinks=False)
 
@@ -132,7 +131,6 @@ def unchanged(tmp_path_factory):
 
 
 def last_error(done):
-    """The error of a refused run, which is one line."""
     assert "Traceback" not in done.stdout
     lines = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
     assert lines == done.stdout.splitlines()[-1:], done.stdout
@@ -287,7 +285,6 @@ def test_loopback_never_goes_through_a_proxy(clone, proxy):
 
 
 def finished(done):
-    """What a run said that ended well."""
     assert done.returncode == 0, done.stdout
     assert "Traceback" not in done.stdout
     return done.stdout

@@ -55,22 +55,20 @@ def test_a_run_resolves_its_parameters_once(prefect_session, toy_project, capsys
     assert counted == ONCE, "nor more often where nothing has changed"
 
 
-@pytest.mark.parametrize("words", [(), ("--set", FASTER), ("--page", "plan.html")])
-def test_a_plan_resolves_its_parameters_once(toy_project, capsys, counted, words):
-    assert podium(capsys, "plan", *words)[0] == 0
-    assert counted == ONCE
+FINETUNE = ("finetune", "squad", "--model", "bert", "--train", "train.json")
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("finetune", "squad", "--model", "bert", "--train", "train.json", "--learning-rate", "1e-5"),
-        ("finetune", "squad", "--model", "bert", "--train", "train.json", "--save-params", "mine.yaml"),
+        ("plan", "--set", FASTER, "--page", "plan.html"),
+        (*FINETUNE, "--learning-rate", "1e-5"),
+        (*FINETUNE, "--save-params", "mine.yaml"),
         ("pretrain", "--text", "train.json", "--steps", "100"),
         ("run", "--preset", "finetune", "--set", 'downstream.squad={"kind": "squad"}', "--name", "s-l1"),
     ],
 )
-def test_so_do_commands_that_end_in_a_run(toy_project, monkeypatch, capsys, counted, words):
+def test_so_do_a_plan_and_commands_that_end_in_a_run(toy_project, monkeypatch, capsys, counted, words):
     """As far as the flow, which starts with what was resolved; what the toy has no files for is not looked at."""
     write_tiny_model(toy_project / "bert", ["who"])
     (toy_project / "train.json").write_text('{"data": []}')

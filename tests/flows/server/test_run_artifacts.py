@@ -73,7 +73,6 @@ def run(*overrides, **options):
 
 
 def row(text, first):
-    """The cells of the row that begins so."""
     (found,) = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
     return [cell.strip() for cell in found.strip("|").split(" | ")]
 

@@ -164,7 +164,6 @@ def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte()
 
 
 def _with_entries(one, entries):
-    """The run with the score of its entry under several names."""
     [result] = one.record.results.values()
     one.record.results = {f"gate@{name}": {**result, "name": name} for name in entries}
     one.record.details["entries"] = entries

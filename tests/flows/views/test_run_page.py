@@ -51,7 +51,6 @@ def test_a_run_that_skips_all_shows_what_the_stages_took_in_the_run_that_made_th
 
 
 def head_of(record, project, at_work=False):
-    """What stands above the facts of a run."""
     text = text_of(run_page.render_run(RunView(record, project, at_work=at_work)))
     return text[: text.index(" started ")]
 
@@ -365,7 +364,6 @@ TRAINING = curves.Stage(
 
 @pytest.fixture
 def training(tmp_path):
-    """The folder of a job of that stage."""
     folder = tmp_path / "runs" / "squad-finetune" / "abc"
     folder.mkdir(parents=True)
     (folder / "job.json").write_text("{}")

@@ -82,7 +82,6 @@ def words(*more):
 
 
 def wait_for_file(path, terminal):
-    """The stage prints that it is running."""
     until = time.monotonic() + 120
     while not (path.exists() and path.read_text()):
         assert time.monotonic() < until, terminal

@@ -48,7 +48,6 @@ class Attacker:
         return f"{shutil.which('touch')} {self.mark / name}"
 
     def open_pool(self, name):
-        """Give the pool Prefect's own template again."""
         template = ProcessWorker.get_default_base_job_template()
         self._client.update_work_pool(name, WorkPoolUpdate(base_job_template=template))
 

@@ -17,7 +17,6 @@ from tests.places import ROOT
 
 @pytest.fixture
 def other_code(tmp_path):
-    """A checkout with one more line in flows/."""
     for part in ("flows", "tasks", "ipu_model"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
     for name in (".dvcignore", "pyproject.toml"):
@@ -28,7 +27,6 @@ def other_code(tmp_path):
 
 
 def see(name, pool):
-    """Report a worker to the server as online."""
     with get_client(sync_client=True) as client:
         create_pools(client, lambda text: None)
         body = {"name": name, "heartbeat_interval_seconds": 30}

@@ -1,10 +1,6 @@
-"""Runs on workers: a real server, worker processes on hosts of their own, one remote. The stages are toys.
-
-One server and the same hosts serve all tests, in order; each takes what the one before left.
-"""
+"""Runs on workers: a real server, hosts and a remote for all tests, in order; each takes what the one before left."""
 
 import asyncio
-import contextlib
 import json
 import re
 
@@ -15,7 +11,6 @@ from prefect.states import Pending
 
 from flows.server.api import LOCK_PREFIX
 from flows.workers import worker
-from tests.flows.workers.strangers import Stranger, automation, events
 from tests.flows.workers.worker_hosts import ALL, wait_until
 from tests.flows.workers.worker_team import a_team, parameters_of_training
 
@@ -60,22 +55,6 @@ def test_the_server_names_and_tags_the_run_and_keeps_its_tables(team):
     for stage in ALL:
         assert re.search(rf"\| {stage} \| ran \| [\d.]+ \| \S+ \|", tables["podium-run"]), stage
     assert "| squad | f1 | 91.00 |" in tables["podium-metrics"]
-
-
-def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
-    """Judged by the server's own trigger on what real runs sent; with time, in test_shared_server.py."""
-    with contextlib.closing(Stranger(team)) as stranger:
-        theirs = stranger.run_by_hand()
-        stranger.run_deployment()
-        assert theirs.wait(60) == 0
-        wait_until(lambda: len(events("Completed")) == 6, "the ends of all runs")
-    wait_until(lambda: len(events("heartbeat")) >= 6, "a heartbeat of each run")
-    ours = {f"prefect.flow-run.{run.id}" for name, run in team.runs("COMPLETED").items() if name in SENT}
-    trigger = automation().trigger
-    for kind in ("heartbeat", "Completed"):
-        sent = events(kind)
-        assert len({event.resource.id for event in sent}) == 6, "podium, what it sent, and someone else's two"
-        assert {event.resource.id for event in sent if trigger.covers(event)} == ours, kind
 
 
 def test_a_worker_of_the_pool_flows_runs_what_a_deployment_asks_for(team):

@@ -119,7 +119,6 @@ run_main(main)
 
 
 def free_port():
-    """A port that no one listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -164,7 +163,6 @@ class Server:
         self.start()
 
     def environment(self):
-        """The environment of processes that talk to it."""
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PODIUM_"))},
             "PREFECT_API_URL": self.url,
@@ -175,7 +173,6 @@ class Server:
         }
 
     def own_environment(self):
-        """The environment of the server itself."""
         return {**self.environment(), "PREFECT_HOME": str(self.folder)}
 
     def start(self):
@@ -242,11 +239,9 @@ class Host:
             return start_process([sys.executable, "-m", *words], self.environment, said, self.project)
 
     def run(self, *words):
-        """Run a module of the checkout to its end; its exit code."""
         return self.start(*words).wait(timeout=400)
 
     def said(self):
-        """What the module started last has said so far."""
         return (self.folder / "said.txt").read_text()
 
     def ran(self):
@@ -254,11 +249,9 @@ class Host:
         return [line.split()[0] for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
     def processes(self):
-        """Process ids of the stages that ran here."""
         return [int(line.split()[1]) for line in self.log.read_text().splitlines()]
 
     def flow(self):
-        """Process id of the one run that its worker has started."""
         started = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(self.worker.pid)}
         (found,) = (pid for pid, command in started.items() if b"flows.commands.worker_entry" in command)
         return found

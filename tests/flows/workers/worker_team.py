@@ -25,7 +25,6 @@ class Team:
         assert self.sender.run("flows", "deploy", "--queue", "cpu/trainer") == 0, self.sender.said()
 
     def host(self, name):
-        """A new host."""
         self.hosts[name] = self.host_class(self.folder / name, self.server, self.remote)
         return self.hosts[name]
 
@@ -35,7 +34,6 @@ class Team:
         return self.sender.start("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", *words)
 
     def run(self, *overrides):
-        """A run from the host that sends to its end; its exit code."""
         return self.start(*overrides).wait(timeout=400)
 
     def start_training(self, *overrides):
@@ -63,7 +61,6 @@ class Team:
         return json.loads((self.sender.project / "reports" / "run.json").read_text())
 
     def statuses(self):
-        """Stage -> status of that run."""
         return {stage["name"]: stage["status"] for stage in self.report()["stages"]}
 
     def runs(self, *states):
@@ -79,7 +76,6 @@ class Team:
             client.set_flow_run_state(run.id, Crashed(message="no heartbeat: its host or worker was lost"))
 
     def close(self):
-        """End all processes."""
         for host in self.hosts.values():
             if host.worker is not None:
                 host.lose()
@@ -124,7 +120,6 @@ class Training:
             return client.read_flow_run(self.id).state
 
     def cancel(self):
-        """As `prefect flow-run cancel` does."""
         with get_client(sync_client=True) as client:
             client.set_flow_run_state(self.id, Cancelling())
 

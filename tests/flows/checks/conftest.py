@@ -26,8 +26,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.fixture(name="project")
-def empty_clone(tmp_path, monkeypatch):
+@pytest.fixture
+def project(tmp_path, monkeypatch):
     """An empty clone, and an environment that says nothing; its host has no device, which is not asked for then."""
     folder = tmp_path / "project"
     (folder / ".dvc").mkdir(parents=True)
@@ -48,7 +48,6 @@ def empty_clone(tmp_path, monkeypatch):
 
 @pytest.fixture
 def asks_device(project, monkeypatch):
-    """The device of this host is asked, for a second."""
     monkeypatch.delenv("PODIUM_STAGE_KINDS")
 
 
@@ -59,7 +58,6 @@ def look(project, *overrides, thorough=False, **choices):
 
 
 def refuse(project, *overrides, **choices):
-    """The error that such a run ends with."""
     with pytest.raises((InputError, ParamsError)) as refused:
         preflight.require_runnable(resolve_request(project, RunOptions(None, overrides, **choices)))
     return refused.value
