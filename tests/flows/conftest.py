@@ -8,13 +8,12 @@ import pytest
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
-from flows import cli
 from flows.commands import run as run_command
 from flows.server.local_server import LocalServer
 from ipu_model.core.files import exclusive_lock
 from tasks.plan import stages
 from tasks.plan.plan_file import read_definitions
-from tests.flows.toy_runs import ACCEPTED, FASTER, run
+from tests.flows.toy_runs import ACCEPTED, FASTER, podium, run
 from tests.places import ROOT
 from tests.prefect_home import make_home
 
@@ -111,8 +110,7 @@ def prefect_session(prefect_server, monkeypatch):
 
 @pytest.fixture
 def toy_project(tmp_path, monkeypatch):
-    """A project folder with the three stages of its dvc.yaml, the real params.yaml, and DVC kept apart from the
-    user's."""
+    """A project with the three stages of its dvc.yaml and the real params.yaml, and a DVC apart from the user's."""
     project = tmp_path / "project"
     (project / ".dvc").mkdir(parents=True)
     (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
@@ -134,10 +132,7 @@ def toy_project(tmp_path, monkeypatch):
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "ran.txt"))
     monkeypatch.setattr("flows.runs.checkout.CODE", ("stage.py", "tasks", ".dvcignore"))
 
-    def define(params):
-        return read_definitions(project)
-
-    monkeypatch.setattr(stages, "define", define)
+    monkeypatch.setattr(stages, "define", lambda params: read_definitions(project))
     monkeypatch.chdir(project)
     return project
 
@@ -213,28 +208,23 @@ def ran(tmp_path):
     return since
 
 
+class WouldStart(Exception):
+    """A run that Prefect would start."""
+
+
 @pytest.fixture
 def command(toy_project, monkeypatch, capsys):
     """Calls `podium run` where no Prefect may start; returns its exit code and what it printed, None where it would."""
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(toy_project.parent / "home"))
 
-    class WouldStart(Exception):
-        pass
-
-    def start(*arguments):
-        raise WouldStart
-
     def call(*words):
         monkeypatch.setattr(run_command, "start_early", lambda log: None)
-        monkeypatch.setattr(run_command, "_run", start)
+        monkeypatch.setattr(run_command, "_run", mock.Mock(side_effect=WouldStart))
         try:
-            cli.main(["run", *words])
-        except SystemExit as end:
-            return end.code, capsys.readouterr()
+            return podium(capsys, "run", *words)
         except WouldStart:
             capsys.readouterr()  # the first line of the run
             return None
-        return 0, capsys.readouterr()
 
     return call

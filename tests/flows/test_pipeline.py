@@ -174,24 +174,23 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
 
 @pytest.mark.soak
 def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path, monkeypatch):
-    for task, accepted in (("sst2", True), ("rte", False)):
-        write_json(tmp_path / f"metrics/glue-{task}-gate.json", {"accepted": accepted, "reasons": []})
-    write_json(tmp_path / "metrics/squad-gate.json", {"accepted": True, "reasons": []})
+    def publish(gate, root, say):
+        return {"folder": f"published/x-{gate.item}", "unchanged": True}
+
+    def published(plan, wanted):
+        record = report.RunReport(".")
+        with Engine(tmp_path, record) as engine:
+            engine.run_plan(plan, publish=wanted)
+        folders = {gate: result["published"] for gate, result in record.results.items()}
+        return {gate: folder and folder["folder"] for gate, folder in folders.items()}, report.run_outcome(record)
+
+    for entry, accepted in (("glue-sst2", True), ("glue-rte", False), ("squad", True)):
+        write_json(tmp_path / f"metrics/{entry}-gate.json", {"accepted": accepted, "reasons": []})
     monkeypatch.setattr(Engine, "check_plan", lambda engine, plan, released: PlanStatus(plan, True))
-    monkeypatch.setattr(
-        releases, "publish_release", lambda gate, root, say: {"folder": f"published/x-{gate.item}", "unchanged": True}
-    )
+    monkeypatch.setattr(releases, "publish_release", publish)
     in_checkout(tmp_path, "sst2", "rte")
-    run = report.RunReport(".")
-    with Engine(tmp_path, run) as engine:
-        engine.run_plan(stages_of(with_tasks("sst2", "rte")), publish=True)
-    assert {gate: result["published"] for gate, result in run.results.items()} == {
-        "gate@squad": {"folder": "published/x-squad", "unchanged": True},
-        "gate@glue-sst2": {"folder": "published/x-glue-sst2", "unchanged": True},
-        "gate@glue-rte": None,
-    }
-    assert report.run_outcome(run) == "rejected"
-    alone = report.RunReport(".")
-    with Engine(tmp_path, alone) as engine:
-        engine.run_plan(stages_of(values_with()), publish=False)
-    assert {gate: result["published"] for gate, result in alone.results.items()} == {"gate@squad": None}
+    assert published(stages_of(with_tasks("sst2", "rte")), True) == (
+        {"gate@squad": "published/x-squad", "gate@glue-sst2": "published/x-glue-sst2", "gate@glue-rte": None},
+        "rejected",
+    )
+    assert published(stages_of(values_with()), False)[0] == {"gate@squad": None}

@@ -1,7 +1,5 @@
 """Tools below a run that belong to someone else: what their settings, files and versions on a host may not change."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -104,7 +101,7 @@ def test_a_plain_run_uses_its_own_prefect_whatever_a_team_configured(tmp_path, v
     assert sqlite3.connect(home / "prefect.db").execute("select count(*) from flow_run").fetchone() == users
 
 
-CACHES: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
+CACHES = {
     "user": ({}, {"home/.config/dvc/config": "/team"}),
     "XDG": ({"XDG_CONFIG_HOME": "HERE/own"}, {"own/dvc/config": "/team", "home/.config/dvc/config": "/unread"}),
     "environment": ({"DVC_GLOBAL_CONFIG_DIR": "HERE/own"}, {"own/config": "/team"}),

@@ -86,11 +86,9 @@ def test_the_end_says_loss_perplexity_accuracy_and_the_folder_of_the_model(proje
 
 def test_a_phase_that_failed_hides_no_score_of_the_one_before(project):
     folder = pretrained(project, "small")
-    run = report.RunReport("runs/checkouts/small")
-    run.stages = [
-        report.StageRecord(f"pretrain@{phase}", status, 1.0)
-        for phase, status in zip(PHASES, ("skipped", "failed"), strict=True)
-    ]
+    states = zip(PHASES, ("skipped", "failed"), strict=True)
+    stages = [report.StageRecord(f"pretrain@{phase}", status, 1.0) for phase, status in states]
+    run = report.RunReport("runs/checkouts/small", stages=stages)
     run.read_results(folder)
     assert list(run.pretraining) == ["pretrain@phase1"], "figures of the failed phase would be of an earlier run"
 

@@ -117,8 +117,7 @@ def test_runs_that_end_otherwise_are_named_by_that(prefect_session, toy_project,
 
 @pytest.mark.soak
 def test_tasks_are_named_by_their_stages_and_have_no_tag_that_the_server_would_count(prefect_session, toy_project):
-    """In a process of its own: Prefect sends task runs as events, all of them by its end, and loses some without a word
-    where what it keeps for all flows of a process was broken by another."""
+    """In a process of its own, by whose end Prefect has sent all task runs as events."""
     params = toy_project / "params.yaml"
     params.write_text(params.read_text().replace("min_f1: 85", "min_f1: 80"))
     flow = f"{TOY_PLAN}\nfrom flows import pipeline; pipeline.pipeline(return_state=True)"

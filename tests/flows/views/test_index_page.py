@@ -79,17 +79,10 @@ def test_the_device_is_that_of_the_jobs_and_not_auto(tmp_path):
 
 
 def test_the_trials_of_a_sweep_are_one_plot_and_one_table_with_the_best_marked(tmp_path):
-    trials = [
-        {
-            "name": f"try-{number}",
-            "values": {"learning_rate": 10.0**-number, "epochs": 3},
-            "state": "complete",
-            "scores": [],
-            "score": score,
-            "held_out": {"judged_by": "loss", "loss": -score},
-        }
-        for number, score in ((3, -0.5), (4, -0.25), (5, -0.75))
-    ]
+    trials = []
+    for number, loss in ((3, 0.5), (4, 0.25), (5, 0.75)):
+        trial = {"name": f"try-{number}", "values": {"learning_rate": 10.0**-number, "epochs": 3}, "state": "complete"}
+        trials.append({**trial, "scores": [], "score": -loss, "held_out": {"judged_by": "loss", "loss": loss}})
     write_json(tmp_path / "runs/sweeps/try.json", {"search": {}, "trials": [*trials, {**trials[0], "score": None}]})
     runs = [shown(1), *(replace(shown(number), name=f"try-{number}") for number in (5, 4, 3))]
     html = page(runs, tmp_path)
@@ -134,9 +127,8 @@ def test_the_axis_of_scores_has_the_names_of_runs():
         assert (len(names), sum("rotate" in one for one, _ in names)) == (turned or count, turned)
 
 
-def test_five_hundred_runs_stay_under_a_megabyte_and_more_are_counted():
-    found = [shown(number) for number in range(520)]
-    html = page(found)
+def test_more_runs_than_the_page_lists_are_counted():
+    html = page([shown(number) for number in range(520)])
     assert len(html.encode()) < 1_000_000
     assert html.count("<tr data-run=") == index_page.MAX_RUNS
     assert "lists 20 more" in html

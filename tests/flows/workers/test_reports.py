@@ -76,16 +76,10 @@ def test_files_that_the_stage_does_not_write_and_figures_that_are_none_are_refus
 @pytest.mark.parametrize(
     "record",
     [
-        {"name": "pretrain@phase1"},
-        {"name": "publish@glue-sst2"},
+        *({"name": name} for name in ("pretrain@phase1", "publish@glue-sst2")),
+        *({"seconds": seconds} for seconds in ("1", float("nan"), -1.0, True)),
+        *({"host": host} for host in ("a b", "<b>", None)),
         {"status": "published"},
-        {"seconds": "1"},
-        {"seconds": float("nan")},
-        {"seconds": -1.0},
-        {"seconds": True},
-        {"host": "a b"},
-        {"host": "<b>"},
-        {"host": None},
         {"more": 1},
     ],
 )

@@ -1,7 +1,6 @@
 """A Prefect server that a team shares: runs of others are left alone, and a killed worker's run is still found."""
 
 import contextlib
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -12,7 +11,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 
 from flows.workers.deploy import create_automation, lost_run_automation
-from tests.flows.workers.worker_hosts import kill_tree, wait_until
+from tests.flows.workers.worker_hosts import kill_tree, start_process, wait_until
 from tests.flows.workers.worker_team import a_team
 
 pytestmark = pytest.mark.soak
@@ -59,16 +58,9 @@ class Stranger:
 
     def _start(self, *words):
         with (self.folder / "said.txt").open("a") as said:
-            process = subprocess.Popen(
-                [sys.executable, str(self.script), *words],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-            )
-        self.processes.append(process)
-        return process
+            command = [sys.executable, str(self.script), *words]
+            self.processes.append(start_process(command, self.environment, said, self.folder))
+        return self.processes[-1]
 
     def run_by_hand(self):
         return self._start(str(self.hold))
@@ -93,10 +85,7 @@ def _deployment(client, name):
 
 
 def histories():
-    """The states that each run went through since a worker or a shell took it, the oldest run first.
-
-    Under the run's name, or its flow's where it was started in a shell.
-    """
+    """Name of a run, or of its flow in a shell -> the states that it went through since it was taken."""
     found = {}
     with get_client(sync_client=True) as client:
         for run in client.read_flow_runs(sort=FlowRunSort.START_TIME_ASC):
