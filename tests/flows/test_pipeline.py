@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import StateType
 from flows import pipeline
 from flows.dvc import releases
 from flows.dvc.engine import Engine
-from flows.dvc.session import PlanStatus, StageFailed
+from flows.dvc.session import PlanStatus
 from flows.runs import report
 from flows.views import run_page, run_view
 from flows.views.run_view import RunView
@@ -84,13 +84,6 @@ def test_a_pull_request_is_called_a_proposal_and_not_a_publication():
     said = run_view.format_end(RunView(report.RunReport(".", results={"gate@squad": accepted}), ROOT))
     assert said.startswith("Podium run: proposed\n")
     assert "proposed: http://hub/user/demo/discussions/1" in said
-
-
-def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own():
-    failure = StageFailed("finetune", "exit code 1", "no space left", ["update 1", "error: no space left"])
-    assert str(failure) == "stage finetune failed (exit code 1): no space left"
-    failure = StageFailed("finetune", "SIGKILL", None, ["one", "two"])
-    assert str(failure) == "stage finetune failed (SIGKILL). Its last lines:\n  one\n  two"
 
 
 def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -208,22 +209,18 @@ def test_a_clone_of_another_user_is_refused_with_the_place_and_its_owner(clone, 
         assert line.startswith(said.format(project / closed, STRANGER)), checking.stdout
 
 
-OTHERS = """
-active = "team"
-
-[profiles.team]
-PREFECT_LOGGING_LEVEL = "INFO"
-PREFECT_SERVER_ALLOW_EPHEMERAL_MODE = "false"
-PREFECT_SERVER_API_AUTH_STRING = "admin:secret"
-PREFECT_SERVER_DATABASE_CONNECTION_URL = "postgresql+asyncpg://user:word@127.0.0.1:9/none"
-"""
-
-
-def others(machine):
-    """The variables of someone who works with another server, which is not there."""
-    profiles = machine.project.parent / "profiles.toml"
-    profiles.write_text(OTHERS)
-    return {"PREFECT_PROFILES_PATH": str(profiles), "PREFECT_SERVER_API_BASE_PATH": "/elsewhere"}
+ELSEWHERE = {
+    "PREFECT_SERVER_DATABASE_CONNECTION_URL": "sqlite+aiosqlite:///{}",
+    "PREFECT_API_DATABASE_CONNECTION_URL": "sqlite+aiosqlite:///{}",
+    "PREFECT_DEFAULT_RESULT_STORAGE_BLOCK": "s3-bucket/team",
+    "PREFECT_SERVER_API_AUTH_STRING": "team:secret",
+    "PREFECT_SERVER_API_BASE_PATH": "/team",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+    "PREFECT_LOGGING_CONFIG_PATH": "/proc/none.yml",
+    "PREFECT_TEST_MODE": "1",
+    "PYTHONWARNINGS": "error",
+}
+"""Settings of someone who works with a server of a team; {} is its database."""
 
 
 TEAM = 'active = "team"\n[profiles.team]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n'
@@ -253,35 +250,11 @@ def test_what_prefect_cannot_read_or_reach_is_said_in_one_sentence_with_the_file
     assert str(profiles) in last_error(done)
 
 
-SERVE = """
-import httpx
-from pathlib import Path
-from flows.runs import environment
-environment.prepare_environment()
-from flows.server.local_server import connect_server
-from prefect.settings import PREFECT_API_URL
-with connect_server(Path("server.log")):
-    print("health", httpx.get(PREFECT_API_URL.value() + "/health").status_code)
-for host in ("127.0.0.1", "localhost", "[::1]"):
-    try:
-        httpx.get(f"http://{host}:9/")
-    except httpx.ConnectError:
-        print("refused", host)
-"""
-
-
-@pytest.mark.soak
-def test_loopback_never_goes_through_a_proxy(clone, proxy):
-    machine = clone()
-    machine.variables = proxy.variables
-    done = machine.run("-c", SERVE)
-    assert "health 200" in done.stdout, done.stdout
-    assert done.stdout.count("refused") == 3
-    assert proxy.seen == []
-    machine.variables |= {"no_proxy": "example.org"}
+def test_loopback_never_goes_through_a_proxy():
     seen = "import os; from flows.runs import environment; environment.prepare_environment(); print(os.environ['{}'])"
     for name in ("no_proxy", "NO_PROXY"):
-        assert machine.run("-c", seen.format(name)).stdout.strip() == "example.org,127.0.0.1,localhost,::1"
+        done = Machine(ROOT, {"no_proxy": "example.org", "PYTHONPATH": str(ROOT)}).run("-c", seen.format(name))
+        assert done.stdout.strip() == "example.org,127.0.0.1,localhost,::1"
 
 
 def finished(done):
@@ -347,14 +320,28 @@ def test_odd_paths_and_variables_and_closed_streams_do_not_end_a_run(clone, name
 
 
 @pytest.mark.soak
-def test_a_container_in_which_most_is_missing_at_once(clone, proxy):
+@pytest.mark.parametrize("where", ["variables", "files"])
+def test_a_container_in_which_most_is_missing_at_once_and_prefect_is_a_teams(clone, proxy, where):
     machine = clone("clone of mine", git=False)
-    machine.user = STRANGER
+    database, machine.user = machine.project.parent / "team.db", STRANGER
+    with sqlite3.connect(database) as connection:
+        connection.execute("create table alembic_version (version_num text)")
+    before, settings = database.read_bytes(), {name: text.format(database) for name, text in ELSEWHERE.items()}
     machine.variables = {**proxy.variables, "HOME": "/", "PYTHONOPTIMIZE": "2", "LC_ALL": "C", "PYTHONUTF8": "0"}
-    machine.variables |= others(machine)
+    if where == "variables":
+        machine.variables |= settings
+        tables = f"[server.database]\nconnection_url = '{settings['PREFECT_API_DATABASE_CONNECTION_URL']}'\n"
+        (machine.project / "prefect.toml").write_text(f"{tables}[results]\ndefault_storage_block = 's3-bucket/team'\n")
+    else:
+        profiles = machine.project.parent / "profiles.toml"
+        stated = [f'{name} = "{value}"' for name, value in settings.items() if name.startswith("PREFECT_")]
+        profiles.write_text("\n".join(['active = "team"', "[profiles.team]", *stated]))
+        machine.variables["PREFECT_PROFILES_PATH"] = str(profiles)
+        (machine.project / ".env").write_text("\n".join(f"{name}={value}" for name, value in settings.items()))
     own(machine.project, STRANGER)
     said = finished(machine.run(*CORPUS, closed=0, umask=0o077))
     assert proxy.seen == []
+    assert database.read_bytes() == before
     assert "is not in a git repository" in said
     assert f"this run uses {machine.project / environment.HOMES / str(STRANGER)}" in said
     assert (machine.project / "data" / "corpus").stat().st_uid == STRANGER

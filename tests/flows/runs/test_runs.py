@@ -139,8 +139,6 @@ def test_a_given_file_counts_as_the_same_parameter_from_wherever_the_checkout_se
 
 
 def test_a_parameter_that_came_since_counts_with_its_default(toy_project):
-    from flows.runs.run_params import require_same_params
-
     values = resolved_params(toy_project, None, [])
     folder = prepare_own(toy_project, values, "old")
     text = (folder / "params.yaml").read_text()
@@ -148,7 +146,7 @@ def test_a_parameter_that_came_since_counts_with_its_default(toy_project):
     assert "evaluate_rows" in text
     require_same_params(toy_project, values, "old")
     other = resolved_params(toy_project, None, ["pretrain.evaluate_rows=7"])
-    with pytest.raises(ParamsError, match=r"pretrain.evaluate_rows +\d+ +7"):
+    with pytest.raises(ParamsError, match="pretrain.evaluate_rows"):
         require_same_params(toy_project, other, "old")
 
 

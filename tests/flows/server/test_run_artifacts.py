@@ -28,7 +28,6 @@ from flows.runs.run_options import RunOptions
 from flows.server import run_artifacts
 from flows.views import run_view
 from flows.views.run_view import RunView
-from tasks.stage import artifacts
 from tests.flows.conftest import TOY_PLAN
 from tests.flows.toy_runs import run_json
 from tests.places import ROOT
@@ -163,13 +162,6 @@ def test_pages_are_links_where_somebody_shows_them(tmp_path, monkeypatch):
     )
     monkeypatch.setenv(run_view.PAGES_URL, "javascript:alert(1)//")
     assert places_in(run_view.render_summary(RunView(record, tmp_path)))[0] == f"- run: {page}"
-
-
-def test_no_path_is_cut(tmp_path):
-    folder = tmp_path / ("a-long-name-of-a-folder-" * 5) / ("and-another-one-" * 8)
-    text = run_view.render_summary(RunView(RunReport(".", log="runs/logs/" + "x" * 200), folder))
-    for place in (artifacts.RUN_PAGE, "runs/logs/" + "x" * 200):
-        assert f":{folder.resolve()}/{place}`" in text
 
 
 def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(

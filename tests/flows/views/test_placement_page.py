@@ -1,20 +1,16 @@
 """Parts of pages that are drawings of our own: where a job lies on IPUs."""
 
 import json
-import re
 
 import pytest
 
 from flows.runs.report import RunReport, StageRecord
-from flows.runs.run_estimate import estimate_run
-from flows.runs.run_options import RunOptions
-from flows.runs.run_request import resolve_request
-from flows.views import placement, plan_page
+from flows.views import placement
 from flows.views.run_view import RunView
 from ipu_model.core.files import write_json
 from ipu_model.ipu.placement import place_by_layers
 from tasks.plan.plan_file import read_plan
-from tests.places import ROOT, copy_project
+from tests.places import ROOT
 
 STAGES = [
     (0, ["embeddings", "encoder layer 0", "encoder layer 1"]),
@@ -34,20 +30,6 @@ def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
     for every_layer, stored in ((None, [0, 0, 0]), (False, [1, 1, 1])):
         found = placement.describe_pipeline(STAGES, 3, every_layer, [], "finetune")
         assert [one["stored"] for one in found["stages"]] == stored
-
-
-def test_the_plan_on_ipus_draws_each_job_and_no_table_of_it_is_wider_than_a_phone(tmp_path):
-    wanted = resolve_request(
-        copy_project(tmp_path / "project"), RunOptions("ipu-large-pod16-examples", name="of-a-test")
-    )
-    html = plan_page.render_plan(estimate_run(wanted), wanted, tmp_path, "podium run --name of-a-test")
-    assert "<code>podium run --name of-a-test</code>" in html
-    jobs = re.findall(r"<figcaption>(\S+): pipeline of one replica on its IPUs", html)
-    assert jobs == ["pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad"]
-    assert "15% for matmuls" in html
-    tables = re.findall(r"(<div class=\"scroll\"[^>]*>\s*)?<table", html)
-    assert len(tables) > len(jobs)
-    assert all(tables), "each in a box that scrolls"
 
 
 def test_a_job_that_ended_lies_where_its_result_says():

@@ -12,8 +12,6 @@ from flows.runs import listing, report
 from flows.views import curves, run_page, run_view
 from flows.views.run_view import RunView
 from ipu_model.core import files
-from tasks.params.overlays import resolve
-from tasks.params.strict_yaml import yaml_text
 from tasks.stage.artifacts import stage_run_file
 from tasks.stage.process import read_usage
 from tests.browser import made_runs
@@ -184,15 +182,6 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     heights = re.findall(r'y="([\d.]+)" text-anchor="middle">((?:gate|publish)@squad)', html)
     top = {name: float(y) for y, name in heights}
     assert top["gate@squad"] < top["publish@squad"]
-
-
-def test_the_parameters_of_a_recipe_are_no_rows_of_none(toy_project):
-    params = resolve({}, "ipu-base-pod16-tf2-384", [], toy_project / "presets")
-    (toy_project / "params.yaml").write_text(yaml_text(params))
-    html = run_page.render_run(RunView(report.RunReport("."), toy_project))
-    rows = re.findall(r"<tr>\s*<td>([\w.]+)</td><td>(.*?)</td><td>(.*?)</td>\s*</tr>", html)
-    assert len(rows) > 40
-    assert sum("none" in row for row in rows) < 5
 
 
 def copies_of(project):
