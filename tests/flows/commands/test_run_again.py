@@ -142,6 +142,9 @@ def test_the_gate_decides_again_and_publish_reads_that_verdict(mine, toy_project
     assert (code, "podium predict published/podium-demo" in said.err) == (0, True), said.err
     code, said = podium(capsys, "gate", "mine", "--set", "downstream.squad.gate.min_f1=85.0")
     assert (code, "what was published before stays there: published/podium-demo" in said.err) == (3, True)
+    assert "squad gate: rejected\n" in said.out
+    assert "published before: published/podium-demo" in said.out
+    assert podium(capsys, "releases", "mine")[0] == 0
     assert record_of(toy_project, "mine").overrides == ["downstream.squad.gate.min_f1=85"], "replaced"
     code, said = podium(capsys, "run", "--name", "mine", "--to", "gate", "--set", "downstream.squad.gate.min_f1=85.0")
     assert (code, ran(), "nothing changed: all 3 stages" in said.out) == (3, [], True), "DVC has the same verdict"

@@ -240,6 +240,7 @@ def test_the_form_offers_presets_and_explains_every_parameter():
     [
         ({"overrides": ["pretrain.sed=7"]}, "did you mean seed?"),
         ({"preset": "bort"}, "preset 'bort'"),
+        ({"preset": "bort", "kind": "classification"}, "kind classification does not use preset bort"),
         # Not the demo's data.
         ({"model": "bert", "train": "a.csv", "columns": ["text=a"]}, "model, train, columns are of a fine-tuning"),
     ],

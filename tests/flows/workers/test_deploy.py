@@ -151,11 +151,11 @@ def test_another_automation_of_that_name_is_replaced_and_one_that_is_up_to_date_
     assert said == ["replaced the automation podium-lost-runs"] * 2
 
 
-def test_a_queue_that_is_not_there_or_not_in_a_pool_that_runs_stages_is_refused(prefect_session, tmp_path, said):
+def test_a_queue_that_is_not_there_or_not_in_a_pool_that_runs_stages_is_refused(prefect_session):
     with pytest.raises(ParamsError, match="podium deploy --queue ipu/pod-z"):
         dispatch.require_deployment(Queue("ipu", "pod-z"))
-    with pytest.raises(ParamsError, match="--queue pod/a"):
-        deploy.deploy(tmp_path, [Queue("pod", "a")], said.append)
+    with pytest.raises(ParamsError, match=r"--queue='pod/a': .* cpu\|cuda\|ipu/QUEUE"):
+        Queue.parse("pod/a", "--queue")
 
 
 def test_without_a_server_deploy_says_what_to_name(tmp_path, said):
