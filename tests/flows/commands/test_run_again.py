@@ -111,18 +111,17 @@ def test_open_shows_a_run_the_newest_one_or_all(toy_project, request, capsys, br
     assert browser.pop() == "https://pages.example/podium/runs/checkouts/good/reports/run.html"
 
 
-def test_open_prints_the_address_where_no_browser_would_be_seen(mine, toy_project, capsys, browser):
-    for where in ("ssh", "no display", "pipe"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sys.stdout.isatty", lambda where=where: where != "pipe")
-            if where == "ssh":
-                patch.setenv("SSH_CONNECTION", "10.0.0.1 22 10.0.0.2 22")
-            elif where == "no display":
-                for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
-                    patch.delenv(name, raising=False)
-            code, said = podium(capsys, "open", "mine")
-        assert (code, said.out) == (0, (toy_project / "runs/checkouts/mine/reports/run.html").as_uri() + "\n"), where
-        assert browser == [], where
+@pytest.mark.parametrize("where", ["ssh", "no display", "pipe"])
+def test_open_prints_the_address_where_no_browser_would_be_seen(mine, toy_project, capsys, browser, monkeypatch, where):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: where != "pipe")
+    if where == "ssh":
+        monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 22 10.0.0.2 22")
+    elif where == "no display":
+        for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+            monkeypatch.delenv(name, raising=False)
+    code, said = podium(capsys, "open", "mine")
+    assert (code, said.out) == (0, (toy_project / "runs/checkouts/mine/reports/run.html").as_uri() + "\n")
+    assert browser == []
 
 
 def test_the_gate_decides_again_and_publish_reads_that_verdict(mine, toy_project, capsys, ran):

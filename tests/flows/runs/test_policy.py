@@ -116,10 +116,9 @@ def test_targets_of_the_worker_are_written_to_and_their_neighbours_are_not(proje
         f"checkpoint.remote={tmp_path}/outside",
     ):
         assert problems(project, refused).startswith(refused.partition("=")[0]), refused
+    key = "downstream.squad.publish.repository"
     for name in ("other/podium-demo", "team/podiumdemo"):
-        assert problems(project, hub[0], f"downstream.squad.publish.repository={name}").startswith(
-            "downstream.squad.publish.repository='"
-        ), name
+        assert problems(project, hub[0], f"{key}={name}").startswith(f"{key}='"), name
 
 
 def test_what_the_worker_itself_states_is_allowed_and_its_care_is_not_taken_back(project, tmp_path):

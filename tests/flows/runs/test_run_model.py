@@ -82,13 +82,6 @@ def test_a_model_is_evaluated_in_the_precision_of_its_run(project, said, capsys)
     assert json.loads(capsys.readouterr().out)["predict"]["precision"] == "fp32", "what the user says wins"
 
 
-def test_a_folder_of_the_name_of_a_run_is_the_folder(project):
-    train(project, "moods")
-    (project / "mine").mkdir()
-    with pytest.raises(Exception, match="has no config.json"):
-        judge(project, "mine", "dev.csv")
-
-
 def test_a_run_that_is_pre_trained_alone_is_to_be_fine_tuned(project):
     run = checkout_folder(project, "mine")
     (run / artifacts.PARAMS).write_text(yaml.safe_dump({"downstream": {}}))
@@ -99,12 +92,15 @@ def test_a_run_that_is_pre_trained_alone_is_to_be_fine_tuned(project):
         judge(project, "mine", "dev.csv")
 
 
-def test_a_run_that_trained_nothing_yet_or_several_is_refused(project):
+def test_a_run_that_trained_nothing_yet_or_several_is_refused_and_a_folder_of_its_name_is_the_folder(project):
     with pytest.raises(ParamsError, match="has not fine-tuned a model"):
         judge(project, "mine", "dev.csv")
     train(project, "moods")
     train(project, "topics")
     with pytest.raises(ParamsError, match="models/moods, .*models/topics"):
+        judge(project, "mine", "dev.csv")
+    (project / "mine").mkdir()
+    with pytest.raises(Exception, match="has no config.json"):
         judge(project, "mine", "dev.csv")
     assert not (project / "evaluation-mine-dev").exists()
 

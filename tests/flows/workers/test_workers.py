@@ -125,22 +125,13 @@ def test_equal_stages_on_two_hosts_run_once_and_the_other_host_restores_them(tea
     preparing.start_worker("cpu", "default", "cpu")
 
 
-def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
+def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else_and_works_under_its_name(team):
     before = team.report()["folder"]
     words = ("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain")
-    assert team.sender.run(*words) == 0, team.sender.said()
-    report = team.report()
-    assert [stage["name"] for stage in report["stages"]] == ["corpus", "validate@corpus", "pretrain@phase1"]
-    assert {stage["status"] for stage in report["stages"]} == {"skipped"}
-    assert (report["folder"], report["results"]) == (before, {})
-
-
-def test_a_run_with_a_name_works_under_it_on_the_workers_and_here(team):
-    words = ("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain", "--name", "ours")
-    assert team.sender.run(*words) == 0, team.sender.said()
-    report = team.report()
-    assert report["folder"] == "runs/checkouts/ours"
-    assert {stage["status"] for stage in report["stages"]} == {"restored"}, "the outs are those of the run before"
+    for name, folder, status in (((), before, "skipped"), (("--name", "ours"), "runs/checkouts/ours", "restored")):
+        assert team.sender.run(*words, *name) == 0, team.sender.said()
+        assert team.statuses() == dict.fromkeys(("corpus", "validate@corpus", "pretrain@phase1"), status)
+        assert (team.report()["folder"], team.report()["results"]) == (folder, {})
     for name in ("preparing", "training"):
         (folder,) = team.hosts[name].project.glob("runs/checkouts/ours-*")
         assert json.loads((folder / "reports/run.json").read_text())["command"] == "sent by another run"
