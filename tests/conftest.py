@@ -19,7 +19,6 @@ LONGEST = (
     "test_dvc_remote.py",
     "test_run_page.py",
     "test_golden.py",
-    "test_unchanged_run.py",
     "test_plans.py",
     "test_pipeline.py",
     "test_run_artifacts.py",
@@ -32,7 +31,7 @@ LONGEST = (
     "test_kill_points.py",
     "test_policy.py",
     "test_architecture.py",
-    "test_forecast.py",
+    "test_plan_written.py",
 )
 
 
