@@ -18,6 +18,7 @@ from flows.runs.report import read_revision
 from flows.runs.stopping import RunFailed
 from tasks.plan.code_state import git_state
 from tasks.plan.dvc_records import find_cache
+from tests.flows.toy_runs import git
 from tests.places import ROOT
 
 CACHES = {
@@ -68,11 +69,6 @@ def test_the_cache_is_the_one_that_dvc_uses_whoever_configured_it(tmp_path, monk
     words = [sys.executable, "-c", USED]
     done = subprocess.run(words, input=json.dumps(asked), text=True, stdout=subprocess.PIPE, check=True, cwd=tmp_path)
     assert dict(zip(CACHES, found, strict=True)) == dict(zip(CACHES, done.stdout.splitlines(), strict=True))
-
-
-def git(folder, *words):
-    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

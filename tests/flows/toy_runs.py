@@ -57,3 +57,9 @@ class Holding:
     def __exit__(self, *_):
         self.process.kill()
         self.process.communicate()
+
+
+def git(folder, *words):
+    """What git says that somebody calls there."""
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()

@@ -16,6 +16,7 @@ from tasks.params.overlays import layers, list_preset_names, read_preset, resolv
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.params.tables import add_kinds, compare_presets, find_origins, format_differences, format_params, search
 from tasks.stage.errors import ParamsError
+from tests.flows.toy_runs import git
 from tests.places import ROOT
 
 PRESETS = ROOT / "presets"
@@ -114,9 +115,8 @@ def test_a_parameter_is_found_by_its_name_and_by_what_is_said_of_it(base):
 )
 def test_a_head_that_is_wrong_is_refused(tmp_path, head, said):
     (tmp_path / "wrong.yaml").write_text(head)
-    with pytest.raises(ParamsError, match="invalid values in .*wrong.yaml") as error:
+    with pytest.raises(ParamsError, match=f"(?s)wrong.yaml.*{said}"):
         read_preset("wrong", tmp_path)
-    assert said in str(error.value)
 
 
 def test_a_name_that_is_no_preset_is_refused_with_the_nearest(base, presets):
@@ -145,19 +145,14 @@ def podium(monkeypatch, capsys):
 
 
 def test_what_is_shown_follows_the_words_of_the_command(podium):
-    assert "min_f1: 12.5" in podium("params", "show", "--set", "downstream.squad.gate.min_f1=12.5")
-    shown = json.loads(podium("params", "show", "--json", "--set", "downstream.squad.gate.min_f1=12.5"))
-    assert shown["downstream.squad.gate.min_f1"] == {"value": 12.5, "origin": "--set downstream.squad.gate.min_f1=12.5"}
-    with pytest.raises(ParamsError, match="did you mean min_f1?"):
-        podium("params", "show", "--set", "downstream.squad.gate.minf1=1")
-
-
-def test_a_new_entry_is_shown_with_where_each_of_its_values_is_from(podium):
-    stated = "downstream.glue-rte={kind: glue, task: rte}"
-    shown = json.loads(podium("params", "show", "--json", "--set", stated))
-    assert shown["downstream.glue-rte.task"] == {"value": "rte", "origin": f"--set {stated}"}
+    floor, entry = "downstream.squad.gate.min_f1=12.5", "downstream.glue-rte={kind: glue, task: rte}"
+    shown = podium("params", "show", "--set", floor, "--set", entry)
+    assert "min_f1: 12.5" in shown
+    assert "task: rte" in shown
+    shown = json.loads(podium("params", "show", "--json", "--set", floor, "--set", entry))
+    assert shown["downstream.squad.gate.min_f1"] == {"value": 12.5, "origin": f"--set {floor}"}
+    assert shown["downstream.glue-rte.task"] == {"value": "rte", "origin": f"--set {entry}"}
     assert shown["downstream.glue-rte.rows.row_length"]["origin"] == "default"
-    assert "task: rte" in podium("params", "show", "--set", stated)
     assert "downstream.squad" not in podium("params", "show", "--json", "--set", "downstream.squad=null")
 
 
@@ -165,19 +160,17 @@ def test_a_new_entry_is_shown_with_where_each_of_its_values_is_from(podium):
     ("stated", "said"),
     [
         ("tuning.epoch=1", "tuning is not known; valid: base_model, "),
-        ("validate.max_unknown=0.3", "validate.max_unknown is not known; did you mean max_unknown_share?"),
+        ("validate.max_unknown=0.3", "did you mean max_unknown_share"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest_or_with_all(podium, base, tmp_path, stated, said):
     for words in (["params", "show"], ["plan"]):
-        with pytest.raises(ParamsError) as error:
+        with pytest.raises(ParamsError, match=said):
             podium(*words, "--set", stated)
-        assert said in str(error.value)
     (layer,) = layers(None, [stated])
     (tmp_path / "ours.yaml").write_text(f"description: ours\n{yaml.safe_dump(layer.values)}")
-    with pytest.raises(ParamsError, match="ours.yaml: ") as error:
+    with pytest.raises(ParamsError, match=f"ours.yaml: .*{said}"):
         resolve(base, "ours", [], tmp_path)
-    assert said in str(error.value)
 
 
 def test_a_key_of_another_kind_is_not_answered_with_itself(base):
@@ -206,9 +199,8 @@ def test_an_edited_params_yaml_is_named_where_a_preset_runs_without_it(toy_proje
 
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(toy_project.parent))
     assert not noted("--preset", "bert"), "no git, nothing to compare with"
-    as_somebody = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false"]
-    for words in (["init", "-q"], ["add", "params.yaml"], [*as_somebody, "commit", "-qm", "as shipped"]):
-        subprocess.run(["git", *words], cwd=toy_project, check=True)
+    for words in (["init", "-q"], ["add", "params.yaml"], ["commit", "-qm", "as shipped"]):
+        git(toy_project, *words)
     assert not noted("--preset", "bert")
     params = toy_project / "params.yaml"
     params.write_text(params.read_text().replace("min_documents: 10", "min_documents: 11"))

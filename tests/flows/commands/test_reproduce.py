@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.flows.toy_runs import git
 from tests.places import ROOT
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
@@ -36,11 +37,6 @@ def podium(clone, *words):
     return done.returncode, done.stdout + done.stderr
 
 
-def git(clone, *words):
-    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    subprocess.run(["git", *who, "-C", str(clone), *words], check=True, capture_output=True)
-
-
 @pytest.mark.soak
 def test_a_run_is_repeated_from_its_own_revision(clone, tmp_path):
     code, said = podium(clone, *RUN, "--model", str(tmp_path / "my-bert"), "--name", "first")
@@ -54,13 +50,8 @@ def test_a_run_is_repeated_from_its_own_revision(clone, tmp_path):
     assert not list((clone / "runs" / "reproduced").iterdir())
     git(clone, "checkout", "--quiet", "--orphan", "other")
     git(clone, "commit", "--message", "another history")
-    git(clone, "branch", "--delete", "--force", *branches(clone))
+    branches = git(clone, "branch", "--format", "%(refname:short)").split()
+    git(clone, "branch", "--delete", "--force", *(name for name in branches if name != "other"))
     code, said = podium(clone, "reproduce", "first")
     assert code == 1
     assert "is on no branch here" in said
-
-
-def branches(clone):
-    words = ["git", "-C", str(clone), "branch", "--format", "%(refname:short)"]
-    found = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
-    return [name for name in found if name != "other"]

@@ -29,7 +29,7 @@ from flows.server import run_artifacts
 from flows.views import run_view
 from flows.views.run_view import RunView
 from tests.flows.conftest import TOY_PLAN
-from tests.flows.toy_runs import run_json
+from tests.flows.toy_runs import git, run_json
 from tests.places import ROOT
 
 DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d"
@@ -132,12 +132,10 @@ def test_tasks_are_named_by_their_stages_and_have_no_tag_that_the_server_would_c
 
 
 def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    subprocess.run([*git, "init", "-q"], check=True)
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "a.py").write_text("1")
-    subprocess.run([*git, "add", "tasks"], check=True)
-    subprocess.run([*git, "commit", "-qm", "one"], check=True)
+    for words in (["init", "-q"], ["add", "tasks"], ["commit", "-qm", "one"]):
+        git(tmp_path, *words)
     commit = read_revision(tmp_path)[0]
     values = {"downstream": {"a": {"kind": "squad"}, "b": {"kind": "squad"}}, "device": {"runtime": "ipu"}}
     tags = ["task:squad", "device:ipu", f"commit:{commit}", "preset:bert"]
