@@ -217,6 +217,7 @@ STAGES = (["--help"], ["--all-pipelines", "first"], ["first;id"], ["publish"], [
         (other_entry, {}, "invalid values"),
         (of_squad(kind="../release"), {}, "invalid values"),
         (of_squad(parity={"against": ["../../docs"], "max_logit_difference": None}), {}, "invalid values"),
+        (of_squad(parity={"against": ["cpu:../../docs"], "max_logit_difference": None}), {}, "invalid values"),
         (of_squad(start="../../docs"), {}, "invalid values"),
         (lambda values: values.update(finetune={}), {}, "finetune is not known"),
         # The worker does not even look for it.
