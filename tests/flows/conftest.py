@@ -132,7 +132,10 @@ def toy_project(tmp_path, monkeypatch):
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "ran.txt"))
     monkeypatch.setattr("flows.runs.checkout.CODE", ("stage.py", "tasks", ".dvcignore"))
 
-    monkeypatch.setattr(stages, "define", lambda params: read_definitions(project))
+    def define(params):
+        return read_definitions(project)
+
+    monkeypatch.setattr(stages, "define", define)
     monkeypatch.chdir(project)
     return project
 

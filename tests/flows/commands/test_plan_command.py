@@ -231,7 +231,8 @@ def test_such_a_job_is_refused_though_forced_and_no_run_is_proposed(capsys, over
         assert "podium run" not in said.err + said.out
 
 
-def test_a_fine_tuning_is_measured_and_planned_instead_of_run(tmp_path, project, capsys):
+def test_a_fine_tuning_is_measured_and_planned_instead_of_run(tmp_path, project, capsys, monkeypatch):
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "120")  # hosts of tests are busy
     write_tiny_model(tmp_path / "my-bert", ("fine", "dull"))
     rows = [f"{'fine' if number % 2 else 'dull'} film,{number % 2}" for number in range(40)]
     (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]))

@@ -128,7 +128,8 @@ def test_show_says_all_of_one_run(project, capsys):
 
 def test_on_the_page_the_run_without_a_name_is_called_after_its_folder():
     values = dict.fromkeys(("entries", "pretraining", "notes", "curves"), [])
-    values |= {"runs": [".", "fast"], "parameters": {"runs": [".", "fast"], "rows": []}}
+    rows = [{"name": "pretrain.seed", "values": [1, 2]}]
+    values |= {"runs": [".", "fast"], "parameters": {"runs": [".", "fast"], "rows": rows}}
     html = compare_page.render_comparison(values, ROOT, {".": "run.html"})
     assert '<a href="run.html">own folder</a>' in html
     assert "<title>own folder, fast compared</title>" in html
