@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 
 CONTEXT = "Ants dig deep. Bees hum, and bees dance."
@@ -49,18 +48,6 @@ def squad(*qas: dict[str, Any], context: str = CONTEXT, **extra: Any) -> dict[st
     return {"version": "1.1", "data": [article]}
 
 
-def write(path: Path, values: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(values if isinstance(values, bytes) else json.dumps(values).encode())
-    return path
-
-
-def written(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    tables = {name: pq.read_table(folder / f"{name}.parquet") for name in ("train", "dev")}
-    assert all(table.schema.equals(questions.SCHEMA) for table in tables.values())
-    return {name: table.to_pylist() for name, table in tables.items()}
-
-
 Rows = list[dict[str, Any]]
 
 
@@ -95,21 +82,8 @@ def write_table(path: Path, rows: Rows) -> Path:
 VOCABULARY = [
     *"abcdefghijklmnopqrstuvwxyz0123456789.,?!'-",
     *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789"),
-    "the",
-    "town",
-    "was",
-    "founded",
-    "by",
-    "in",
-    "river",
-    "mill",
-    "##er",
-    "##ing",
-    "who",
-    "when",
-    "of",
-    "and",
-    "market",
+    *["the", "town", "was", "founded", "by", "in", "river", "mill", "##er", "##ing"],
+    *["who", "when", "of", "and", "market"],
 ]
 SHORT = "The town of Łódź-Mill was founded by Émile O'Brien, a miller, in 1423; the market and the river came later."
 

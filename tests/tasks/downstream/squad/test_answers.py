@@ -1,28 +1,172 @@
-"""Hand-worked spans, and agreement with a plain loop over all pairs."""
+"""From logits of windows to answers: hand-worked spans, and agreement with plain loops over all pairs."""
 
+import dataclasses
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.squad.answers import Answer, SquadWindows, best_answers, probable_answers
-from tests.tasks.downstream.squad.window_files import Window, read_windows, words, write_windows
+from tasks.downstream.scoring.thresholds import ChosenThreshold, risk_coverage
+from tasks.downstream.squad import answers as answers_module
+from tasks.downstream.squad.answers import (
+    Answer,
+    SquadWindows,
+    WindowFiles,
+    best_answers,
+    best_span,
+    choose_null_threshold,
+    null_odds,
+    null_scores,
+    probable_answers,
+    rank_with_null,
+)
+from tasks.downstream.squad.score_files import best_threshold
+from tasks.stage.errors import InputError
+from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.squad.window_files import (
+    Window,
+    read_windows,
+    words,
+    write_features,
+    write_logits,
+    write_windows,
+)
 
 CONTEXT = "the red house by the sea"
 TOKENS = words(CONTEXT)
-APART = np.arange(10)
-"""Every token is a word of its own."""
+ONE = Window(0, words("the red house"), start=[1, 2, 3], end=[4, 5, 6])
+TWO = Window(1, words("a dog"), start=[7, 8], end=[9, 10], question_tokens=4, outside=-1.0)
+IDS = ["q0", "q1"]
 
 
-def read(folder: Path, windows: list[Window], examples: int = 1) -> SquadWindows:
-    ids = [f"q{i}" for i in range(examples)]
+def read(folder: Path, *windows: Window) -> SquadWindows:
+    ids = [f"q{number}" for number in range(1 + max(one.example for one in windows))]
     return read_windows(*write_windows(folder, windows, ids), ids)
 
 
+def test_only_the_logits_of_context_tokens_and_cls_are_kept(tmp_path: Path) -> None:
+    windows = read(tmp_path, ONE, TWO)
+    assert windows.bounds.tolist() == [0, 3, 5]
+    assert windows.start_logits.tolist() == [1, 2, 3, 7, 8]
+    assert windows.end_logits.tolist() == [4, 5, 6, 9, 10]
+    assert windows.cls_logits.tolist() == [[-3, -3], [-1, -1]]
+    assert windows.characters.tolist() == [[0, 3], [4, 7], [8, 13], [0, 1], [2, 5]]
+
+
+LOGITS = [ONE.padded(ONE.start), TWO.padded(TWO.start)]
+
+
+@pytest.mark.parametrize(
+    ("starts", "ids", "message"),
+    [
+        (LOGITS[:1], [0], "lacks feature 1: 1 lines for 2 features"),
+        (LOGITS[::-1], [1, 0], "unsorted"),
+        ([*LOGITS, [0.0]], [0, 1, 2], "unknown"),
+        ([LOGITS[0], LOGITS[1][:-1]], None, "has 8 logits for feature 1, 9 are required"),
+        ([LOGITS[0], [*LOGITS[1][:-1], float("nan")]], None, "a logit of feature 1 is nan"),
+        ([[float("inf"), *LOGITS[0][1:]], LOGITS[1]], None, "a logit of feature 0 is inf"),
+    ],
+)
+def test_logits_that_do_not_fit_are_refused(
+    tmp_path: Path, starts: list[list[float]], ids: list[int] | None, message: str
+) -> None:
+    features = write_features(tmp_path / "features.parquet", [ONE, TWO], IDS)
+    with pytest.raises(InputError, match=message):
+        read_windows(features, write_logits(tmp_path / "logits.arrow", starts, starts, ids), IDS)
+
+
+@pytest.mark.parametrize(
+    ("windows", "questions", "message"),
+    [
+        ([ONE, TWO], ["q0", "other"], "feature 1 belongs to question 'q1', expected 'other'"),
+        ([ONE], IDS, "no feature for 1 of 2 questions, first 'q1'"),
+        ([ONE, TWO], IDS[:1], "there are 1"),
+    ],
+)
+def test_features_of_other_questions_are_refused(
+    tmp_path: Path, windows: list[Window], questions: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read_windows(*write_windows(tmp_path, windows, IDS), questions)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no table at all"])
+@pytest.mark.parametrize(("name", "stage"), [("features.parquet", "rows@squad"), ("logits.arrow", "predict@squad")])
+def test_missing_and_damaged_files_name_the_stage_to_run(
+    tmp_path: Path, name: str, stage: str, content: bytes | None
+) -> None:
+    files = write_windows(tmp_path, [ONE, TWO], IDS)
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name}.*{stage}"):
+        read_windows(*files, IDS)
+
+
+def test_features_of_other_columns_are_refused(tmp_path: Path) -> None:
+    features, logits = write_windows(tmp_path, [ONE, TWO], IDS)
+    table = pq.read_table(features)
+    short = table.set_column(3, "n_tokens", pa.array([5, 9], pa.int32()))
+    for other, message in (
+        (short, "feature 0 has more context tokens than tokens"),
+        (table.drop_columns(["offsets"]), "offsets"),
+        (table.drop_columns(["example_id"]), "example_id"),
+    ):
+        pq.write_table(other, features)
+        with pytest.raises(InputError, match=message):
+            read_windows(features, logits, IDS)
+
+
+def test_windows_are_read_a_few_questions_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [ONE, replace(ONE, example=1), replace(TWO, example=1), replace(TWO, example=2), replace(ONE, example=3)]
+    ids = ["q0", "q1", "q2", "q3"]
+    files = WindowFiles(*write_windows(tmp_path, found, ids), "{}@squad".format, ids)
+    pq.write_table(pq.read_table(files.features), files.features, row_group_size=2)
+    table = pa.ipc.open_file(files.logits.read_bytes()).read_all()
+    with pa.ipc.new_file(str(files.logits), table.schema) as writer:
+        writer.write_table(table, max_chunksize=1)
+    monkeypatch.setattr(answers_module, "PART_TOKENS", 12)
+    parts, whole = list(files.parts()), files.read()
+    assert [part for part, _ in parts] == [slice(0, 1), slice(1, 3), slice(3, 4)]
+    assert [windows.example_index.tolist() for _, windows in parts] == [[0], [0, 0, 1], [0]]
+    for name in ("characters", "start_logits", "end_logits", "cls_logits"):
+        joined = np.concatenate([getattr(windows, name) for _, windows in parts])
+        assert np.array_equal(joined, getattr(whole, name))
+    assert whole.start_logits.tolist() == [1, 2, 3, 1, 2, 3, 7, 8, 7, 8, 1, 2, 3]
+    assert files.windows_of_examples() == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("windows", "message"),
+    [
+        ([ONE, replace(TWO, start=[7, float("nan")])], "a logit of feature 1 is nan"),
+        ([TWO, ONE], "example_index must not decrease"),
+    ],
+)
+def test_a_part_that_does_not_fit_names_the_feature_as_the_file_counts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: list[Window], message: str
+) -> None:
+    monkeypatch.setattr(answers_module, "PART_TOKENS", 1)
+    files = WindowFiles(*write_windows(tmp_path, windows, IDS), "{}@squad".format, IDS)
+    with pytest.raises(InputError, match=message):
+        list(files.parts())
+
+
+# ------------------------------------------------------------------------------------------------ the best spans
+
+
+def best(windows: SquadWindows, *contexts: str, n_best: int = 3) -> list[list[Answer]]:
+    return best_answers(windows, contexts, n_best=n_best, max_answer_length=30)
+
+
 def test_the_best_sum_of_start_and_end_wins(tmp_path: Path) -> None:
-    windows = read(tmp_path, [Window(0, TOKENS, start=[0, 5, 1, 0, 0, 0], end=[0, 1, 4, 0, 0, 3])])
-    first, second = best_answers(windows, [CONTEXT], n_best=2, max_answer_length=30)[0]
+    windows = read(tmp_path, Window(0, TOKENS, start=[0, 5, 1, 0, 0, 0], end=[0, 1, 4, 0, 0, 3]))
+    [[first, second]] = best(windows, CONTEXT, n_best=2)
     assert (first.text, first.start, first.end, first.score) == ("red house", 4, 13, 9.0)
     assert (second.text, second.score) == ("red house by the sea", 8.0)
     # Softmax over the two kept scores 9 and 8.
@@ -33,36 +177,35 @@ def test_the_best_sum_of_start_and_end_wins(tmp_path: Path) -> None:
 def test_the_best_of_all_windows_of_an_example_wins(tmp_path: Path) -> None:
     windows = read(
         tmp_path,
-        [
-            Window(0, TOKENS[:4], start=[1, 2, 0, 0], end=[1, 2, 0, 0]),
-            Window(0, TOKENS[2:], start=[0, 0, 0, 3], end=[0, 0, 0, 3]),
-            Window(1, words("no one"), start=[8, 0], end=[8, 0]),
-        ],
-        examples=2,
+        Window(0, TOKENS[:4], start=[1, 2, 0, 0], end=[1, 2, 0, 0]),
+        Window(0, TOKENS[2:], start=[0, 0, 0, 3], end=[0, 0, 0, 3]),
+        Window(1, words("no one"), start=[8, 0], end=[8, 0]),
     )
-    first, second = best_answers(windows, [CONTEXT, "no one"], n_best=3, max_answer_length=30)
+    first, second = best(windows, CONTEXT, "no one")
     assert [first[0].text, first[1].text, first[1].score] == ["sea", "red", 4.0]
     assert second[0].text == "no"
     assert sum(answer.probability for answer in first) == pytest.approx(1.0)
 
 
 def test_equal_scores_go_to_the_earlier_window_and_the_higher_start(tmp_path: Path) -> None:
-    windows = read(tmp_path, [Window(0, TOKENS[:2], [0, 1], [2, 3]), Window(0, TOKENS[:2], [3, 0], [1, 0])])
-    found = best_answers(windows, [CONTEXT], n_best=2, max_answer_length=30)[0]
+    windows = read(tmp_path, Window(0, TOKENS[:2], [0, 1], [2, 3]), Window(0, TOKENS[:2], [3, 0], [1, 0]))
+    [found] = best(windows, CONTEXT, n_best=2)
     assert [(a.text, a.score) for a in found] == [("red", 4.0), ("the", 4.0)]
 
 
 def test_a_context_without_tokens_gets_the_empty_answer(tmp_path: Path) -> None:
-    windows = read(tmp_path, [Window(0, [], [], []), Window(1, [(0, 2)], [1], [1])], examples=2)
-    empty, full = best_answers(windows, [" ", "no"], n_best=5, max_answer_length=30)
+    windows = read(tmp_path, Window(0, [], [], []), Window(1, [(0, 2)], [1], [1]))
+    empty, full = best(windows, " ", "no")
     assert empty == [Answer("", 0, 0, 0.0, 1.0)]
     assert full[0].text == "no"
+    alone = read(tmp_path, Window(0, [], [], []))
+    assert probable_answers(alone, " ", np.empty(0), top=1, max_answer_length=15) == []
 
 
 def test_characters_beyond_ascii_are_cut_by_character(tmp_path: Path) -> None:
     text = "Ærø ligger 🙂 syd for Łódź"
-    windows = read(tmp_path, [Window(0, words(text), [0, 0, 3, 0, 0, 0], [0, 0, 0, 0, 0, 3])])
-    assert best_answers(windows, [text], n_best=1, max_answer_length=30)[0][0].text == "🙂 syd for Łódź"
+    windows = read(tmp_path, Window(0, words(text), [0, 0, 3, 0, 0, 0], [0, 0, 0, 0, 0, 3]))
+    assert best(windows, text)[0][0].text == "🙂 syd for Łódź"
 
 
 def pair_loop(window: Window, n_best: int, longest: int) -> list[float]:
@@ -87,28 +230,23 @@ def test_vectorised_search_equals_the_plain_loop(tmp_path: Path, n_best: int, lo
             length = int(generator.integers(1, 40))
             start, end = generator.normal(size=(2, length))
             windows.append(Window(example, [(i, i + 1) for i in range(length)], start.tolist(), end.tolist()))
-    found = best_answers(read(tmp_path, windows, 30), ["x" * 40] * 30, n_best=n_best, max_answer_length=longest)
+    found = best_answers(read(tmp_path, *windows), ["x" * 40] * 30, n_best=n_best, max_answer_length=longest)
     for example, answers in enumerate(found):
         loops = [score for w in windows if w.example == example for score in pair_loop(w, n_best, longest)]
         expected = sorted(loops, reverse=True)[:n_best]
         assert [answer.score for answer in answers if answer.text] == pytest.approx(expected, abs=1e-6)
 
 
+# ------------------------------------------------------------------------------------------------ probable answers
+
+
 def test_probability_is_the_product_of_two_softmaxes_that_count_cls(tmp_path: Path) -> None:
     # Weights e**x: start [CLS] 1, tokens 2 and 4 -> 4/7; end [CLS] 1, tokens 1 and 8 -> 8/10.
     log = math.log
-    window = Window(0, words("no one"), [log(2), log(4)], [log(1), log(8)], outside=0.0)
-    found = probable_answers(read(tmp_path, [window]), "no one", APART, top=3, max_answer_length=15)
-    assert [(a.text, round(a.score, 6)) for a in found] == [
-        ("one", round(4 / 7 * 8 / 10, 6)),
-        ("no one", round(2 / 7 * 8 / 10, 6)),
-        ("no", round(2 / 7 * 1 / 10, 6)),
-    ]
-
-
-def test_no_context_token_gives_no_probable_answer(tmp_path: Path) -> None:
-    windows = read(tmp_path, [Window(0, [], [], [])])
-    assert probable_answers(windows, " ", np.empty(0), top=1, max_answer_length=15) == []
+    windows = read(tmp_path, Window(0, words("no one"), [log(2), log(4)], [log(1), log(8)], outside=0.0))
+    found = probable_answers(windows, "no one", np.arange(2), top=3, max_answer_length=15)
+    assert [a.text for a in found] == ["one", "no one", "no"]
+    assert [a.score for a in found] == pytest.approx([4 / 7 * 8 / 10, 2 / 7 * 8 / 10, 2 / 7 * 1 / 10], abs=1e-6)
 
 
 def every_span(windows: SquadWindows, words_of: np.ndarray, longest: int) -> list[tuple[int, int]]:
@@ -146,10 +284,114 @@ def test_the_answers_kept_of_each_window_are_those_of_all_spans(threshold: float
         windows = SquadWindows(np.zeros(4, int), bounds, np.stack([places * 2, places * 2 + 1], 1), start, end, cls)
         longest, words_of = int(draw.integers(1, 6)), places // 2
         expected = every_span(windows, words_of, longest)
+        how: dict[str, Any] = {"max_answer_length": longest, "null_threshold": threshold}
         for top in (1, 2, 5, 99):
-            found = probable_answers(
-                windows, "x" * 40, words_of, top=top, max_answer_length=longest, null_threshold=threshold
-            )
+            found = probable_answers(windows, "x" * 40, words_of, top=top, **how)
             assert len(found) <= top
             spans = [(one.start, one.end) for one in found if one.text]
             assert spans == expected[: top - (len(found) - len(spans))]
+
+
+# ------------------------------------------------------------------------------------------------ no answer
+
+SPANS = [Answer("red house", 4, 13, 6.0, 0.9), Answer("house", 8, 13, 4.0, 0.1)]
+
+
+def test_the_null_score_is_the_least_over_the_windows_of_a_question(tmp_path: Path) -> None:
+    token = words("red")
+    windows = [Window(0, token, [0], [0], outside=2.0), Window(0, token, [0], [0], outside=-1.5)]
+    found = read(tmp_path, *windows, Window(1, token, [9], [9], outside=0.25))
+    assert null_scores(found, 2).tolist() == [-3.0, 0.5]  # [CLS] has the logits of all outside of the context
+
+
+@pytest.mark.parametrize(
+    ("null", "threshold", "texts"),
+    [
+        (7.0, 0.0, ["", "red house", "house"]),
+        (6.0, 0.0, ["red house", "", "house"]),  # equal is not above
+        (7.0, 1.0, ["red house", "", "house"]),
+        (5.0, -2.0, ["", "red house", "house"]),
+        (1.0, 0.0, ["red house", "house", ""]),
+    ],
+)
+def test_no_answer_is_given_above_the_threshold(null: float, threshold: float, texts: list[str]) -> None:
+    found = rank_with_null(SPANS, null, threshold)
+    assert [one.text for one in found] == texts
+    assert null_odds(found) == null - 6.0
+    assert best_span(found).text == "red house"
+    assert sum(one.probability for one in found) == pytest.approx(1)
+    # The lead of what is answered over the next, as the threshold weighs them.
+    ranked = sorted([null - threshold, 6.0, 4.0], reverse=True)
+    task = dataclasses.replace(task_with("squad", "scores"), chosen=ChosenThreshold(threshold))
+    assert task.margin([found], 0) == ranked[0] - ranked[1]
+
+
+def test_a_question_without_a_token_of_context_gets_no_answer() -> None:
+    found = rank_with_null([Answer("", 0, 0, 0.0, 1.0)], -3.0, 0.0)
+    assert [one.text for one in found] == [""]
+    assert (best_span(found).text, null_odds(found)) == ("", -3.0)
+
+
+@pytest.mark.parametrize(
+    ("odds", "f1", "has_answer", "low", "high"),
+    [
+        # Ascending odds -2, -1, 0, 1; gains +1, -1, +0.5, +0.6: the sums are 1, 0, 0.5, 1.1.
+        ([1.0, -2.0, 0.0, -1.0], [0.6, 1.0, 0.5, 0.0], [True, True, True, False], 1.0, 1.0),
+        ([1.0, -2.0, 0.0, -1.0], [0.4, 1.0, 0.5, 0.0], [True, True, True, False], -2.0, -2.0),  # 0.9 is less than 1
+        # At 0 both or none: +1 - 1 is not a gain, and answering nothing is as good.
+        ([0.0, 0.0, 3.0], [1.0, 0.0, 0.0], [True, False, False], -math.inf, 0.0),
+        ([-5.0, 2.0], [0.0, 0.0], [True, False], -5.0001, -5.0),  # no span pays
+    ],
+)
+def test_the_threshold_has_the_best_f1(
+    odds: list[float], f1: list[float], has_answer: list[bool], low: float, high: float
+) -> None:
+    found = choose_null_threshold(odds, f1, has_answer).value
+    assert found == low == high or low < found < high
+    if low == high:
+        assert best_threshold(f1, odds, has_answer, [True] * 4)[1] == found
+
+
+def test_the_interval_holds_the_threshold_and_narrows_with_more_questions() -> None:
+    draw = np.random.default_rng(0)
+
+    def chosen(count: int) -> tuple[float, float, float]:
+        has_answer = draw.random(count) < 0.5
+        odds = draw.normal(np.where(has_answer, -1.0, 1.0), 1.5)
+        found = choose_null_threshold(odds.tolist(), np.where(has_answer, 0.9, 0.0).tolist(), has_answer.tolist())
+        assert found.examples == count
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low <= found.value <= found.high
+        return found.value, found.low, found.high
+
+    _, low, high = chosen(200)
+    value, nearer_low, nearer_high = chosen(20_000)
+    assert nearer_high - nearer_low < (high - low) / 2
+    assert abs(value) < 0.3, "where both densities are equal, 0.9 against 1"
+
+
+def test_risk_and_coverage() -> None:
+    curve = risk_coverage([0.5, -1.0, 2.0, 0.0], [0.0, 1.0, 0.0, 1.0])
+    assert curve.points == ((0.25, 0.0, -1.0), (0.5, 0.0, 0.0), (0.75, pytest.approx(1 / 3), 0.5), (1.0, 0.5, 2.0))
+    assert curve.area == pytest.approx((1 / 3 + 1 / 2) / 4)
+    assert curve.look_up(0.5)[0] == 0.75
+    assert curve.look_up(-2.0) == (0.0, 0.0)
+    many = risk_coverage(list(range(1003)), [1.0] * 1003).sample(200)
+    assert len(many) <= 202
+    assert many[-1][0] == 1.0
+
+
+def test_asked_questions_are_decided_as_evaluated_ones_in_one_window(tmp_path: Path) -> None:
+    draw, how = np.random.default_rng(3), {"top": 3, "max_answer_length": 6}
+    for _ in range(20):
+        start, end = draw.normal(size=(2, 6)).tolist()
+        window = Window(0, TOKENS, start, end, outside=float(draw.normal()))
+        found = read(tmp_path, window)
+        odds = 2 * window.outside - max(start[a] + end[b] for a in range(6) for b in range(a, 6))
+        for threshold in (odds - 1e-3, odds + 1e-3):
+            asked = probable_answers(found, CONTEXT, np.arange(6), null_threshold=threshold, **how)
+            assert (asked[0].text == "") == (odds > threshold)
+            assert len(asked) == 3
+            assert math.isfinite(asked[0].score)
+        assert all(one.text for one in probable_answers(found, CONTEXT, np.arange(6), **how))
