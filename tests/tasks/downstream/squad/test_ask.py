@@ -72,18 +72,6 @@ def pipeline_answers(model: Path, cases: list[tuple[str, str]], *, nullable: boo
     return found
 
 
-@pytest.mark.soak
-def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path) -> None:
-    theirs = pipeline_answers(model, CASES)
-    for (question, context), best, top in zip(CASES, theirs["best"], theirs["top"], strict=True):
-        ours = answers_of(model, question, context, TOP)
-        assert (ours[0].text, ours[0].start, ours[0].end) == (best["answer"], best["start"], best["end"])
-        assert ours[0].score == pytest.approx(best["score"], rel=1e-4)
-        # The pipeline repeats spans that widen to the same words; ours come once, in the same order.
-        distinct = list(dict.fromkeys((answer["start"], answer["end"]) for answer in top))
-        assert [(answer.start, answer.end) for answer in ours[: len(distinct)]] == distinct
-
-
 ASKED = [
     (f"{word} {verb} the {thing}?", SHORT)
     for word in ("Who", "When")
@@ -93,22 +81,28 @@ ASKED = [
 
 
 @pytest.mark.soak
-def test_with_questions_without_an_answer_they_are_the_pipelines_with_handle_impossible_answer(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "nullable", VOCABULARY, seed=7)
-    weights = load_file(model / "model.safetensors")
-    weights["qa_outputs.weight"] *= 3  # large differences between tokens, so that [CLS] wins some of the questions
-    save_file(weights, model / "model.safetensors", {"format": "pt"})
-    theirs = pipeline_answers(model, ASKED, nullable=True)
-    (model / "podium.json").write_text('{"null_threshold": 0.0}')
-    without = 0
-    for (question, context), best, top in zip(ASKED, theirs["best"], theirs["top"], strict=True):
+@pytest.mark.parametrize("nullable", [False, True])
+def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path, tmp_path: Path, nullable: bool) -> None:
+    """Where there may be no answer, with handle_impossible_answer."""
+    if nullable:
+        model = write_tiny_model(tmp_path / "nullable", VOCABULARY, seed=7)
+        weights = load_file(model / "model.safetensors")
+        weights["qa_outputs.weight"] *= 3  # large differences between tokens, so that [CLS] wins some of the questions
+        save_file(weights, model / "model.safetensors", {"format": "pt"})
+    cases = ASKED if nullable else CASES
+    theirs = pipeline_answers(model, cases, nullable=nullable)
+    if nullable:
+        (model / "podium.json").write_text('{"null_threshold": 0.0}')
+    for (question, context), best, top in zip(cases, theirs["best"], theirs["top"], strict=True):
         ours = answers_of(model, question, context, TOP)
         assert (ours[0].text, ours[0].start, ours[0].end) == (best["answer"], best["start"], best["end"])
         assert ours[0].score == pytest.approx(best["score"], rel=1e-4)
+        # The pipeline repeats spans that widen to the same words; ours come once, in the same order.
         distinct = list(dict.fromkeys((answer["start"], answer["end"]) for answer in top))
         assert [(answer.start, answer.end) for answer in ours[: len(distinct)]] == distinct
-        without += not best["answer"]
-    assert 0 < without < len(ASKED), "both kinds of answers were compared"
+    without = sum(not best["answer"] for best in theirs["best"])
+    assert without < len(cases)
+    assert (without > 0) == nullable, "both kinds of answers were compared"
 
 
 @pytest.mark.soak
@@ -170,12 +164,8 @@ def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
 
 def test_json_repeats_the_best_answer_under_the_keys_of_the_pipeline() -> None:
     values = answer_record([Answer("Łódź", 3, 7, 0.25, 0.25), Answer("x", 0, 1, 0.1, 0.1)])
-    assert {key: values[key] for key in ("answer", "score", "start", "end")} == {
-        "answer": "Łódź",
-        "score": 0.25,
-        "start": 3,
-        "end": 7,
-    }
+    assert values["answers"][0].items() >= {"answer": "Łódź", "score": 0.25, "start": 3, "end": 7}.items()
+    assert values.items() >= values["answers"][0].items()
     assert [answer["answer"] for answer in values["answers"]] == ["Łódź", "x"]
 
 
@@ -191,19 +181,29 @@ def test_a_question_that_leaves_no_room_is_refused_with_the_number_that_fits(mod
         answers_of(model, "who " * 253, "x")
 
 
-def test_windows_are_as_long_as_model_and_tokenizer_bear(tmp_path: Path) -> None:
-    def shape(positions: int, model_max_length: int | None) -> tuple[int, int]:
-        folder = write_tokenizer(tmp_path / f"{positions}-{model_max_length}", ["a"], model_max_length or 1)
-        if model_max_length is None:
-            (folder / "tokenizer_config.json").unlink()
-        found = WindowShape.for_model(InferenceModel(folder, folder, positions))
-        return found.row_length, found.doc_stride
-
-    assert shape(512, 512) == (384, 128)  # the defaults of transformers 4
-    assert shape(512, None) == (384, 128)
-    assert shape(512, 10**30) == (384, 128)  # what transformers writes for "no limit"
-    assert shape(512, 100) == (100, 50)
-    assert shape(64, 512) == (64, 32)
+@pytest.mark.parametrize(
+    ("positions", "stated", "shape"),
+    [
+        (512, "512", (384, 128)),  # the defaults of transformers 4
+        (512, None, (384, 128)),
+        (512, "1000000000000000019884624838656", (384, 128)),  # what transformers writes for "no limit"
+        *((512, value, (384, 128)) for value in ("Infinity", "1e30", "null")),
+        (512, "100", (100, 50)),
+        (64, "512", (64, 32)),
+        *((512, value, None) for value in ("true", "NaN", "-1", "0", '"512"', "[512]", "-Infinity")),
+    ],
+)
+def test_windows_are_as_long_as_model_and_tokenizer_bear(
+    tmp_path: Path, positions: int, stated: str | None, shape: tuple[int, int] | None
+) -> None:
+    folder = write_tokenizer(tmp_path, ["a"])
+    (folder / "tokenizer_config.json").write_text("{}" if stated is None else f'{{"model_max_length": {stated}}}')
+    if shape is None:
+        with pytest.raises(InputError, match="model_max_length is .*, a positive number of tokens is required"):
+            WindowShape.for_model(InferenceModel(folder, folder, positions))
+        return
+    found = WindowShape.for_model(InferenceModel(folder, folder, positions))
+    assert (found.row_length, found.doc_stride) == shape
 
 
 def test_longer_windows_than_the_model_takes_are_refused(model: Path) -> None:
@@ -212,30 +212,29 @@ def test_longer_windows_than_the_model_takes_are_refused(model: Path) -> None:
 
 
 SIZES = '{"vocab_size": 6, "hidden_size": 16, "num_attention_heads": 2'
+CONFIGS = {
+    "{": "is not JSON",
+    "{}": "vocab_size and hidden_size not found",
+    f"{SIZES}}}": "max_position_embeddings is missing",
+    f'{SIZES}, "auto_map": {{"AutoModel": "a--b"}}}}': "Python code of its own",
+    f'{SIZES}, "_attn_implementation": "user/repo"}}': "code of a repository is not run",
+    f'{SIZES}, "quantization_config": {{"bits": 4}}}}': "another number format",
+    f'{SIZES}, "num_hidden_layers": 1000000}}': "from 1 to 256 is required",
+    f"{SIZES}}}{' ' * (4 << 20)}": "at most 4,194,304 are read",
+    f'{SIZES}, "max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}}': "ForQ.* is required",
+    **{
+        f'{SIZES}, "max_position_embeddings": {value}}}': "from 1 to 32767 is required"
+        for value in ("true", "NaN", "1e30", "-1", '"512"', "[512]")
+    },
+}
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        *(("config.json", content, message) for content, message in CONFIGS.items()),
         ("config.json", None, "has no config.json"),
-        ("config.json", "{", "is not JSON"),
-        ("config.json", "{}", "vocab_size and hidden_size not found"),
-        ("config.json", f"{SIZES}}}", "max_position_embeddings is missing"),
-        ("config.json", f'{SIZES}, "auto_map": {{"AutoModel": "a--b"}}}}', "Python code of its own"),
-        ("config.json", f'{SIZES}, "_attn_implementation": "user/repo"}}', "code of a repository is not run"),
-        ("config.json", f'{SIZES}, "quantization_config": {{"bits": 4}}}}', "another number format"),
-        ("config.json", f'{SIZES}, "num_hidden_layers": 1000000}}', "a whole number from 1 to 256 is required"),
-        ("config.json", f"{SIZES}}}{' ' * (4 << 20)}", "at most 4,194,304 are read"),
-        (
-            "config.json",
-            f'{SIZES}, "max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}}',
-            "ForQ.* is required",
-        ),
         ("model.safetensors", None, "has no weights"),
-        *(
-            ("config.json", f'{SIZES}, "max_position_embeddings": {value}}}', "from 1 to 32767 is required")
-            for value in ("true", "NaN", "1e30", "-1", '"512"', "[512]")
-        ),
         ("tokenizer.json", None, "--tokenizer data/tokenizer"),
     ],
 )
@@ -263,14 +262,6 @@ def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) ->
         assert np.array_equal(np.diff(numbers[start:stop]), np.diff(words[last - (stop - start) : last]))
 
 
-@pytest.mark.parametrize("value", ["true", "NaN", "-1", "0", '"512"', "[512]", "-Infinity"])
-def test_a_longest_text_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
-    folder = write_tiny_model(tmp_path / "model", ["a"])
-    (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {value}}}')
-    with pytest.raises(InputError, match="model_max_length is .*, a positive number of tokens is required"):
-        WindowShape.for_model(find_model(str(folder)))
-
-
 @pytest.mark.parametrize("kind", ["squad", "ner", "classification", "glue"])
 @pytest.mark.parametrize("longest", [1, 15])
 def test_a_model_that_takes_too_few_tokens_for_any_row_is_refused_by_the_files_that_say_so(
@@ -280,23 +271,11 @@ def test_a_model_that_takes_too_few_tokens_for_any_row_is_refused_by_the_files_t
         limit_rows(kind, longest)
 
 
-@pytest.mark.parametrize("value", ["Infinity", "1e30", "null", "1000000000000000019884624838656"])
-def test_a_longest_text_without_a_limit(tmp_path: Path, value: str) -> None:
-    folder = write_tiny_model(tmp_path / "model", ["a"])
-    (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {value}}}')
-    assert find_model(str(folder)).max_tokens == 512
-
-
-@pytest.mark.parametrize("name", ["/no/such/folder", "./nothing", "no such folder", "tests/nothing", "../x", ""])
-def test_a_path_that_is_not_there_is_no_hub_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["/no/such", "./nothing", "no such", "tests/nothing", "../x", "", "README.md"])
+def test_a_path_that_is_no_folder_is_no_hub_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises(InputError):
         find_model(name)
-
-
-def test_a_file_is_no_model(model: Path) -> None:
-    with pytest.raises(InputError, match="is a file. Name the folder"):
-        find_model(str(model / "config.json"))
 
 
 def test_another_folder_can_lend_the_tokenizer(model: Path, tmp_path: Path) -> None:

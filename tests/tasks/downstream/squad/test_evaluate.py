@@ -1,4 +1,4 @@
-"""The command that scores any SQuAD pair, and the stage on a checkout of three questions."""
+"""The command that scores any SQuAD pair; the stage on three questions, and what its page shows."""
 
 import dataclasses
 import hashlib
@@ -9,18 +9,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ipu_model.core.files import write_json
 from tasks.downstream.evaluate import describe_run, evaluate
+from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.page import TITLE, excerpt, question_word, slice_scores, worst_mistakes
 from tasks.downstream.squad.params import SquadEvaluateParams
+from tasks.downstream.squad.questions import SquadQuestion
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.podium_here import call_podium
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.entries import make_question, task_with
 from tests.tasks.release.evaluated_checkout import CONTEXTS, inputs_of, write_checkout
-
-DEV = ROOT.parent / "shared" / "data" / "squad" / "new-wiki-dev.json"
 
 
 def squad(*questions: dict[str, Any]) -> dict[str, Any]:
@@ -37,22 +39,19 @@ QUESTIONS = squad(question("1", "Denver Broncos", "the Broncos"), question("2", 
 def run(folder: Path, questions: Any, predictions: Any, *more: str) -> subprocess.CompletedProcess[str]:
     for name, content in (("questions.json", questions), ("predictions.json", predictions)):
         if content is not None:
-            text = content if isinstance(content, (str, bytes)) else json.dumps(content)
-            (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            (folder / name).write_bytes(data)
     return call_podium("evaluate", str(folder / "predictions.json"), str(folder / "questions.json"), "--json", *more)
 
 
-def test_standard_output_is_the_scores_as_json_and_nothing_else(tmp_path: Path) -> None:
+def test_standard_output_and_the_file_asked_for_are_the_scores_as_json_and_nothing_else(tmp_path: Path) -> None:
     # Exact match: only "dog". F1: Denver 2/3 of "Denver Broncos", Rome 0, dog 1.
-    done = run(tmp_path, QUESTIONS, {"1": "Denver", "2": "Rome", "3": "the dog"})
+    output = tmp_path / "new" / "scores.json"
+    done = run(tmp_path, QUESTIONS, {"1": "Denver", "2": "Rome", "3": "the dog"}, "--output", str(output))
     assert done.returncode == 0
-    assert json.loads(done.stdout) == {"exact_match": 33.3333, "f1": 55.5556, "total": 3}
+    scores = {"exact_match": 33.3333, "f1": 55.5556, "total": 3}
+    assert json.loads(done.stdout) == json.loads(output.read_text()) == scores
     assert done.stderr == ""
-
-
-def test_the_scores_are_also_written_where_asked(tmp_path: Path) -> None:
-    done = run(tmp_path, QUESTIONS, {"1": "", "2": "", "3": ""}, "--output", str(tmp_path / "new" / "scores.json"))
-    assert json.loads((tmp_path / "new" / "scores.json").read_text()) == json.loads(done.stdout)
 
 
 def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said(
@@ -70,8 +69,8 @@ def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said
     [
         (None, {}, "questions.json not found"),
         (QUESTIONS, None, "predictions.json not found"),
-        ("{", {}, "questions.json, line 1 is not JSON"),
-        (QUESTIONS, "no JSON", "predictions.json is not JSON"),
+        (b"{", {}, "questions.json, line 1 is not JSON"),
+        (QUESTIONS, b"no JSON", "predictions.json is not JSON"),
         (b"\xff\xfe", {}, "questions.json is UTF-16"),
         ([], {}, "contains no questions"),
         ({"data": {}}, {}, "answers is missing: line 1"),
@@ -86,10 +85,8 @@ def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said
 )
 def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predictions: Any, message: str) -> None:
     done = run(tmp_path, questions, predictions, "--output", str(tmp_path / "new/scores.json"))
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert re.search(message, done.stderr)
-    assert done.stderr.startswith("error: ")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.search(f"(?s)^error: .*{message}", done.stderr)
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "new").exists()
 
@@ -103,44 +100,37 @@ def test_scoring_imports_no_heavy_package() -> None:
     assert done.stdout.strip() == "[]"
 
 
+# ------------------------------------------------------------------------------------------------ the stage
+
 TASK = task_with("squad", "report", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
+Evaluated = tuple[Path, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     """A checkout after the stage, and its metrics."""
     root = write_checkout(tmp_path_factory.mktemp("evaluated") / "checkout")
     return root, evaluate(TASK, root).metrics
 
 
-def test_the_stage_writes_predictions_scores_plots_and_a_page(evaluated: tuple[Path, dict[str, Any]]) -> None:
+def test_the_stage_writes_predictions_scores_plots_and_a_page(evaluated: Evaluated) -> None:
     root, metrics = evaluated
-    predictions = (root / "evaluation" / "squad" / "predictions.json").read_bytes()
+    folder = root / "evaluation" / "squad"
+    predictions = (folder / "predictions.json").read_bytes()
     assert json.loads(predictions) == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
     # Exact: q0 and q2. F1: q0 1, q1 "two" against "two dogs" 2/3, q2 1.
-    assert {name: metrics[name] for name in ("exact_match", "f1", "total", "answered")} == {
-        "exact_match": 66.6667,
-        "f1": 88.8889,
-        "total": 3,
-        "answered": 3,
-    }
+    assert metrics.items() >= {"exact_match": 66.6667, "f1": 88.8889, "total": 3, "answered": 3}.items()
     assert 0 <= metrics["f1_low"] < metrics["f1"] < metrics["f1_high"] <= 100
     assert metrics["files"] == [
         {"path": "models/squad/model.safetensors", "sha256": hashlib.sha256(b"weights").hexdigest()},
         {"path": "evaluation/squad/predictions.json", "sha256": hashlib.sha256(predictions).hexdigest()},
     ]
     assert json.loads((root / "metrics" / "squad.json").read_text()) == metrics
-    assert sorted(path.name for path in (root / "evaluation" / "squad").iterdir()) == [
-        "mistakes.csv",
-        "nbest.json",
-        "predictions.json",
-        "report.html",
-    ]
+    files = {path.name for path in folder.iterdir()}
+    assert files == {"mistakes.csv", "nbest.json", "predictions.json", "report.html"}
 
 
-def test_nbest_begins_with_the_prediction_and_sums_to_one(
-    evaluated: tuple[Path, dict[str, Any]],
-) -> None:
+def test_nbest_begins_with_the_prediction_and_sums_to_one(evaluated: Evaluated) -> None:
     nbest = json.loads((evaluated[0] / "evaluation" / "squad" / "nbest.json").read_text())
     assert nbest["q0"][0]["text"] == "red house"
     assert len(nbest["q0"]) == 5
@@ -150,7 +140,7 @@ def test_nbest_begins_with_the_prediction_and_sums_to_one(
         assert all(answer["text"] == CONTEXTS[index][answer["start"] : answer["end"]] for answer in found)
 
 
-def test_slices_count_every_question_once_per_property(evaluated: tuple[Path, dict[str, Any]]) -> None:
+def test_slices_count_every_question_once_per_property(evaluated: Evaluated) -> None:
     records = evaluated[1]["slices"]
     by = {name: {r["slice"]: r["questions"] for r in records if r["by"] == name} for name in (r["by"] for r in records)}
     assert by == {
@@ -161,41 +151,43 @@ def test_slices_count_every_question_once_per_property(evaluated: tuple[Path, di
     }
 
 
-def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_calibration_and_all_slices_with_their_intervals_are_written(evaluated: Evaluated) -> None:
+    root, metrics = evaluated
+    nbest = json.loads((root / "evaluation" / "squad" / "nbest.json").read_text())
+    stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
+    brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3
+    assert metrics["brier_score"] == pytest.approx(brier, abs=1e-5)
+    assert sum(one["count"] for one in metrics["calibration"]) == 3
+    lines = (root / "plots" / "squad-calibration.csv").read_text().splitlines()
+    assert lines[0] == "low,high,count,confidence,accuracy,accuracy_low,accuracy_high"
+    slices = (root / "plots" / "squad-slices.csv").read_text().splitlines()
+    assert slices[0] == "by,slice,metric,score,score_low,score_high"
+    assert slices[1] == "question word,what,f1,100.0,2.2202,100.0"
+    assert len(slices) == 1 + len(metrics["slices"])
+    page = (root / "evaluation" / "squad" / "report.html").read_text()
+    assert f'Expected calibration error</td><td class="number">{metrics["calibration_error"]:.3f}</td>' in page
+
+
+def test_the_same_input_gives_the_same_bytes_in_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = []
     for name in ("a", "b"):
-        write_checkout(tmp_path / name)
-        evaluate(TASK, tmp_path / name)
-        files = [p for p in (tmp_path / name).rglob("*") if p.is_file()]
-        outputs.append({p.relative_to(tmp_path / name): p.read_bytes() for p in files})
-    written = {Path("evaluation/squad/report.html"), Path("metrics/squad.json")}
-    assert written <= outputs[0].keys()
-    # Parquet records no time either, so everything can be compared.
+        root = write_checkout(tmp_path / name)
+        write_json(root / "models/base/base_model.json", {"path": "/secret/place/min<i>lm", "repository": None})
+        evaluate(TASK, root)
+        outputs.append({p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()})
+        monkeypatch.setenv("PODIUM_RUN", "2026-11-26T21:34:20+00:00 w<b>1")
     assert outputs[0] == outputs[1]
-
-
-def test_the_page_names_model_and_file_and_is_equal_in_every_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_checkout(tmp_path)
-    page = tmp_path / "evaluation/squad/report.html"
+    page = outputs[0][Path("evaluation/squad/report.html")].decode()
+    assert '<a hidden data-up="reports/run.html">Run</a>' in page
+    assert "/secret" not in page
     entry = dataclasses.replace(TASK.scores.entry, start="base")
-    write_json(tmp_path / "models/base/base_model.json", {"path": "/secret/place/min<i>lm", "repository": None})
-    assert describe_run(entry, tmp_path) == {"Model": "fine-tuned min<i>lm", "File": "demo"}
-    evaluate(TASK, tmp_path)
-    text = page.read_text()
-    monkeypatch.setenv("PODIUM_RUN", "2026-11-26T21:34:20+00:00 w<b>1")
-    evaluate(TASK, tmp_path)
-    assert page.read_text() == text
-    assert '<a hidden data-up="reports/run.html">Run</a>' in text
-    assert "/secret" not in text
+    assert describe_run(entry, root) == {"Model": "fine-tuned min<i>lm", "File": "demo"}
 
 
 @pytest.mark.parametrize("lost", ["questions", "features", "logits", "weights"])
 def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path: Path, lost: str) -> None:
     write_checkout(tmp_path)
-    inputs = inputs_of(tmp_path)
-    getattr(inputs, lost).unlink()
+    getattr(inputs_of(tmp_path), lost).unlink()
     with pytest.raises(InputError, match="(not found. Run|does not exist; the) .*stage"):
         evaluate(TASK, tmp_path)
     assert not (tmp_path / "evaluation" / "squad").exists()
@@ -208,20 +200,81 @@ def test_a_dev_question_without_an_answer_is_refused(tmp_path: Path) -> None:
         evaluate(TASK, tmp_path)
 
 
-def test_calibration_and_all_slices_with_their_intervals_are_written(evaluated: tuple[Path, dict[str, Any]]) -> None:
-    root, metrics = evaluated
-    nbest = json.loads((root / "evaluation" / "squad" / "nbest.json").read_text())
-    stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
-    brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3
-    assert metrics["brier_score"] == pytest.approx(brier, abs=1e-5)
-    assert sum(one["count"] for one in metrics["calibration"]) == 3
-    lines = (root / "plots" / "squad-calibration.csv").read_text().splitlines()
-    assert lines[0] == "low,high,count,confidence,accuracy,accuracy_low,accuracy_high"
-    slices = (root / "plots" / "squad-slices.csv").read_text().splitlines()
-    assert slices[:2] == [
-        "by,slice,metric,score,score_low,score_high",
-        "question word,what,f1,100.0,2.2202,100.0",
+# ------------------------------------------------------------------------------------------------ the page
+
+
+def make(context: str, reference: str) -> SquadQuestion:
+    return make_question("q", "?", context, (reference,), (context.index(reference),))
+
+
+def predicted(context: str, text: str) -> Answer:
+    start = context.index(text) if text else 0
+    return Answer(text, start, start + len(text), 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("reference", "prediction", "marked"),
+    [
+        ("late", "<sea>", "the |reference:late| red house & a |prediction:<sea>"),
+        ("late red", "red house", "the |reference:late |both:red|prediction: house| & a <sea>"),
+        ("red", "", "the late |reference:red| house & a <sea>"),
+    ],
+)
+def test_reference_and_prediction_are_marked_where_they_stand(reference: str, prediction: str, marked: str) -> None:
+    context = "the late red house & a <sea>"
+    found = excerpt(make(context, reference), predicted(context, prediction))
+    assert "|".join(f"{kind}:{text}" if kind else text for kind, text in found) == marked
+
+
+def test_a_long_context_is_cut_between_words_around_both() -> None:
+    context = "first " + "much talk " * 100 + "last " + "and more " * 100
+    pieces = excerpt(make(context, "first"), predicted(context, "last"))
+    assert pieces[0] == ("reference", "first")
+    assert pieces[1][1].startswith(" much talk")
+    assert ("prediction", "last") in pieces
+    assert pieces.count(("", " … ")) == 1  # between the two
+    assert pieces[-1] == ("", " …")
+    shown = "".join(text for _, text in pieces)
+    assert len(shown) < 600
+    assert {piece.split(" ")[0] for piece in shown.split(" … ")} <= {"first", "much", "talk"}
+
+
+def test_mistakes_come_lowest_f1_first_then_surest_first() -> None:
+    questions = [make_question(str(i), "?", "c", ("c",)) for i in range(4)]
+    answers = [[Answer("x", 0, 1, 0.0, probability)] for probability in (0.9, 0.2, 0.8, 0.3)]
+    wrong = worst_mistakes(questions, answers, np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))
+    assert [mistake["question"].id for mistake in wrong] == ["3", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("question", "word"),
+    [
+        ("In which year?", "which"),
+        ("Whose dog?", "who"),
+        ("To  whom\nwas it given?", "who"),
+        ("How  much?", "how many"),
+        ("How old?", "how"),
+        ("Somehow nowhere", "other"),  # question words inside other words
+        ("The year when what happened?", "when"),  # the first one
+        ("", "other"),
+    ],
+)
+def test_question_word(question: str, word: str) -> None:
+    assert question_word(question) == word
+
+
+def test_titles_come_worst_first_and_those_with_few_questions_together() -> None:
+    titles = ["good"] * 6 + ["bad"] * 5 + ["small"] * 2 + ["tiny"]
+    questions = [make_question(str(i), "What?", "c", ("c",), title=title) for i, title in enumerate(titles)]
+    f1 = [1.0] * 6 + [0.0] * 4 + [1.0] + [0.5] * 3
+    scores = np.array([(float(x == 1.0), x) for x in f1])
+    found = [part.record() for part in slice_scores(questions, [1] * 14, scores) if part.by == TITLE]
+    assert [(part["slice"], part["questions"], part["f1"], part["exact_match"]) for part in found] == [
+        ("bad", 5, 20.0, 20.0),
+        ("good", 6, 100.0, 100.0),
+        ("2 other titles", 3, 50.0, 0.0),
     ]
-    assert len(slices) == 1 + len(metrics["slices"])
-    page = (root / "evaluation" / "squad" / "report.html").read_text()
-    assert f'Expected calibration error</td><td class="number">{metrics["calibration_error"]:.3f}</td>' in page
+    assert 0.0 < found[0]["exact_match_low"] < 1.0  # Clopper and Pearson: 0.5 and 71.6
+    assert 71.0 < found[0]["exact_match_high"] < 73.0
+    one = [make_question(str(i), "What?", "c", ("c",), title="one") for i in range(9)]
+    assert not [part for part in slice_scores(one, [1] * 9, np.ones((9, 2))) if part.by == TITLE]
