@@ -1,0 +1,431 @@
+"""Texts after the logits: metrics, decisions by thresholds, gate, page, card and predictions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precision_recall_fscore_support
+
+from ipu_model.core.files import read_json, write_json
+from tasks.downstream.evaluate import evaluate
+from tasks.downstream.gate.gate import gate
+from tasks.downstream.gate.released_scores import scores_json
+from tasks.downstream.inference.predict import open_writer
+from tasks.downstream.kind import KINDS
+from tasks.downstream.scoring.metrics import make_interval
+from tasks.downstream.texts.metrics import metric
+from tasks.downstream.texts.schemas import make_schema
+from tasks.downstream.texts.task_table import OWN_CLASSES, OWN_LABELS, TASKS
+from tasks.params.entries import find_entry
+from tasks.params.schema import validate_params
+from tasks.records.labels import add_labels
+from tasks.rows.held_out import is_held_out
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError
+from tests.tasks.downstream.entries import dev_set, part_of, task_with, values_with
+
+# ------------------------------------------------------------------------------------------------ metrics of GLUE
+
+
+def outcomes_of(truth, guesses):
+    return np.stack([truth, guesses], axis=1).astype(float)
+
+
+def test_metrics_are_those_worked_out_by_hand() -> None:
+    """3 hits, 1 false alarm, 1 miss, 1 right no: accuracy 4/6, F1 6/8, Matthews (3*1 - 1*1) / sqrt(4*4*2*2)."""
+    outcomes = outcomes_of([1, 1, 1, 0, 0, 1], [1, 0, 1, 0, 1, 1])
+    for name, value in (("accuracy", 400 / 6), ("f1", 75), ("matthews_correlation", 25)):
+        assert metric(name).whole(outcomes) == pytest.approx(value)
+    values = outcomes_of(np.arange(4.0), [0, 1, 2, 9.0])
+    assert metric("pearson").whole(values) == pytest.approx(1400 / 250**0.5)
+    assert metric("spearman").whole(values) == pytest.approx(100)
+    for constant in (0.0, 0.1, 1e9 / 3):
+        assert metric("pearson").whole(outcomes_of(np.arange(7.0), np.full(7, constant))) == 0.0
+
+
+LIBRARY = {
+    "accuracy": accuracy_score,
+    "f1": f1_score,
+    "matthews_correlation": matthews_corrcoef,
+    "pearson": lambda truth, guesses: pearsonr(truth, guesses).statistic,
+    "spearman": lambda truth, guesses: spearmanr(truth, guesses).statistic,
+}
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_resample_of_examples_has_the_metrics_of_the_library(name: str) -> None:
+    """Metrics of weighted examples are those of scikit-learn and scipy on examples that come N times."""
+    task, generator = task_with(f"glue-{name}", "scores"), np.random.default_rng(1)
+    if task.task.is_regression:
+        truth = generator.random(60) * 5
+        guesses = truth + generator.normal(size=60)
+    else:
+        truth = generator.integers(len(task.task.labels), size=60).astype(float)
+        guesses = np.where(generator.random(60) < 0.7, truth, generator.integers(len(task.task.labels), size=60))
+    weights = generator.integers(0, 4, size=(3, 60))
+    for one in task.task.metrics:
+        again = [100 * LIBRARY[one](truth.repeat(row), guesses.repeat(row)) for row in weights]
+        assert metric(one).weighted(outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
+    outcomes = dict.fromkeys(task.entry.development, outcomes_of(truth, guesses))
+    exact = task.metrics.compute(outcomes)
+    [found] = task.metrics.resample([outcomes])
+    assert set(found) == set(exact)
+    for part_name, value in exact.items():
+        assert found[part_name].shape == (2000,)
+        assert found[part_name].mean() == pytest.approx(value, abs=3)
+        bounds = make_interval(found[part_name], value)
+        assert bounds.low < value < bounds.high
+    assert exact["score"] == pytest.approx(np.mean([v for n, v in exact.items() if n != "score"]))
+
+
+def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better() -> None:
+    labels = np.array([0, 0, 0, 1, 1.0])
+    tasks = {name: task_with(f"glue-{name}", "scores") for name in ("sst2", "mrpc", "stsb")}
+    found = {name: task.baseline({"dev": dev_set(task, ["x"] * 5, labels)}) for name, task in tasks.items()}
+    assert found["sst2"].outcomes["dev"][:, 1].tolist() == [0] * 5
+    assert found["mrpc"].outcomes["dev"][:, 1].tolist() == [1] * 5  # F1 57.1 and accuracy 40 beat 0, 60
+    nothing = {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
+    assert tasks["stsb"].metrics.compute(found["stsb"].outcomes) == nothing
+
+
+# ------------------------------------------------------------------------------------------------ an entry of texts
+
+NAME = "mine"
+CHOSEN = {"rows": {"held_out_fraction": 0.5}}
+LABELS = ("art", "sport", "war", "weather")
+"""No example has the label war."""
+CLASSES = ("ham", "spam")
+
+
+def entry_values(**sections: Any) -> dict[str, Any]:
+    entry = {"kind": "classification", "multilabel": True, "data": {"train_path": "a.csv", "dev_path": "b.csv"}}
+    return values_with({"squad": None, NAME: {**entry, **sections}}, pretrain={"enabled": False})
+
+
+def part(name: str, **sections: Any) -> Any:
+    return part_of(find_entry(validate_params(entry_values(**sections)), NAME), name)
+
+
+def one_class(name: str, **sections: Any) -> Any:
+    return part(name, multilabel=False, **sections)
+
+
+def write_split(root: Path, split: str, labels: list[Any], schema: pa.Schema) -> None:
+    """Examples whose texts are numbers."""
+    names = [f"{split} text {number}" for number in range(len(labels))]
+    columns = {"first": names, "second": [None] * len(names), "label": labels, "id": names}
+    path = root / artifacts.examples_file(NAME, split)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({name: columns[name] for name in schema.names}, schema=schema), path)
+
+
+def write_logits(root: Path, split: str, logits: np.ndarray) -> None:
+    """Logits as stage predict leaves them, and the features that they belong to."""
+    rows, path = part("entry").rows_folder(split, root), root / artifacts.logits_file(NAME, split)
+    for folder in (rows, path.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    numbers = pa.array(range(len(logits)), pa.int32())
+    pq.write_table(pa.table({"feature_id": numbers, "example_index": numbers}), rows / artifacts.FEATURES)
+    values = pa.array(logits.astype(np.float32).tolist(), pa.list_(pa.float32()))
+    table = pa.table({"feature_id": numbers, "logits": values})
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table)
+
+
+KEPT = np.array([is_held_out(f"train text {number}", 0.5, seed=0) for number in range(400)])
+"""Training examples that are held out."""
+
+
+def numbers_of(marks: np.ndarray) -> list[int]:
+    return np.flatnonzero(marks).tolist()
+
+
+def mark(lists: list[list[int]]) -> np.ndarray:
+    found = np.zeros((len(lists), 5))
+    for row, some in zip(found, lists, strict=True):
+        row[some] = 1
+    return found
+
+
+def draw_several(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """True labels and logits that mostly agree; the third label is never true, the logits are too low."""
+    generator = np.random.default_rng(seed)
+    truth = (generator.random((count, len(LABELS))) < (0.5, 0.2, 0.0, 0.1)).astype(int)
+    return truth, generator.normal(4 * truth - 2, 1.5) - 1.5
+
+
+def draw_one(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """True classes, a fifth of them spam, and logits that are too low for it."""
+    generator = np.random.default_rng(seed)
+    truth = (generator.random(count) < 0.2).astype(int)
+    return truth, np.stack([np.zeros(count), generator.normal(3 * truth - 3, 1.0)], axis=1)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A checkout with a model."""
+    (tmp_path / "models" / NAME).mkdir(parents=True)
+    (tmp_path / "models" / NAME / "model.safetensors").write_bytes(b"weights")
+    return tmp_path
+
+
+@pytest.fixture
+def several(root: Path) -> Path:
+    """A run of several labels up to stage predict; dev has a label that train lacks."""
+    train, logits = draw_several(400, 0)
+    schema = make_schema(OWN_LABELS)
+    write_split(root, "train", list(map(numbers_of, train)), add_labels(schema, LABELS))
+    write_logits(root, artifacts.HELD_OUT, logits[KEPT])
+    dev, logits = draw_several(120, 1)
+    unknown = (np.arange(120) < 3).astype(int)[:, None]
+    labels = list(map(numbers_of, np.hstack([dev, unknown])))
+    write_split(root, "dev", labels, add_labels(schema, LABELS, ("unknown",)))
+    write_logits(root, "dev", logits)
+    return root
+
+
+@pytest.fixture
+def two(root: Path) -> Path:
+    """A run of two classes up to stage predict."""
+    schema = add_labels(make_schema(OWN_CLASSES), CLASSES)
+    for split, count, seed, kept in (("train", 400, 0, KEPT), ("dev", 150, 1, slice(None))):
+        truth, logits = draw_one(count, seed)
+        write_split(root, split, truth.tolist(), schema)
+        write_logits(root, artifacts.HELD_OUT if split == "train" else split, logits[kept])
+    return root
+
+
+def truth_of(root: Path) -> np.ndarray:
+    return mark(pq.read_table(root / artifacts.examples_file(NAME, "dev"))["label"].to_pylist())
+
+
+def predictions_of(root: Path) -> list[Any]:
+    return read_json(root / f"evaluation/{NAME}/predictions.json")["dev"]
+
+
+def decided(root: Path, **sections: Any) -> dict[str, Any]:
+    """The gate's decision where all data are valid."""
+    for name in ("corpus", NAME, f"{NAME}-rows"):
+        write_json(root / artifacts.validation_report(name), {"data": name, "valid": True})
+    write_json(root / f"metrics/{NAME}-finetune.json", {"final_loss": 0.5, "steps": 10})
+    return gate(entry_values(**sections), NAME, root)
+
+
+# ------------------------------------------------------------------------------------------------ several labels
+
+
+@pytest.mark.parametrize("threshold", [None, 0.3, "auto", "per_label"])
+def test_scores_are_those_of_scikit_learn_on_the_same_answers(several: Path, threshold: Any) -> None:
+    metrics = evaluate(part("report", evaluate={"threshold": threshold}, **CHOSEN), several).metrics
+    truth, answers = truth_of(several), mark(predictions_of(several))
+    assert not truth[:, 2].any(), "never true"
+    assert not answers[:, 4].any(), "never predicted"
+    for average in ("micro", "macro"):
+        found = [metrics[f"{average}_{rate}"] for rate in ("precision", "recall", "f1")]
+        theirs = precision_recall_fscore_support(truth, answers, average=average, zero_division=0)[:3]
+        assert found == pytest.approx([100 * one for one in theirs], abs=1e-4)
+    assert metrics["exact_match"] == pytest.approx(100 * accuracy_score(truth, answers), abs=1e-4)
+    assert metrics["micro_f1_low"] < metrics["micro_f1"] < metrics["micro_f1_high"]
+    slices = [one for one in metrics["slices"] if one["by"] == "label"]
+    assert [one["slice"] for one in slices] == [*LABELS, "unknown"]
+    published = part("scores").released_metrics(metrics)["slices"]
+    assert [one["slice"] for one in published if one["by"] == "label"] == list(LABELS), "names of dev stay here"
+    columns = zip(*precision_recall_fscore_support(truth, answers, zero_division=0), strict=True)
+    for one, (*rates, support) in zip(slices, columns, strict=True):
+        found = [one["precision"], one["recall"], one["f1"]]
+        assert found == pytest.approx([100 * rate for rate in rates], abs=1e-4)
+        assert one["examples"] == support
+        assert one["f1_low"] <= one["f1"] <= one["f1_high"]
+
+
+def best_by_trying(scores: np.ndarray, truth: np.ndarray) -> float:
+    """Best F1 of all thresholds between two of the scores."""
+    cuts = [-1.0, *np.unique(scores)]
+    return float(max(f1_score(truth, scores > cut, zero_division=0) for cut in cuts))
+
+
+def test_thresholds_have_the_best_f1_on_held_out_examples(several: Path) -> None:
+    task = part("scores", evaluate={"threshold": "per_label"}, **CHOSEN).prepare(several)
+    train, logits = draw_several(400, 0)
+    truth, shares = train[KEPT], 1 / (1 + np.exp(-logits[KEPT].astype(np.float32).astype(float)))
+    for number, chosen in enumerate(task.chosen):
+        found = f1_score(truth[:, number], shares[:, number] > chosen.value, zero_division=0)
+        assert found == pytest.approx(best_by_trying(shares[:, number], truth[:, number]))
+        assert chosen.examples == (0 if number == 2 else sum(KEPT))
+    assert task.chosen[2].value == 0.5, "no held-out example has this label"
+    [chosen] = part("scores", evaluate={"threshold": "auto"}, **CHOSEN).prepare(several).chosen
+    assert chosen.low <= chosen.value <= chosen.high
+    found = f1_score(truth.ravel(), shares.ravel() > chosen.value)
+    assert found == pytest.approx(best_by_trying(shares.ravel(), truth.ravel()))
+
+
+def test_the_gate_has_floors_by_label_and_compares_with_the_best_set_of_labels(several: Path) -> None:
+    how = {"evaluate": {"threshold": "per_label"}, **CHOSEN}
+    floors = {"min_micro_f1": 60.0, "min_macro_f1": 10.0, "min_f1_by_class": {"sport": 40.0, "war": 1.0}}
+    metrics = evaluate(part("report", gate=floors, **how), several).metrics
+    [reason] = decided(several, gate=floors, **how)["reasons"]
+    assert reason.startswith("F1 of war is 0.00, below the floor of 1 (downstream.mine.gate.min_f1_by_class.war)")
+    # The labels are sorted by frequency, but for war.
+    sets = [mark([list(range(count))] * 120) for count in range(1, 5)]
+    best = max(f1_score(truth_of(several), one, average="micro") for one in sets)
+    assert metrics["constant_score"] == pytest.approx(100 * best, abs=1e-4)
+    with pytest.raises(InputError, match=r"min_f1_by_class\.tennis: .*art, sport"):
+        evaluate(part("report", gate={"min_f1_by_class": {"tennis": 1.0}}, **how), several)
+
+
+def test_the_gate_compares_with_the_released_model_example_by_example(several: Path) -> None:
+    how: dict[str, Any] = {"evaluate": {"threshold": "auto"}, **CHOSEN}
+    evaluate(part("report", **how), several)
+    task, examples = part("scores", **how).read_all(several)
+    perfect = [numbers_of(one[:4]) for one in truth_of(several)]
+    folder = several / artifacts.released_scores(NAME)
+    folder.mkdir(parents=True)
+    released = scores_json(task, examples, {"dev": perfect})
+    assert "text" not in released
+    (folder / "scores.json").write_text(released)
+    reasons = decided(several, **how)["reasons"]
+    assert [one.split(" dropped")[0] for one in reasons] == ["Micro F1", "Macro F1"]
+    assert decided(several, **how, gate={"max_drop": 60.0})["accepted"]
+
+
+@pytest.mark.parametrize("threshold", ["auto", "per_label"])
+def test_the_gate_refuses_thresholds_that_do_not_give_the_predictions(several: Path, threshold: str) -> None:
+    how: dict[str, Any] = {"evaluate": {"threshold": threshold}, **CHOSEN}
+    metrics = evaluate(part("report", **how), several).metrics
+    assert decided(several, **how)["accepted"]
+    one = metrics["thresholds"][0] if threshold == "per_label" else metrics
+    one["threshold"] += 0.2
+    write_json(several / f"metrics/{NAME}.json", metrics)
+    with pytest.raises(InputError, match="the recorded thresholds of mine are not those of its parameters"):
+        decided(several, **how)
+
+
+@pytest.mark.parametrize("threshold", ["auto", "per_label"])
+def test_a_run_and_a_release_record_the_thresholds_of_a_model(several: Path, threshold: str) -> None:
+    metrics = evaluate(part("report", evaluate={"threshold": threshold}, **CHOSEN), several).metrics
+    model, release = several / "models" / NAME, several / "release"
+    release.mkdir()
+    write_json(release / "podium.json", part("scores").settings(metrics))
+    write_json(model / "podium.json", {"head": "sequence_classification", "steps": 10})  # the origin of its weights
+    used = part("scores", evaluate={"threshold": threshold}, **CHOSEN).prepare(several)
+    values = [one.value for one in used.chosen]
+    for folder in (model, release):
+        found = KINDS["classification"].read_params(folder)["evaluate"]["threshold"]
+        assert (list(found.values()) if isinstance(found, dict) else [found]) == values
+        applied, examples = part("scores", evaluate={"threshold": found}).read_all(several)
+        answers = applied.answer(examples["dev"], np.zeros((120, 4)))
+        assert [one.value for one in answers.form.thresholds] == values
+    write_json(release / "podium.json", {"threshold": "high"})
+    with pytest.raises(ParamsError, match=r"evaluate\.threshold"):
+        part("scores", **KINDS["classification"].read_params(release))
+
+
+def test_predictions_are_names_with_the_scores_of_all_labels(several: Path) -> None:
+    task = part("inference", evaluate={"threshold": 0.3})
+    examples = task.scores.read_examples(several / artifacts.examples_file(NAME, "dev"))
+    logits = np.array([[2.0, -3.0, 0.0, -1.0], [-5.0] * 4])
+    records = list(task.records(examples, task.scores.answer(examples, logits), 0))
+    assert [one["labels"] for one in records] == [["art", "war"], []]
+    assert records[0]["scores"] == pytest.approx(dict(zip(LABELS, 1 / (1 + np.exp(-logits[0])), strict=True)), abs=1e-6)
+    stream, schema = io.BytesIO(), pa.schema([("id", pa.string()), *task.record_schema(LABELS, 0)])
+    with open_writer(stream, "csv", schema, "") as write:
+        write([{"id": "a", **records[0]}])
+    [line] = csv.DictReader(stream.getvalue().decode().splitlines())
+    assert line == {"id": "a", "labels": '["art", "war"]', "scores": line["scores"]}
+    assert json.loads(line["scores"]) == records[0]["scores"]
+
+
+# ------------------------------------------------------------------------------------------------ one class
+
+CHOICE: dict[str, Any] = {"evaluate": {"threshold": "auto"}, **CHOSEN}
+REJECT: dict[str, Any] = {"evaluate": {"min_probability": 0.8}}
+
+
+def test_the_threshold_of_the_second_class_has_the_best_macro_f1_on_held_out_examples(two: Path) -> None:
+    metrics, plain = evaluate(one_class("report", **CHOICE), two).metrics, evaluate(one_class("report"), two).metrics
+    assert metrics["macro_f1"] > plain["macro_f1"] + 5
+    truth, logits = draw_one(400, 0)
+    shares = 1 / (1 + np.exp(-logits[KEPT, 1]))
+
+    def score(threshold: float) -> float:
+        return float(f1_score(truth[KEPT], shares > threshold, average="macro"))
+
+    assert score(metrics["threshold"]) == pytest.approx(max(map(score, [0.0, *shares])))
+    assert metrics["threshold_lower"] <= metrics["threshold"] <= metrics["threshold_upper"]
+    assert metrics["threshold_examples"] == sum(KEPT)
+    assert one_class("entry", **CHOICE).predicted == ("dev", artifacts.HELD_OUT)
+    assert one_class("entry", **CHOSEN).predicted == ("dev",)
+    assert not {"threshold", "thresholds", "min_probability", "risk_coverage_area"} & set(plain)
+    files = {path.name for path in (two / f"evaluation/{NAME}").iterdir()}
+    assert files == {"predictions.json", "mistakes.csv", "report.html"}, "no option, no more files"
+    write_split(two, "dev", [0, 1, 2], add_labels(make_schema(OWN_CLASSES), (*CLASSES, "other")))
+    with pytest.raises(InputError, match="threshold needs two classes; the model has 3"):
+        one_class("scores", evaluate={"threshold": 0.4}).read_all(two)
+
+
+def test_doubtful_texts_get_no_answer_and_the_curve_shows_the_choice(two: Path) -> None:
+    metrics = evaluate(one_class("report", **REJECT), two).metrics
+    truth, answers = draw_one(150, 1)[0], np.array(predictions_of(two))
+    given = answers >= 0
+    assert 0.3 < given.mean() < 0.95
+    expected = {
+        "coverage": given.mean(),
+        "answered_accuracy": accuracy_score(truth[given], answers[given]),
+        "accuracy": (truth == answers).mean(),
+        "macro_f1": f1_score(truth, answers, labels=[0, 1], average="macro"),
+    }
+    assert {name: metrics[name] / 100 for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert metrics["coverage_low"] < metrics["coverage"] < metrics["coverage_high"]
+    folder = two / f"evaluation/{NAME}"
+    with (folder / "risk-coverage.csv").open(encoding="utf-8") as file:
+        points = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    chosen = [one for one in points if one["probability"] >= 0.8][-1]
+    assert 100 * chosen["coverage"] == pytest.approx(metrics["coverage"], abs=1e-4)
+    assert 100 * (1 - chosen["risk"]) == pytest.approx(metrics["answered_accuracy"], abs=1e-4)
+    assert metrics["risk_coverage_area"] == pytest.approx(np.mean([one["risk"] for one in points]), abs=1e-6)
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert f"{metrics['coverage']:.1f}% are answered" in page
+    assert one_class("scores").settings(metrics) == {"min_probability": 0.8}
+
+
+def test_the_gate_has_floors_by_class_and_of_answers(two: Path) -> None:
+    floors = {"min_coverage": 99.0, "min_answered_accuracy": 50.0, "min_f1_by_class": {"spam": 99.0, "ham": 10.0}}
+    metrics = evaluate(one_class("report", gate=floors, **REJECT), two).metrics
+    spam = np.array(predictions_of(two)) == 1
+    assert metrics["f1_of_spam"] == pytest.approx(100 * f1_score(draw_one(150, 1)[0], spam), abs=1e-4)
+    reasons = decided(two, multilabel=False, gate={**floors, "above_baseline": False}, **REJECT)["reasons"]
+    assert [one.split(" is ")[0] for one in reasons] == ["Coverage", "F1 of spam"]
+
+
+def test_a_record_without_an_answer_has_scores_and_no_label(two: Path) -> None:
+    task = one_class("inference", **REJECT)
+    examples = task.scores.read_examples(two / artifacts.examples_file(NAME, "dev"))
+    first, second = task.records(examples, task.scores.answer(examples, np.array([[0.0, 0.1], [0.0, 5.0]])), 0)
+    assert (first["label"], second["label"]) == (None, "spam")
+    assert first["score"] == pytest.approx(0.524979)
+    assert first["scores"].keys() == {"ham", "spam"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"evaluate": {"threshold": "auto"}}, "Set rows.held_out_fraction"),
+        ({"evaluate": {"min_probability": 0.9}}, "min_probability applies to one class per text"),
+        ({"multilabel": False, "evaluate": {"threshold": "per_label"}, **CHOSEN}, "needs several labels"),
+        ({"multilabel": False, "gate": {"min_coverage": 50.0}}, "requires evaluate.min_probability"),
+        ({"multilabel": False, "regression": True, "evaluate": {"threshold": 0.5}}, "but regression is true"),
+        ({"evaluate": {"threshold": 1.5}}, "less than or equal to 1"),
+    ],
+)
+def test_decisions_that_do_not_fit_the_labels_are_refused_before_a_run(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParamsError, match=message):
+        part("entry", **sections)
