@@ -17,7 +17,6 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precisi
 
 from ipu_model.core.files import read_json, write_json
 from tasks.downstream.evaluate import evaluate
-from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.inference.predict import open_writer
 from tasks.downstream.kind import KINDS
@@ -25,13 +24,20 @@ from tasks.downstream.scoring.metrics import make_interval
 from tasks.downstream.texts.metrics import metric
 from tasks.downstream.texts.schemas import make_schema
 from tasks.downstream.texts.task_table import OWN_CLASSES, OWN_LABELS, TASKS
-from tasks.params.entries import find_entry
-from tasks.params.schema import validate_params
 from tasks.records.labels import add_labels
 from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
-from tests.tasks.downstream.entries import dev_set, part_of, task_with, values_with
+from tests.tasks.downstream.entries import dev_set, task_with
+from tests.tasks.downstream.texts.label_scores import (
+    CHOSEN,
+    NAME,
+    decided,
+    part,
+    write_logits,
+    write_model,
+    write_split,
+)
 
 # ------------------------------------------------------------------------------------------------ metrics of GLUE
 
@@ -99,46 +105,13 @@ def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better() -> No
 
 # ------------------------------------------------------------------------------------------------ an entry of texts
 
-NAME = "mine"
-CHOSEN = {"rows": {"held_out_fraction": 0.5}}
 LABELS = ("art", "sport", "war", "weather")
 """No example has the label war."""
 CLASSES = ("ham", "spam")
 
 
-def entry_values(**sections: Any) -> dict[str, Any]:
-    entry = {"kind": "classification", "multilabel": True, "data": {"train_path": "a.csv", "dev_path": "b.csv"}}
-    return values_with({"squad": None, NAME: {**entry, **sections}}, pretrain={"enabled": False})
-
-
-def part(name: str, **sections: Any) -> Any:
-    return part_of(find_entry(validate_params(entry_values(**sections)), NAME), name)
-
-
 def one_class(name: str, **sections: Any) -> Any:
     return part(name, multilabel=False, **sections)
-
-
-def write_split(root: Path, split: str, labels: list[Any], schema: pa.Schema) -> None:
-    """Examples whose texts are numbers."""
-    names = [f"{split} text {number}" for number in range(len(labels))]
-    columns = {"first": names, "second": [None] * len(names), "label": labels, "id": names}
-    path = root / artifacts.examples_file(NAME, split)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({name: columns[name] for name in schema.names}, schema=schema), path)
-
-
-def write_logits(root: Path, split: str, logits: np.ndarray) -> None:
-    """Logits as stage predict leaves them, and the features that they belong to."""
-    rows, path = part("entry").rows_folder(split, root), root / artifacts.logits_file(NAME, split)
-    for folder in (rows, path.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-    numbers = pa.array(range(len(logits)), pa.int32())
-    pq.write_table(pa.table({"feature_id": numbers, "example_index": numbers}), rows / artifacts.FEATURES)
-    values = pa.array(logits.astype(np.float32).tolist(), pa.list_(pa.float32()))
-    table = pa.table({"feature_id": numbers, "logits": values})
-    with pa.ipc.new_file(str(path), table.schema) as file:
-        file.write_table(table)
 
 
 KEPT = np.array([is_held_out(f"train text {number}", 0.5, seed=0) for number in range(400)])
@@ -171,37 +144,31 @@ def draw_one(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A checkout with a model."""
-    (tmp_path / "models" / NAME).mkdir(parents=True)
-    (tmp_path / "models" / NAME / "model.safetensors").write_bytes(b"weights")
+def several(tmp_path: Path) -> Path:
+    """A run of several labels up to stage predict; dev has a label that train lacks."""
+    train, logits = draw_several(400, 0)
+    schema = make_schema(OWN_LABELS)
+    write_split(tmp_path, "train", list(map(numbers_of, train)), add_labels(schema, LABELS))
+    write_logits(tmp_path, artifacts.HELD_OUT, logits[KEPT])
+    dev, logits = draw_several(120, 1)
+    unknown = (np.arange(120) < 3).astype(int)[:, None]
+    labels = list(map(numbers_of, np.hstack([dev, unknown])))
+    write_split(tmp_path, "dev", labels, add_labels(schema, LABELS, ("unknown",)))
+    write_logits(tmp_path, "dev", logits)
+    write_model(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def several(root: Path) -> Path:
-    """A run of several labels up to stage predict; dev has a label that train lacks."""
-    train, logits = draw_several(400, 0)
-    schema = make_schema(OWN_LABELS)
-    write_split(root, "train", list(map(numbers_of, train)), add_labels(schema, LABELS))
-    write_logits(root, artifacts.HELD_OUT, logits[KEPT])
-    dev, logits = draw_several(120, 1)
-    unknown = (np.arange(120) < 3).astype(int)[:, None]
-    labels = list(map(numbers_of, np.hstack([dev, unknown])))
-    write_split(root, "dev", labels, add_labels(schema, LABELS, ("unknown",)))
-    write_logits(root, "dev", logits)
-    return root
-
-
-@pytest.fixture
-def two(root: Path) -> Path:
+def two(tmp_path: Path) -> Path:
     """A run of two classes up to stage predict."""
     schema = add_labels(make_schema(OWN_CLASSES), CLASSES)
     for split, count, seed, kept in (("train", 400, 0, KEPT), ("dev", 150, 1, slice(None))):
         truth, logits = draw_one(count, seed)
-        write_split(root, split, truth.tolist(), schema)
-        write_logits(root, artifacts.HELD_OUT if split == "train" else split, logits[kept])
-    return root
+        write_split(tmp_path, split, truth.tolist(), schema)
+        write_logits(tmp_path, artifacts.HELD_OUT if split == "train" else split, logits[kept])
+    write_model(tmp_path)
+    return tmp_path
 
 
 def truth_of(root: Path) -> np.ndarray:
@@ -210,14 +177,6 @@ def truth_of(root: Path) -> np.ndarray:
 
 def predictions_of(root: Path) -> list[Any]:
     return read_json(root / f"evaluation/{NAME}/predictions.json")["dev"]
-
-
-def decided(root: Path, **sections: Any) -> dict[str, Any]:
-    """The gate's decision where all data are valid."""
-    for name in ("corpus", NAME, f"{NAME}-rows"):
-        write_json(root / artifacts.validation_report(name), {"data": name, "valid": True})
-    write_json(root / f"metrics/{NAME}-finetune.json", {"final_loss": 0.5, "steps": 10})
-    return gate(entry_values(**sections), NAME, root)
 
 
 # ------------------------------------------------------------------------------------------------ several labels
