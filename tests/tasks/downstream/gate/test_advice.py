@@ -13,12 +13,14 @@ from flows.runs.report import DECIDED, RunReport
 from ipu_model.core.files import read_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_losses
+from tasks.downstream.gate.gate import CUT
 from tasks.downstream.gate.verdict_text import format_advice
 from tasks.downstream.scoring.scores import ClassCounts
 from tasks.downstream.scoring.significance import ConfidenceInterval
 from tasks.downstream.texts.schemas import make_schema
 from tasks.downstream.texts.task_table import OWN_CLASSES
 from tasks.records.labels import add_labels
+from tasks.rows.row_files import CutTexts
 from tasks.stage import artifacts
 from tests.plans import whole_plan
 from tests.tasks.downstream.texts import label_scores as labels
@@ -113,6 +115,36 @@ def test_too_few_examples_are_the_reason_only_if_nothing_else_is(tmp_path: Path)
     assert 0 < 5.33 - half < 0.1, "740 examples have an interval that ends just above 0"
     assert not advised(LEARNED, gain=(-1.0, 8.33)), "no number of examples shows a loss as a gain"
     assert not advised(LEARNED, gain=(5.33, 8.33), failed=(*BASELINE, "accuracy"))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "row_length", "share", "tokens", "length"),
+    [
+        ([10] * 99 + [30], 16, 0.01, 14 / 1020, 16),
+        ([20] * 10, 16, 1.0, 0.2, 24),
+        ([5, 600], 512, 0.5, 88 / 605, 512),
+        ([16] * 1000 + [17] * 9, 16, 9 / 1009, 9 / (16_000 + 9 * 17), None),  # less than 1 %
+    ],
+)
+def test_the_share_of_cut_texts_and_tokens_and_the_length_that_keeps_them(
+    tmp_path: Path, lengths: list[int], row_length: int, share: float, tokens: float, length: int | None
+) -> None:
+    cut = CutTexts(row_length)
+    for some in np.array_split(np.array(lengths), 3):
+        cut.add(some)
+    cut.write(tmp_path)
+    kept = CutTexts.read(tmp_path)
+    assert kept is not None
+    assert (kept.share, kept.token_share) == (pytest.approx(share), pytest.approx(tokens))
+    warning = kept.warn(positions=512)
+    assert warning == "" if length is None else CUT in warning
+    assert length is None or f"rows.row_length={length} leaves" in warning
+
+
+def test_a_rejection_names_cut_texts_first() -> None:
+    facts = TrainingFacts([0.7, 0.3], 10, 3.0, 1e-5, 1e-5)
+    note = "train rows: 90 of 90 texts (100.0%) are longer than rows of 64 tokens"
+    assert advise(facts, ["min_accuracy"], None, 40, "text", [note])[0].text == f"{note}."
 
 
 def test_nothing_is_advised_where_nothing_was_measured() -> None:
