@@ -1,25 +1,20 @@
 """GLUE from files to a published classifier: SST-2 as it is, and tasks of every other kind on generated examples."""
 
-import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tasks.downstream import evaluate as glue_evaluate
-from tasks.downstream import examples as glue_data
-from tasks.downstream import parity
-from tasks.downstream import rows as glue_rows
-from tasks.downstream.gate import gate as glue_gate
-from tasks.downstream.jobs import entry_jobs as downstream_jobs
+from tasks.downstream import evaluate, examples, parity, rows
+from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.texts.task_table import TASKS
-from tasks.release import publish as glue_publish
+from tasks.release import publish
 from tasks.stage.errors import GateRejected
-from tests.places import ROOT
+from tests.places import ROOT, SHARED
 from tests.tasks.downstream.texts.glue_checkout import (
     change,
     make_checkout,
@@ -30,10 +25,8 @@ from tests.tasks.downstream.texts.glue_checkout import (
     write_examples,
 )
 
-REAL = ROOT.parent / "shared" / "data"
-MODELS = ((downstream_jobs, "finetune@"), (downstream_jobs, "predict@"), (glue_evaluate, ""), (glue_gate, ""))
-
-
+REAL = SHARED / "data"
+JOBS = ("compile", "finetune", "predict")
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
@@ -47,14 +40,8 @@ def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = (REAL / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()
     (data / "train.tsv").write_text("\n".join(lines[:1600]), encoding="utf-8")
     (data / "dev.tsv").write_bytes((REAL / "sst2" / "dev.tsv").read_bytes())
-    folder = make_checkout(
-        tmp_path / "checkout",
-        data.parent,
-        "sst2",
-        REAL / "vocab" / "bert-base-uncased.txt",
-        epochs=2,
-        learning_rate=3e-3,
-    )
+    vocabulary, tuning = REAL / "vocab" / "bert-base-uncased.txt", {"epochs": 2, "learning_rate": 3e-3}
+    folder = make_checkout(tmp_path / "checkout", data.parent, "sst2", vocabulary, **tuning)
     monkeypatch.chdir(folder)
     return folder
 
@@ -74,7 +61,7 @@ def test_sst2_beats_the_majority_class_is_published_and_loads_in_transformers(
     assert gate["accepted"], gate["reasons"]
     assert {check["name"] for check in gate["checks"]} >= {"beats_constant_answer", "data_sst2-rows"}
     assert read_json(sst2 / "metrics/sst2-finetune.json")["packing_factor"] > 2
-    run_stage(glue_publish, "sst2")
+    run_stage(publish, "sst2")
     published = sst2 / "published/sst2"
     card = (published / "README.md").read_text(encoding="utf-8")
     assert "text-classification" in card
@@ -91,37 +78,29 @@ def test_sst2_beats_the_majority_class_is_published_and_loads_in_transformers(
             assert int(model(**encoded).logits.argmax()) == predicted[number], number
 
 
-@pytest.mark.parametrize("name", ["mrpc", "stsb", "mnli"])
-def test_tasks_of_pairs_values_and_two_development_sets_run_from_rows_to_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    write_examples(tmp_path / "data", name)
-    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", name, word_vocabulary(tmp_path / "vocab.txt"))
-    monkeypatch.chdir(folder)
-    run_stage(glue_data, name)
-    run_stage(glue_rows, name)
-    monkeypatch.setattr(downstream_jobs.training, "require_verdict", lambda *words, **named: None)
-    for module, stage in MODELS[:3]:
-        run_stage(module, f"{stage}{name}")
-    metrics, task = read_json(folder / f"metrics/{name}.json"), TASKS[name]
-    names = {
-        "mrpc": {"f1", "accuracy"},
-        "stsb": {"pearson", "spearman"},
-        "mnli": {"accuracy_matched", "accuracy_mismatched"},
-    }[name]
+def test_values_of_pairs_run_from_rows_to_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_examples(tmp_path / "data", "stsb")
+    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", "stsb", word_vocabulary(tmp_path / "vocab.txt"))
+    metrics = run_entry(folder, "stsb", monkeypatch)
+    assert_scores(folder, "stsb", metrics, {"pearson", "spearman"})
+    assert metrics["score_low"] > metrics["constant_score"], "the first word says it all"
+
+
+def assert_scores(folder: Path, name: str, metrics: dict[str, Any], names: set[str]) -> None:
+    """The score is the mean of the metrics, and every example of every development set has a prediction."""
     assert {key.removesuffix("_low") for key in metrics if key.endswith("_low")} == {*names, "score"}
     assert metrics["score"] == pytest.approx(np.mean([metrics[key] for key in names]), abs=1e-3)
-    assert metrics["score_low"] > metrics["constant_score"], "the first word says it all"
     predictions = read_json(folder / f"evaluation/{name}/predictions.json")
-    assert {split: len(values) for split, values in predictions.items()} == dict.fromkeys(dict(task.dev), 60)
-    assert task.title in (folder / f"evaluation/{name}/report.html").read_text(encoding="utf-8")
+    assert {split: len(values) for split, values in predictions.items()} == dict.fromkeys(dict(TASKS[name].dev), 60)
+    assert TASKS[name].title in (folder / f"evaluation/{name}/report.html").read_text(encoding="utf-8")
 
 
 def test_two_places_are_compared_on_both_development_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_examples(tmp_path / "data", "mnli", train=40)
     vocabulary = word_vocabulary(tmp_path / "vocab.txt")
     folder = make_checkout(tmp_path / "checkout", tmp_path / "data", "mnli", vocabulary, epochs=1)
-    run_entry(folder, "mnli", monkeypatch)
+    metrics = run_entry(folder, "mnli", monkeypatch)
+    assert_scores(folder, "mnli", metrics, {"accuracy_matched", "accuracy_mismatched"})
     run_stage(parity, "mnli", "cpu:bf16")
     found = read_json(folder / "metrics/mnli-parity-cpu:bf16.json")
     assert found["examples"] == 120
@@ -133,25 +112,15 @@ def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_examples(tmp_path / "data", "rte", train=40, dev=40)
-    folder = make_checkout(
-        tmp_path / "checkout",
-        tmp_path / "data",
-        "rte",
-        word_vocabulary(tmp_path / "vocab.txt"),
-        learning_rate=1e-9,
-        epochs=1,
-    )
+    vocabulary, tuning = word_vocabulary(tmp_path / "vocab.txt"), {"learning_rate": 1e-9, "epochs": 1}
+    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", "rte", vocabulary, **tuning)
     run_entry(folder, "rte", monkeypatch)
     gate = read_json(folder / "metrics/rte-gate.json")
     assert not gate["accepted"]
-    (reason,) = (reason for reason in gate["reasons"] if "no better than" in reason)
-    assert re.search(r"With \d+ examples, a gain must reach about \d+\.\d points", reason), reason
+    assert [reason for reason in gate["reasons"] if "no better than" in reason]
     with pytest.raises(GateRejected, match="nothing was published"):
-        run_stage(glue_publish, "rte")
+        run_stage(publish, "rte")
     assert not (folder / "published").exists()
-    report = folder / "reports/validation/rte-rows.json"
-    assert read_json(report)["valid"]
-    assert os.path.exists(report.with_suffix(".html"))
 
 
 @pytest.fixture
@@ -169,27 +138,15 @@ def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_predicti
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A layer on the second of two IPUs, classes of a pair, packed."""
-    monkeypatch.setattr(downstream_jobs.training, "require_verdict", lambda *words, **named: None)
+    monkeypatch.setattr(entry_jobs.training, "require_verdict", lambda *words, **named: None)
     write_examples(tmp_path / "data", "rte", train=60, dev=20)
-    folder = make_checkout(
-        tmp_path / "checkout",
-        tmp_path / "data",
-        "rte",
-        word_vocabulary(tmp_path / "vocab.txt"),
-        micro_batch_size=1,
-        epochs=1,
-        max_grad_norm=None,
-    )
+    vocabulary, tuning = word_vocabulary(tmp_path / "vocab.txt"), {"micro_batch_size": 1, "max_grad_norm": None}
+    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", "rte", vocabulary, epochs=1, **tuning)
     programs_of = {"layers_per_ipu": [0, 1], "inference_layers_per_ipu": [0, 1], "inference_device_iterations": 3}
-    change(
-        folder,
-        {
-            "device": {"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1},
-            "downstream": {"rte": {"ipu": {"finetune": programs_of, "predict": programs_of}}},
-        },
-    )
+    entry = {"rte": {"ipu": {"finetune": programs_of, "predict": programs_of}}}
+    change(folder, {"device": {"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1}, "downstream": entry})
     monkeypatch.chdir(folder)
-    for module, stage in ((glue_data, ""), (glue_rows, ""), (downstream_jobs, "compile@"), *MODELS[:3]):
+    for module, stage in ((examples, ""), (rows, ""), *((entry_jobs, f"{one}@") for one in JOBS), (evaluate, "")):
         run_stage(module, f"{stage}rte")
     assert read_json(folder / "reports/compile-rte-finetune.json")["parts"]["labels"] == 2
     for kind in ("finetune", "predict"):

@@ -67,23 +67,12 @@ def test_of_data_that_are_not_valid_the_page_alone_stays(
     assert made == {folder / f"reports/validation/{page}.html"}
 
 
-def test_no_verdict_page_or_suite_names_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_texts(tmp_path / "texts.csv", 40, seed=0)
-    data = {"train_path": str(tmp_path / "texts.csv"), "dev_path": str(tmp_path / "texts.csv")}
-    monkeypatch.chdir(make_checkout(tmp_path / "checkout", data))
-    run_stage(examples, NAME)
-    run_stage(rows, NAME)
-    written = [path.read_text() for path in Path("reports").rglob("*") if path.is_file()]
-    assert len(written) == 6
-    assert not [text for text in written if PARTIAL in text]
-
-
-@pytest.mark.parametrize("pairs", [False, True])
-def test_classes_are_learnt_scored_published_and_the_same_in_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairs: bool
+def test_classes_of_pairs_are_learnt_scored_published_and_the_same_in_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_texts(tmp_path / "train.csv", 240, seed=0, pairs=pairs)
-    dev = write_texts(tmp_path / "dev.csv", 60, seed=1, pairs=pairs)
+    """Single texts: test_other_encoders.py, and several labels below."""
+    write_texts(tmp_path / "train.csv", 240, seed=0, pairs=True)
+    dev = write_texts(tmp_path / "dev.csv", 60, seed=1, pairs=True)
     data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
     folder = make_checkout(tmp_path / "checkout", data)
     metrics = run_entry(folder, NAME, monkeypatch)
@@ -232,3 +221,6 @@ def test_a_class_that_only_dev_has_counts_as_missed_and_is_told_everywhere(
     verdict = (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
     assert "dev examples of class bored (not in train)" in verdict
     assert read_json(folder / f"data/rows/{NAME}/dev/manifest.json")["num_labels"] == 3
+    written = [path.read_text() for path in (folder / "reports").rglob("*") if path.is_file()]
+    assert len(written) == 6
+    assert not [text for text in written if PARTIAL in text], "no verdict, page or suite names a temporary folder"
