@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ipu_model.core.files import write_json
@@ -18,12 +19,11 @@ from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.params.downstream import ParityParams
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params
-from tasks.params.schema import validate_params as check_params
+from tasks.params.schema import Params, validate_params
 from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
-from tasks.stage.errors import ParityLost
+from tasks.stage.errors import ParamsError, ParityLost
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY
@@ -39,7 +39,7 @@ TASK = task_with("squad", "scores")
 
 
 def params_with(*overrides: str) -> Params:
-    return check_params(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
+    return validate_params(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
 
 
 def allowing(most: float | None) -> Any:
@@ -53,14 +53,13 @@ def allowing(most: float | None) -> Any:
         ("cpu:bf16", RuntimeSpec("cpu", "bf16")),
         ("ipu", RuntimeSpec("ipu", "auto")),
         ("auto:auto", RuntimeSpec("auto", "auto")),
+        *((text, None) for text in ("", "tpu", "cpu:", "cpu:int8", ":fp32", "cpu:fp32:x")),
     ],
 )
-def test_a_place_is_a_runtime_and_a_precision(text: str, place: RuntimeSpec) -> None:
-    assert RuntimeSpec.parse(text) == place
-
-
-@pytest.mark.parametrize("text", ["", "tpu", "cpu:", "cpu:int8", ":fp32", "cpu:fp32:x"])
-def test_what_is_no_place_is_refused_with_those_there_are(text: str) -> None:
+def test_a_place_is_a_runtime_and_a_precision(text: str, place: RuntimeSpec | None) -> None:
+    if place is not None:
+        assert RuntimeSpec.parse(text) == place
+        return
     with pytest.raises(ValueError, match=r"must be RUNTIME\[:PRECISION\], for example cpu:bf16; runtimes are auto"):
         RuntimeSpec.parse(text)
 
@@ -68,8 +67,6 @@ def test_what_is_no_place_is_refused_with_those_there_are(text: str) -> None:
 def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
     root = write_checkout(tmp_path / "a")
     inputs = inputs_of(root)
-    import pyarrow as pa
-
     with pa.memory_map(str(inputs.logits)) as source:
         table = pa.ipc.open_file(source).read_all()
     starts, ends = table["start_logits"].to_pylist(), table["end_logits"].to_pylist()
@@ -107,17 +104,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parity")
     model = write_tiny_model(folder / artifacts.model_folder("squad"), VOCABULARY)
     (folder / "inputs" / "ipu").mkdir(parents=True)
-    texts = [f"The town of mill {i} was founded by miller {i * 7} in {1400 + i}." for i in range(20)]
-    questions = [
-        {
-            "id": str(i),
-            "title": "t",
-            "context": text,
-            "question": "When was the town founded?",
-            "answers": [{"text": str(1400 + i), "answer_start": text.index(str(1400 + i))}],
-        }
-        for i, text in enumerate(texts)
-    ]
+    questions = []
+    for i in range(20):
+        text = f"The town of mill {i} was founded by miller {i * 7} in {1400 + i}."
+        answer = {"text": str(1400 + i), "answer_start": text.index(str(1400 + i))}
+        asked = {"id": str(i), "title": "t", "context": text, "question": "When was the town founded?"}
+        questions.append({**asked, "answers": [answer]})
     source = write_questions(folder / artifacts.examples_file("squad", "dev"), questions)
     params = squad_params(row_length=96, doc_stride=16, max_question_length=32)
     write_squad_rows(params, "dev", source, model, folder / artifacts.rows_folder("squad", "dev"))
@@ -200,7 +192,5 @@ def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
     ],
 )
 def test_places_in_params_are_checked(override: str, message: str) -> None:
-    from tasks.stage.errors import ParamsError
-
     with pytest.raises(ParamsError, match=message):
         params_with(override)

@@ -82,21 +82,15 @@ def own_held_out(root: Path, **figures: Any) -> None:
 def test_the_verdict_states_every_seed_the_mean_the_deviation_the_interval_and_which_model_this_is(root: Path) -> None:
     assert decide(root)["accepted"]
     verdict = verdict_in(root)
-    assert [(one["seed"], one["this_model"], one["accuracy"]) for one in verdict["seeds"]] == [
-        (42, True, 90.0),
-        (43, False, 85.0),
-        (44, False, 95.0),
-    ]
+    seeds = [(one["seed"], one["this_model"], one["accuracy"]) for one in verdict["seeds"]]
+    assert seeds == [(42, True, 90.0), (43, False, 85.0), (44, False, 95.0)]
     accuracy = verdict["recipe"][0]
     assert (accuracy["metric"], accuracy["mean"], accuracy["deviation"]) == ("accuracy", 90.0, 5.0)
     assert accuracy["low"] < 85
     assert accuracy["high"] == 100, "no score is above that"
     assert {f"seeds/seed-{seed}.json" for seed in (43, 44)} <= set(verdict["judged"])
-    words = format_recipe(verdict, published=True)
-    assert words is not None
-    assert re.fullmatch(
-        r"recipe over 3 seeds: accuracy 90\.00 \([\d.]+ to [\d.]+\), score 90.00 .*; published: seed 42", words
-    )
+    said = r"recipe over 3 seeds: accuracy 90\.00 \([\d.]+ to [\d.]+\), score 90.00 .*; published: seed 42"
+    assert re.fullmatch(said, format_recipe(verdict, published=True) or "")
 
 
 def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root: Path) -> None:
@@ -112,10 +106,8 @@ def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root: Path) -> N
 def test_a_lucky_model_of_a_recipe_under_the_floor_is_rejected(root: Path) -> None:
     write_seed(root, 43, wrong=12)
     reasons = decide(root, min_score=80.0)["reasons"]
-    assert reasons[0] == (
-        "Score of the recipe is 75.00 (mean over 3 seeds: 42: 90.00, 43: 40.00, 44: 95.00), below the floor of 80 "
-        f"(downstream.{ENTRY}.gate.min_score)."
-    )
+    said = "Score of the recipe is 75.00 (mean over 3 seeds: 42: 90.00, 43: 40.00, 44: 95.00), below the floor of 80"
+    assert reasons[0].startswith(said)
 
 
 def test_a_model_under_the_floor_is_rejected_however_good_its_recipe_is(root: Path) -> None:
@@ -163,26 +155,20 @@ def test_held_out_scores_that_are_not_known_of_all_choose_nothing_and_that_is_sa
     assert verdict_in(root)["chosen_by"] is None
 
 
+def change_scores(change: Callable[[dict[str, list[float]]], dict[str, list[float]]]) -> Callable[[Path], None]:
+    """Other scores of dev in the file of seed 43."""
+
+    def spoil(root: Path) -> None:
+        values = scores_of(root, wrong=3)
+        values["scores"]["dev"] = change(values["scores"]["dev"])
+        write_json(root / SEEDS / seed_file_name(43), values)
+
+    return spoil
+
+
 def same_weights(root: Path) -> None:
     weights = sha256_of(root / artifacts.model_folder(ENTRY) / "model.safetensors")
     write_seed(root, 43, wrong=3, weights_sha256=weights)
-
-
-def fewer(root: Path) -> None:
-    values = scores_of(root, wrong=3)
-    values["scores"]["dev"].pop(sorted(values["scores"]["dev"])[0])
-    write_json(root / SEEDS / seed_file_name(43), values)
-
-
-def other_metrics(root: Path) -> None:
-    values = scores_of(root, wrong=3)
-    values["scores"]["dev"] = {key: [*row, 0.5] for key, row in values["scores"]["dev"].items()}
-    write_json(root / SEEDS / seed_file_name(43), values)
-
-
-def none_at_all(root: Path) -> None:
-    for path in (root / SEEDS).iterdir():
-        path.unlink()
 
 
 def recipe_stated(root: Path, **changed: Any) -> None:
@@ -190,24 +176,25 @@ def recipe_stated(root: Path, **changed: Any) -> None:
     write_seed(root, 43, wrong=3, finetune={name: changed.get(name, finetune[name]) for name in finetune})
 
 
+def put(name: str, text: str) -> Callable[[Path], Any]:
+    return lambda root: (root / SEEDS / name).write_text(text)
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (lambda root: write_seed(root, OWN, wrong=2), r"seed-42\.json has seed 42"),
         (same_weights, "seeds 42 and 43 are the same model"),
-        (fewer, r"seed-43\.json lacks predictions for 1 of 20 dev examples"),
-        (other_metrics, r"seed-43\.json: .* required is a SHA-256 with"),
-        (
-            lambda root: (root / SEEDS / seed_file_name(43)).write_text('{"scores": '),
-            r"seed-43\.json has no scores of dev",
-        ),
-        (lambda root: (root / SEEDS / seed_file_name(43)).write_text("[]"), r"seed-43\.json has no scores of dev"),
-        (lambda root: (root / SEEDS / "scores.json").write_text("{}"), r"scores\.json.* seed-43\.json"),
+        (change_scores(lambda dev: dict(sorted(dev.items())[1:])), r"seed-43\.json lacks predictions for 1 of 20 dev"),
+        (change_scores(lambda dev: {key: [*row, 0.5] for key, row in dev.items()}), r"required is a SHA-256 with"),
+        (put("seed-43.json", '{"scores": '), r"seed-43\.json has no scores of dev"),
+        (put("seed-43.json", "[]"), r"seed-43\.json has no scores of dev"),
+        (put("scores.json", "{}"), r"scores\.json.* seed-43\.json"),
         (lambda root: write_seed(root, 43, wrong=3, seed=44), r"seed-43\.json records seed 44"),
         (lambda root: write_seed(root, 43, wrong=3, held_out={"judged_by": "f1"}), "has invalid held-out figures"),
         (lambda root: write_seed(root, 43, wrong=3, held_out=[1]), "has invalid held-out figures"),
         (lambda root: recipe_stated(root, learning_rate=1e-5), "has another recipe: learning_rate 1e-05 instead of"),
-        (none_at_all, r"contains no file like seed-43\.json\. Copy scores\.json of other seeds there"),
+        (lambda root: [path.unlink() for path in (root / SEEDS).iterdir()], r"contains no file like seed-43\.json"),
         (lambda root: shutil.rmtree(root / SEEDS), r"gate\.seeds='.*' does not exist"),
     ],
 )
@@ -266,9 +253,8 @@ def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_tha
     task = task_with("squad", "scores", gate=limits)
     released = answered([1.0] * 90 + [0.0] * 10)
     for wrong, accepted in (((30, 31, 32), False), ((11, 31, 60), True)):
-        models = [
-            SeedModel(seed, answered([1.0] * (100 - one) + [0.0] * one), None, None) for seed, one in enumerate(wrong)
-        ]
+        scored = [answered([1.0] * (100 - one) + [0.0] * one) for one in wrong]
+        models = [SeedModel(seed, one, None, None) for seed, one in enumerate(scored)]
         recipe = score_recipe(task, models, models[0], released, [])
         failed = [check.reason for check in check_recipe(task, recipe) if not check.ok]
         assert (not failed) is accepted, failed

@@ -25,16 +25,9 @@ from tasks.params.sections import RuntimeSpec
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tests.places import SHARED
-from tests.tasks.downstream.inference.applied_models import (
-    CASES,
-    SHAPES,
-    applied,
-    staged,
-)
+from tests.tasks.downstream.inference.applied_models import CASES, SHAPES, applied, staged
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.classification_checkout import CLASSES
-from tests.tasks.downstream.texts.glue_checkout import WORDS
-from tests.tasks.downstream.texts.glue_checkout import write_examples as write_glue
 from tests.tasks.pretraining.row_inputs import WORDS as NER_WORDS
 
 HOW = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
@@ -154,18 +147,6 @@ def test_every_format_holds_the_same_records(tmp_path: Path) -> None:
     assert [{**one, "n_best": json.loads(one["n_best"])} for one in lines] == [
         {key: value if key == "n_best" else str(value) for key, value in one.items()} for one in records
     ]
-
-
-def test_a_model_of_two_classes_without_names_needs_the_word_of_its_task(tmp_path: Path) -> None:
-    from tasks.stage.errors import ParamsError
-
-    unnamed = find_model(
-        str(write_head_model(tmp_path / "model", "sequence_classification", ("LABEL_0", "LABEL_1"), WORDS))
-    )
-    with pytest.raises(ParamsError, match="--task NAME; valid: classification, cola, mrpc, qnli, qqp, rte, sst2, wnli"):
-        infer_entry(unnamed)
-    write_glue(tmp_path, "sst2")
-    assert evaluate(infer_entry(unnamed, "sst2"), unnamed, tmp_path / "sst2/dev.tsv", tmp_path / "out", HOW)
 
 
 @pytest.mark.parametrize(

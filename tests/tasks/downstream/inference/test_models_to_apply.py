@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tasks.downstream.inference.entry import choose_entry, infer_entry
-from tasks.downstream.inference.job import InferenceOptions
+from tasks.downstream.inference.job import InferenceOptions, choose_place
 from tasks.downstream.inference.model import InferenceModel, find_model
 from tasks.downstream.inference.predict import PredictionOutput, evaluate, predict
 from tasks.downstream.texts.task_table import TASKS
@@ -61,9 +62,8 @@ def test_a_release_says_how_its_model_was_judged(released: Path) -> None:
 
 
 def test_a_model_of_the_hub_answers(released: Path, hub: HubServer) -> None:
-    change_parameters(
-        released, {"publish": {"target": "hub"}, "downstream": {"squad": {"publish": {"repository": "user/demo"}}}}
-    )
+    entry = {"squad": {"publish": {"repository": "user/demo"}}}
+    change_parameters(released, {"publish": {"target": "hub"}, "downstream": entry})
     write_gate(released)
     publish(parameter_values(load_params(released / artifacts.PARAMS)), "squad", released)
     asked = {"question": "where does the river rise ?", "context": "The river rises in the northern hills."}
@@ -87,6 +87,10 @@ def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path: Path) -> No
     assert infer_entry(model, "rte").params.options == {"task": "rte"}
     with pytest.raises(ParamsError, match="--task sst2 does not fit"):
         infer_entry(model, "sst2")
+    two = classifier(tmp_path / "two", "LABEL_0", "LABEL_1")
+    with pytest.raises(ParamsError, match="--task NAME; valid: classification, cola, mrpc, qnli, qqp, rte, sst2, wnli"):
+        infer_entry(two)
+    assert infer_entry(two, "sst2").params.options == {"task": "sst2"}
     unnamed = classifier(tmp_path / "unnamed", "LABEL_0", "LABEL_1", "LABEL_2")  # three classes make no MNLI
     with pytest.raises(ParamsError, match="its classes fit several tasks.*; valid: classification, mnli"):
         infer_entry(unnamed)
@@ -142,6 +146,35 @@ def test_either_development_set_of_a_task_with_two_is_judged_alone(tmp_path: Pat
     ]
     assert found[0][1].splitlines()[0] == "60 examples of dev_matched.tsv"
     assert found[0][0]["score"] != found[1][0]["score"]
+
+
+BF16, FP32 = {"runtime": "cpu", "precision": "bf16"}, {"runtime": "cpu", "precision": "fp32"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "precision"),
+    [
+        ({"prediction": BF16, "training": {"squad-finetune": FP32}}, "bf16"),
+        ({"prediction": {"dev_matched": BF16, "dev_mismatched": BF16}, "training": {}}, "bf16"),
+        ({"training": {"squad-finetune": BF16}}, "fp32"),
+        ({"prediction": None, "training": {}}, "fp32"),
+        ({"prediction": {"precision": "fp4"}, "training": []}, "fp32"),
+        ([], "fp32"),
+    ],
+)
+def test_the_provenance_of_a_release_decides(tmp_path: Path, stated: Any, precision: str) -> None:
+    (tmp_path / "provenance.json").write_text(json.dumps(stated))
+    assert choose_place(tmp_path, "auto", None) == RuntimeSpec("auto", precision)
+    assert choose_place(tmp_path, "cpu", "auto") == RuntimeSpec("cpu", "auto")
+    assert choose_place(tmp_path, "ipu", None) == RuntimeSpec("ipu", "auto")
+
+
+def test_what_only_ipus_have_is_computed_in_fp32_elsewhere_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "provenance.json").write_text(json.dumps({"prediction": {"runtime": "ipu", "precision": "fp16"}}))
+    assert choose_place(tmp_path, "cpu", None) == RuntimeSpec("cpu", "fp32")
+    assert "computed in fp16, which only IPUs support; using fp32" in capsys.readouterr().err
 
 
 @pytest.mark.soak

@@ -53,42 +53,37 @@ def test_columns_are_found_by_their_names_or_those_of_the_user(
     assert reasons == {part: "named by you)" if part in columns else "by name)" for part in found}
 
 
-REFUSED: list[tuple[str, str, dict[str, Any]]] = [
-    (
-        "question,answer,context\na,b,c\nd,e,f\n",
-        "may be 'answer' or 'context'. Set downstream.search.data.columns.positive .*--column positive=NAME",
-        {"data": {"columns": {"positive": "answer"}}},
-    ),
-    (
-        "sentence1,sentence2,score\na,b,0.5\nc,d,1\n",
-        r"the column 'score'.* Set downstream.search.scores .*--scores",
-        {"scores": "use"},
-    ),
-    ("sentence1,sentence2,label\na,b,0\nc,d,1\n", "has the column 'label', which may say", {"scores": "ignore"}),
-    ("sentence1,sentence2,is_duplicate\na,b,0\nc,d,1\n", "'is_duplicate', which may", {"scores": "use"}),
-    ("sentence1,sentence2,score\na,b,0.5\nc,d,1\n", "Set downstream.search.scores", {"scores": "ignore"}),
-    ("question,passage,Label\na,b,0\nc,d,1\n", "has the column 'Label', which may say", {"scores": "ignore"}),
-    ("question,passage,is_match\na,b,0\nc,d,1\n", "has the column 'is_match', which may", {
-        "scores": "use", "data": {"columns": {"score": "is_match"}},
-    }),
-    ("question,passage,gold\na,b,0.25\nc,d,0.5\n", "has the column 'gold', which may", {"scores": "ignore"}),
-    ("question,passage,same\na,b,true\nc,d,False\n", "has the column 'same', which may", {"scores": "ignore"}),
-    ("question,passage,negative_1\na,b,c\nd,e,f\n", "'negative_1', which may hold texts that do not belong", {
-        "data": {"columns": {"negative": "negative_1"}},
-    }),
-    ("question,passage, Answer\na,b,c\nd,e,f\n", "the positive may be 'passage' or ' Answer'", {
-        "data": {"columns": {"positive": "passage"}},
-    }),
-    ("question,passage\na,nan\nc,d\n", r"1 of 2 are examples .*stand for a missing one.*line 2.*--missing-texts drop", {
-        "data": {"missing_texts": "keep"},
-    }),
-    ("q,passage\na,b\nc,d\n", "no column 'anchor'; .* Set downstream.search.data.columns.anchor", {
-        "data": {"columns": {"anchor": "q"}},
-    }),
+USE, IGNORE = {"scores": "use"}, {"scores": "ignore"}
+
+
+def columns(**names: str) -> dict[str, Any]:
+    return {"data": {"columns": names}}
+
+
+PAIRED = "sentence1,sentence2,{}\na,b,0\nc,d,1\n"
+AMBIGUOUS: list[tuple[str, str, dict[str, Any]]] = [
+    ("question,answer,context\na,b,c\nd,e,f\n", "may be 'answer' or 'context'. .*--column positive=NAME",
+     columns(positive="answer")),
+    (PAIRED.format("score"), r"the column 'score'.* Set downstream.search.scores .*--scores", USE),
+    (PAIRED.format("score"), "Set downstream.search.scores", IGNORE),
+    (PAIRED.format("label"), "has the column 'label', which may say", IGNORE),
+    (PAIRED.format("is_duplicate"), "'is_duplicate', which may", USE),
+    ("question,passage,Label\na,b,0\nc,d,1\n", "has the column 'Label', which may say", IGNORE),
+    ("question,passage,is_match\na,b,0\nc,d,1\n", "has the column 'is_match', which may",
+     {**USE, **columns(score="is_match")}),
+    ("question,passage,gold\na,b,0.25\nc,d,0.5\n", "has the column 'gold', which may", IGNORE),
+    ("question,passage,same\na,b,true\nc,d,False\n", "has the column 'same', which may", IGNORE),
+    ("question,passage,negative_1\na,b,c\nd,e,f\n", "'negative_1', which may hold texts that do not belong",
+     columns(negative="negative_1")),
+    ("question,passage, Answer\na,b,c\nd,e,f\n", "the positive may be 'passage' or ' Answer'",
+     columns(positive="passage")),
+    ("question,passage\na,nan\nc,d\n", r"1 of 2 are examples .*missing one.*line 2.*--missing-texts drop",
+     {"data": {"missing_texts": "keep"}}),
+    ("q,passage\na,b\nc,d\n", "no column 'anchor'; .* Set downstream.search.data.columns.anchor", columns(anchor="q")),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "message", "option"), REFUSED)
+@pytest.mark.parametrize(("text", "message", "option"), AMBIGUOUS)
 def test_columns_with_two_readings_are_refused_and_the_option_decides(
     tmp_path: Path, text: str, message: str, option: dict[str, Any]
 ) -> None:
@@ -97,43 +92,35 @@ def test_columns_with_two_readings_are_refused_and_the_option_decides(
     assert len(read(tmp_path, text, **option)) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "stated", "message"),
-    [
-        ("question,passage\na,b\n,d\ne, \n", {}, "an empty text in the column 'question': line 3.*'passage': line 4"),
-        ("sentence1,sentence2,score\na,b,high\nc,d,1\n", {"scores": "use"}, r"column 'score': line 2 \('high'\)"),
-        ("question,passage\n", {}, "contains no pair"),
-        ('question,passage\na,"[""b"", ""c""]"\nd,e\n', {}, "a list in the column 'passage': line 2"),
-        ("question,passage\na,b\nc,b\n", {}, "the positive of every pair is 'b', so .* Set .*columns.positive"),
-        ("question,passage\na,b\na,c\n", {}, "the anchor of every pair is 'a'"),
-        ("anchor,positive,score\na,b,1\nc,d,1.0\n", {"scores": "use"}, "the score of every pair is 1.0"),
-        ("question,passage,Split\na,b,train\nc,d,Test\n", {}, "column 'Split' says .*'train' in line 2.*'Test' in"),
-        ("question,passage\na,1001\nb,1002\n", {}, "each positive is a number, .* Set .*positive"),
-    ],
-)  # fmt: skip
+PAIR = {"anchor": "a", "positive": "b"}
+OTHER = {"anchor": "c", "positive": "d"}
+UNUSABLE: list[tuple[Any, dict[str, Any], str]] = [
+    ("question,passage\na,b\n,d\ne, \n", {}, "an empty text in the column 'question': line 3.*'passage': line 4"),
+    ("sentence1,sentence2,score\na,b,high\nc,d,1\n", USE, r"column 'score': line 2 \('high'\)"),
+    ("question,passage\n", {}, "contains no pair"),
+    ('question,passage\na,"[""b"", ""c""]"\nd,e\n', {}, "a list in the column 'passage': line 2"),
+    ("question,passage\na,b\nc,b\n", {}, "the positive of every pair is 'b', so .* Set .*columns.positive"),
+    ("question,passage\na,b\na,c\n", {}, "the anchor of every pair is 'a'"),
+    ("anchor,positive,score\na,b,1\nc,d,1.0\n", USE, "the score of every pair is 1.0"),
+    ("question,passage,Split\na,b,train\nc,d,Test\n", {}, "column 'Split' says .*'train' in line 2.*'Test' in"),
+    ("question,passage\na,1001\nb,1002\n", {}, "each positive is a number, .* Set .*positive"),
+    ([{**PAIR, "negative": "c"}, OTHER], {}, "other columns of"),
+    ([PAIR, {**OTHER, "label": 0}], {}, "column 'label', which may"),
+    ([PAIR, {**OTHER, "same": True}], {}, "column 'same', which"),
+    ([{**PAIR, "positive": ["b", "c"]}, {**OTHER, "positive": ["e"]}], {}, "a value that is not text"),
+    ([{**PAIR, "positive": None}, OTHER], {}, "no text in the column 'positive'"),
+    ([{**PAIR, "positive": 5}, OTHER], {}, "a value that is not text"),
+]
+
+
+@pytest.mark.parametrize(("content", "stated", "message"), UNUSABLE)
 def test_unusable_pairs_are_refused_with_their_line(
-    tmp_path: Path, text: str, stated: dict[str, Any], message: str
+    tmp_path: Path, content: Any, stated: dict[str, Any], message: str
 ) -> None:
+    lines = isinstance(content, list)
+    text = "".join(json.dumps(one) + "\n" for one in content) if lines else content
     with pytest.raises(InputError, match=f"(?s){message}"):
-        read(tmp_path, text, **stated)
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([{"anchor": "a", "positive": "b", "negative": "c"}, {"anchor": "d", "positive": "e"}], "other columns of"),
-        ([{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d", "label": 0}], "column 'label', which may"),
-        ([{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d", "same": True}], "column 'same', which"),
-        ([{"anchor": "a", "positive": ["b", "c"]}, {"anchor": "d", "positive": ["e"]}], "a value that is not text"),
-        ([{"anchor": "a", "positive": None}, {"anchor": "d", "positive": "e"}], "no text in the column 'positive'"),
-        ([{"anchor": "a", "positive": 5}, {"anchor": "d", "positive": "e"}], "a value that is not text"),
-    ],
-)  # fmt: skip
-def test_unusable_objects_are_refused_with_their_line(
-    tmp_path: Path, lines: list[dict[str, Any]], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        read(tmp_path, "".join(json.dumps(one) + "\n" for one in lines), "train.jsonl")
+        read(tmp_path, text, "train.jsonl" if lines else "train.csv", **stated)
 
 
 def test_scores_are_numbers_and_equal_pairs_are_counted(tmp_path: Path) -> None:

@@ -80,10 +80,7 @@ def test_the_nearest_texts_are_those_with_the_largest_cosine(tmp_path: Path) -> 
 
 
 def test_similarities_are_judged_by_the_order_of_the_scores(tmp_path: Path) -> None:
-    base = task_with("pairs", "scores")
-    params = base.entry.params.model_copy(update={"scores": "use"})
-    task = task_with("pairs", "scores", **{"scores": "use"})
-    assert task.is_scored, params
+    task = task_with("pairs", "scores", scores="use")
     targets = [0.1, 0.9, 0.4, 0.4, 0.0]
     examples = dev_set(tmp_path, task, [(f"a{n}", f"b{n}", x) for n, x in enumerate(targets)])
     values = [0.2, 0.3, 0.5, 0.1, -0.4]
@@ -144,9 +141,7 @@ def test_the_texts_of_an_example_share_a_row(tmp_path: Path, negatives: bool) ->
 
 def test_texts_alone_are_packed_and_have_no_answers(tmp_path: Path) -> None:
     task = task_with("pairs", "scores")
-    write_records(
-        [Pair("a", None, None, None, "1"), Pair("a", None, None, None, "2")], tmp_path / "x.parquet", SCHEMA, 9
-    )
+    write_records([Pair("a", None, None, None, name) for name in "12"], tmp_path / "x.parquet", SCHEMA, 9)
     examples = task.read_examples(tmp_path / "x.parquet")
     answers = task.answer(examples, np.eye(2, 4, dtype=np.float32))
     assert isinstance(answers, PairsAnswers)

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import binomtest
 
 from tasks.downstream.ner.scores import METRICS
-from tasks.downstream.scoring.metrics import Array, Metrics, make_interval
-from tasks.downstream.scoring.significance import describe_power, expect_half_width
+from tasks.downstream.scoring.metrics import Array, Metrics
+from tasks.downstream.scoring.significance import describe_power, expect_half_width, interval_over_seeds
 from tasks.downstream.squad.scores import OVERALL
 from tasks.downstream.texts.metrics import metric
 from tests.tasks.downstream.scoring.interval_coverage import (
@@ -23,6 +23,7 @@ from tests.tasks.downstream.scoring.interval_coverage import (
     percentiles,
     stated,
 )
+from tests.tasks.downstream.scoring.seed_coverage import World, coverage
 
 
 def scores(right: int, size: int) -> Array:
@@ -69,25 +70,6 @@ def test_few_sentences_with_entities_make_a_wide_interval_whatever_the_others_ar
     assert found["token_accuracy_low"] == pytest.approx(100 * 0.025 ** (1 / 1000), abs=0.05)
 
 
-def test_the_same_values_give_the_same_bounds() -> None:
-    values = np.random.default_rng(1).random(60)
-    assert stated(values) == stated(values)
-
-
-def test_pairing_takes_the_difficulty_of_the_questions_out() -> None:
-    # The candidate is 0.1 better on every question, hard or easy: no doubt is left.
-    released = np.random.default_rng(2).random((50, 1))
-    paired = SCORE.differences({"dev": released + 0.1}, {"dev": released}, 0.95)["score"]
-    assert paired.low == pytest.approx(10)
-    assert paired.high == pytest.approx(10)
-
-
-def test_more_confidence_is_a_wider_interval_of_a_difference() -> None:
-    models = {"dev": scores(25, 50)[:, None]}, {"dev": np.zeros((50, 1))}
-    narrow, wide = (SCORE.differences(*models, confidence)["score"] for confidence in (0.8, 0.99))
-    assert wide.low < narrow.low < narrow.high < wide.high
-
-
 @pytest.mark.parametrize("name", ["accuracy", "macro_f1", "f1", "matthews_correlation", "pearson", "spearman"])
 def test_every_metric_has_a_paired_test_and_accuracy_mcnemars(name: str) -> None:
     labels = np.arange(40) % 2.0
@@ -104,15 +86,6 @@ def test_every_metric_has_a_paired_test_and_accuracy_mcnemars(name: str) -> None
     assert (same.p_value, same.verdict(0.95)) == (1.0, "no difference shown")
 
 
-def test_a_verdict_needs_interval_and_test() -> None:
-    # Five lost, none won: the interval ends below 0, but of five coins all fall alike 2 in 32 times.
-    before, after = scores(25, 40), scores(20, 40)
-    found = OVERALL.differences({"dev": np.stack([after] * 2, 1)}, {"dev": np.stack([before] * 2, 1)}, 0.95)
-    assert (found["exact_match"].high < 0, found["exact_match"].p_value) == (True, 0.0625)
-    assert found["exact_match"].verdict(0.95) == "no difference shown"
-    assert found["f1"].verdict(0.95) == "worse", "the mean overlap, by the bootstrap"
-
-
 def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike() -> None:
     right, wrong = {"dev": np.ones((20, 1))}, {"dev": np.zeros((20, 1))}
     found = SCORE.differences(right, wrong, 0.95)
@@ -120,10 +93,6 @@ def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike(
     widened = SCORE.widen(found, [right], wrong, 0.95)["score"]
     assert widened.high == pytest.approx(100)
     assert widened.low == pytest.approx(100 * (1 - 2 * (1 - 0.025 ** (1 / 20))), abs=2)
-
-
-def test_a_metric_without_a_value_has_no_bounds() -> None:
-    assert math.isnan(make_interval(np.array([math.nan]), math.nan).low)
 
 
 @pytest.mark.parametrize(("size", "disagreement"), [(300, 0.5), (300, 0.125), (1200, 0.78)])
@@ -177,3 +146,56 @@ def test_the_paired_interval_of_correlations_is_that_of_the_bootstrap_for_many_e
 def test_a_correlation_of_few_examples_is_not_certain(name: str, outcomes: Array) -> None:
     found = Metrics((metric(name),)).figures({"dev": outcomes})
     assert found[f"{name}_high"] - found[f"{name}_low"] > 50
+
+
+# ------------------------------------------------------------------------------------------------ over seeds
+
+
+def test_without_spread_between_models_it_is_the_interval_over_examples() -> None:
+    drawn = np.random.default_rng(1).normal(80.0, 2.0, 4000)
+    found = interval_over_seeds(np.array([80.0, 80.0, 80.0]), np.stack([drawn] * 3), 1001, 0.95)
+    assert found.mean == 80.0
+    assert found.high - 80 == pytest.approx(1.962 * drawn.std(), rel=1e-3)  # Student's t of 1,000 degrees of freedom
+    assert 80 - found.low == pytest.approx(found.high - 80)
+
+
+def test_without_spread_between_examples_it_is_students_interval_over_models() -> None:
+    scores = np.array([80.0, 82.0, 84.0])
+    found = interval_over_seeds(scores, np.tile(scores[:, None], 50), 1000, 0.95)
+    # The deviation is 2 and its error 2 / sqrt(3); t of 2 degrees of freedom leaves 2.5% above 4.3027.
+    assert (found.low, found.high) == pytest.approx((82 - 4.3027 * 2 / 3**0.5, 82 + 4.3027 * 2 / 3**0.5), abs=1e-3)
+
+
+def test_both_variances_are_added_with_satterthwaites_degrees_of_freedom() -> None:
+    # Between models 2 / 2 = 1, between examples 1: 2 in all, with 2^2 / (1^2 / 1 + 1^2 / 1e9) = 4 degrees of freedom.
+    wave = np.tile([-1.0, 1.0], 500)
+    found = interval_over_seeds(np.array([79.0, 81.0]), np.stack([79 + wave, 81 + wave]), 10**9, 0.9)
+    assert found.high - 80 == pytest.approx(2.1318 * 2**0.5, abs=1e-3)
+
+
+def test_resamples_without_a_score_are_left_out_and_none_at_all_gives_no_bounds() -> None:
+    some = np.array([[80.0, math.nan, 82.0], [81.0, math.nan, 83.0]])
+    assert math.isfinite(interval_over_seeds(np.array([81.0, 82.0]), some, 10, 0.95).low)
+    none = interval_over_seeds(np.array([math.nan] * 2), np.full((2, 3), math.nan), 10, 0.95)
+    assert math.isnan(none.low)
+    assert math.isnan(none.high)
+
+
+def test_equal_models_right_everywhere_have_an_interval_without_width() -> None:
+    found = interval_over_seeds(np.array([100.0, 100.0]), np.full((2, 5), 100.0), 10, 0.95)
+    assert (found.low, found.mean, found.high) == (100.0, 100.0, 100.0)
+
+
+@pytest.mark.parametrize(("models", "least"), [(2, 0.87), (3, 0.92), (5, 0.93)])
+def test_it_holds_what_the_recipe_scores_about_as_often_as_stated_and_examples_alone_do_not(
+    models: int, least: float
+) -> None:
+    world = World(models, skill=0.2, examples=300)
+    assert least <= coverage(world, "the gate's", 400, 200)[0] <= 0.99
+    assert coverage(world, "one model, examples alone", 400, 200)[0] < 0.8
+
+
+def test_of_two_models_it_holds_more_often_than_a_bootstrap_that_draws_them() -> None:
+    world = World(2, skill=0.5, examples=300)
+    ours, theirs = (coverage(world, name, 400, 200)[0] for name in ("the gate's", "bootstrap of models and examples"))
+    assert ours > theirs + 0.1
