@@ -28,13 +28,7 @@ from tests.places import ROOT
 
 
 def values_with(downstream: Mapping[str, Mapping[str, Any] | None] | None = None, **sections: Any) -> dict[str, Any]:
-    """The project's own params.yaml with other values laid over it, key by key.
-
-    Args:
-        downstream: name of an entry -> what it states in place of its defaults; a new one says its kind, and None takes
-            one away.
-        sections: the same for every other section.
-    """
+    """The project's own params.yaml with other values laid over it; a new entry says its kind, None takes one away."""
     values: dict[str, Any] = copy.deepcopy(read_yaml(ROOT / "params.yaml"))
     for name, stated in (downstream or {}).items():
         if stated is None:

@@ -11,7 +11,6 @@ import pytest
 from ipu_model.core.files import write_text
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
-from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.training import fingerprint
 from tasks.params.entries import find_entry, only_entry
@@ -68,9 +67,8 @@ def test_the_job_has_the_weights_that_the_entry_starts_from(
     assert job.model == (whole(params) if states_model else None), "that of a phase is the one of its weights"
     ahead = build_finetune_job(task, params, checkout, untrained=True)
     assert (ahead.init_checkpoint, ahead.model) == (None, whole(params))
-    predicted = build_predict_job(
-        task, params, task.rows_folder("dev", checkout), checkout / "l", checkout / "r", checkout
-    )
+    rows = task.rows_folder("dev", checkout)
+    predicted = build_predict_job(task, params, rows, checkout / "l", checkout / "r", checkout)
     assert (predicted.init_checkpoint, predicted.model) == (str(checkout / "models/squad"), None)
 
 
@@ -84,11 +82,9 @@ def test_another_dropout_is_stated_with_the_whole_architecture_whatever_it_start
 
 
 def test_jobs_from_other_weights_are_other_runs(checkout: Path) -> None:
-    starts = [
-        validate_params(values_with({"squad": {"start": start}}, **GIVEN)) for start in ("base", "phase1", "phase2")
-    ]
-    starts.append(validate_params(values_with(**OFF)))
-    found = {fingerprint(build_finetune_job(find_entry(params, "squad"), params, checkout)) for params in starts}
+    starts = [values_with({"squad": {"start": start}}, **GIVEN) for start in ("base", "phase1", "phase2")]
+    params = [validate_params(values) for values in (*starts, values_with(**OFF))]
+    found = {fingerprint(build_finetune_job(find_entry(one, "squad"), one, checkout)) for one in params}
     assert len(found) == 4
 
 
@@ -109,18 +105,10 @@ def test_two_recipes_on_one_pretrained_model_share_its_weights_and_no_output(che
     params = validate_params(values_with({"second": SECOND}))
     found = {name: build_finetune_job(find_entry(params, name), params, checkout) for name in ("squad", "second")}
     assert {job.init_checkpoint for job in found.values()} == {str(checkout / "models/phase2")}
-    assert {name: job.output for name, job in found.items()} == {
-        name: str(checkout / "models" / name) for name in found
-    }
-    assert {name: job.rows for name, job in found.items()} == {
-        name: str(checkout / "data/rows" / name / "train") for name in found
-    }
-    assert (found["second"].seed, found["second"].optimizer.learning_rate) == (9, 2e-5)
-    assert (found["squad"].seed, found["squad"].optimizer.learning_rate) == (5, 1e-3)
-
-
-def stages_of_entry(plan: Plan, name: str) -> Plan:
-    return Plan(stage for stage in plan.values() if stage.item == name)
+    for name, seed, rate in (("second", 9, 2e-5), ("squad", 5, 1e-3)):
+        job = found[name]
+        assert (job.output, job.rows) == (str(checkout / "models" / name), str(checkout / "data/rows" / name / "train"))
+        assert (job.seed, job.optimizer.learning_rate) == (seed, rate)
 
 
 def test_the_stages_of_two_entries_have_own_parameters_and_own_paths() -> None:
@@ -128,12 +116,10 @@ def test_the_stages_of_two_entries_have_own_parameters_and_own_paths() -> None:
     plan = make_plan(define(params))
     outs = [out for stage in plan.values() for out in stage.outs]
     assert len(outs) == len(set(outs))
-    first, second = (stages_of_entry(plan, name) for name in ("squad", "second"))
+    first, second = (Plan(stage for stage in plan.values() if stage.item == name) for name in ("squad", "second"))
     groups = [stage.group for stage in second.values()]
     assert groups == [stage.group for stage in first.values()]
-    assert sorted(groups) == sorted(
-        ("examples", "rows", "finetune") + ("predict", "predict_released", "evaluate", "gate")
-    )
+    assert {*groups} == {"examples", "rows", "finetune", "predict", "predict_released", "evaluate", "gate"}
     assert "models/phase2" in second["finetune@second"].deps
     for own, other in ((first, "second"), (second, "squad")):
         for stage in own.values():
@@ -150,12 +136,3 @@ def test_whoever_names_no_entry_means_the_only_one_of_a_kind() -> None:
         only_entry(two, "squad")
     with pytest.raises(ParamsError, match="0 entries of kind glue"):
         only_entry(two, "glue")
-
-
-def test_the_classes_of_a_model_may_come_with_its_rows(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = validate_params(values_with())
-    task = find_entry(params, "squad")
-    train, dev = (task.rows_folder(split, checkout) for split in task.splits)
-    monkeypatch.setattr(entry_jobs, "labels_of", lambda entry, rows: (rows.name, "other"))
-    assert build_finetune_job(task, params, checkout).labels == [train.name, "other"]
-    assert build_predict_job(task, params, dev, checkout / "logits", checkout, checkout).labels == [dev.name, "other"]

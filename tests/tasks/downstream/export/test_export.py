@@ -1,16 +1,24 @@
-"""Exported files of every kind of task, answered by onnxruntime and decided on by the gate."""
+"""`podium export`, `podium predict --backend`, and exported files of every kind decided on by the gate."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
+from click.testing import CliRunner
 
+from flows.cli import cli
 from tasks.downstream.export import export as export_stage
 from tasks.downstream.export import onnx_files, speed
+from tasks.downstream.export.model_export import draw_sequences
+from tasks.downstream.export.onnx_files import compare_with_transformers, load_model, write_formats
 from tasks.downstream.gate.exports import decide_export, gather_exports
 from tasks.downstream.gate.subject import hash_files, make_subject
 from tasks.downstream.inference.onnx_answers import open_session
@@ -19,6 +27,8 @@ from tasks.params.schema import load_params
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import part_of
 from tests.tasks.downstream.inference.applied_models import applied, staged
+from tests.tasks.downstream.inference.head_models import write_head_model
+from tests.tasks.downstream.texts.glue_checkout import WORDS
 
 FILES = ["onnx/model.onnx", "onnx/model_quantized.onnx"]
 
@@ -29,12 +39,19 @@ def _short(jobs_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "LENGTHS", (8,))
 
 
+def gathered(task: Any) -> tuple[Any, dict[str, Any]]:
+    """The task with its examples read, and the evidence on each exported file."""
+    subject, (task, examples) = make_subject(task.entry, load_params()), task.read_all()
+    own = task.outcomes_of(examples, task.read_predictions(Path("evaluation/plan/predictions.json"), examples))
+    hashes = hash_files(subject.judged(Path("none"), Path()))
+    return task, gather_exports(task, subject, examples, own, hashes, Path())
+
+
 @pytest.mark.parametrize("case", ["squad", pytest.param("ner", marks=pytest.mark.soak), "mine"])
 def test_files_are_judged_as_they_ship(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _, described = applied(case, tmp_path)
     staged(tmp_path / "checkout", {**described, "export": {"formats": ["onnx", "int8"]}}, model.folder, monkeypatch)
-    params = load_params()
-    task: Any = part_of(find_entry(params, "plan"), "scores")
+    task: Any = part_of(find_entry(load_params(), "plan"), "scores")
     metrics = export_stage.export(task)
     assert [one["name"] for one in metrics["exports"]] == FILES
     plain, small = metrics["exports"]
@@ -52,12 +69,9 @@ def test_files_are_judged_as_they_ship(case: str, tmp_path: Path, monkeypatch: p
         assert export_stage.export(task) == metrics
         assert {path: path.read_bytes() for path in Path("exports").rglob("*") if path.is_file()} == before
 
-    subject = make_subject(task.entry, params)
-    task, examples = task.read_all()
-    own = task.outcomes_of(examples, task.read_predictions(Path("evaluation/plan/predictions.json"), examples))
-    judged = subject.judged(Path("none"), Path())
+    judged = make_subject(task.entry, load_params()).judged(Path("none"), Path())
     assert {f"exports/plan/{name}" for name in FILES} < {*judged}
-    found = gather_exports(task, subject, examples, own, hash_files(judged), Path())
+    task, found = gathered(task)
     checks = {check["name"]: check["ok"] for check in decide_export(task, found[FILES[0]])["checks"]}
     assert checks["logits"]
     assert checks["scores_belong"]
@@ -75,7 +89,7 @@ def test_files_are_judged_as_they_ship(case: str, tmp_path: Path, monkeypatch: p
     worse = dataclasses.replace(found[FILES[1]], differences={**found[FILES[1]].differences, lead: fallen})
     assert any("max_export_drop.int8" in reason for reason in decide_export(task, worse)["reasons"])
     Path("exports/plan", FILES[0]).write_bytes(b"other")
-    other = gather_exports(task, subject, examples, own, hash_files(judged), Path())
+    _, other = gathered(task)
     assert not other[FILES[0]].belongs
     assert other[FILES[1]].belongs
     with pytest.raises(InputError, match="is not an ONNX model"):
@@ -104,19 +118,13 @@ def test_a_file_with_logits_that_are_not_finite_is_rejected_alone(
     model, _, described = applied(case, tmp_path)
     staged(tmp_path / "checkout", {**described, "export": {"formats": ["onnx", "int8"]}}, model.folder, monkeypatch)
     monkeypatch.setattr(onnx_files, "quantize", quantize_to_nan)
-    params = load_params()
-    task: Any = part_of(find_entry(params, "plan"), "scores")
+    task: Any = part_of(find_entry(load_params(), "plan"), "scores")
     plain, small = export_stage.export(task)["exports"]
     for difference in ("logit_difference", "transformers_difference"):
         assert (plain[difference] <= 1e-4, small[difference]) == (True, None)
     assert "onnx/model_quantized.onnx" in Path("measurements/export/plan/report.html").read_text()
-    subject, (task, examples) = make_subject(task.entry, params), task.read_all()
-    own = task.outcomes_of(examples, task.read_predictions(Path("evaluation/plan/predictions.json"), examples))
-    hashes = hash_files(subject.judged(Path("none"), Path()))
-    verdicts = {
-        name: decide_export(task, one)
-        for name, one in gather_exports(task, subject, examples, own, hashes, Path()).items()
-    }
+    task, found = gathered(task)
+    verdicts = {name: decide_export(task, one) for name, one in found.items()}
     failed = {name: [check["name"] for check in one["checks"] if not check["ok"]] for name, one in verdicts.items()}
     assert {"logits", "predictions_complete"} <= {*failed[FILES[1]]}
     assert not {"logits", "predictions_complete", "scores_belong"} & {*failed[FILES[0]]}
@@ -134,3 +142,87 @@ def test_a_percentile_takes_the_calls_that_it_needs(calls: int, known: set[str],
     [found] = speed.measure(lambda ids: ids, [8], 100)
     assert found["calls"] == calls
     assert {name for name, value in found.items() if name.endswith("_ms") and value is not None} == known
+
+
+SIZES = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("family", "has_types"),
+    [("bert", True), ("electra", True), ("distilbert", False), ("roberta", False), ("xlm-roberta", False)],
+)
+def test_token_types_are_an_input_only_where_the_family_has_them(tmp_path: Path, family: str, has_types: bool) -> None:
+    torch.manual_seed(0)
+    types: dict[str, Any] = {} if has_types else {"type_vocab_size": 1}
+    sizes = {**SIZES, "vocab_size": 60, "max_position_embeddings": 66, "pad_token_id": 0, **types}
+    config = transformers.AutoConfig.for_model(family, **sizes)
+    transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    path = write_formats(model, ["onnx"], tmp_path)["onnx"]
+    assert ("token_type_ids" in {one.name for one in open_session(path).get_inputs()}) is has_types
+    apart = compare_with_transformers(model, path, draw_sequences(60, 60, 8))
+    assert apart == pytest.approx(0.0, abs=1e-4)
+
+
+def podium(*words: object) -> str:
+    done = CliRunner().invoke(cli, [*map(str, words)])
+    assert done.exit_code == 0, done.output + str(done.exception)
+    return done.stdout
+
+
+def test_a_folder_of_exported_files_predicts_without_weights(tmp_path: Path) -> None:
+    model = write_head_model(tmp_path / "model", "sequence_classification", ("good", "short"), WORDS)
+    found = json.loads(podium("export", model, "--out", tmp_path / "exported", "--json"))
+    assert {*found["bytes"]} == {"onnx/model.onnx", "onnx/model_quantized.onnx"}
+    assert not list((tmp_path / "exported").rglob("*.safetensors"))
+    words = ("--text", "word1 word2", "--json")
+    answer = json.loads(podium("predict", model, *words))
+    for backend in ("onnx", "int8"):
+        found = json.loads(podium("predict", tmp_path / "exported", "--backend", backend, *words))
+        assert found["label"] == answer["label"]
+    refused = CliRunner().invoke(cli, ["predict", str(tmp_path / "exported"), *words])
+    assert "has no weights" in f"{refused.output}{refused.exception}"
+
+
+def claim(values: dict[str, Any]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **values}))
+
+    return change
+
+
+def pickle_weights(folder: Path) -> None:
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def cut_weights(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:-100])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (claim({"num_hidden_layers": 1_000_000}), "a whole number from 1 to 256 is required"),
+        (claim({"hidden_size": 16_384, "intermediate_size": 65_536}), "parameters, the weights have"),
+        (claim({"vocab_size": 2_000_000}), "parameters, the weights have"),
+        (claim({"id2label": {str(number): "x" for number in range(100_000)}}), "parameters, the weights have"),
+        (claim({"_attn_implementation": "user/repo"}), "code of a repository is not run"),
+        (claim({"quantization_config": {"quant_method": "bitsandbytes"}}), "another number format"),
+        (claim({"architectures": ["BertForWorldPeace"]}), "which transformers cannot load for a task"),
+        (pickle_weights, "pytorch_model.bin is pickled"),
+        (cut_weights, "model.safetensors is missing or damaged"),
+    ],
+)
+def test_a_model_that_claims_too_much_is_refused_in_a_sentence_before_memory_is_taken(
+    tmp_path: Path, change: Callable[[Path], None], said: str
+) -> None:
+    model = write_head_model(tmp_path / "model", "sequence_classification", ("good", "short"), WORDS)
+    change(model)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=said) as refused:
+        load_model(model)
+    assert "\n" not in str(refused.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10

@@ -304,9 +304,6 @@ def test_all_failures_are_named_at_once() -> None:
     assert len(decide(bad)["reasons"]) == 1 + 2 + len(VERDICTS) + len(TRAININGS) + 2
 
 
-# ------------------------------------------------------------------------------------------------ on a checkout
-
-
 def change(path: Path, **values: Any) -> None:
     write_json(path, {**json.loads(path.read_text()), **values})
 

@@ -79,10 +79,7 @@ def run_stage(root: Path) -> str:
 
 def ask(root: Path, asked: dict[str, tuple[str, str]]) -> None:
     """Other questions in the development set."""
-    found = [
-        make_question(name, question, TEXT, (answer,), (TEXT.index(answer),))
-        for name, (question, answer) in asked.items()
-    ]
+    found = [make_question(name, text, TEXT, (one,), (TEXT.index(one),)) for name, (text, one) in asked.items()]
     write_questions(found, root / "data/examples/squad/dev.parquet")
 
 
@@ -93,12 +90,8 @@ def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any
     stated = checkout / "published/podium-demo/evaluation/scores.json"
     assert (checkout / OUT / "scores.json").read_bytes() == stated.read_bytes()
     weights = sha256_of(checkout / "published/podium-demo/model.safetensors")
-    assert read_json(checkout / OUT / "released.json") == {
-        "release": {"tag": tag, "repository": None, "commit": None},
-        "weights": weights,
-        "fetched": True,
-        "predicted": False,
-    }
+    stated = {"release": {"tag": tag, "repository": None, "commit": None}, "weights": weights}
+    assert read_json(checkout / OUT / "released.json") == {**stated, "fetched": True, "predicted": False}
 
 
 @pytest.mark.parametrize("asked", [ASKED_NOW, {**ASKED, **ASKED_NOW}], ids=["others", "more"])
@@ -106,21 +99,14 @@ def test_other_questions_are_answered_as_podium_evaluate_answers_them(
     checkout: Path, jobs: list[Any], asked: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
     ask(checkout, asked)
-    assert run_stage(checkout).endswith(
-        f"predicted all {len(asked)} questions, because its recorded scores do not cover them"
-    )
+    assert f"predicted all {len(asked)} questions, because its recorded scores do not cover" in run_stage(checkout)
     assert len(jobs) == 1
     table = tmp_path / "asked.jsonl"
     rows = pq.read_table(checkout / "data/examples/squad/dev.parquet").to_pylist()
     table.write_text("\n".join(json.dumps(row) for row in rows))
     model = find_model(str(checkout / "published/podium-demo"))
-    evaluate(
-        entry_of_model(model),
-        model,
-        table,
-        tmp_path / "evaluated",
-        InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print),
-    )
+    how = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print)
+    evaluate(entry_of_model(model), model, table, tmp_path / "evaluated", how)
     task = part_of(entry_of(checkout), "scores")
     assert read_scores(task, checkout / OUT / "scores.json") == read_scores(task, tmp_path / "evaluated/scores.json")
     assert len(read_scores(task, checkout / OUT / "scores.json")["dev"]) == len(asked)
@@ -173,19 +159,14 @@ def swap(root: Path, model: Path, fetched: Path = FOLDER) -> None:
     folder = root / fetched / one["tag"]
     shutil.rmtree(folder)
     shutil.copytree(model, folder)
-    one["files"] = {
-        path.name: sha256_of(path) for path in folder.iterdir() if path.name not in ("podium.json", "vocab.txt")
-    }
+    files = [path for path in folder.iterdir() if path.name not in ("podium.json", "vocab.txt")]
+    one["files"] = {path.name: sha256_of(path) for path in files}
     write_json(root / fetched / "releases.json", record)
 
 
 def test_a_model_of_another_task_is_refused(checkout: Path, jobs: list[Any], tmp_path: Path) -> None:
     swap(checkout, write_head_model(tmp_path / "model", "sequence_classification", ["bad", "good"], ["river"]))
-    with pytest.raises(
-        InputError,
-        match=r"is for kind classification, regression False, multilabel False, this entry for kind squad; they cannot "
-        r"be compared\. Set downstream\.squad\.publish to another target, or downstream\.squad\.gate\.released=none",
-    ):
+    with pytest.raises(InputError, match=r"kind classification.*, this entry for kind squad.*\.gate\.released=none"):
         run_stage(checkout)
     assert jobs == []
 
@@ -224,9 +205,8 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     assert jobs == []
     write_gate(root, name="glue-sst2")
     checks = read_json(root / "metrics/glue-sst2-gate.json")["checks"]
-    assert [one["found"] for one in checks if one["name"] == "released_model"] == [
-        "+0.00 points (+0.00 to +0.00) on 20 examples"
-    ]
+    [compared] = [one["found"] for one in checks if one["name"] == "released_model"]
+    assert compared == "+0.00 points (+0.00 to +0.00) on 20 examples"
     labels = TASKS["sst2"].labels
     model = write_head_model(tmp_path / "model", "sequence_classification", labels, ["text"])
     swap(root, model, artifacts.FETCHED / "glue-sst2")

@@ -52,13 +52,13 @@ def test_scores_without_them_are_those_of_the_other_examples(tmp_path: Path) -> 
         ("either of them", 2, 3, 0.0, 66.6667),
     ]
     assert metrics["exact_match"] == 66.6667
-    assert "1 of 3" in page
-    assert "66.7%" in page
-    assert "Examples too short to compare with the pre-training text: 1." in page
-    assert describe_near_duplicates(metrics) == (
-        "2 of 3 development examples have near-duplicates (1 in training examples, 2 in pre-training text): "
-        "f1 66.67 without them"
+    for said in ("1 of 3", "66.7%", "too short to compare with the pre-training text: 1."):
+        assert said in page
+    said = describe_near_duplicates(metrics)
+    assert said.startswith(
+        "2 of 3 development examples have near-duplicates (1 in training examples, 2 in pre-training"
     )
+    assert said.endswith("f1 66.67 without them")
 
 
 def test_where_none_are_there_the_scores_are_the_same(tmp_path: Path) -> None:
@@ -78,11 +78,14 @@ def test_where_all_are_near_duplicates_there_is_no_score_without_them_and_it_is_
     json.dumps(metrics, allow_nan=False)
 
 
-def test_where_none_were_looked_for_it_is_said_and_nothing_is_counted(tmp_path: Path) -> None:
+def test_where_none_were_looked_for_nothing_is_read_or_counted_and_it_is_said(tmp_path: Path) -> None:
     metrics, page = evaluated(tmp_path, threshold=None)
     assert not [name for name in metrics if "near" in name]
     assert describe_near_duplicates(metrics) == ""
     assert "Not checked" in page
+    params = validate_params(values_with(validate={"near_duplicates": None}))
+    task = part_of(find_entry(params, "squad"), "report")
+    assert search_near_duplicates(task, params, tmp_path / "nothing") == NearDuplicateReport(None, ())
 
 
 def test_pairs_are_shown_side_by_side_and_never_become_markup(tmp_path: Path) -> None:
@@ -109,33 +112,17 @@ def test_words_that_only_one_text_has_are_told_and_long_common_parts_are_left_ou
 
 
 KINDS: list[tuple[dict[str, Any], list[str], list[list[Any]], str]] = [
-    (
-        {"kind": "glue", "task": "mrpc"},
-        ["first", "second"],
-        [
-            ["The cats sat down.", "On a mat"],
-            ["the cats sat down", "on a mat"],
-            ["the cats sat down", "elsewhere"],
-        ],
-        "example",
-    ),
-    (
-        {"kind": "ner"},
-        ["tokens"],
-        [[["Ada", "met", "Charles"]], [["ada", "met", "charles", "."]], [["charles", "met", "noone"]]],
-        "sentence",
-    ),
-    (
-        {"kind": "squad"},
-        ["context", "question"],
-        [
-            ["The river rises in the hills.", "Where?"],
-            ["THE RIVER RISES IN THE HILLS", "What rises?"],
-            ["The lake lies low.", "Where?"],
-        ],
-        "question",
-    ),
-]
+    ({"kind": "glue", "task": "mrpc"}, ["first", "second"], [
+        ["The cats sat down.", "On a mat"], ["the cats sat down", "on a mat"], ["the cats sat down", "elsewhere"],
+    ], "example"),
+    ({"kind": "ner"}, ["tokens"], [
+        [["Ada", "met", "Charles"]], [["ada", "met", "charles", "."]], [["charles", "met", "noone"]],
+    ], "sentence"),
+    ({"kind": "squad"}, ["context", "question"], [
+        ["The river rises in the hills.", "Where?"], ["THE RIVER RISES IN THE HILLS", "What rises?"],
+        ["The lake lies low.", "Where?"],
+    ], "question"),
+]  # fmt: skip
 """An entry, columns, an example of training and two of development, of which the first is near it; its name."""
 
 
@@ -151,13 +138,6 @@ def test_each_kind_says_which_text_of_an_example_counts(
         pq.write_table(pa.Table.from_pylist([dict(zip(columns, one, strict=True)) for one in some]), path)
     [found] = search_near_duplicates(task, params, tmp_path).sources
     assert [(pair.example, pair.other) for pair in found.pairs] == [(0, f"training {record} 0")]
-
-
-def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
-    params = validate_params(values_with(validate={"near_duplicates": None}))
-    assert search_near_duplicates(
-        part_of(find_entry(params, "squad"), "report"), params, tmp_path
-    ) == NearDuplicateReport(None, ())
 
 
 @pytest.mark.parametrize(

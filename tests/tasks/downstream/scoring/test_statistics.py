@@ -148,9 +148,6 @@ def test_a_correlation_of_few_examples_is_not_certain(name: str, outcomes: Array
     assert found[f"{name}_high"] - found[f"{name}_low"] > 50
 
 
-# ------------------------------------------------------------------------------------------------ over seeds
-
-
 def test_without_spread_between_models_it_is_the_interval_over_examples() -> None:
     drawn = np.random.default_rng(1).normal(80.0, 2.0, 4000)
     found = interval_over_seeds(np.array([80.0, 80.0, 80.0]), np.stack([drawn] * 3), 1001, 0.95)

@@ -157,9 +157,6 @@ def test_a_part_that_does_not_fit_names_the_feature_as_the_file_counts_it(
         list(files.parts())
 
 
-# ------------------------------------------------------------------------------------------------ the best spans
-
-
 def best(windows: SquadWindows, *contexts: str, n_best: int = 3) -> list[list[Answer]]:
     return best_answers(windows, contexts, n_best=n_best, max_answer_length=30)
 
@@ -237,9 +234,6 @@ def test_vectorised_search_equals_the_plain_loop(tmp_path: Path, n_best: int, lo
         assert [answer.score for answer in answers if answer.text] == pytest.approx(expected, abs=1e-6)
 
 
-# ------------------------------------------------------------------------------------------------ probable answers
-
-
 def test_probability_is_the_product_of_two_softmaxes_that_count_cls(tmp_path: Path) -> None:
     # Weights e**x: start [CLS] 1, tokens 2 and 4 -> 4/7; end [CLS] 1, tokens 1 and 8 -> 8/10.
     log = math.log
@@ -291,8 +285,6 @@ def test_the_answers_kept_of_each_window_are_those_of_all_spans(threshold: float
             spans = [(one.start, one.end) for one in found if one.text]
             assert spans == expected[: top - (len(found) - len(spans))]
 
-
-# ------------------------------------------------------------------------------------------------ no answer
 
 SPANS = [Answer("red house", 4, 13, 6.0, 0.9), Answer("house", 8, 13, 4.0, 0.1)]
 

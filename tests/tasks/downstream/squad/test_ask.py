@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
-from tasks.downstream.inference.entry import limit_rows
+from flows.cli import cli
+from tasks.downstream.inference.entry import infer_entry, limit_rows
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.squad.answers import Answer, read_null_threshold
 from tasks.downstream.squad.ask import WindowShape, answer_record, ask, find_model, number_words
@@ -110,17 +112,9 @@ def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path
     text = tmp_path / "context.txt"
     text.write_text(SHORT)
     command = [sys.executable, "-m", "flows", "predict", str(model), "--text", CASES[0][0]]
-    plain = subprocess.run(
-        [*command, "--context-file", str(text)], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    machine = subprocess.run(
-        [*command, "--context-file", "-", "--json", "--n-best", "2"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        input=SHORT,
-    )
+    how: dict[str, Any] = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 60}
+    plain = subprocess.run([*command, "--context-file", str(text)], **how)
+    machine = subprocess.run([*command, "--context-file", "-", "--json", "--n-best", "2"], **how, input=SHORT)
     assert (plain.returncode, machine.returncode) == (0, 0), plain.stderr + machine.stderr
     found = json.loads(machine.stdout)
     assert len(found["answers"]) == 2
@@ -132,18 +126,8 @@ def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path
     ("released", "words", "longest"), [({}, [], 30), ({"max_answer_length": 7}, [], 7), ({}, ["4"], 4)]
 )
 def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
-    model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    released: dict[str, int],
-    words: list[str],
-    longest: int,
-    tmp_path: Path,
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: Any, words: list[str], longest: int
 ) -> None:
-    from click.testing import CliRunner
-
-    from flows.cli import cli
-    from tasks.downstream.inference.entry import infer_entry
-
     folder = shutil.copytree(model, tmp_path / "release")
     entry = {"kind": "squad", "rows": {}, "evaluate": released}
     (folder / "provenance.json").write_text(json.dumps({"parameters": {"downstream": {"squad": entry}}}))

@@ -1,4 +1,6 @@
-"""The command that scores any SQuAD pair; the stage on three questions, and what its page shows."""
+"""The command that scores any SQuAD pair; the stage on three questions, its page, and the rule that must be beaten."""
+
+from __future__ import annotations
 
 import dataclasses
 import hashlib
@@ -12,17 +14,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipu_model.core.files import write_json
+from ipu_model.core.files import read_json, write_json
 from tasks.downstream.evaluate import describe_run, evaluate
+from tasks.downstream.gate.gate import gate
 from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.page import TITLE, excerpt, question_word, slice_scores, worst_mistakes
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.squad.questions import SquadQuestion
+from tasks.downstream.squad.scores import RULES, choose_rule
+from tasks.params.schema import load_params, parameter_values, validate_params
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.podium_here import call_podium
-from tests.tasks.downstream.entries import make_question, task_with
+from tests.tasks.downstream.entries import change_parameters, make_question, task_with
 from tests.tasks.release.evaluated_checkout import CONTEXTS, inputs_of, write_checkout
+from tests.tasks.trained_checkout import make_checkout, write_gate
 
 
 def squad(*questions: dict[str, Any]) -> dict[str, Any]:
@@ -99,8 +106,6 @@ def test_scoring_imports_no_heavy_package() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
-
-# ------------------------------------------------------------------------------------------------ the stage
 
 TASK = task_with("squad", "report", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
 Evaluated = tuple[Path, dict[str, Any]]
@@ -200,9 +205,6 @@ def test_a_dev_question_without_an_answer_is_refused(tmp_path: Path) -> None:
         evaluate(TASK, tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ the page
-
-
 def make(context: str, reference: str) -> SquadQuestion:
     return make_question("q", "?", context, (reference,), (context.index(reference),))
 
@@ -278,3 +280,73 @@ def test_titles_come_worst_first_and_those_with_few_questions_together() -> None
     assert 71.0 < found[0]["exact_match_high"] < 73.0
     one = [make_question(str(i), "What?", "c", ("c",), title="one") for i in range(9)]
     assert not [part for part in slice_scores(one, [1] * 9, np.ones((9, 2))) if part.by == TITLE]
+
+
+CONTEXT = "Ada Lovelace wrote notes. She added a program of her own, for an engine that no one had built yet, to them."
+
+
+def ask(*answers: str | None) -> list[SquadQuestion]:
+    """Questions on CONTEXT with an answer, or without one."""
+    stated = [() if answer is None else (answer,) for answer in answers]
+    places = [[max(0, CONTEXT.find(answer)) for answer in one] for one in stated]
+    found = enumerate(zip(stated, places, strict=True))
+    return [make_question(f"q{i}", "What?", CONTEXT, one, place) for i, (one, place) in found]
+
+
+@pytest.mark.parametrize(
+    ("answers", "rule"),
+    [
+        (["Ada", "Ada", CONTEXT], "the first word of the context"),
+        (["Ada Lovelace", "Ada Lovelace", "her own"], "the first 2 words of the context"),
+        (["Ada Lovelace wrote"], "the first 3 words of the context"),
+        (["Ada Lovelace wrote notes. She"], "the first 5 words of the context"),
+        (["Ada Lovelace wrote notes."], "the first sentence of the context"),
+        ([CONTEXT, CONTEXT, "Ada"], "the whole context"),
+        (["zebra"], "the first word of the context"),
+        ([], "the first word of the context"),
+        ([CONTEXT, *[None] * 9], "the whole context"),  # questions without an answer choose none
+    ],
+)
+def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers: list[str | None], rule: str) -> None:
+    assert choose_rule(ask(*answers)) == rule
+
+
+@pytest.mark.parametrize(
+    ("context", "answer"),
+    [
+        ("東京は首都です。人口は多い。", "東京は首都です。"),
+        ("Is it so? It is.", "Is it so?"),
+        ("Version 3.5 is out. Get it.", "Version 3.5 is out."),
+        ("no end of a sentence", "no end of a sentence"),
+        ("", ""),
+    ],
+)
+def test_rules_take_a_part_of_any_context(context: str, answer: str) -> None:
+    assert RULES["the first sentence of the context"](context) == answer
+    assert RULES["the first 20 words of the context"](context) in context
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Training asks for the first two words, development for the whole context; the model answers two words."""
+    root = make_checkout(tmp_path / "checkout")
+    change_parameters(root, {"downstream": {"squad": {"gate": {"min_f1": None}}}})
+    write_questions(ask(*["Ada Lovelace"] * 3), root / "data/examples/squad/train.parquet")
+    write_questions(ask(*[CONTEXT] * 8), root / "data/examples/squad/dev.parquet")
+    write_json(root / "evaluation/squad/predictions.json", {f"q{i}": "Ada Lovelace" for i in range(8)})
+    write_gate(root)
+    return root
+
+
+def test_the_rule_of_training_questions_is_what_a_model_has_to_beat(checkout: Path) -> None:
+    metrics, verdict = (read_json(checkout / f"metrics/{name}.json") for name in ("squad", "squad-gate"))
+    assert metrics["baseline"] == "the first 2 words of the context"
+    assert metrics["constant_score"] == metrics["f1"] < 50, "the whole context would score 100 there"
+    assert verdict["accepted"] is False
+    [reason] = verdict["reasons"]
+    assert reason.startswith("F1 is no better than the first 2 words of the context as the answer (")
+    assert "): +0.00" in reason
+    write_json(checkout / "evaluation/squad/predictions.json", {f"q{i}": CONTEXT for i in range(8)})
+    write_gate(checkout)
+    values = parameter_values(load_params(checkout / "params.yaml"))
+    assert gate(parameter_values(validate_params(values)), "squad", checkout)["accepted"]

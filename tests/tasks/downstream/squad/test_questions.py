@@ -95,8 +95,6 @@ def counts(folder: Path) -> dict[str, int]:
     return read_reading(folder / "made/out")["numbers"]
 
 
-# -------------------------------------------------------------------------------- every form
-
 FORMS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
     (".jsonl", dict),
     (".jsonl", as_struct),
@@ -228,9 +226,6 @@ def test_the_demo_asks_as_many_questions_as_wanted_the_same_every_time(tmp_path:
     assert rows == again
     assert (len(rows["train"]), len(rows["dev"])) == (40, 20)
     assert {row["id"] for row in rows["train"]}.isdisjoint(row["id"] for row in rows["dev"])
-
-
-# -------------------------------------------------------------------------------- refusals
 
 
 def without(*place: Any) -> dict[str, Any]:
@@ -366,9 +361,6 @@ def test_of_a_large_file_the_beginning_is_looked_at_before_a_run(
             look(name, content)
 
 
-# -------------------------------------------------------------------------------- ids
-
-
 @pytest.mark.parametrize(("form", "name"), [("articles", "t.json"), ("flat", "t.json"), ("table", "t.jsonl")])
 def test_ids_that_are_numbers_are_text_and_counted(tmp_path: Path, form: str, name: str) -> None:
     values: Any = squad(qa(7), qa(8)) if form == "articles" else [{**ONE, "id": n} for n in (7, 8)]  # type: ignore[arg-type]
@@ -401,8 +393,6 @@ def test_questions_without_an_id_are_those_of_an_earlier_file_wherever_they_are_
     named = [task.keys([SquadQuestion(name, "", CONTEXT, "Who?", ())]) for name in "ab"]
     assert named[0] != named[1]
 
-
-# -------------------------------------------------------------------------------- questions without an answer
 
 EMPTY = [
     ("t.jsonl", {**ONE, "answers": {"text": [], "answer_start": []}}),
@@ -451,8 +441,6 @@ def test_questions_without_an_answer_are_used_or_left_out_and_counted(tmp_path: 
     said = refusal(tmp_path / "x", squad(qa("a", answers=(), is_impossible=False), qa("c")), unanswerable="use")
     assert said.endswith(": 'a'")
 
-
-# -------------------------------------------------------------------------------- places of answers
 
 BEES = "\U0001f41d" * 5 + " caf\u00e9 hum"
 """5 bees, space, c a f e, space: "hum" is at character 11, UTF-16 code unit 16 and byte 27."""

@@ -166,8 +166,6 @@ def test_the_figures_are_those_of_the_official_rule(tmp_path: Path) -> None:
         assert ours == {name: pytest.approx(theirs[name], abs=1e-6) for name in ours}
 
 
-# ------------------------------------------------------------------------------------------------ two files
-
 REFERENCES = [(str(number), ("red house",)) for number in range(40)]
 
 

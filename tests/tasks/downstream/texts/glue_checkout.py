@@ -71,16 +71,7 @@ def make_glue_data(name: str, path: Path, folder: Path) -> dict[str, int]:
 def make_checkout(
     folder: Path, data: Path, task: str, vocabulary: Path, more: Mapping[str, Any] | None = None, **tuning: Any
 ) -> Path:
-    """params.yaml, tokenizer, models/phase2 of fresh weights, and what the gate reads of the stages before.
-
-    Args:
-        folder: it is made here.
-        data: of the files of examples.
-        task: the one entry has its name.
-        vocabulary: a vocab.txt.
-        more: other parameters of the entry.
-        tuning: how it fine-tunes.
-    """
+    """params.yaml with one entry, `task`, tokenizer, models/phase2 of fresh weights, and what the gate reads before."""
     entry = {
         "kind": "glue",
         "task": task,

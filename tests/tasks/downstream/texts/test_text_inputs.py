@@ -82,8 +82,6 @@ def rows_in(examples: Path, split: str = "train") -> list[tuple[str, str | None,
     return list(zip(table["first"].to_pylist(), table["second"].to_pylist(), labels_in(examples, split), strict=True))
 
 
-# ------------------------------------------------------------------------------------------------ forms of files
-
 FORMS = {
     "b.csv": "id;Text;Label\n7;good  one;good\n8;bad one;bad\n",
     "b.json": json.dumps([{"text": text, "label": label} for text, label in TWO]),
@@ -166,9 +164,6 @@ def test_lines_in_quotes_are_a_text_or_rows_as_stated(tmp_path: Path, name: str)
     assert "quoting" in how or not any('"' in one for one in texts)
 
 
-# ------------------------------------------------------------------------------------------------ columns
-
-
 def test_pairs_are_found_or_named(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", ["premise", "hypothesis", "label"], [("a", "b", "x"), ("c", "d", "y")])
     assert rows_in(made(tmp_path, path)) == [("a", "b", "x"), ("c", "d", "y")]
@@ -215,9 +210,6 @@ def test_a_label_that_may_be_another_column_is_refused_until_one_is_named(
     with pytest.raises(InputError, match=f"the label may be '{names[0]}' or {others}. Set .*--column label=NAME"):
         made(tmp_path, path)
     assert rows_in(made(tmp_path, path, data={"columns": {"label": names[1]}}))[0] == ("a", None, "u")
-
-
-# ------------------------------------------------------------------------------------------------ one class
 
 
 @pytest.mark.parametrize(
@@ -340,8 +332,6 @@ def test_labels_of_one_meaning_are_the_labels_in_the_file(tmp_path: Path, name: 
     assert labels_in(made(tmp_path, put(tmp_path / "a.jsonl", labelled(labels)), data=data)) == names
 
 
-# ------------------------------------------------------------------------------------------------ several labels
-
 TAGGED: list[tuple[str, list[str]]] = [("a", ["new", "bad"]), ("b", []), ("c", ["bad"]), ("d", ["new"])]
 FLAGS = "text,new,bad\n" + "".join(f"{text},{int('new' in one)},{int('bad' in one)}\n" for text, one in TAGGED)
 BOTH = {"columns": {"label": ["new", "bad"]}}
@@ -452,8 +442,6 @@ def test_flags_of_a_file_to_evaluate_are_of_the_labels_of_the_model() -> None:
     assert [reader.parse(row, "line 1") for row in rows] == wanted
 
 
-# ------------------------------------------------------------------------------------------------ values
-
 VALUES: dict[str, tuple[list[str], str, list[float] | str]] = {
     "dots that group": (["975", "1.213", "1.030"], "decimal-comma", [975, 1213, 1030]),
     "dots that are decimal": (["4", "3.667"], "decimal-point", [4, 3.67]),
@@ -498,8 +486,6 @@ def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a value such as 1.213"):
         part("reader", paths(dev), **VALUE).check_files()
 
-
-# ------------------------------------------------------------------------------------------------ refusals
 
 ONE_CLASS: dict[str, tuple[str, str | bytes, str]] = {
     "an empty text": ("a.csv", "text,label\n ,good\nx,bad\n", r"an empty text in the column 'text': line 2"),

@@ -1,16 +1,19 @@
-"""Labels of a user from a CSV file to a published model, whose logits in transformers are those that were scored."""
+"""GLUE and labels of a user from files to a published model with the same logits in transformers."""
 
 from __future__ import annotations
 
 import copy
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from click.testing import CliRunner
 from scipy.stats import pearsonr
 from sklearn.metrics import accuracy_score, f1_score
@@ -18,14 +21,17 @@ from transformers import pipeline
 
 from flows.cli import cli
 from ipu_model.core.files import PARTIAL, write_json
-from tasks.downstream import evaluate, examples, rows
+from tasks.downstream import evaluate, examples, parity, rows
+from tasks.downstream.jobs import entry_jobs
+from tasks.downstream.texts.task_table import TASKS
 from tasks.params.entries import only_entry
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.plan_file import make_plan
 from tasks.plan.stages import define
 from tasks.release import publish
-from tasks.stage.errors import DataInvalid
+from tasks.stage.errors import DataInvalid, GateRejected
+from tests.places import ROOT, SHARED
 from tests.tasks.downstream.entries import write_parameters
 from tests.tasks.downstream.texts.classification_checkout import (
     CLASSES,
@@ -35,10 +41,154 @@ from tests.tasks.downstream.texts.classification_checkout import (
     write_csv,
     write_texts,
 )
-from tests.tasks.downstream.texts.glue_checkout import change, own_logits, read_json, run_entry, run_stage
+from tests.tasks.downstream.texts.glue_checkout import (
+    change,
+    own_logits,
+    read_json,
+    run_entry,
+    run_stage,
+    word_vocabulary,
+    write_examples,
+)
+from tests.tasks.downstream.texts.glue_checkout import make_checkout as make_glue_checkout
 from tests.tasks.pretraining.row_inputs import WORDS
 
+REAL = SHARED / "data"
+JOBS = ("compile", "finetune", "predict")
 pytestmark = pytest.mark.usefixtures("jobs_here")
+
+
+@pytest.fixture
+def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with a part of the real training sentences and all of the real development set."""
+    if not REAL.is_dir():
+        pytest.skip(f"needs the public development data in {REAL}")
+    data = tmp_path / "data" / "sst2"
+    data.mkdir(parents=True)
+    lines = (REAL / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()
+    (data / "train.tsv").write_text("\n".join(lines[:1600]), encoding="utf-8")
+    (data / "dev.tsv").write_bytes((REAL / "sst2" / "dev.tsv").read_bytes())
+    vocabulary, tuning = REAL / "vocab" / "bert-base-uncased.txt", {"epochs": 2, "learning_rate": 3e-3}
+    folder = make_glue_checkout(tmp_path / "checkout", data.parent, "sst2", vocabulary, **tuning)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_sst2_beats_the_majority_class_is_published_and_loads_in_transformers(
+    sst2: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    metrics = run_entry(sst2, "sst2", monkeypatch)
+    said = capsys.readouterr().out
+    assert "1,600 train, 872 dev examples" in said
+    assert metrics["examples"] == 872
+    assert metrics["constant_score"] == pytest.approx(100 * 444 / 872, abs=1e-4)
+    assert metrics["accuracy_low"] > metrics["constant_score"], "of the real development set"
+    gate = read_json(sst2 / "metrics/sst2-gate.json")
+    assert gate["accepted"], gate["reasons"]
+    assert {check["name"] for check in gate["checks"]} >= {"beats_constant_answer", "data_sst2-rows"}
+    assert read_json(sst2 / "metrics/sst2-finetune.json")["packing_factor"] > 2
+    run_stage(publish, "sst2")
+    published = sst2 / "published/sst2"
+    card = (published / "README.md").read_text(encoding="utf-8")
+    assert "text-classification" in card
+    assert f"| accuracy | {metrics['accuracy']:.2f} |" in card
+    tokenizer = AutoTokenizer.from_pretrained(published)
+    model = AutoModelForSequenceClassification.from_pretrained(published).eval()
+    assert model.config.id2label == {0: "negative", 1: "positive"}
+    lines = (REAL / "sst2" / "dev.tsv").read_text(encoding="utf-8").splitlines()
+    predicted = read_json(sst2 / "evaluation/sst2/predictions.json")["dev"]
+    assert len(predicted) == 872
+    for number in (0, 1, 500, 871):
+        encoded = tokenizer(lines[number].split("\t")[0], truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            assert int(model(**encoded).logits.argmax()) == predicted[number], number
+
+
+def test_values_of_pairs_run_from_rows_to_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_examples(tmp_path / "data", "stsb")
+    folder = make_glue_checkout(
+        tmp_path / "checkout", tmp_path / "data", "stsb", word_vocabulary(tmp_path / "vocab.txt")
+    )
+    metrics = run_entry(folder, "stsb", monkeypatch)
+    assert_scores(folder, "stsb", metrics, {"pearson", "spearman"})
+    assert metrics["score_low"] > metrics["constant_score"], "the first word says it all"
+
+
+def assert_scores(folder: Path, name: str, metrics: dict[str, Any], names: set[str]) -> None:
+    """The score is the mean of the metrics, and every example of every development set has a prediction."""
+    assert {key.removesuffix("_low") for key in metrics if key.endswith("_low")} == {*names, "score"}
+    assert metrics["score"] == pytest.approx(np.mean([metrics[key] for key in names]), abs=1e-3)
+    predictions = read_json(folder / f"evaluation/{name}/predictions.json")
+    assert {split: len(values) for split, values in predictions.items()} == dict.fromkeys(dict(TASKS[name].dev), 60)
+    assert TASKS[name].title in (folder / f"evaluation/{name}/report.html").read_text(encoding="utf-8")
+
+
+def test_two_places_are_compared_on_both_development_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_examples(tmp_path / "data", "mnli", train=40)
+    vocabulary = word_vocabulary(tmp_path / "vocab.txt")
+    folder = make_glue_checkout(tmp_path / "checkout", tmp_path / "data", "mnli", vocabulary, epochs=1)
+    metrics = run_entry(folder, "mnli", monkeypatch)
+    assert_scores(folder, "mnli", metrics, {"accuracy_matched", "accuracy_mismatched"})
+    run_stage(parity, "mnli", "cpu:bf16")
+    found = read_json(folder / "metrics/mnli-parity-cpu:bf16.json")
+    assert found["examples"] == 120
+    assert 0 < found["max_logit_difference"] < found["max_logit"]
+    assert {"accuracy_matched_first", "accuracy_mismatched_second", "score_difference"} <= set(found)
+
+
+def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_examples(tmp_path / "data", "rte", train=40, dev=40)
+    vocabulary, tuning = word_vocabulary(tmp_path / "vocab.txt"), {"learning_rate": 1e-9, "epochs": 1}
+    folder = make_glue_checkout(tmp_path / "checkout", tmp_path / "data", "rte", vocabulary, **tuning)
+    run_entry(folder, "rte", monkeypatch)
+    gate = read_json(folder / "metrics/rte-gate.json")
+    assert not gate["accepted"]
+    assert [reason for reason in gate["reasons"] if "no better than" in reason]
+    with pytest.raises(GateRejected, match="nothing was published"):
+        run_stage(publish, "rte")
+    assert not (folder / "published").exists()
+
+
+@pytest.fixture
+def _poptorch_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The double of tests/ipu_model, for one test; what it left is put away, as other tests have no PopTorch."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "doubles" / "poptorch_double"))
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "poptorch" and name not in before]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("_poptorch_double")
+def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer on the second of two IPUs, classes of a pair, packed."""
+    monkeypatch.setattr(entry_jobs.training, "require_verdict", lambda *words, **named: None)
+    write_examples(tmp_path / "data", "rte", train=60, dev=20)
+    vocabulary, tuning = word_vocabulary(tmp_path / "vocab.txt"), {"micro_batch_size": 1, "max_grad_norm": None}
+    folder = make_glue_checkout(tmp_path / "checkout", tmp_path / "data", "rte", vocabulary, epochs=1, **tuning)
+    programs_of = {"layers_per_ipu": [0, 1], "inference_layers_per_ipu": [0, 1], "inference_device_iterations": 3}
+    entry = {"rte": {"ipu": {"finetune": programs_of, "predict": programs_of}}}
+    change(folder, {"device": {"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1}, "downstream": entry})
+    monkeypatch.chdir(folder)
+    for module, stage in ((examples, ""), (rows, ""), *((entry_jobs, f"{one}@") for one in JOBS), (evaluate, "")):
+        run_stage(module, f"{stage}rte")
+    assert read_json(folder / "reports/compile-rte-finetune.json")["parts"]["labels"] == 2
+    for kind in ("finetune", "predict"):
+        assert read_json(folder / f"measurements/rte-{kind}.json")["program"] == "loaded from the cache", kind
+    assert read_json(folder / "metrics/rte.json")["examples"] == 20
+
+
+def write_splits(folder: Path, train: int = 240, dev: int = 60, **form: bool) -> tuple[dict[str, Any], list[list[str]]]:
+    """The parameters that name two files of texts, and the rows of dev."""
+    write_texts(folder / "train.csv", train, seed=0, **form)
+    rows = write_texts(folder / "dev.csv", dev, seed=1, **form)
+    return {"train_path": str(folder / "train.csv"), "dev_path": str(folder / "dev.csv")}, rows
 
 
 @pytest.mark.parametrize(
@@ -71,9 +221,7 @@ def test_classes_of_pairs_are_learnt_scored_published_and_the_same_in_transforme
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Single texts: test_other_encoders.py, and several labels below."""
-    write_texts(tmp_path / "train.csv", 240, seed=0, pairs=True)
-    dev = write_texts(tmp_path / "dev.csv", 60, seed=1, pairs=True)
-    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
+    data, dev = write_splits(tmp_path, pairs=True)
     folder = make_checkout(tmp_path / "checkout", data)
     metrics = run_entry(folder, NAME, monkeypatch)
     truth = [CLASSES.index(label) for *_, label in dev]
@@ -96,9 +244,7 @@ def test_classes_of_pairs_are_learnt_scored_published_and_the_same_in_transforme
 def test_an_entry_is_compared_in_pairs_with_another_one_which_has_no_gate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_texts(tmp_path / "train.csv", 240, seed=0)
-    dev = write_texts(tmp_path / "dev.csv", 60, seed=1)
-    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
+    data, dev = write_splits(tmp_path)
     folder = make_checkout(tmp_path / "checkout", data)
     alone = run_entry(folder, NAME, monkeypatch)
     values = read_yaml(folder / "params.yaml")
@@ -130,15 +276,13 @@ def test_an_entry_is_compared_in_pairs_with_another_one_which_has_no_gate(
 def test_several_labels_are_learnt_decided_published_and_the_same_in_a_pipeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: str
 ) -> None:
-    for name, count, seed in (("train", 300, 0), ("dev", 60, 1)):
-        write_texts(tmp_path / f"{name}.csv", count, seed=seed)
+    data = {**write_splits(tmp_path, 300)[0], "label_separator": "pipe"}
+    # Happy texts are good news, angry and sad ones are none; sad ones are also long.
+    more = {"happy": "happy|good", "sad": "sad|long", "angry": ""}
+    for name in ("train", "dev"):
         lines = (tmp_path / f"{name}.csv").read_text(encoding="utf-8").splitlines()[1:]
-        pairs = [line.rpartition(",") for line in lines]
-        # Happy texts are good news, angry and sad ones are none; sad ones are also long.
-        more = {"happy": "happy|good", "sad": "sad|long", "angry": ""}
-        rows = [[text, more[label]] for text, _, label in pairs]
+        rows = [[text, more[label]] for text, _, label in (line.rpartition(",") for line in lines)]
         write_csv(tmp_path / f"{name}.csv", ["text", "labels"], rows)
-    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv"), "label_separator": "pipe"}
     sections: dict[str, Any] = {"evaluate": {"threshold": threshold}, "rows": {"held_out_fraction": 0.2}}
     gates = {"min_micro_f1": 90.0, "min_f1_by_class": {"good": 80.0}}
     folder = make_checkout(tmp_path / "checkout", data, multilabel=True, gate=gates, **sections)
@@ -206,10 +350,8 @@ def test_values_are_learnt_from_a_part_of_one_file_and_published(
 def test_a_class_that_only_dev_has_counts_as_missed_and_is_told_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_texts(tmp_path / "train.csv", 120, seed=0)
-    dev = write_texts(tmp_path / "dev.csv", 30, seed=1)
+    data, dev = write_splits(tmp_path, 120, 30)
     write_csv(tmp_path / "dev.csv", ["text", "label"], [*dev[:25], *([text, "bored"] for text, _ in dev[25:])])
-    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
     folder = make_checkout(tmp_path / "checkout", data)
     metrics = run_entry(folder, NAME, monkeypatch)
     assert metrics["examples"] == 30
