@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,68 +54,65 @@ def advised(
     return advise(facts, failed, interval, 300, "example")
 
 
-@pytest.mark.parametrize("classes", [BALANCED, None])
-def test_a_loss_that_has_hardly_moved_needs_more_epochs_or_a_higher_rate(classes: ClassCounts | None) -> None:
-    [one] = advised(FLAT, classes=classes, gain=(6.0, 10.01))
-    assert one.text.startswith("The training loss has hardly moved: 0.687 after 30 updates")
-    assert one.text.endswith("Train more epochs or with a higher learning rate.")
-    assert one.set == {"finetune.epochs": 4.0}
-    [one] = advised(SLOW, rate=3e-6, classes=classes)
-    assert one.set == {"finetune.learning_rate": USUAL}
+RARE = ClassCounts({"ham": 720, "spam": 80}, {"ham": 270, "spam": 30}, {"ham": 300})
+"""The classes of a model that answers the frequent one alone."""
+ENTROPY = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
+ALL_HAM = ('The model answers "ham" for all 300 development examples.', {})
+THREE = ClassCounts({"a": 500, "b": 300, "c": 9}, {"a": 150, "b": 100, "c": 40, "d": 10}, {"a": 200, "b": 100})
+FITTED = [0.7, 0.4, 0.05, 0.02]
+MORE, HALF, DEV = {"finetune.epochs": 4.0}, {"finetune.epochs": 10.0}, {"data.dev_path": "FILE"}
+USUAL_RATE = {"finetune.learning_rate": USUAL}
+DIVERGED = ("The training diverged: its loss ", USUAL_RATE)
+Said = list[tuple[str, dict[str, Any]]]
 
 
-def test_an_untrained_model_knows_how_frequent_classes_are() -> None:
-    rare = ClassCounts({"ham": 720, "spam": 80}, {"ham": 270, "spam": 30}, {"ham": 300})
-    entropy = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
-    loss, never = advised([0.7, 0.4, entropy + 0.001], classes=rare)
-    assert f"a model that only knows how frequent the labels are has {entropy:.3f}." in loss.text
-    assert never.text == 'The model answers "ham" for all 300 development examples.'
-    assert advised([0.7, 0.2, 0.15], classes=rare)[0].text == never.text, "a loss far below that of an untrained model"
-    assert not advised([0.7, 0.4, 0.2], classes=rare._replace(answered={"ham": 280, "spam": 20}))
+@pytest.mark.parametrize(
+    ("losses", "how", "said"),
+    [
+        # A loss that has hardly moved needs more epochs or a higher rate, and far too fast a rate a lower one.
+        (FLAT, {"gain": (6.0, 10.01)}, [("has hardly moved: 0.687 after 30 updates", MORE)]),
+        (FLAT, {"gain": (6.0, 10.01), "classes": None}, [("has hardly moved: 0.687 after 30 updates", MORE)]),
+        (SLOW, {"rate": 3e-6}, [("has hardly moved", USUAL_RATE)]),
+        (SLOW, {"rate": 3e-6, "classes": None}, [("has hardly moved", USUAL_RATE)]),
+        (FLAT, {"rate": 1e-2}, [("", USUAL_RATE)]),
+        # An untrained model knows how frequent classes are.
+        ([0.7, 0.4, ENTROPY + 0.001], {"classes": RARE}, [(f"labels are has {ENTROPY:.3f}.", MORE), ALL_HAM]),
+        ([0.7, 0.2, 0.15], {"classes": RARE}, [ALL_HAM]),  # far below that of an untrained model
+        ([0.7, 0.4, 0.2], {"classes": RARE._replace(answered={"ham": 280, "spam": 20})}, []),
+        *((losses, {"rate": 1e-2}, [DIVERGED]) for losses in ([0.7, math.nan], HOT, [0.7, 0.75, 0.82, 0.9])),
+        (HOT, {"rate": USUAL}, [("", {"finetune.learning_rate": USUAL / 10})]),
+        ([1.5, 0.9, 0.3, 0.2], {}, []),  # a head that had learned other labels
+        # Overfitting is a fitted training set without a score, or a held-out loss that rose.
+        (FITTED, {"epochs": 20.0, "score": 50.0}, [("0.020, about 98% correct, and its score is 50.0.", HALF)]),
+        (FITTED, {"failed": ("accuracy",), "score": 91.0}, []),  # a floor of 95 is not overfitting
+        (LEARNED, {"epochs": 8.0, "held_out": ((20, 0.5), (40, 0.62), (80, 0.9))},
+         [("The held-out loss rose from 0.500 after update 20 to 0.900", {"finetune.epochs": 2.0})]),
+        (LEARNED, {"held_out": ((20, 0.50), (40, 0.49), (80, 0.51))}, []),
+        (LEARNED, {"classes": THREE, "failed": ("macro_f1",)}, [
+            ('No training example has the label "d", but 10 of 300 development examples', {"data.train_path": "FILE"}),
+            ('The model never answers "c", the label of 40 of 300 development examples and of 9 tr', {}),
+        ]),
+        # Too few examples are the reason only if nothing else is, and if more would show the gain.
+        (LEARNED, {"gain": (5.33, 8.33)}, [("too small for 300 development examples: about 740", DEV)]),
+        (LEARNED, {"gain": (-1.0, 8.33)}, []),
+        (LEARNED, {"gain": (5.33, 8.33), "failed": (*BASELINE, "accuracy")}, []),
+        # Nothing is advised where nothing was measured, or where the reason names what to run.
+        (LEARNED, {"failed": ("accuracy",)}, []),
+        ([], {"classes": None}, []),
+        ([0.69], {"classes": None}, []),  # one window does not move
+        (FLAT, {"failed": (*BASELINE, "data_mine")}, []),
+        (FLAT, {"failed": ("predictions_complete",)}, []),
+    ],
+)  # fmt: skip
+def test_what_was_measured_says_what_to_do(losses: list[float], how: dict[str, Any], said: Said) -> None:
+    found = advised(losses, **how)
+    assert [one.set for one in found] == [values for _, values in said]
+    assert all(part in one.text for one, (part, _) in zip(found, said, strict=True))
 
 
-@pytest.mark.parametrize("losses", [[0.7, math.nan], HOT, [0.7, 0.75, 0.82, 0.9]])
-def test_a_training_that_diverged_needs_a_lower_rate(losses: list[float]) -> None:
-    [one] = advised(losses, rate=1e-2)
-    assert one.text.startswith("The training diverged: its loss ")
-    assert one.text.endswith("Lower the learning rate.")
-    assert one.set == {"finetune.learning_rate": USUAL}
-    assert advised(losses, rate=USUAL)[0].set == {"finetune.learning_rate": USUAL / 10}
-    assert not advised([1.5, 0.9, 0.3, 0.2]), "a head that had learned other labels"
-    assert advised(FLAT, rate=1e-2)[0].set == {"finetune.learning_rate": USUAL}, "flat, and far too fast"
-
-
-def test_overfitting_is_a_fitted_training_set_without_a_score_or_a_held_out_loss_that_rose() -> None:
-    [one] = advised([0.7, 0.4, 0.05, 0.02], epochs=20.0, score=50.0)
-    assert one.text.startswith(
-        "The model overfits: its training loss is 0.020, about 98% correct, and its score is 50.0."
-    )
-    assert one.set == {"finetune.epochs": 10.0}
-    assert not advised([0.7, 0.4, 0.05, 0.02], failed=("accuracy",), score=91.0), "a floor of 95 is not overfitting"
-    [one] = advised(LEARNED, epochs=8.0, held_out=((20, 0.5), (40, 0.62), (80, 0.9)))
-    assert one.text.startswith("The held-out loss rose from 0.500 after update 20 to 0.900: the model overfits.")
-    assert one.set == {"finetune.epochs": 2.0}
-    assert not advised(LEARNED, held_out=((20, 0.50), (40, 0.49), (80, 0.51)))
-
-
-def test_classes_that_are_missing_are_named() -> None:
-    counts = ClassCounts({"a": 500, "b": 300, "c": 9}, {"a": 150, "b": 100, "c": 40, "d": 10}, {"a": 200, "b": 100})
-    absent, never = advised(LEARNED, classes=counts, failed=("macro_f1",))
-    assert absent.text.startswith('No training example has the label "d", but 10 of 300 development examples have.')
-    assert absent.set == {"data.train_path": "FILE"}
-    assert never.text.startswith('The model never answers "c", the label of 40 of 300 development examples and of 9 tr')
-
-
-def test_too_few_examples_are_the_reason_only_if_nothing_else_is(tmp_path: Path) -> None:
-    [one] = advised(LEARNED, gain=(5.33, 8.33))
-    assert one.text.startswith(
-        "The gain of 5.33 points is too small for 300 development examples: about 740 would show"
-    )
-    assert one.set == {"data.dev_path": "FILE"}
+def test_so_many_examples_as_are_named_show_the_gain() -> None:
     half = 8.33 * math.sqrt(300 / 740)
     assert 0 < 5.33 - half < 0.1, "740 examples have an interval that ends just above 0"
-    assert not advised(LEARNED, gain=(-1.0, 8.33)), "no number of examples shows a loss as a gain"
-    assert not advised(LEARNED, gain=(5.33, 8.33), failed=(*BASELINE, "accuracy"))
 
 
 @pytest.mark.parametrize(
@@ -145,14 +143,6 @@ def test_a_rejection_names_cut_texts_first() -> None:
     facts = TrainingFacts([0.7, 0.3], 10, 3.0, 1e-5, 1e-5)
     note = "train rows: 90 of 90 texts (100.0%) are longer than rows of 64 tokens"
     assert advise(facts, ["min_accuracy"], None, 40, "text", [note])[0].text == f"{note}."
-
-
-def test_nothing_is_advised_where_nothing_was_measured() -> None:
-    assert not advised(LEARNED, failed=("accuracy",))
-    assert not advised([], classes=None)
-    assert not advised([0.69], classes=None), "one window does not move"
-    assert not advised(FLAT, failed=(*BASELINE, "data_mine")), "its reason names what to run"
-    assert not advised(FLAT, failed=("predictions_complete",))
 
 
 CLASSES = ("negative", "positive")

@@ -28,16 +28,13 @@ from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.podium_here import call_podium
 from tests.tasks.downstream.entries import change_parameters, make_question, task_with
+from tests.tasks.downstream.squad.question_files import qa, squad
 from tests.tasks.release.evaluated_checkout import CONTEXTS, inputs_of, write_checkout
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
 
-def squad(*questions: dict[str, Any]) -> dict[str, Any]:
-    return {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": "c", "qas": list(questions)}]}]}
-
-
 def question(identifier: str, *answers: str) -> dict[str, Any]:
-    return {"id": identifier, "question": "?", "answers": [{"text": text, "answer_start": 0} for text in answers]}
+    return qa(identifier, answers=[(text, 0) for text in answers])
 
 
 QUESTIONS = squad(question("1", "Denver Broncos", "the Broncos"), question("2", "Paris"), question("3", "a dog"))
