@@ -35,42 +35,6 @@ NUMBERED = SHARED / "data/cases/edges/page-says-example-346-predict-says-347-lin
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_evaluate_gives_the_very_figures_of_the_stages(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, file, described = applied(case, tmp_path)
-    checkout = staged(tmp_path / "checkout", described, model.folder, monkeypatch)
-    entry = infer_entry(model, None, {"rows": SHAPES[described["kind"]]})
-    made = tmp_path / "evaluation"
-    _, words = evaluate(entry, model, file, made, HOW)
-    theirs, ours = (json.loads(path.read_text()) for path in (checkout / "metrics/plan.json", made / "metrics.json"))
-    assert ours.pop("predict")["features"] >= theirs[part_counted(theirs)]
-    theirs.pop("files")
-    if "baseline" in theirs:  # chosen on training questions, which a finished model comes without
-        del theirs["baseline"], theirs["constant_score"]
-    # Known are the entities of training sentences.
-    theirs["slices"] = [one for one in theirs["slices"] if one["by"] != "known entity"]
-    assert [one["path"] for one in ours.pop("files")] == ["model.safetensors", file.name, "predictions.json"]
-    assert ours == theirs
-    assert (made / "predictions.json").read_bytes() == (checkout / "evaluation/plan/predictions.json").read_bytes()
-    assert words.splitlines()[0].startswith(f"{theirs[part_counted(theirs)]} ")
-    assert (made / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert json.loads((made / "scores.json").read_text())["scores"]["dev"]
-
-
-def test_examples_that_a_run_was_trained_on_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, dev, described = applied("mine", tmp_path)
-    checkout, run = staged(tmp_path / "checkout", described, model.folder, monkeypatch), tmp_path / "run"
-    shutil.copytree(model.folder, run / artifacts.model_folder("plan"))
-    shutil.copytree(checkout / artifacts.EXAMPLES, run / artifacts.EXAMPLES)
-    own = find_model(str(run / artifacts.model_folder("plan")))
-    entry = infer_entry(own, None, {"rows": SHAPES["classification"]})
-    said = [evaluate(entry, own, file, tmp_path / file.stem, HOW)[1] for file in (dev.with_name("train.csv"), dev)]
-    assert "\n60 of these are training examples of the model" in said[0]
-    assert "training examples" not in said[1]
-
-
 def part_counted(metrics: Mapping[str, Any]) -> str:
     return "total" if "total" in metrics else "examples"
 
@@ -102,26 +66,38 @@ BARE = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_a_time(
+def test_evaluate_and_predict_give_the_very_figures_and_answers_of_the_stages(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, file, _ = applied(case, tmp_path)
-    entry = infer_entry(model)
-    evaluate(entry, model, file, tmp_path / "evaluation", HOW)
-    wanted = json.loads((tmp_path / "evaluation/predictions.json").read_text())
-    monkeypatch.setattr(predict, "ANSWERED_AT_ONCE", 7)
-    monkeypatch.setattr(predict, "KEPT_AT_ONCE", 11)
-    monkeypatch.setattr(predict, "KEPT_CHARACTERS", 900)
-    count, result = predict.predict(
-        entry, model, unlabelled(case, file), PredictionOutput(tmp_path / "out.jsonl", "jsonl"), HOW
-    )
+    """However few examples predict holds at a time."""
+    model, file, described = applied(case, tmp_path)
+    checkout = staged(tmp_path / "checkout", described, model.folder, monkeypatch)
+    entry = infer_entry(model, None, {"rows": SHAPES[described["kind"]]})
+    made = tmp_path / "evaluation"
+    _, words = evaluate(entry, model, file, made, HOW)
+    theirs, ours = (json.loads(path.read_text()) for path in (checkout / "metrics/plan.json", made / "metrics.json"))
+    assert ours.pop("predict")["features"] >= theirs[part_counted(theirs)]
+    theirs.pop("files")
+    if "baseline" in theirs:  # chosen on training questions, which a finished model comes without
+        del theirs["baseline"], theirs["constant_score"]
+    # Known are the entities of training sentences.
+    theirs["slices"] = [one for one in theirs["slices"] if one["by"] != "known entity"]
+    assert [one["path"] for one in ours.pop("files")] == ["model.safetensors", file.name, "predictions.json"]
+    assert ours == theirs
+    assert (made / "predictions.json").read_bytes() == (checkout / "evaluation/plan/predictions.json").read_bytes()
+    assert words.splitlines()[0].startswith(f"{theirs[part_counted(theirs)]} ")
+    assert (made / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert json.loads((made / "scores.json").read_text())["scores"]["dev"]
+    wanted = json.loads((made / "predictions.json").read_text())
+    for name, most in (("ANSWERED_AT_ONCE", 7), ("KEPT_AT_ONCE", 11), ("KEPT_CHARACTERS", 900)):
+        monkeypatch.setattr(predict, name, most)
+    source, output = unlabelled(case, file), PredictionOutput(tmp_path / "out.jsonl", "jsonl")
+    count, result = predict.predict(entry, model, source, output, HOW)
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     answers = [one[BARE[case]] for one in records]
     if case == "squad":
         assert {one["id"]: one["answer"] for one in records} == wanted
-        contexts = [
-            json.loads(line)["context"] for line in (file.with_name("unlabelled.jsonl")).read_text().splitlines()
-        ]
+        contexts = [json.loads(line)["context"] for line in source.read_text().splitlines()]
         assert [context[one["start"] : one["end"]] for context, one in zip(contexts, records, strict=True)] == answers
         assert result.sequences > count, "no context has several windows"
     elif BARE[case] == "label":
@@ -130,6 +106,18 @@ def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_
         assert [" ".join(one) if case == "ner" else one for one in answers] == wanted["dev"]
     if case != "squad":
         assert [one["id"] for one in records] == [f"line {number}" for number in range(1, count + 1)]
+
+
+def test_examples_that_a_run_was_trained_on_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, dev, described = applied("mine", tmp_path)
+    checkout, run = staged(tmp_path / "checkout", described, model.folder, monkeypatch), tmp_path / "run"
+    shutil.copytree(model.folder, run / artifacts.model_folder("plan"))
+    shutil.copytree(checkout / artifacts.EXAMPLES, run / artifacts.EXAMPLES)
+    own = find_model(str(run / artifacts.model_folder("plan")))
+    entry = infer_entry(own, None, {"rows": SHAPES["classification"]})
+    said = [evaluate(entry, own, file, tmp_path / file.stem, HOW)[1] for file in (dev.with_name("train.csv"), dev)]
+    assert "\n60 of these are training examples of the model" in said[0]
+    assert "training examples" not in said[1]
 
 
 def test_every_format_holds_the_same_records(tmp_path: Path) -> None:
