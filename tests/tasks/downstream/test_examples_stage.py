@@ -30,13 +30,11 @@ from tests.tasks.downstream.texts.glue_checkout import write_examples
 def examples_of(kind: str, **data: Any) -> Reader:
     more = {"task": "mnli"} if kind == "glue" else {}
     params = validate_params(values_with({"squad": None, "own": {"kind": kind, "data": data, **more}}))
-    found: Reader = part_of(find_entry(params, "own"), "reader")
-    return found
+    return part_of(find_entry(params, "own"), "reader")
 
 
 def column(folder: Path, split: str, name: str) -> list[Any]:
-    found: list[Any] = pq.read_table(folder / f"{split}.parquet")[name].to_pylist()
-    return found
+    return pq.read_table(folder / f"{split}.parquet")[name].to_pylist()
 
 
 def squad_file(path: Path, titles: int) -> str:

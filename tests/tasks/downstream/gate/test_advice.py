@@ -132,7 +132,6 @@ def test_the_share_of_cut_texts_and_tokens_and_the_length_that_keeps_them(
         cut.add(some)
     cut.write(tmp_path)
     kept = CutTexts.read(tmp_path)
-    assert kept is not None
     assert (kept.share, kept.token_share) == (pytest.approx(share), pytest.approx(tokens))
     warning = kept.warn(positions=512)
     assert warning == "" if length is None else CUT in warning

@@ -215,7 +215,6 @@ def test_misplaced_reference_answers_are_refused_with_an_option_that_drops_them(
     with pytest.raises(PodiumError, match=r"line 2: 'word3' at 0 \(found 'word1'; it is at 12\)") as refused:
         call(*words)
     option = re.search(r"(--\S+ drop) ", str(refused.value))
-    assert option is not None
     out, said = call(*words, *option[1].split())
     assert json.loads(out)["total"] == 1, said
 

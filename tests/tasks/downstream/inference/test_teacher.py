@@ -54,7 +54,6 @@ def test_logits_come_back_in_the_order_of_the_sequences_and_tokens(kind: str, tm
     (tmp_path / "taught").mkdir()
     add_logits(tmp_path / "rows", tmp_path / "logits.arrow", tmp_path / "taught", "w" * 64)
     rows = RowFolder(tmp_path / "taught", kind, TINY, labels)
-    assert rows.manifest.teacher is not None
     assert rows.manifest.teacher.weights_sha256 == "w" * 64
     assert len(rows.manifest.teacher.rows_sha256) == 64
     batch = rows.take(np.array([7, 0, -1, 11, 3]))

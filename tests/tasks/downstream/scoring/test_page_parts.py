@@ -45,7 +45,7 @@ def test_probabilities_that_were_drawn_honestly_are_calibrated() -> None:
     honest = compute_calibration(stated, (draw.random(20_000) < stated).astype(float))
     assert honest.error < 0.02
     assert honest.brier == pytest.approx(1 / 6, abs=0.01)  # mean of p (1 - p) for p even in [0, 1]
-    inside = [one.accuracy_low <= one.confidence <= one.accuracy_high for one in honest.bins]  # type: ignore[operator]
+    inside = [one.accuracy_low <= one.confidence <= one.accuracy_high for one in honest.bins]
     assert sum(inside) >= 8
 
 
@@ -78,7 +78,6 @@ def drawn(count: int, temperature: float, seed: int = 0) -> tuple[Callable[[floa
 def test_the_temperature_that_spoilt_the_probabilities_is_found(temperature: float) -> None:
     found = calibrate(*drawn(20_000, temperature))
     assert found.temperature == pytest.approx(temperature, rel=0.05)
-    assert found.scaled is not None
     assert found.scaled.error < 0.02
     assert found.scaled.brier < found.brier or temperature == 1.0
     record = found.record()
@@ -132,7 +131,6 @@ def test_the_curve_of_a_threshold_is_the_f1_of_accepting_above_it() -> None:
     expected = 100 * f1_score(truth, shares > 0.55)
     assert f"threshold in use 0.550&#10;F1 {expected:.1f}" in plot
     shown = re.search(r"threshold \(probability\) 0.3&#10;F1 \(percent\) ([\d.]+)", plot)
-    assert shown is not None
     assert float(shown[1]) == pytest.approx(100 * f1_score(truth, shares > 0.3), abs=0.01)
     assert "<b>spam" not in plot
 

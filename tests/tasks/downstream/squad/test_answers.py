@@ -352,8 +352,6 @@ def test_the_interval_holds_the_threshold_and_narrows_with_more_questions() -> N
         odds = draw.normal(np.where(has_answer, -1.0, 1.0), 1.5)
         found = choose_null_threshold(odds.tolist(), np.where(has_answer, 0.9, 0.0).tolist(), has_answer.tolist())
         assert found.examples == count
-        assert found.low is not None
-        assert found.high is not None
         assert found.low <= found.value <= found.high
         return found.value, found.low, found.high
 

@@ -70,8 +70,7 @@ def pipeline_answers(model: Path, cases: list[tuple[str, str]], *, nullable: boo
         [python, "-c", PIPELINE], input=asked, capture_output=True, text=True, timeout=120, env=environment
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 ASKED = [
@@ -143,7 +142,7 @@ def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
     assert done.exit_code == 0, done.output
     assert stated == [longest]
     if not words:
-        assert infer_entry(find_model(str(folder))).params.evaluate.max_answer_length == longest  # type: ignore[attr-defined]
+        assert infer_entry(find_model(str(folder))).params.evaluate.max_answer_length == longest
 
 
 def test_json_repeats_the_best_answer_under_the_keys_of_the_pipeline() -> None:

@@ -253,8 +253,8 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ([ONE, 2], "record 1 is int"),
         ({"data": {}}, "line 1 has no column 'context'"),
         ({"data": ["x"]}, "data[0] is str; "),
-        (squad(qa(name=True)), f"id is not text: {AT} (True)"),  # type: ignore[arg-type]
-        (squad(qa(name=5.0)), f"id is not text: {AT} (5.0)"),  # type: ignore[arg-type]
+        (squad(qa(name=True)), f"id is not text: {AT} (True)"),
+        (squad(qa(name=5.0)), f"id is not text: {AT} (5.0)"),
         (squad(qa(answers=(("hum", "x20"),))), f"not an integer: {AT}.answers[0] ('x20')"),
         (squad(qa(answers=(("hum", 20.5),))), f"not an integer: {AT}.answers[0] (20.5)"),
         (squad(qa(question="half \ud800")), "half a surrogate pair"),
@@ -363,7 +363,7 @@ def test_of_a_large_file_the_beginning_is_looked_at_before_a_run(
 
 @pytest.mark.parametrize(("form", "name"), [("articles", "t.json"), ("flat", "t.json"), ("table", "t.jsonl")])
 def test_ids_that_are_numbers_are_text_and_counted(tmp_path: Path, form: str, name: str) -> None:
-    values: Any = squad(qa(7), qa(8)) if form == "articles" else [{**ONE, "id": n} for n in (7, 8)]  # type: ignore[arg-type]
+    values: Any = squad(qa(7), qa(8)) if form == "articles" else [{**ONE, "id": n} for n in (7, 8)]
     assert [row["id"] for row in make(tmp_path, values, name=name)["train"]] == ["7", "8"]
     assert counts(tmp_path) == {"files read": 2, NUMERIC_IDS: 2, questions.REPEATED: 1}
     if form != "table":

@@ -166,8 +166,7 @@ def run_entry(folder: Path, name: str, patch: pytest.MonkeyPatch) -> dict[str, A
     run_stage(rows, name)
     for module, stage in ((entry_jobs, "finetune"), (entry_jobs, "predict"), (evaluate, "evaluate"), (gate, "gate")):
         run_stage(module, f"{stage}@{name}")
-    metrics: dict[str, Any] = read_json(folder / f"metrics/{name}.json")
-    return metrics
+    return read_json(folder / f"metrics/{name}.json")
 
 
 def own_logits(folder: Path, name: str) -> list[np.ndarray]:
