@@ -289,18 +289,6 @@ def test_a_released_model_that_contradicts_the_labels_stops_a_release(
     assert [one["name"] for one in decision["checks"] if not one["ok"]] == ["released_model_opposed"] * opposed
 
 
-def test_all_failures_are_named_at_once() -> None:
-    bad = evidence(
-        f1=10.0,
-        answered=0,
-        scores_belong=False,
-        verdicts=dict.fromkeys(VERDICTS, False),
-        trainings=dict.fromkeys(TRAININGS, None),
-        released=compared_with([0.0] * 9, [1.0] * 9),
-    )
-    assert len(decide(bad)["reasons"]) == 1 + 2 + len(VERDICTS) + len(TRAININGS) + 2
-
-
 def change(path: Path, **values: Any) -> None:
     write_json(path, {**json.loads(path.read_text()), **values})
 

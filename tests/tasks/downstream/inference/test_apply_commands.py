@@ -28,14 +28,10 @@ from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.glue_checkout import WORDS
 
 BAD = {
-    "open.csv": 'question,context\n"a,b\nc,d\n',
     "questions.json": '{"data": [{"paragraphs": [{"qas": [{"id": "1", "answers": [{"text": "a"}]}]}]}]}',
     "answers.json": '{"1": "a"}',
     "odds.json": '{"1": 0.5}',
-    "empty.jsonl": "",
-    "header.csv": "question,context\n",
     "columns.csv": "id,questions,contexts\n1,a,b\n",
-    "without.json": '{"data": [{"paragraphs": [{"qas": [{"id": "1", "question": "a"}]}]}]}',
     "blank.jsonl": '{"question": "a", "context": " "}\n{"question": "", "context": "b"}\n',
     "twice.jsonl": '{"id": 1, "question": "a", "context": "b"}\n' * 2,
     "text.txt": "word1 word2\n",
@@ -65,9 +61,6 @@ REFUSED: dict[str, tuple[int, str]] = {
     "predict . questions.csv": (1, "has no config.json; its folders"),
     "predict base questions.csv": (1, "BertForPreTraining, not a fine-tuned model"),
     "predict odd sentences.csv": (1, "has the classes red, green, blue, grey"),
-    "predict qa empty.jsonl": (1, "empty.jsonl is empty"),
-    "predict qa header.csv": (1, "contains no question (header.csv has a header and no rows)"),
-    "predict qa open.csv": (1, "open.csv, line 2: the quote before 'a,b' is not closed"),
     "predict sst2 semicolon.csv --separator ,": (1, "no column 'sentence'; its columns are "),
     "predict sst2 rows.json rows.json --force": (2, "rows.json is an input of this"),
     "predict sst2 rows.json sst2/config.json --force": (2, "sst2/config.json is an input of this"),
@@ -83,7 +76,6 @@ REFUSED: dict[str, tuple[int, str]] = {
     "evaluate colours sentences.csv --column text=sentence": (1, "no column 'label'"),
     "evaluate colours semicolon.csv --column text=Sentence": (1, "no label is a class of the model"),
     "predict qa columns.csv": (1, "questions for question? Set --column context=NAME, --column question=NAME"),
-    "predict qa without.json": (1, "context is missing: data[0].paragraphs[0].qas[0]"),
     "predict qa blank.jsonl": (1, "context is empty: line 1\n  question is empty: line 2"),
     "predict qa twice.jsonl out.json": (1, "1 duplicate id(s)"),
     "predict qa text.txt": (1, "has the suffix .txt"),

@@ -199,12 +199,6 @@ def test_a_context_without_tokens_gets_the_empty_answer(tmp_path: Path) -> None:
     assert probable_answers(alone, " ", np.empty(0), top=1, max_answer_length=15) == []
 
 
-def test_characters_beyond_ascii_are_cut_by_character(tmp_path: Path) -> None:
-    text = "Ærø ligger 🙂 syd for Łódź"
-    windows = read(tmp_path, Window(0, words(text), [0, 0, 3, 0, 0, 0], [0, 0, 0, 0, 0, 3]))
-    assert best(windows, text)[0][0].text == "🙂 syd for Łódź"
-
-
 def pair_loop(window: Window, n_best: int, longest: int) -> list[float]:
     """Scores of run_qa.py's candidates of one window, with Python loops."""
     starts = sorted(range(len(window.start)), key=lambda i: -window.start[i])[:n_best]
