@@ -10,21 +10,13 @@ import numpy as np
 
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.downstream.inference.head_models import write_head_model
+from tests.tasks.downstream.texts.glue_checkout import SIZE
 from tests.tasks.pretraining.row_inputs import WORDS
 from tests.tasks.trained_checkout import write_lock
 
 NAME = "search"
 PERMITTED = {"max_common_share": 1.0, "missing_texts": "keep"}
 """The generated texts are few, and one of the words is nan."""
-SIZE = {
-    "hidden_size": 32,
-    "num_layers": 1,
-    "num_heads": 2,
-    "intermediate_size": 64,
-    "max_positions": 64,
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-}
 
 
 def write_pairs(path: Path, count: int, seed: int) -> list[tuple[str, str]]:
@@ -56,7 +48,7 @@ def make_checkout(folder: Path, **sections: dict[str, Any]) -> Path:
     values = values_with(
         {"squad": None, NAME: entry},
         pretrain={"enabled": False},
-        model=SIZE,
+        model={**SIZE, "max_positions": 64},
         base_model={"source": "folder", "path": str(base)},
         tokenizer={"source": "file", "path": str(base)},
         device={"runtime": "cpu", "precision": "fp32"},
