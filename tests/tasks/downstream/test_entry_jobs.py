@@ -73,9 +73,7 @@ def test_the_job_has_the_weights_that_the_entry_starts_from(
 
 
 @pytest.mark.parametrize("sections", [{}, OFF, {**GIVEN, **OFF}], ids=["a phase", "fresh weights", "a base model"])
-def test_another_dropout_is_stated_with_the_whole_architecture_whatever_it_starts_from(
-    checkout: Path, sections: dict[str, Any]
-) -> None:
+def test_another_dropout_is_stated_with_the_whole_architecture(checkout: Path, sections: dict[str, Any]) -> None:
     params = validate_params(values_with({"squad": {"finetune": {"hidden_dropout": 0.25}}}, **sections))
     job = build_finetune_job(find_entry(params, "squad"), params, checkout)
     assert job.model == dataclasses.replace(whole(params), hidden_dropout=0.25)

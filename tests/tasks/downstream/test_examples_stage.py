@@ -67,9 +67,7 @@ def test_questions_are_set_apart_by_title(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("documents", "by", "group"), [(10, "documents", "document"), (0, "sentences", "tokens")])
-def test_sentences_are_set_apart_by_document_where_there_are_some(
-    tmp_path: Path, documents: int, by: str, group: str
-) -> None:
+def test_sentences_are_set_apart_by_document_if_any(tmp_path: Path, documents: int, by: str, group: str) -> None:
     path = conll_file(tmp_path / "a.conll", 100, documents)
     task = examples_of("ner", train_path=path, dev_path=None, dev_fraction=0.2)
     assert f"grouped by {by[:-1]}" in make_examples(task, tmp_path / "out")

@@ -141,7 +141,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "form"), KINDS)
-def test_rows_of_every_kind_decode_to_the_labels_of_their_examples(
+def test_rows_of_every_kind_decode_to_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, form: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -212,9 +212,7 @@ def test_classes_of_rows_in_another_order_fail(tmp_path: Path, monkeypatch: pyte
     assert "schema" in failed_checks(verdicts["dev"])
 
 
-def test_targets_wider_than_their_answers_are_counted_and_too_many_of_them_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_targets_wider_than_their_answers_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = {f"{split}_path": write_questions(tmp_path / f"{split}.json", 40) for split in ("train", "dev")}
     values = json.loads(data["train_path"].read_text(encoding="utf-8"))

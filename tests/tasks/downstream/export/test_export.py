@@ -112,7 +112,7 @@ def quantize_to_nan(source: Path, target: Path) -> None:
 @pytest.mark.parametrize(
     "case", ["squad", "value", *(pytest.param(case, marks=pytest.mark.soak) for case in ("ner", "mine"))]
 )
-def test_a_file_with_logits_that_are_not_finite_is_rejected_alone(
+def test_a_file_of_logits_that_are_nan_is_rejected_alone(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, _, described = applied(case, tmp_path)

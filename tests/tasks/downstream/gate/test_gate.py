@@ -257,9 +257,7 @@ def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: 
     ],
 )
 @pytest.mark.parametrize("name", TRAININGS)
-def test_every_training_must_end_with_a_finite_loss_or_without_an_update(
-    name: str, figures: dict[str, Any] | None, accepted: bool
-) -> None:
+def test_every_training_ends_with_a_finite_loss(name: str, figures: dict[str, Any] | None, accepted: bool) -> None:
     decision = decide(evidence(trainings={**GOOD.trainings, name: figures}))
     assert decision["accepted"] is accepted
     assert all(name in reason for reason in decision["reasons"])
@@ -425,7 +423,7 @@ def test_predictions_or_weights_that_were_changed_after_scoring_are_rejected(che
         (None, True),
     ],
 )
-def test_the_released_model_is_compared_when_its_predictions_are_there(
+def test_the_released_model_is_compared_if_known(
     checkout: Path, released: dict[str, str] | None, accepted: bool
 ) -> None:
     write_text(checkout / "inputs" / "released" / "README.md", "put predictions.json here")
@@ -469,9 +467,7 @@ def test_a_student_is_compared_with_the_scores_of_its_teacher(checkout: Path) ->
         ("inputs/released/predictions.json", '{"q0": 3}', "must be a string"),
     ],
 )
-def test_without_scores_there_is_nothing_to_decide(
-    checkout: Path, path: str, content: str | None, message: str
-) -> None:
+def test_without_scores_nothing_is_decided(checkout: Path, path: str, content: str | None, message: str) -> None:
     if content is None:
         (checkout / path).unlink()
     else:
@@ -481,7 +477,7 @@ def test_without_scores_there_is_nothing_to_decide(
     assert not (checkout / artifacts.metrics_file("squad", "gate")).exists()
 
 
-def test_the_stage_ends_well_also_when_rejected(
+def test_the_stage_ends_well_either_way(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(ROOT / "params.yaml", checkout / "params.yaml")

@@ -196,9 +196,7 @@ def put(name: str, text: str) -> Callable[[Path], Any]:
         (lambda root: shutil.rmtree(root / SEEDS), r"gate\.seeds='.*' does not exist"),
     ],
 )
-def test_what_is_no_other_seed_of_this_recipe_is_refused_by_its_file(
-    root: Path, spoil: Callable[[Path], Any], words: str
-) -> None:
+def test_what_is_no_other_seed_is_refused_by_its_file(root: Path, spoil: Callable[[Path], Any], words: str) -> None:
     (root / artifacts.metrics_file(ENTRY, "gate")).unlink()
     spoil(root)
     with pytest.raises(InputError, match=words):

@@ -66,7 +66,7 @@ BARE = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_evaluate_and_predict_give_the_very_figures_and_answers_of_the_stages(
+def test_evaluate_and_predict_give_what_the_stages_give(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However few examples predict holds at a time."""

@@ -172,7 +172,7 @@ def test_labels_that_the_model_does_not_have_are_counted(
     assert f"{count} unknown to the model, counted as wrong" in said
 
 
-def test_standard_streams_hold_records_and_nothing_else_in_any_format(call: Callable[..., tuple[str, str]]) -> None:
+def test_standard_streams_hold_records_and_nothing_else(call: Callable[..., tuple[str, str]]) -> None:
     lines, _ = call("predict", "qa", "-", "--format", "csv", given=GOOD["questions.csv"].encode())
     header, *records = lines.splitlines()
     assert header == "id,answer,score,probability,start,end"
@@ -196,9 +196,7 @@ def test_the_figures_of_evaluate_are_those_of_score(call: Callable[..., tuple[st
     assert {path.name for path in (tmp_path / "made").iterdir()} == names
 
 
-def test_misplaced_reference_answers_are_refused_with_an_option_that_drops_them(
-    call: Callable[..., tuple[str, str]], tmp_path: Path
-) -> None:
+def test_misplaced_references_are_refused_with_an_option(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
     lines = ({"text": "word2", "answer_start": 7}, {"text": "word3", "answer_start": 0})
     row = {"question": "word1 ?", "context": "word1 word2 word3"}
     table = tmp_path / "dev.jsonl"
@@ -266,18 +264,14 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("form", STREAMS)
-def test_standard_input_is_plain_text_or_a_table_that_is_detected(
-    call: Callable[..., tuple[str, str]], form: str
-) -> None:
+def test_standard_input_is_plain_text_or_a_table(call: Callable[..., tuple[str, str]], form: str) -> None:
     given, name = STREAMS[form]
     out, said = call("predict", "sst2", "-", "--with-text", given=given)
     assert f"standard input is read as {name}\n" in said
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["word1 word2", "word3, word4"]
 
 
-def test_a_table_of_other_columns_is_not_read_as_plain_text(
-    call: Callable[..., tuple[str, str]], tmp_path: Path
-) -> None:
+def test_a_table_of_other_columns_is_no_plain_text(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
     given = b"phrase,mood\nword1,good\nword2,bad\n"
     with pytest.raises(PodiumError, match="no column 'sentence'; its columns are phrase, mood"):
         call("predict", "sst2", "-", given=given)
@@ -305,9 +299,7 @@ def test_sentences_of_standard_input_are_tagged_as_text_or_in_columns(call: Call
         assert [json.loads(line)["tokens"] for line in out.splitlines()] == words
 
 
-def test_a_text_file_has_one_text_a_line_and_records_repeat_it_when_asked_to(
-    call: Callable[..., tuple[str, str]], tmp_path: Path
-) -> None:
+def test_a_text_file_has_one_text_a_line(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text(PLAIN_TEXT)
     outs = [tmp_path / f"out.{kind}" for kind in ("csv", "parquet")]
@@ -325,7 +317,7 @@ def test_a_text_file_has_one_text_a_line_and_records_repeat_it_when_asked_to(
     assert [json.loads(line)["question"] for line in asked.splitlines()] == ["word1 ?", "word4 ?"]
 
 
-def test_a_question_to_a_model_of_texts_is_refused_with_the_command_for_texts(
+def test_a_question_to_a_model_of_texts_is_answered_with_the_command(
     call: Callable[..., tuple[str, str]],
 ) -> None:
     with pytest.raises(PodiumError) as refused:

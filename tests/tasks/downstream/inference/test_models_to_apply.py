@@ -111,9 +111,7 @@ def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path: Path) -> No
         ("sst2", "review,stars", r"fit sst2, .*--task classification: .*column.*; --task sst2: .*sentence, label"),
     ],
 )
-def test_the_columns_decide_between_glue_and_own_texts(
-    tmp_path: Path, classes: str, columns: str, expected: str
-) -> None:
+def test_columns_decide_between_glue_and_own_texts(tmp_path: Path, classes: str, columns: str, expected: str) -> None:
     labels = TASKS[classes].labels
     model = classifier(tmp_path / "model", *labels)
     values = [labels[0] if name == "label" else "a town" for name in columns.split(",")]
@@ -169,9 +167,7 @@ def test_the_provenance_of_a_release_decides(tmp_path: Path, stated: Any, precis
     assert choose_place(tmp_path, "ipu", None) == RuntimeSpec("ipu", "auto")
 
 
-def test_what_only_ipus_have_is_computed_in_fp32_elsewhere_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_only_ipus_have_is_computed_in_fp32_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "provenance.json").write_text(json.dumps({"prediction": {"runtime": "ipu", "precision": "fp16"}}))
     assert choose_place(tmp_path, "cpu", None) == RuntimeSpec("cpu", "fp32")
     assert "computed in fp16, which only IPUs support; using fp32" in capsys.readouterr().err

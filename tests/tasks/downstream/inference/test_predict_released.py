@@ -128,9 +128,7 @@ def test_where_nothing_was_released_there_is_nothing_to_compare_with(checkout: P
     assert [path.name for path in (checkout / OUT).iterdir()] == ["released.json"]
 
 
-def test_a_model_that_is_released_is_compared_with_the_one_before_it_and_nothing_changes(
-    checkout: Path, jobs: list[Any]
-) -> None:
+def test_a_released_model_is_compared_with_the_one_before_it(checkout: Path, jobs: list[Any]) -> None:
     run_stage(checkout)
     before = {path.name: path.read_bytes() for path in (checkout / OUT).iterdir()}
     first = read_json(checkout / OUT / "released.json")["release"]["tag"]

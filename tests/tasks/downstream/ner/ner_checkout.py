@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tasks.params.schema import Params
 from tasks.stage import artifacts
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tests.tasks.downstream.entries import values_with, write_parameters
@@ -57,17 +56,12 @@ def write_checkout(folder: Path, values: dict[str, Any]) -> Path:
     values["tokenizer"] |= {"source": "file", "path": str(folder / "vocab.txt")}
     params = write_parameters(folder, values)
     write_lock(folder, params)
-    write_vocabulary(folder, params)
-    return folder
-
-
-def write_vocabulary(folder: Path, params: Params) -> None:
-    """vocab.txt of the words, the tokenizer of it, and the folder of IPU configs."""
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in [*SPECIAL, *WORDS]))
     (folder / "inputs/ipu").mkdir(parents=True)
     (folder / artifacts.TOKENIZER).mkdir(parents=True)
     made = make_wordpiece((*SPECIAL, *WORDS), lowercase=True)
     made.write(params.model.max_positions, folder / artifacts.TOKENIZER)
+    return folder
 
 
 def conlleval(gold: list[str], found: list[str]) -> tuple[int, int, int]:

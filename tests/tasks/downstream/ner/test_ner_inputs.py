@@ -153,7 +153,7 @@ def test_a_document_begins_at_docstart_and_a_sentence_after_a_blank_line(tmp_pat
         ("O E-x S-x I-x E-y", "auto", "BIOES", "O B-x B-x B-x B-y", 2),
     ],
 )
-def test_the_scheme_is_found_and_becomes_iob2(
+def test_every_scheme_becomes_iob2(
     tmp_path: Path, tags: str, stated: str, scheme: str, read_as: str, repaired: int
 ) -> None:
     path = put(tmp_path, "\n".join("".join(f"w {tag}\n" for tag in one.split()) for one in tags.split("|")))
@@ -327,9 +327,7 @@ def test_running_numbers_are_words_where_the_user_says_so(tmp_path: Path) -> Non
         ("Ada\tB-person\n\tO\nleft\tO\n\n \tO\n\n", {NO_WORD: (2, "line 2")}),
     ],
 )
-def test_lines_that_are_no_words_are_counted_with_the_first(
-    tmp_path: Path, text: str, counts: dict[str, tuple[int, str]]
-) -> None:
+def test_lines_that_are_no_words_are_counted(tmp_path: Path, text: str, counts: dict[str, tuple[int, str]]) -> None:
     assert set(map(str, read(put(tmp_path, text), reading := Interpretation()))) == {str(ADA)}
     assert {what: (reading.counts[what], reading.places[what]) for what in counts} == counts
 
@@ -392,7 +390,7 @@ def test_models_answer_sentences_of_the_same_forms(
     assert [(one["id"], one["tokens"], one["kept"]) for one in found] == [(id, ADA[1], kept) for id in ids]
 
 
-def test_types_come_from_train_in_order_of_their_names_and_those_of_dev_alone_are_counted(
+def test_types_come_from_train_and_those_of_dev_alone_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     numbers = make(tmp_path, "a B-b\n\nb I-a\nc I-a\n", "a B-a\nb B-z\nc I-z\nd B-z\n")
@@ -410,9 +408,7 @@ def test_types_come_from_train_in_order_of_their_names_and_those_of_dev_alone_ar
         ("a B-a\n", "a B-b\nb B-c\n", r"no dev example has a class .* found b, c, training has a"),
     ],
 )
-def test_examples_that_no_score_can_be_made_of_are_refused_before_the_first_stage(
-    tmp_path: Path, train: str, dev: str, said: str
-) -> None:
+def test_examples_without_a_score_are_refused_before_a_run(tmp_path: Path, train: str, dev: str, said: str) -> None:
     paths = {"train_path": str(put(tmp_path, train)), "dev_path": str(put(tmp_path, dev, "dev.conll"))}
     with pytest.raises(InputError, match=said):
         part("reader", **paths).check_files()

@@ -46,9 +46,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
         ([1, 1, 5, 1], 6, 3, [(0, 2), (1, 3), (3, 4)]),
     ],
 )
-def test_windows_share_words_up_to_the_overlap(
-    pieces: list[int], room: int, overlap: int, expected: list[tuple[int, int]]
-) -> None:
+def test_windows_share_the_overlap(pieces: list[int], room: int, overlap: int, expected: list[tuple[int, int]]) -> None:
     assert split_windows(pieces, room, overlap) == expected
 
 
@@ -180,9 +178,7 @@ def put_label(row: int, place: int, value: int) -> Callable[[Columns], None]:
         (lambda rows: rows["feature_ids"].__setitem__((0, 0), 1), ["features_once", "feature_lengths"]),
     ],
 )
-def test_each_fault_of_rows_to_learn_from_is_found(
-    tmp_path: Path, damage: Callable[[Columns], None], failed: list[str]
-) -> None:
+def test_each_fault_of_rows_is_found(tmp_path: Path, damage: Callable[[Columns], None], failed: list[str]) -> None:
     assert sorted(judged(tmp_path, damage)) == sorted(failed)
 
 

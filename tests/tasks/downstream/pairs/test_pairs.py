@@ -57,9 +57,7 @@ def read(folder: Path, text: str, name: str = "train.csv", **stated: Any) -> lis
         ("question,answer,context\na,b,c\nd,e,f\n", {"positive": "context"}, ("a", "c", None)),
     ],
 )
-def test_columns_are_found_by_their_names_or_those_of_the_user(
-    tmp_path: Path, text: str, columns: dict[str, str], first: tuple[Any, ...]
-) -> None:
+def test_columns_are_found_or_named(tmp_path: Path, text: str, columns: dict[str, str], first: tuple[Any, ...]) -> None:
     assert read(tmp_path, text, data={"columns": columns})[0] == (*first, None)
     found = read_reading(tmp_path / "made")["inputs"]["train"]["columns"]
     reasons = {part: text.rpartition("(")[2] for part, text in found.items()}
@@ -97,9 +95,7 @@ AMBIGUOUS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("text", "message", "option"), AMBIGUOUS)
-def test_columns_with_two_readings_are_refused_and_the_option_decides(
-    tmp_path: Path, text: str, message: str, option: dict[str, Any]
-) -> None:
+def test_of_two_readings_the_option_decides(tmp_path: Path, text: str, message: str, option: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path, text)
     assert len(read(tmp_path, text, **option)) == 2
@@ -127,9 +123,7 @@ UNUSABLE: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("content", "stated", "message"), UNUSABLE)
-def test_unusable_pairs_are_refused_with_their_line(
-    tmp_path: Path, content: Any, stated: dict[str, Any], message: str
-) -> None:
+def test_unusable_pairs_are_refused(tmp_path: Path, content: Any, stated: dict[str, Any], message: str) -> None:
     lines = isinstance(content, list)
     text = "".join(json.dumps(one) + "\n" for one in content) if lines else content
     with pytest.raises(InputError, match=f"(?s){message}"):
@@ -277,9 +271,7 @@ def test_answers_that_are_none_are_refused(tmp_path: Path, values: Any) -> None:
         task.check_predictions(tmp_path / "predictions.json", "dev", dev_set(tmp_path, task), values)
 
 
-def test_both_baselines_are_scored_and_the_better_one_must_be_beaten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_better_of_both_baselines_must_be_beaten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_with("pairs", "scores")
     examples = {"dev": dev_set(tmp_path, task)}
     words = search_words(examples["dev"])

@@ -55,9 +55,7 @@ def test_a_search_is_learnt_and_both_baselines_are_beaten(finished: Path) -> Non
     assert (trained["steps"], trained["equal_texts"] > 0) == (80, True)
 
 
-def test_the_gate_reads_the_answers_before_training_that_were_evaluated(
-    finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gate_reads_the_answers_before_training(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(finished)
     path = finished / f"evaluation/{NAME}/before.json"
     text = path.read_text()

@@ -72,7 +72,7 @@ LOGITS = [ONE.padded(ONE.start), TWO.padded(TWO.start)]
         ([[float("inf"), *LOGITS[0][1:]], LOGITS[1]], None, "a logit of feature 0 is inf"),
     ],
 )
-def test_logits_that_do_not_fit_are_refused(
+def test_other_logits_are_refused(
     tmp_path: Path, starts: list[list[float]], ids: list[int] | None, message: str
 ) -> None:
     features = write_features(tmp_path / "features.parquet", [ONE, TWO], IDS)
@@ -88,18 +88,14 @@ def test_logits_that_do_not_fit_are_refused(
         ([ONE, TWO], IDS[:1], "there are 1"),
     ],
 )
-def test_features_of_other_questions_are_refused(
-    tmp_path: Path, windows: list[Window], questions: list[str], message: str
-) -> None:
+def test_other_features_are_refused(tmp_path: Path, windows: list[Window], questions: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_windows(*write_windows(tmp_path, windows, IDS), questions)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no table at all"])
 @pytest.mark.parametrize(("name", "stage"), [("features.parquet", "rows@squad"), ("logits.arrow", "predict@squad")])
-def test_missing_and_damaged_files_name_the_stage_to_run(
-    tmp_path: Path, name: str, stage: str, content: bytes | None
-) -> None:
+def test_missing_and_damaged_files_name_the_stage(tmp_path: Path, name: str, stage: str, content: bytes | None) -> None:
     files = write_windows(tmp_path, [ONE, TWO], IDS)
     (tmp_path / name).unlink()
     if content is not None:

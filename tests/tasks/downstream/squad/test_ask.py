@@ -247,9 +247,7 @@ def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["squad", "ner", "classification", "glue"])
 @pytest.mark.parametrize("longest", [1, 15])
-def test_a_model_that_takes_too_few_tokens_for_any_row_is_refused_by_the_files_that_say_so(
-    kind: str, longest: int
-) -> None:
+def test_a_model_that_takes_too_few_tokens_is_refused_by_the_files_that_say_so(kind: str, longest: int) -> None:
     with pytest.raises(InputError, match=f"supports up to {longest} tokens, 16 are .* in tokenizer_con"):
         limit_rows(kind, longest)
 

@@ -58,9 +58,7 @@ def test_standard_output_and_the_file_asked_for_are_the_scores_as_json_and_nothi
     assert done.stderr == ""
 
 
-def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_predictions_count_zero_and_others_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     done = run(tmp_path, b"\xef\xbb\xbf" + json.dumps(QUESTIONS).encode(), {"1": "Broncos", "x": "y"})
     assert json.loads(done.stdout) == {"exact_match": 33.3333, "f1": 33.3333, "total": 3}
     assert "2 of 3 questions have no prediction and score 0: 2, 3" in caplog.text

@@ -187,9 +187,7 @@ def test_columns_of_other_names_are_mapped_and_those_not_used_are_reported(tmp_p
         (".json", lambda row: squad(qa()), "answers are [{text, answer_start}, ...]"),
     ],
 )
-def test_the_interpretation_says_what_answers_and_examples_are(
-    tmp_path: Path, ending: str, form: Any, said: str
-) -> None:
+def test_the_interpretation_says_what_answers_are(tmp_path: Path, ending: str, form: Any, said: str) -> None:
     content, reading = form(ONE), Interpretation()
     path = put(tmp_path / f"t{ending}", content if ending == ".json" else [content])
     read_question_file(path, "FILE", SquadDataParams(), reading)
@@ -275,7 +273,6 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         (b'{"version": "1.1",\n"data": x}', "is not JSON (Expecting value in line 2: 'x}')"),
         (b'{\n"caf\xe9": 1}', "byte 0xe9 at offset 6 (line 2)"),
         (b"[" * 200_000, "record 0 (line 1) cannot be read"),
-        (json.dumps(squad(qa())).encode("utf-16"), "UTF-16"),
     ],
     "t.jsonl": [
         ([{**ONE, "answers": {"text": ["hum"], "answer_start": []}}], "of equal length: line 1 ([1, 0])"),
@@ -285,8 +282,6 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ([{**ONE, "id": None}], "id is not text: line 1"),
         ([{**ONE, "title": 5}], "title is not text: line 1 (5)"),
         ([ONE, {**ONE, "question": "Again?"}], "an id that is not unique: 'q1' (line 1 and line 2)"),
-        (json.dumps(ONE).encode("utf-16"), "UTF-16"),
-        (b'{"id": "a", "id": "b"}\n', "'id' occurs twice"),
     ],
     "t.csv": [
         ([{**ONE, "answers": "{'text': ['hum'], 'answer_start': [20]}"}], "answers is not JSON"),
@@ -294,8 +289,6 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ([{**as_flat(ONE), "answer_start": "2_0"}], "not an integer: line 2.answers[0] ('2_0')"),
         ([{**as_flat(ONE), "answer_text": "", "answer_start": "20"}], "answer_text: line 2 ('20')"),
         ([{**as_json_text(ONE), "is_impossible": "no"}], "is_impossible is not true or false: line 2 ('no')"),
-        ("id,context,question,answers\nq1,caf\u00e9,,\n".encode("latin-1"), "not UTF-8: found byte 0xe9"),
-        (b"id,id,context,question\n1,2,3,4\n", "column 'id' more than once"),
         (b"id,context,question,answers\n", "contains no questions"),
     ],
     "t.parquet": [
@@ -340,9 +333,7 @@ def test_the_development_file_is_checked_as_strictly(tmp_path: Path) -> None:
     assert "same" in both
 
 
-def test_of_a_large_file_the_beginning_is_looked_at_before_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_beginning_of_a_large_file_is_read_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "WHOLE_BYTES", 10)
     monkeypatch.setattr(questions, "FIRST_RECORDS", 1)
 
@@ -411,9 +402,7 @@ CONTRADICTING = [
 
 
 @pytest.mark.parametrize(("name", "row"), [*EMPTY, *CONTRADICTING])
-def test_questions_without_an_answer_are_refused_or_used_alike_in_every_format(
-    tmp_path: Path, name: str, row: dict[str, Any]
-) -> None:
+def test_questions_without_an_answer_are_alike_in_every_format(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
     rows = [{**row, "id": "a"}, {**row, "id": "b"}]
     message = refusal(tmp_path, rows, name=name)
     assert "2 problems:\n  no answer (is_impossible: true, or an empty list), as in SQuAD 2.0; " in message
@@ -510,7 +499,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("text", "start", "right", "change"), PLACES)
-def test_an_answer_is_taken_where_only_one_reading_is_possible(
+def test_an_answer_has_one_possible_place(
     tmp_path: Path, text: str, start: int, right: int | None, change: str | None
 ) -> None:
     row = {**ONE, "context": ANTS, "answers": [{"text": text, "answer_start": start}]}
@@ -526,18 +515,14 @@ def test_an_answer_is_taken_where_only_one_reading_is_possible(
 
 
 @pytest.mark.parametrize(("answer", "context"), [("NFC", "NFD"), ("NFD", "NFC")])
-def test_the_normal_forms_of_an_answer_and_its_context_are_in_the_refusal(
-    tmp_path: Path, answer: str, context: str
-) -> None:
+def test_the_normal_forms_of_answer_and_context_are_named(tmp_path: Path, answer: str, context: str) -> None:
     stated = {"text": unicodedata.normalize(answer, "caf\u00e9"), "answer_start": 4}
     row = {**ONE, "context": unicodedata.normalize(context, "the caf\u00e9 hums"), "answers": [stated]}
     assert f"the answer is in {answer}, the context in {context}" in refusal(tmp_path, [row], name="t.jsonl")
 
 
 @pytest.mark.parametrize("unanswerable", ["refuse", "use", "drop"])
-def test_misplaced_answers_are_dropped_on_request_and_questions_without_any_other(
-    tmp_path: Path, unanswerable: str
-) -> None:
+def test_misplaced_answers_are_dropped_on_request(tmp_path: Path, unanswerable: str) -> None:
     rows = [{**ONE, "answers": [LOST, HUM]}, {**ONE, "id": "q2", "answers": [LOST]}]
     assert "--misplaced-answers drop (data.misplaced_answers)" in refusal(tmp_path, rows, name="t.jsonl")
     values = {"misplaced_answers": "drop", "unanswerable": unanswerable}
@@ -560,7 +545,7 @@ def test_misplaced_answers_are_dropped_on_request_and_questions_without_any_othe
         ({}, "2 of 6 answers"),
     ],
 )
-def test_a_file_of_many_answers_out_of_place_asks_what_answer_start_counts(
+def test_many_answers_out_of_place_ask_what_answer_start_counts(
     tmp_path: Path, wrong: dict[str, Any], remark: str
 ) -> None:
     for count in (1, 2):

@@ -92,9 +92,7 @@ def test_scores_are_percent_over_all_questions_and_unanswered_ones_count_zero() 
         ("", ["the", "Paris"], 0.0, 0.0),
     ],
 )
-def test_no_answer_is_scored_as_in_version_2(
-    prediction: str, references: list[str], exact: float, overlap: float
-) -> None:
+def test_no_answer_scores_as_in_version_2(prediction: str, references: list[str], exact: float, overlap: float) -> None:
     assert metrics.exact_match(prediction, references, nullable=True) == exact
     assert metrics.f1(prediction, references, nullable=True) == pytest.approx(overlap)
 

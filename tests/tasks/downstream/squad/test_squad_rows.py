@@ -222,9 +222,7 @@ def check_rows(folder: Path, questions: list[dict[str, Any]], labelled: bool) ->
 
 
 @pytest.mark.parametrize("max_sequences", [1, 3])
-def test_rows_features_and_labels_belong_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_sequences: int
-) -> None:
+def test_rows_and_labels_belong_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_sequences: int) -> None:
     """Feature and example numbers run on from chunk to chunk."""
     monkeypatch.setattr(SquadEncoder, "chunk", 30)
     questions = questions_on(random_texts(60, sentences=(2, 12)))
@@ -260,9 +258,7 @@ def test_labels_decode_to_answers_that_were_moved(tmp_path: Path, unit: str) -> 
     assert inside >= len(questions)
 
 
-def test_chunks_depend_on_numbers_and_sizes_not_on_how_the_file_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every question has its context with it: 20 on a text of 200 characters are 4,000."""
     asked = [SquadQuestion(f"q{n}", "", "x" * 200, "Go?", (ReferenceAnswer("x", 0),)) for n in range(20)]
     path, task = tmp_path / "q.parquet", task_with("squad", "encoder")

@@ -106,9 +106,7 @@ def metrics(checkout: Path) -> dict[str, Any]:
     return evaluate(task("report"), checkout).metrics
 
 
-def test_the_threshold_comes_from_held_out_questions_and_the_figures_from_dev(
-    checkout: Path, metrics: dict[str, Any]
-) -> None:
+def test_held_out_questions_choose_the_threshold_and_dev_is_scored(checkout: Path, metrics: dict[str, Any]) -> None:
     assert (metrics["null_threshold"], metrics["null_threshold_questions"]) == (0.5, 5)
     assert metrics["null_threshold_lower"] <= 0.5 <= metrics["null_threshold_upper"]
     # Chosen on dev itself: +1 at -3, -1 at -1, +1 at 1.5, -1 at 2; two are right with no answer at all.
@@ -211,9 +209,7 @@ def test_a_group_without_a_common_question_cannot_be_compared(checkout: Path) ->
     ]
 
 
-def test_a_release_and_a_checkout_say_above_which_odds_a_model_gives_no_answer(
-    checkout: Path, metrics: dict[str, Any]
-) -> None:
+def test_a_release_and_a_checkout_state_the_threshold_of_a_model(checkout: Path, metrics: dict[str, Any]) -> None:
     model = checkout / "models/squad"
     assert task("scores").settings(metrics) == {"null_threshold": 0.5}
     assert read_null_threshold(model) == 0.5
@@ -304,9 +300,7 @@ def applied(folder: Path, stated: Any = None) -> tuple[str, float | str]:
         ([False, False], {"train_with_answer": 0}),
     ],
 )
-def test_the_data_must_hold_questions_of_both_kinds(
-    tmp_path: Path, answered: list[bool], found: dict[str, int]
-) -> None:
+def test_the_data_must_hold_both_kinds(tmp_path: Path, answered: list[bool], found: dict[str, int]) -> None:
     for split, kinds in (("train", answered), ("dev", [True, False])):
         asked = [{**one, "question": f"{one['question']} {split}"} for one in questions(split, kinds)]
         write_questions(tmp_path / f"{split}.parquet", asked)

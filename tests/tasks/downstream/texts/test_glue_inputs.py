@@ -14,7 +14,7 @@ from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows.format import Manifest
 from tasks.downstream.examples import make_examples
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
-from tasks.downstream.packed_rows import PackedSplit, write_rows
+from tasks.downstream.packed_rows import write_rows
 from tasks.downstream.texts.checks import LabelRows, TextsData
 from tasks.downstream.texts.files import ValueForms, read_split
 from tasks.downstream.texts.params import GlueDataParams, GlueRowsParams
@@ -165,13 +165,6 @@ def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
                 assert (kept[0][0], kept[1][0]) == (ids.count(0), ids.count(1)), (room, first, second)
 
 
-def write_split(name: str, split: str, most: int, examples: Path, folder: Path, tokenizer: Path) -> PackedSplit:
-    """Rows of one split in a folder of its name, at most N sequences in each."""
-    shape = GlueRowsParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
-    task = task_with(name, "encoder", rows=shape)
-    return write_rows(task, split, examples / f"{split}.parquet", tokenizer, folder / split)
-
-
 @pytest.mark.parametrize("name", ["sst2", "stsb"])
 def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path: Path, name: str) -> None:
     task = TASKS[name]
@@ -181,7 +174,9 @@ def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path: Path, nam
     sequences = {}
     for most in (4, 1):
         folder = tmp_path / f"rows-{most}"
-        made = write_split(f"glue-{name}", "train", most, tmp_path / "examples", folder, tokenizer)
+        shape = GlueRowsParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
+        encoder, source = task_with(f"glue-{name}", "encoder", rows=shape), tmp_path / "examples" / "train.parquet"
+        made = write_rows(encoder, "train", source, tokenizer, folder / "train")
         assert made.manifest.sequences == 50
         assert made.manifest.num_labels == len(task.labels)
         assert (made.manifest.packing_factor > 1.5) == (most > 1)

@@ -43,15 +43,8 @@ TOKENIZERS = {"deberta-v2": "deberta", "modernbert": "modernbert", "mpnet": "mpn
 """Models -> their own tokenizer (Unigram, byte-level, or MPNet's special tokens)."""
 
 
-def make_checkout(folder: Path, data: dict[str, Any], model_type: str) -> Path:
-    """A checkout with a random model in `theirs`, whose word table is larger than its vocabulary, and its tokenizer."""
-    (folder / "theirs").mkdir(parents=True)
-    save_fast_tokenizer(TOKENIZERS[model_type], folder / "theirs")
-    return start_from(folder, values_of(data, finetune={"epochs": 6.0}), model_type)
-
-
 def start_from(folder: Path, values: dict[str, Any], model_type: str) -> Path:
-    """A random model next to the tokenizer in `theirs`, and parameters that start from it."""
+    """A random model, whose word table is larger than the vocabulary of `theirs`, and parameters that start from it."""
     entries = len(load_local_vocabulary(folder / "theirs", True).tokens)
     sizes = {**SIZES, "vocab_size": entries + 7, "max_position_embeddings": 66, **CONFIGS.get(model_type, {})}
     torch.manual_seed(0)
@@ -80,7 +73,8 @@ def test_a_model_of_transformers_is_tuned_released_and_the_same_in_transformers(
     write_texts(tmp_path / "train.csv", 240, seed=0)
     dev = write_texts(tmp_path / "dev.csv", 60, seed=1)
     data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
-    folder = make_checkout(tmp_path / "checkout", data, model_type)
+    folder = save_fast_tokenizer(TOKENIZERS[model_type], tmp_path / "checkout" / "theirs").parent
+    start_from(folder, values_of(data, finetune={"epochs": 6.0}), model_type)
     monkeypatch.chdir(folder)
     run_stage(tokenizer)
     run_stage(base_model)

@@ -138,9 +138,7 @@ def test_two_places_are_compared_on_both_development_sets(tmp_path: Path, monkey
     assert {"accuracy_matched_first", "accuracy_mismatched_second", "score_difference"} <= set(found)
 
 
-def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_beat_a_constant_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_examples(tmp_path / "data", "rte", train=40, dev=40)
     vocabulary, tuning = word_vocabulary(tmp_path / "vocab.txt"), {"learning_rate": 1e-9, "epochs": 1}
     folder = make_glue_checkout(tmp_path / "checkout", tmp_path / "data", "rte", vocabulary, **tuning)
@@ -164,9 +162,7 @@ def _poptorch_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_poptorch_double")
-def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_prediction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_ipus_programs_are_built_ahead_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer on the second of two IPUs, classes of a pair, packed."""
     monkeypatch.setattr(entry_jobs.training, "require_verdict", lambda *words, **named: None)
     write_examples(tmp_path / "data", "rte", train=60, dev=20)
@@ -217,9 +213,7 @@ def test_of_data_that_are_not_valid_the_page_alone_stays(
     assert made == {folder / f"reports/validation/{page}.html"}
 
 
-def test_classes_of_pairs_are_learnt_scored_published_and_the_same_in_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classes_of_pairs_are_the_same_in_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Single texts: test_other_encoders.py, and several labels below."""
     data, dev = write_splits(tmp_path, pairs=True)
     folder = make_checkout(tmp_path / "checkout", data)
@@ -241,9 +235,7 @@ def test_classes_of_pairs_are_learnt_scored_published_and_the_same_in_transforme
     assert [config.id2label[number] for number in range(3)] == list(CLASSES)
 
 
-def test_an_entry_is_compared_in_pairs_with_another_one_which_has_no_gate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_is_compared_in_pairs_with_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, dev = write_splits(tmp_path)
     folder = make_checkout(tmp_path / "checkout", data)
     alone = run_entry(folder, NAME, monkeypatch)
@@ -320,9 +312,7 @@ def test_several_labels_are_learnt_decided_published_and_the_same_in_a_pipeline(
     assert (again["micro_f1"], again["exact_match"]) == (metrics["micro_f1"], metrics["exact_match"])
 
 
-def test_values_are_learnt_from_a_part_of_one_file_and_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_are_learnt_from_a_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_texts(tmp_path / "train.csv", 300, seed=0, regression=True)
     data = {"train_path": str(tmp_path / "train.csv"), "dev_path": None, "dev_fraction": 0.2, "seed": 4}
     gates = {"min_pearson": 80.0, "min_spearman": 80.0}
@@ -347,9 +337,7 @@ def test_values_are_learnt_from_a_part_of_one_file_and_published(
     assert config.num_labels == 1
 
 
-def test_a_class_that_only_dev_has_counts_as_missed_and_is_told_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_that_only_dev_has_is_told_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, dev = write_splits(tmp_path, 120, 30)
     write_csv(tmp_path / "dev.csv", ["text", "label"], [*dev[:25], *([text, "bored"] for text, _ in dev[25:])])
     folder = make_checkout(tmp_path / "checkout", data)
