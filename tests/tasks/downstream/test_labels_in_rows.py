@@ -141,7 +141,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "form"), KINDS)
-def test_rows_of_every_kind_decode_to_labels(
+def test_rows_of_all_kinds_decode_to_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, form: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

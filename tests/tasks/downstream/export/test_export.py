@@ -112,7 +112,7 @@ def quantize_to_nan(source: Path, target: Path) -> None:
 @pytest.mark.parametrize(
     "case", ["squad", "value", *(pytest.param(case, marks=pytest.mark.soak) for case in ("ner", "mine"))]
 )
-def test_a_file_of_logits_that_are_nan_is_rejected_alone(
+def test_a_file_with_logits_of_nan_is_rejected_alone(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, _, described = applied(case, tmp_path)
@@ -216,9 +216,7 @@ def cut_weights(folder: Path) -> None:
         (cut_weights, "model.safetensors is missing or damaged"),
     ],
 )
-def test_a_model_that_claims_too_much_is_refused_in_a_sentence_before_memory_is_taken(
-    tmp_path: Path, change: Callable[[Path], None], said: str
-) -> None:
+def test_a_claim_is_refused_before_memory_is_taken(tmp_path: Path, change: Callable[[Path], None], said: str) -> None:
     model = write_head_model(tmp_path / "model", "sequence_classification", ("good", "short"), WORDS)
     change(model)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

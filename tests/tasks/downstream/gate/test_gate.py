@@ -105,7 +105,7 @@ def test_what_is_accepted_without_a_floor_says_so(changes: dict[str, Any], answe
         *(({"f1": value}, {"min_f1": 0.0}, "F1 is ") for value in (math.nan, math.inf, -math.inf)),
     ],
 )
-def test_a_score_below_its_floor_or_that_is_no_number_is_rejected(
+def test_a_score_below_its_floor_is_rejected(
     scores: dict[str, float], changes: dict[str, Any], reason: str | None
 ) -> None:
     decision = decide(evidence(**scores), limits(**changes))
@@ -276,7 +276,7 @@ def test_every_training_ends_with_a_finite_loss(name: str, figures: dict[str, An
         ([0, 1], [1, 0], False, False),  # too few to tell
     ],
 )
-def test_a_released_model_that_contradicts_the_labels_stops_a_release(
+def test_a_model_against_the_labels_stops_a_release(
     labels: list[float], answers: list[float], regression: bool, opposed: bool
 ) -> None:
     task = task_with("classification", "scores", regression=regression)
@@ -423,9 +423,7 @@ def test_predictions_or_weights_that_were_changed_after_scoring_are_rejected(che
         (None, True),
     ],
 )
-def test_the_released_model_is_compared_if_known(
-    checkout: Path, released: dict[str, str] | None, accepted: bool
-) -> None:
+def test_a_known_released_model_is_compared(checkout: Path, released: dict[str, str] | None, accepted: bool) -> None:
     write_text(checkout / "inputs" / "released" / "README.md", "put predictions.json here")
     if released is not None:
         write_json(checkout / "inputs" / "released" / "predictions.json", released)

@@ -66,9 +66,7 @@ BARE = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_evaluate_and_predict_give_what_the_stages_give(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluate_and_predict_give_what_stages_give(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few examples predict holds at a time."""
     model, file, described = applied(case, tmp_path)
     checkout = staged(tmp_path / "checkout", described, model.folder, monkeypatch)
@@ -147,9 +145,7 @@ def test_every_format_holds_the_same_records(tmp_path: Path) -> None:
         ("ner", None, None),
     ],
 )
-def test_an_example_has_one_name_among_mistakes_in_predictions_and_on_the_page(
-    case: str, answer: str | None, kept: str | None, tmp_path: Path
-) -> None:
+def test_an_example_has_one_name_everywhere(case: str, answer: str | None, kept: str | None, tmp_path: Path) -> None:
     model, file, _ = applied(case, tmp_path)
     mistakes, records, page = evaluate_and_predict(infer_entry(model), model, file, tmp_path)
     assert mistakes
@@ -193,7 +189,7 @@ def test_the_line_of_an_example_is_that_of_its_file_after_dropped_rows(tmp_path:
         ({"text": "by name"}, "sentence1,sentence2,label", None),
     ],
 )
-def test_columns_are_those_that_the_model_was_trained_with(
+def test_columns_are_those_of_the_training(
     trained: Mapping[str, str], header: str, message: str | None, tmp_path: Path
 ) -> None:
     folder = tmp_path / artifacts.model_folder("mine")

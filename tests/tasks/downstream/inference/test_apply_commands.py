@@ -317,9 +317,7 @@ def test_a_text_file_has_one_text_a_line(call: Callable[..., tuple[str, str]], t
     assert [json.loads(line)["question"] for line in asked.splitlines()] == ["word1 ?", "word4 ?"]
 
 
-def test_a_question_to_a_model_of_texts_is_answered_with_the_command(
-    call: Callable[..., tuple[str, str]],
-) -> None:
+def test_a_question_to_a_model_of_texts_is_answered_with_the_command(call: Callable[..., tuple[str, str]]) -> None:
     with pytest.raises(PodiumError) as refused:
         call("predict", "sst2", "--text", "what?", "--context", "word1's word2")
     found, command = re.split("Run podium ", str(refused.value))

@@ -95,7 +95,7 @@ def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any
 
 
 @pytest.mark.parametrize("asked", [ASKED_NOW, {**ASKED, **ASKED_NOW}], ids=["others", "more"])
-def test_other_questions_are_answered_as_podium_evaluate_answers_them(
+def test_other_questions_are_answered_as_by_evaluate(
     checkout: Path, jobs: list[Any], asked: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
     ask(checkout, asked)

@@ -66,7 +66,7 @@ def test_entities_are_learnt_scored_as_conlleval_does_published_and_the_same_in_
         assert [LABELS[number] for number in theirs[1:-1].argmax(axis=1)] == tags.split()
 
 
-def test_held_out_sentences_choose_the_weights_and_two_places_are_compared(
+def test_held_out_sentences_choose_the_weights(
     tmp_path: Path, data: tuple[Path, Sentences], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sections: dict[str, Any] = {

@@ -289,7 +289,7 @@ NUMBERED = {"tokens": "2", "word number": "1", "tags": "3"}
         ("word\ttag\tpos\nAda\tB-person\tX\nleft\tO\tY\n", {}, {"tokens": "word", "tags": "tag"}),
     ],
 )
-def test_the_columns_of_conll_files_are_found_or_named(
+def test_columns_are_found_or_named(
     tmp_path: Path, text: str, columns: dict[str, str], expected: dict[str, str]
 ) -> None:
     sentences = read(put(tmp_path, text), reading := Interpretation(), columns=columns)
@@ -390,7 +390,7 @@ def test_models_answer_sentences_of_the_same_forms(
     assert [(one["id"], one["tokens"], one["kept"]) for one in found] == [(id, ADA[1], kept) for id in ids]
 
 
-def test_types_come_from_train_and_those_of_dev_alone_are_counted(
+def test_types_come_from_train_and_others_of_dev_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     numbers = make(tmp_path, "a B-b\n\nb I-a\nc I-a\n", "a B-a\nb B-z\nc I-z\nd B-z\n")

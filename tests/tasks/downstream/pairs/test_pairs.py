@@ -182,7 +182,7 @@ MODULES = [
         ("{", MODULES, "is damaged"),
     ],
 )
-def test_the_pooling_of_a_sentence_transformers_folder_is_kept(
+def test_the_pooling_of_a_folder_is_kept(
     tmp_path: Path, pooling: Any, modules: list[dict[str, str]], expected: str
 ) -> None:
     assert read_modules(tmp_path) == {}

@@ -72,7 +72,7 @@ LOGITS = [ONE.padded(ONE.start), TWO.padded(TWO.start)]
         ([[float("inf"), *LOGITS[0][1:]], LOGITS[1]], None, "a logit of feature 0 is inf"),
     ],
 )
-def test_other_logits_are_refused(
+def test_wrong_logits_are_refused(
     tmp_path: Path, starts: list[list[float]], ids: list[int] | None, message: str
 ) -> None:
     features = write_features(tmp_path / "features.parquet", [ONE, TWO], IDS)

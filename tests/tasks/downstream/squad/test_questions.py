@@ -122,7 +122,7 @@ OF_JSON: dict[str, Callable[[Rows], Any]] = {
 
 @pytest.mark.parametrize("form", OF_JSON)
 @pytest.mark.parametrize("answers", [as_struct, dict], ids=["columns", "objects"])
-def test_json_with_an_object_for_each_question_gives_the_rows_of_squad(
+def test_every_form_of_json_gives_the_rows_of_squad(
     tmp_path: Path, form: str, answers: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     rows = [answers(ONE), answers({**ONE, "id": "q2", "question": "Which bees?"})]
@@ -545,9 +545,7 @@ def test_misplaced_answers_are_dropped_on_request(tmp_path: Path, unanswerable: 
         ({}, "2 of 6 answers"),
     ],
 )
-def test_many_answers_out_of_place_ask_what_answer_start_counts(
-    tmp_path: Path, wrong: dict[str, Any], remark: str
-) -> None:
+def test_answers_out_of_place_ask_what_answer_start_counts(tmp_path: Path, wrong: dict[str, Any], remark: str) -> None:
     for count in (1, 2):
         reading = Interpretation()
         rows = [{**as_flat(ONE), "id": f"q{n}", **(wrong if n < count else {})} for n in range(6)]

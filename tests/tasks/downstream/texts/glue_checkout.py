@@ -30,13 +30,7 @@ from tasks.params.entries import TRAIN
 from tasks.stage import artifacts
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tasks.vocabulary.hub_tokenizer import read_vocabulary
-from tests.tasks.downstream.entries import (
-    change_parameters,
-    lay_over,
-    task_with,
-    values_with,
-    write_parameters,
-)
+from tests.tasks.downstream.entries import change_parameters, lay_over, task_with, values_with, write_parameters
 from tests.tasks.trained_checkout import write_lock
 
 WORDS = [f"word{number}" for number in range(40)]

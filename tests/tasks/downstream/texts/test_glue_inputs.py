@@ -72,7 +72,7 @@ GOOD = [("good", None, 1), ("bad", None, 0)]
         ("sst2", "train.json", '{"sentence": "good", "label": 1}\n{"sentence": "bad", "label": 0}\n', GOOD),
     ],
 )  # fmt: skip
-def test_official_files_files_without_a_header_and_tables_of_people_are_read(
+def test_official_files_and_tables_of_people_are_read(
     tmp_path: Path, name: str, file: str, text: str, expected
 ) -> None:
     folder = TASKS[name].title if file == TSV else name

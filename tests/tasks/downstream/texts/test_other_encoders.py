@@ -67,7 +67,7 @@ def start_from(folder: Path, values: dict[str, Any], model_type: str) -> Path:
     "model_type",
     ["deberta-v2", "modernbert", *(pytest.param(one, marks=pytest.mark.soak) for one in ("mpnet", "albert"))],
 )
-def test_a_model_of_transformers_is_tuned_released_and_the_same_in_transformers(
+def test_a_tuned_model_is_the_same_in_transformers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str
 ) -> None:
     write_texts(tmp_path / "train.csv", 240, seed=0)
@@ -128,7 +128,7 @@ def write_examples(path: Path, kind: str, count: int) -> list[tuple[list[str], i
         pytest.param("ner", "modernbert", marks=pytest.mark.soak),
     ],
 )
-def test_answers_of_byte_level_and_unigram_tokenizers_are_the_text_that_was_read(
+def test_answers_are_the_text_that_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, family: str
 ) -> None:
     ending = {"squad": "jsonl", "ner": "conll"}[kind]

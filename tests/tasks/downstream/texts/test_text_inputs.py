@@ -197,9 +197,7 @@ def test_what_may_be_a_second_text_is_refused_until_one_is_named(tmp_path: Path,
         (("label", "category"), None),
     ],
 )
-def test_a_label_of_two_columns_is_refused_until_one_is_named(
-    tmp_path: Path, names: tuple[str, ...], others: str | None
-) -> None:
+def test_of_two_labels_one_must_be_named(tmp_path: Path, names: tuple[str, ...], others: str | None) -> None:
     rows = [("a", *"xuv"[: len(names)]), ("b", *"ywz"[: len(names)])]
     path = write_csv(tmp_path / "a.csv", ["text", *names], rows)
     if others is None:
@@ -243,7 +241,7 @@ CSV, JSONL = "text,label\na,{}\nb,{}\n", '{{"text": "a", "label": {}}}\n{{"text"
         ((CSV, "0.0", "1.0"), ["0", "1.0"], ("0", "1")),
     ],
 )
-def test_whole_numbers_and_truths_are_the_same_classes_in_every_form(
+def test_numbers_and_truths_are_the_same_in_every_form(
     tmp_path: Path, train: Any, dev: Any, classes: tuple[str, ...]
 ) -> None:
     files = []
@@ -272,7 +270,7 @@ def test_a_class_without_a_name_is_its_number() -> None:
         (("0", "1.5"), ("1", "1.0"), VALUE, r"all dev examples have the label 1\.0"),
     ],
 )
-def test_dev_examples_that_no_score_can_be_made_of_are_refused_before_the_first_stage(
+def test_dev_examples_without_a_score_are_refused(
     tmp_path: Path, train: tuple[str, str], dev: tuple[str, str], form: Data, message: str
 ) -> None:
     files = [put(tmp_path / f"{name}.csv", CSV.format(*labels)) for name, labels in (("a", train), ("b", dev))]

@@ -74,7 +74,7 @@ def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_sst2_beats_the_majority_class_is_published_and_loads_in_transformers(
+def test_sst2_beats_the_majority_class_and_is_published(
     sst2: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -265,7 +265,7 @@ def test_an_entry_is_compared_in_pairs_with_another_one(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("threshold", ["auto", "per_label"])
-def test_several_labels_are_learnt_decided_published_and_the_same_in_a_pipeline(
+def test_several_labels_are_the_same_in_a_pipeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: str
 ) -> None:
     data = {**write_splits(tmp_path, 300)[0], "label_separator": "pipe"}
