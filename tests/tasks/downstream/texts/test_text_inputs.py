@@ -157,7 +157,6 @@ QUOTED: dict[str, tuple[str, Data, int]] = {
 @pytest.mark.parametrize("name", QUOTED)
 def test_lines_in_quotes_are_a_text_or_rows_as_stated(tmp_path: Path, name: str) -> None:
     text, how, found = QUOTED[name]
-    how = {**how, "max_common_share": 1.0}
     make_examples(part("reader", {**paths(put(tmp_path / "a.csv", text)), **how}), tmp_path / "examples")
     texts = pq.read_table(tmp_path / "examples" / "train.parquet")["first"].to_pylist()
     assert len(texts) == found
