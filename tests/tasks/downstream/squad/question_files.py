@@ -48,6 +48,12 @@ def squad(*qas: dict[str, Any], context: str = CONTEXT, **extra: Any) -> dict[st
     return {"version": "1.1", "data": [article]}
 
 
+def write(path: Path, values: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(values if isinstance(values, bytes) else json.dumps(values).encode())
+    return path
+
+
 Rows = list[dict[str, Any]]
 
 

@@ -38,6 +38,7 @@ from tests.tasks.downstream.squad.question_files import (
     params,
     qa,
     squad,
+    write,
     write_table,
 )
 
@@ -61,11 +62,8 @@ def columns(**names: str) -> SquadColumnParams:
 
 def put(path: Path, content: Any) -> Path:
     """A file of these bytes, this value as JSON, or a table of these rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, list) and path.suffix != ".json":
-        return write_table(path, content)
-    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    return path
+    table = isinstance(content, list) and path.suffix != ".json"
+    return write_table(path, content) if table else write(path, content)
 
 
 def make(folder: Path, train: Any, dev: Any = None, name: str = "train.json", **values: Any) -> dict[str, Rows]:
