@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import numpy as np
 import pyarrow as pa
@@ -33,10 +33,14 @@ from tiny_jobs import (
     write_rows,
 )
 
-from ipu_model.core.errors import CheckpointError, ConfigError, DeviceJobError, NonFiniteLoss, RowsError
-from ipu_model.distributed.process import PAUSED, lock_run_folder
+from ipu_model.core.errors import CheckpointError, DeviceJobError, NonFiniteLoss, NonFiniteWeights, RowsError
+from ipu_model.distributed.process import PAUSED
 from ipu_model.jobs.job import BatchGeometry, ScheduleConfig
 from ipu_model.optim.optimizers import _has_fused_adamw
+from ipu_model.runtimes.runtime import StepMetrics
+from ipu_model.runtimes.torch_device import TorchRuntime
+from ipu_model.train.history import History
+from ipu_model.train.training import TrainingState
 from tests.optimizers import optimizer_config
 
 
@@ -78,25 +82,41 @@ def test_pretraining_fine_tuning_and_prediction_follow_one_another(
     assert [len(x) for x in logits.column("end_logits").to_pylist()] == [lengths[i] for i in sorted(lengths)]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("adamw", "finetune"), pytest.param("lamb", "pretrain", marks=pytest.mark.soak)]
-)
-def test_what_compiles_nothing_waits_for_no_compiler(
-    tmp_path: Path, pretrain_rows: Path, answer_rows: Path, name: str, kind: str
-) -> None:
+def test_what_compiles_nothing_waits_for_no_compiler(tmp_path: Path, pretrain_rows: Path, answer_rows: Path) -> None:
     """Torch's own optimizers load its compiler, which takes as long as torch itself; so do weights drawn on `meta`."""
     if not _has_fused_adamw("cpu"):
         pytest.skip("this torch has no fused AdamW for CPUs, in place of which its own AdamW is taken")
-    optimizer = optimizer_config(name=name, learning_rate=1e-2)
-    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, optimizer=optimizer)
-    if kind == "finetune":
-        run_here(job)
-        given = {"model": None, "init_checkpoint": job.output, "optimizer": optimizer}
-        job = make_job(tmp_path / "b", "finetune", answer_rows, **given)
+    first = make_job(tmp_path / "a", "pretrain", pretrain_rows)
+    run_here(first)
+    job = make_job(tmp_path / "b", "finetune", answer_rows, model=None, init_checkpoint=first.output)
     done = finish(start_job(job, {"PYTHONPROFILEIMPORTTIME": "1"}))
     assert done.code == 0
     assert "torch.nn.modules" in done.stderr
     assert "torch._dynamo" not in done.stderr
+
+
+@pytest.mark.parametrize(("every", "told"), [(4, ["progress", "step", "step"]), (1, ["step"] * 6)])
+def test_the_time_left_is_told_from_the_first_update_on(
+    tmp_path: Path, pretrain_rows: Path, every: int, told: List[str]
+) -> None:
+    """In an event of its own, unless that update ends a window, whose event has it."""
+    events = run_here(make_job(tmp_path / "a", "pretrain", pretrain_rows, log_every_updates=every)).events
+    timed = [event for event in events if "eta_seconds" in event]
+    assert [event["event"] for event in timed] == told
+    assert timed[0].get("update", timed[0].get("step")) == 1
+    assert all(event["eta_seconds"] >= 0 for event in timed)
+
+
+def test_a_slow_training_tells_its_time_left_between_windows_without_its_first_update(tmp_path: Path) -> None:
+    events: List[Any] = []
+    runtime: Any = None
+    training, history = TrainingState(runtime, 100), History(tmp_path, [], 10, lambda *_, **event: events.append(event))
+    training.metrics, training.learning_rate = StepMetrics(1.0, {}, 1, 1, 1.0), 0.1
+    history.start(training)
+    for done, seconds in ((1, 12.0), (2, 16.0), (3, 20.0), (4, 24.0)):
+        training.totals.updates, training.totals.seconds = done, seconds
+        history.after_step(training)
+    assert [(event["update"], event["eta_seconds"]) for event in events] == [(1, 1188.0), (3, 388.0)]
 
 
 def test_a_run_killed_and_restarted_ends_as_one_that_was_not(tmp_path: Path, pretrain_rows: Path) -> None:
@@ -155,13 +175,6 @@ def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path: Path, p
     assert [event["step"] for event in again.of("step")] == [step + 1]
 
 
-def test_a_second_trainer_of_a_run_folder_is_refused_and_told_who_holds_it(tmp_path: Path, pretrain_rows: Path) -> None:
-    job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
-    with lock_run_folder(Path(job.run_folder)), pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on"):
-        run_here(job)
-    run_here(job)
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is of Linux")
 def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
@@ -188,12 +201,34 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_saved(tmp_path: Path
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, optimizer=broken, checkpoint_every_updates=1)
     with pytest.raises(NonFiniteLoss, match="rows ") as caught:
         run_here(job)
-    step = int(str(caught.value).partition(" of update ")[2].partition(" ")[0])
     assert not Path(job.output).exists()
-    saved = [int(p.name[5:]) for p in Path(job.run_folder).glob("step-*")]
-    assert all(s < step for s in saved)
     for path in Path(job.run_folder).glob("step-*"):
+        assert int(path.name[5:]) < caught.value.step
         assert all(bool(x.isfinite().all()) for x in load_file(str(path / "model.safetensors")).values())
+
+
+def test_weights_that_are_not_finite_stop_the_run_before_they_are_saved(
+    tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a device that tells no gradient norm: update 4 breaks a weight, its loss was computed before."""
+    real: Any = TorchRuntime.train_step
+    calls: List[float] = []
+
+    def breaking(self: TorchRuntime, batch: Any, learning_rate: float) -> StepMetrics:
+        metrics: StepMetrics = real(self, batch, learning_rate)
+        calls.append(learning_rate)
+        if len(calls) == 4:
+            weights = self.state_dict()
+            weights["bert.pooler.dense.bias"][3] = float("inf")
+            self.load_state_dict(weights)
+        return metrics
+
+    monkeypatch.setattr(TorchRuntime, "train_step", breaking)
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
+    with pytest.raises(NonFiniteWeights, match=r"update 4 .* bert\.pooler\.dense\.bias"):
+        run_here(job)
+    assert [path.name for path in Path(job.run_folder).glob("step-*")] == ["step-00000002"]
+    assert not Path(job.output).exists()
 
 
 def test_zero_steps_save_the_model_as_it_was_initialised(tmp_path: Path, pretrain_rows: Path) -> None:
@@ -214,12 +249,8 @@ def test_rows_of_another_tokenizer_than_the_weights_are_refused(tmp_path: Path, 
     run_here(first)
     write_rows(tmp_path / "other", "question_answering", make_columns("question_answering", 20), tokenizer="u" * 64)
     job = make_job(tmp_path / "b", "finetune", tmp_path / "other", model=None, init_checkpoint=first.output)
-    with pytest.raises(RowsError, match=r"tokenizer\.source") as caught:
+    with pytest.raises(RowsError, match=r"tokenizer\.source"):
         run_here(job)
-    text = str(caught.value)
-    assert "t" * 64 in text
-    assert "u" * 64 in text
-    assert "tokenizer.source" in text
 
 
 def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(
@@ -264,13 +295,15 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_the_checkpoints_and_only_i
 @pytest.mark.parametrize(
     ("changes", "type_", "message"),
     [
-        ({"geometry": BatchGeometry(12, 4, replication_factor=2)}, "ConfigError", "the number of processes is 1"),
+        ({"geometry": BatchGeometry(12, 4, replication_factor=2)}, "ConfigError", "number of processes is 1"),
         ({"precision": "fp16"}, "ConfigError", "fp32, bf16 or auto"),
-        ({"head": "question_answering"}, "ConfigError", "a pretrain job has the head masked_lm or pretraining"),
+        ({"head": "question_answering"}, "ConfigError", "masked_lm or pretraining"),
         ({"log_every_updates": 0}, "ConfigError", "log_every_updates"),
-        ({"geometry": BatchGeometry(1000)}, "RowsError", "set global_batch_size to at most"),
-        ({"init_checkpoint": "nowhere"}, "CheckpointError", "nowhere is not a model folder"),
-        ({"rows": "nowhere"}, "RowsError", "manifest.json is missing"),
+        ({"checkpoint_every_minutes": -1.0}, "ConfigError", "checkpoint_every_minutes"),
+        ({"checkpoint_every_minutes": float("nan")}, "ConfigError", "checkpoint_every_minutes"),
+        ({"geometry": BatchGeometry(1000)}, "RowsError", "global_batch_size"),
+        ({"init_checkpoint": "nowhere"}, "CheckpointError", "nowhere"),
+        ({"rows": "nowhere"}, "RowsError", "manifest.json"),
     ],
 )
 def test_a_job_that_cannot_be_run_is_refused_before_any_training(

@@ -16,12 +16,6 @@ from ipu_model.rows.row_folder import Batch, RowFolder, prefetch
 from ipu_model.runtimes.torch_device import Device
 
 
-@pytest.mark.parametrize("depth", [0, 1, 2, 7])
-def test_the_order_is_that_of_the_items(depth: int) -> None:
-    assert list(prefetch(lambda x: x * x, range(5), depth)) == [0, 1, 4, 9, 16]
-    assert list(prefetch(lambda x: x, [], depth)) == []
-
-
 def test_no_more_than_asked_for_are_made_before_their_turn() -> None:
     begun: List[int] = []
     third = threading.Event()
@@ -37,33 +31,7 @@ def test_no_more_than_asked_for_are_made_before_their_turn() -> None:
         assert third.wait(30)  # made without being asked for
         assert next(made) == 1
     assert begun in ([0, 1, 2], [0, 1, 2, 3])  # 3 was allowed, as 1 was taken; nothing after it
-
-
-def test_all_are_made_in_one_other_thread() -> None:
-    threads = set(prefetch(lambda item: threading.current_thread(), range(4), 2))
-    assert len(threads) == 1
-    assert threading.current_thread() not in threads
-    assert set(prefetch(lambda item: threading.current_thread(), range(4), 0)) == {threading.current_thread()}
-
-
-@pytest.mark.parametrize("depth", [0, 2])
-def test_an_error_comes_where_its_result_would_have(depth: int) -> None:
-    def make(item: int) -> int:
-        if item == 2:
-            raise KeyError(item)
-        return item
-
-    taken: List[int] = []
-    with closing(prefetch(make, range(5), depth)) as made, pytest.raises(KeyError):
-        taken.extend(made)
-    assert taken == [0, 1]
-
-
-def test_closing_ends_the_thread() -> None:
-    with closing(prefetch(lambda item: item, range(1000), 2)) as made:
-        next(made)
-        assert [t for t in threading.enumerate() if t.name.startswith("prefetch")]
-    assert not [t for t in threading.enumerate() if t.name.startswith("prefetch")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 @pytest.fixture
@@ -118,3 +86,13 @@ def test_damaged_rows_stop_a_job_that_reads_ahead(
         run_here(make_job(tmp_path / "a", "pretrain", tmp_path / "rows"))
     assert set(readers) == {"prefetch_0"}
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 7])
+def test_results_come_in_order_and_an_error_where_its_result_would_have(depth: int) -> None:
+    assert list(prefetch(lambda x: x * x, range(5), depth)) == [0, 1, 4, 9, 16]
+    assert list(prefetch(lambda x: x, [], depth)) == []
+    taken: List[float] = []
+    with closing(prefetch(lambda x: 6 / (2 - x), range(5), depth)) as made, pytest.raises(ZeroDivisionError):
+        taken.extend(made)
+    assert taken == [3, 6]
