@@ -85,19 +85,17 @@ def job_of(task: str, size: str, length: int, micro_batch: int, accumulation: in
     return job, manifest
 
 
-def bound_memory(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> float:
-    return sum(term.amount for term in memory_terms(job, model, manifest, processes))
-
-
-def model_of(job: Job) -> ModelConfig:
+def bound(job: Job, manifest: Manifest, processes: int = 1, **changes: Any) -> float:
     assert job.model is not None
-    return job.model
+    changed = dataclasses.replace(job, **changes)
+    return sum(term.amount for term in memory_terms(changed, job.model, manifest, processes))
 
 
 @pytest.mark.parametrize(("configuration", "peak"), PEAKS)
 def test_a_measured_peak_lies_between_what_is_certain_and_the_bound(configuration: Any, peak: float) -> None:
     job, manifest = job_of(*configuration)
-    [memory] = estimate_host(job, model_of(job), manifest).memory
+    assert job.model is not None
+    [memory] = estimate_host(job, job.model, manifest).memory
     assert memory.total.low < peak * MIB < memory.total.high < 2 * peak * MIB
     assert memory.total.high == pytest.approx(sum(term.amount for term in memory.terms))
     assert memory.total.low > 0.15 * peak * MIB
@@ -123,37 +121,27 @@ def test_a_peak_of_another_encoder_lies_below_the_bound_too(shape: Any, peak: fl
 
 def test_what_certainly_does_not_fit_is_told_from_what_is_in_doubt() -> None:
     job, manifest = job_of(*PEAKS[0][0])
-    [memory] = estimate_host(job, model_of(job), manifest).memory
+    model: Any = job.model
+    [memory] = estimate_host(job, model, manifest).memory
     limits = {FITS: memory.total.high, TIGHT: memory.total.high - 1, DOES_NOT_FIT: memory.total.low - 1}
     for verdict, limit in limits.items():
-        assert estimate_host(job, model_of(job), manifest, limit=limit).verdict == verdict
-    assert estimate_host(job, model_of(job), manifest, 2, memory.total.high).verdict == TIGHT, "half of it for each"
-
-
-def test_the_bound_grows_with_what_takes_memory() -> None:
-    job, manifest = job_of(*PEAKS[2][0])
-
-    def bound(**changes: Any) -> float:
-        return bound_memory(dataclasses.replace(job, **changes), model_of(job), manifest)
-
-    larger = dataclasses.replace(job.geometry, micro_batch_size=2, global_batch_size=job.geometry.global_batch_size)
-    assert bound(geometry=larger) < bound(recompute=True) < bound()
-    assert bound() < bound(checkpoint_every_minutes=15)
-    assert bound(kind="predict", optimizer=None, schedule=None) < bound()
-    assert bound(precision="bf16") < bound(precision="auto") == bound()
-    assert bound(runtime="cuda") < bound(), "its kernels keep no attention scores"
-    assert bound_memory(job, model_of(job), manifest, 2) < bound(), "each has half of the update"
-
-
-def test_the_largest_part_comes_first_and_has_a_knob_where_there_is_one() -> None:
-    job, manifest = job_of(*PEAKS[2][0])
-    terms = memory_terms(job, model_of(job), manifest)
-    assert [term.amount for term in terms] == sorted((term.amount for term in terms), reverse=True)
-    assert [term.name for term in terms if not term.knob] == ["Python, torch and its libraries"]
-
-
-def test_processes_that_the_geometry_does_not_state_are_refused() -> None:
-    job, manifest = job_of(*PEAKS[0][0])
-    stated = dataclasses.replace(job, geometry=BatchGeometry(64, 8, 4))
+        assert estimate_host(job, model, manifest, limit=limit).verdict == verdict
+    assert estimate_host(job, model, manifest, 2, memory.total.high).verdict == TIGHT, "half of it for each"
     with pytest.raises(ConfigError, match="each process holds one copy"):
-        estimate_host(stated, model_of(job), manifest, 2)
+        estimate_host(dataclasses.replace(job, geometry=BatchGeometry(64, 8, 4)), model, manifest, 2)
+
+
+def test_the_bound_grows_with_what_takes_memory_and_the_largest_part_comes_first() -> None:
+    job, manifest = job_of(*PEAKS[2][0])
+    model: Any = job.model
+    whole = bound(job, manifest)
+    larger = dataclasses.replace(job.geometry, micro_batch_size=2, global_batch_size=job.geometry.global_batch_size)
+    assert bound(job, manifest, geometry=larger) < bound(job, manifest, recompute=True) < whole
+    assert whole < bound(job, manifest, checkpoint_every_minutes=15)
+    assert bound(job, manifest, kind="predict", optimizer=None, schedule=None) < whole
+    assert bound(job, manifest, precision="bf16") < bound(job, manifest, precision="auto") == whole
+    assert bound(job, manifest, runtime="cuda") < whole, "its kernels keep no attention scores"
+    assert bound(job, manifest, 2) < whole, "each has half of the update"
+    terms = memory_terms(job, model, manifest)
+    assert [term.amount for term in terms] == sorted((term.amount for term in terms), reverse=True)
+    assert len([term for term in terms if not term.knob]) == 1

@@ -47,6 +47,8 @@ def job_of(**changes: Any) -> Job:
 
 
 def test_a_training_by_its_job() -> None:
+    plan = plan_for_estimate(job_of(), BASE, ROWS)
+    assert (plan.accumulation, plan.replicas, plan.placement.forward_stages, plan.half) == (512, 4, 5, True)
     found = estimate_ipus(job_of(), BASE, ROWS)
     assert found.device == "16 IPUs Mk2, 4 replicas of 4"
     assert sorted(memory.where for memory in found.memory) == [f"IPU {ipu} of 4" for ipu in range(4)]
@@ -56,46 +58,21 @@ def test_a_training_by_its_job() -> None:
     assert time.update_seconds.likely == pytest.approx(sum(term.amount for term in time.terms))
     assert time.sequences_per_second.likely == pytest.approx(65536 / time.update_seconds.likely)
     assert time.sequences_per_second.low < 11700 < time.sequences_per_second.high, "Paddle's"
-    assert time.largest.name == "micro-batches through IPU 1, the slowest"
+    assert "IPU 1" in time.largest.name
 
 
-def test_packed_rows_hold_more_sequences() -> None:
+def test_packed_rows_hold_more_sequences_and_a_bow_is_faster() -> None:
     packed = dataclasses.replace(ROWS, max_sequences=3, sequences=1_170_000)
-    one, more = (estimate_ipus(job_of(), BASE, rows).time for rows in (ROWS, packed))
+    one, more, bow = (
+        estimate_ipus(job_of(), BASE, rows, *generation).time for rows, *generation in ((ROWS,), (packed,), (ROWS, BOW))
+    )
     assert one is not None
     assert more is not None
+    assert bow is not None
     assert more.update_seconds.likely < one.update_seconds.likely, "fewer rows for as many sequences"
     assert more.sequences_per_second.likely > one.sequences_per_second.likely
-
-
-def test_a_bow_is_faster_and_holds_as_much() -> None:
-    mk2, bow = (estimate_ipus(job_of(), BASE, ROWS, *generation) for generation in ((), (BOW,)))
-    assert mk2.memory == bow.memory
-    assert mk2.time is not None
-    assert bow.time is not None
-    assert bow.time.update_seconds.likely < mk2.time.update_seconds.likely
-    assert bow.device == "16 IPUs Bow, 4 replicas of 4"
-
-
-ANSWERS = dataclasses.replace(ROWS, max_predictions=0, kind="question_answering")
-
-
-def predict_of(iterations: int = 5) -> Job:
-    config = {**CONFIG, "inference_device_iterations": iterations}
-    values = {"optimizer": None, "schedule": None, "ipu_config": config}
-    return job_of(kind="predict", head="question_answering", geometry=BatchGeometry(8, 8), **values)
-
-
-def test_a_prediction_is_told_in_calls() -> None:
-    """2 replicas x 5 iterations x 8 rows are a call of 80: 1,000,000 rows take 12,500."""
-    rows, predict = ANSWERS, predict_of()
-    found = estimate_ipus(predict, BASE, rows)
-    assert found.device == "8 IPUs Mk2, 2 replicas of 4"
-    assert found.time is not None
-    assert found.time.updates == 12_500
-    assert found.time.sequences_per_second.likely == pytest.approx(80 / found.time.update_seconds.likely)
-    trained = estimate_ipus(job_of(), BASE, ROWS)
-    assert found.memory[0].total.likely < trained.memory[0].total.likely
+    assert bow.update_seconds.likely < one.update_seconds.likely
+    assert estimate_ipus(job_of(), BASE, ROWS, BOW).memory == estimate_ipus(job_of(), BASE, ROWS).memory
 
 
 @pytest.mark.parametrize(
@@ -105,15 +82,25 @@ def test_a_prediction_is_told_in_calls() -> None:
         (5000, "forward pass of a call", "inference_replication_factor"),
     ],
 )
-def test_a_prediction_states_what_the_host_takes_and_advises_on_the_larger_share(
+def test_a_prediction_is_told_in_calls_and_advises_on_the_larger_share(
     iterations: int, largest: str, advice: str
 ) -> None:
-    time = estimate_ipus(predict_of(iterations), BASE, ANSWERS).time
+    """2 replicas x 5 iterations x 8 rows are a call of 80: 1,000,000 rows take 12,500."""
+    config = {**CONFIG, "inference_device_iterations": iterations}
+    values: Dict[str, Any] = {"optimizer": None, "schedule": None, "ipu_config": config}
+    predict = job_of(kind="predict", head="question_answering", geometry=BatchGeometry(8, 8), **values)
+    rows = dataclasses.replace(ROWS, max_predictions=0, kind="question_answering")
+    found = estimate_ipus(predict, BASE, rows)
+    assert found.device == "8 IPUs Mk2, 2 replicas of 4"
+    time = found.time
     assert time is not None
+    assert time.updates == -(-1_000_000 // (16 * iterations))
+    assert time.sequences_per_second.likely == pytest.approx(16 * iterations / time.update_seconds.likely)
     shares = {term.name: term.amount for term in time.terms}
     assert shares["host between calls"] == FITTED.host
     assert sum(shares.values()) == pytest.approx(time.update_seconds.likely)
     assert (time.largest.name, time.largest.knob.partition(":")[0]) == (largest, advice)
+    assert found.memory[0].total.likely < estimate_ipus(job_of(), BASE, ROWS).memory[0].total.likely
 
 
 def test_precisions_decide_the_bytes() -> None:
@@ -130,11 +117,6 @@ def test_what_cannot_run_is_refused_with_the_arithmetic_of_planning() -> None:
         estimate_ipus(job_of(geometry=BatchGeometry(100, 32)), BASE, ROWS)
     with pytest.raises(RowsError, match="one update needs"):
         estimate_ipus(job_of(), BASE, dataclasses.replace(ROWS, rows=5, sequences=5))
-
-
-def test_the_plan_is_the_one_that_the_runtime_makes() -> None:
-    plan = plan_for_estimate(job_of(), BASE, ROWS)
-    assert (plan.accumulation, plan.replicas, plan.placement.forward_stages, plan.half) == (512, 4, 5, True)
 
 
 def test_neither_torch_nor_poptorch_is_imported() -> None:

@@ -100,29 +100,24 @@ def test_inference_holds_no_gradients_and_stashes_nothing() -> None:
     assert found["code and exchange"] == 500.0
 
 
-def test_one_ipu_recomputes_nothing() -> None:
-    alone = dataclasses.replace(
-        held_of(), placement=place_by_layers("pretraining", 3, [3], 1), matmul_proportion=(0.2,)
-    )
-    [memory] = estimate_memories(alone)
-    layer = 3.0 * HIDDEN + 2.0 * ROWS * 2 * LENGTH**2 * 2
-    assert {term.name: term.amount for term in memory.terms}[
-        "backward pass of all layers, with matmul temporaries"
-    ] == 3 * layer
-
-
-def test_products_use_a_share_of_what_the_proportion_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ipu_memory.constants, "LIKELY", dataclasses.replace(ASSUMED, proportion=0.5))
-    layer = 3.0 * HIDDEN + 2.0 * ROWS * 2 * LENGTH**2 * 2
-    found = terms(held_of(), 1)["backward pass of a layer, with matmul temporaries"]
-    assert found == layer + 0.5 * 0.2 * TILE_BYTES
-
-
 @pytest.mark.parametrize(
     ("low", "high", "verdict"), [(1.0, 2.0, FITS), (1.0, 2.1, TIGHT), (2.0, 3.0, TIGHT), (2.1, 3.0, DOES_NOT_FIT)]
 )
 def test_a_verdict_goes_by_the_ends(low: float, high: float, verdict: str) -> None:
     assert MemoryEstimate("IPU 0 of 1", (), Interval(low, (low + high) / 2, high), 2.0).verdict == verdict
+
+
+def test_a_layer_back_takes_its_activations_and_a_share_of_what_the_proportion_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer = 3.0 * HIDDEN + 2.0 * ROWS * 2 * LENGTH**2 * 2
+    alone = held_of(placement=place_by_layers("pretraining", 3, [3], 1), matmul_proportion=(0.2,))
+    [memory] = estimate_memories(alone)
+    amounts = {term.name: term.amount for term in memory.terms}
+    assert amounts["backward pass of all layers, with matmul temporaries"] == 3 * layer, "one IPU recomputes nothing"
+    monkeypatch.setattr(ipu_memory.constants, "LIKELY", dataclasses.replace(ASSUMED, proportion=0.5))
+    found = terms(held_of(), 1)["backward pass of a layer, with matmul temporaries"]
+    assert found == layer + 0.5 * 0.2 * TILE_BYTES
 
 
 def test_the_assumptions_lie_in_order() -> None:

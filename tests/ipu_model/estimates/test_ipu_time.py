@@ -7,12 +7,7 @@ import dataclasses
 import pytest
 
 from ipu_model.estimates.ipu_constants import BOW, FITTED, MK2, FittedConstants
-from ipu_model.estimates.ipu_time import (
-    IpuProgram,
-    call_interval,
-    micro_batch_seconds,
-    update_seconds,
-)
+from ipu_model.estimates.ipu_time import IpuProgram, call_interval, micro_batch_seconds, update_seconds
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place_by_layers
 from ipu_model.models.config import ModelConfig
@@ -83,13 +78,6 @@ def test_off_chip_state_costs_for_every_weight_of_the_model() -> None:
     embeddings, pooler = (10 + 512 + 2 + 2) * 4, 4 * 5
     heads = 4 * 5 + 2 * 4 + 10 + 2 * 5
     assert found == embeddings + 3 * layer + pooler + heads
-
-
-def test_a_call_of_several_updates_pays_its_fixed_cost_once() -> None:
-    placement = place_by_layers("question_answering", 12, [3, 3, 3, 3], 4)
-    training = IpuProgram(BASE, placement, RowShape(384), 2, 32)
-    one, two = (call_interval(dataclasses.replace(training, updates_per_call=updates)).likely for updates in (1, 2))
-    assert 2 * one - two == pytest.approx(FITTED.host)
 
 
 def test_a_bow_computes_faster_and_its_host_does_not() -> None:

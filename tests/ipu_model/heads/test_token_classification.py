@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Dict, Tuple
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-from tiny_jobs import LABELS, STEADY, make_columns, make_job, run_here, write_rows
+from tiny_jobs import LABELS, STEADY, make_columns
 
 from ipu_model import heads
-from ipu_model.jobs.job import EvaluationConfig, ScheduleConfig
-from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -65,47 +61,3 @@ def test_tokens_without_a_label_teach_nothing() -> None:
     runtime = runtime_of()
     step = runtime.train_step(Batch(np.arange(4), columns), 1e-3)
     assert (step.loss, step.gradient_norm) == (0.0, 0.0)
-
-
-def learnable(rows: int) -> Columns:
-    """Three tokens that stand for the three classes; all others have none."""
-    columns = make_columns(HEAD, rows)
-    named = (columns["input_ids"] >= 10) & (columns["input_ids"] < 13)
-    columns["token_labels"] = np.where(named, columns["input_ids"].astype(np.int16) - 10, -100).astype(np.int16)
-    return columns
-
-
-def test_a_trained_model_predicts_the_classes_it_was_taught(tmp_path: Path) -> None:
-    columns = learnable(60)
-    write_rows(tmp_path / "rows", HEAD, columns)
-    job: Dict[str, Any] = {"head": HEAD, "checkpoint_every_updates": 0}
-    changes: Dict[str, Any] = {"labels": list(LABELS), "model": STEADY, "schedule": ScheduleConfig(steps=60)}
-    changes["optimizer"] = optimizer_config(learning_rate=1e-2, weight_decay=0.0)
-    changes["evaluation"] = EvaluationConfig(str(tmp_path / "rows"), 30, keep="best")
-    run_here(make_job(tmp_path, "finetune", tmp_path / "rows", **job, **changes))
-    lines = (tmp_path / "run" / "evaluations.csv").read_text().splitlines()
-    assert lines[0] == "step,loss,label_loss,token_accuracy"
-    assert float(lines[-1].split(",")[-1]) > 0.95
-    assert list(read_model(tmp_path / "model").labels) == list(LABELS)
-    run_here(make_job(tmp_path / "p", "predict", tmp_path / "rows", **job, init_checkpoint=str(tmp_path / "model")))
-    with pa.memory_map(str(tmp_path / "p" / "logits.arrow")) as source:
-        table = pa.ipc.open_file(source).read_all()
-    assert table["feature_id"].to_pylist() == list(range(len(table)))
-    right = []
-    for feature, flat in enumerate(table["logits"].to_pylist()):
-        row, own = tokens_of(columns, feature)
-        labels, logits = columns["token_labels"][row][own], np.array(flat).reshape(-1, len(LABELS))
-        assert len(logits) == len(labels)
-        right += (logits.argmax(1) == labels)[labels != -100].tolist()
-    assert np.mean(right) > 0.95
-
-
-def test_classes_of_sequences_are_not_taken_for_those_of_tokens(tmp_path: Path) -> None:
-    sequences = "sequence_classification"
-    for kind in (sequences, HEAD):
-        write_rows(tmp_path / kind, kind, make_columns(kind, 20))
-    run_here(make_job(tmp_path, "finetune", tmp_path / sequences, head=sequences, labels=list("abc")))
-    changes = {"labels": list(LABELS), "model": None, "init_checkpoint": str(tmp_path / "model")}
-    again = make_job(tmp_path / "b", "finetune", tmp_path / HEAD, head=HEAD, **changes)
-    said = [event["text"] for event in run_here(again).of("message")]
-    assert any("lacks classifier.weight, classifier.bias: initialised from seed 7" in text for text in said)

@@ -41,8 +41,7 @@ class Dying(progress.Progress):
 program.Progress = Dying
 sys.exit(program.main())
 """
-"""The program, killed by SIGKILL right after it said `event` of `step`: nothing of it runs on, no handler is called.
-Its checkpoints are on disk before the next update begins, so that it is known which is the newest."""
+"""The program, killed by SIGKILL right after it said `event` of `step`: nothing of it runs on, no handler is called."""
 
 
 def rows_of(folder: Path, kind: str, rows: int, seed: int = 1, packed: bool = True) -> Path:
@@ -63,11 +62,7 @@ def manifest_of(folder: str) -> Manifest:
 def ipu_job(
     folder: Path, kind: str, rows: Path, accumulation: int = 9, replicas: int = 1, iterations: int = 1, **changes: Any
 ) -> Job:
-    """One layer on each of four IPUs, micro-batches of one row, fp32, 4 updates.
-
-    Args:
-        accumulation: Micro-batches of one replica; the global batch is what that many rows hold on average.
-    """
+    """One layer on each of four IPUs, micro-batches of one row, fp32, 4 updates."""
     values: Dict[str, Any] = {
         "runtime": "ipu",
         "model": None if "init_checkpoint" in changes else FOUR_LAYERS,

@@ -10,11 +10,7 @@ from preset_layouts import Layout
 
 
 def read_part(stated: str) -> Tuple[int, int]:
-    """The number of a part, and how many there are: "1/6" is (1, 6).
-
-    Raises:
-        UsageError: something else.
-    """
+    """The number of a part, and how many there are: "1/6" is (1, 6)."""
     match = re.fullmatch(r"(\d+)/(\d+)", stated)
     part, parts = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
     if not 1 <= part <= parts:
@@ -23,8 +19,7 @@ def read_part(stated: str) -> Tuple[int, int]:
 
 
 def deal(items: Sequence[pytest.Item], part: int, parts: int) -> List[pytest.Item]:
-    """The tests of one part. They are dealt one by one, so that the cases of a slow test come to all parts; those that
-    look at the recording of one layout stay together, as it is compiled once in a process."""
+    """The tests of one part."""
     hands: Dict[str, List[pytest.Item]] = {}
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}

@@ -1,8 +1,4 @@
-"""How every IPU preset lays a BERT over IPUs, written down a second time and not read from the presets.
-
-Plain data for Python 3.8 without YAML. A test of tasks (test_recipes.py) holds it against presets/, those of
-this folder compile it and hold what was recorded against it. Jobs that several presets share stand here once.
-"""
+"""How every IPU preset lays a BERT over IPUs, written down a second time and not read from the presets."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ def public_names() -> Dict[str, Any]:
             found[name] = {member.name: member.value for member in thing}
         elif callable(thing) and not (inspect.isclass(thing) and issubclass(thing, BaseException)):
             found[name] = _arguments(thing)
-    for group in ("Training", "Precision", "TensorLocations", "Distributed", "_Popart"):
+    for group in ("Training", "Precision", "TensorLocations", "_Popart"):
         found.update(_methods(f"Options.{group}", type(getattr(options, group))))
-    for kind in (poptorch.Options, poptorch.PoplarExecutor, poptorch.TensorLocationSettings, poptorch.Stage):
+    for kind in (poptorch.Options, poptorch.PoplarExecutor, poptorch.TensorLocationSettings):
         found.update(_methods(kind.__name__, kind))
     for name in ("SGD", "Adam", "AdamW", "LAMB"):
         found[f"optim.{name}"] = _arguments(getattr(poptorch.optim, name))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 import pytest
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.placement import place_by_layers
-from ipu_model.ipu.planning import (
-    check_accumulation,
-    check_ipu_count,
-    check_serialization,
-    derive_accumulation,
-)
+from ipu_model.ipu.planning import check_accumulation, check_ipu_count, check_serialization, derive_accumulation
 from ipu_model.jobs.job import BatchGeometry
 
 PRETRAINING = place_by_layers("pretraining", 12, [0, 4, 4, 4], 4)
@@ -37,11 +34,6 @@ def test_accumulation_is_derived_from_the_global_batch(
     assert derive_accumulation(global_batch, micro_batch, replicas, factor) == accumulation
 
 
-def test_a_global_batch_below_one_row_per_replica_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"Set global_batch_size to 32, or"):
-        derive_accumulation(16, 8, 4, 1.0)
-
-
 def test_accumulation_below_2f_minus_1_is_refused_and_2f_minus_1_is_not() -> None:
     with pytest.raises(ConfigError, match=r"IPUs 0-1-2-3, 4 forward stages, 2x4-1 = 7 .* Use at least 7: "):
         check_accumulation(6, ANSWERS, GEOMETRY, 4, 1.0)
@@ -52,34 +44,32 @@ def test_accumulation_below_2f_minus_1_is_refused_and_2f_minus_1_is_not() -> Non
     check_accumulation(derive_accumulation(108, 2, 4, 1.5), PRETRAINING, GEOMETRY, 4, 1.5)
 
 
-@pytest.mark.parametrize(
-    ("vocab_size", "factor", "said"),
-    [
-        (30522, 5, r"Use 3 or 6"),
-        (30522, 40000, r"Use 30522$"),
-    ],
-)
+@pytest.mark.parametrize(("vocab_size", "factor", "said"), [(30522, 5, "3 or 6"), (30522, 40000, "Use 30522$")])
 def test_a_factor_that_does_not_divide_the_vocabulary_is_refused(vocab_size: int, factor: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         check_serialization(vocab_size, factor, "projection")
-
-
-@pytest.mark.parametrize(
-    ("ipus", "replicas", "instances"), [(4, 1, 1), (4, 16, 1), (8, 8, 1), (1, 1, 1), (64, 1, 1), (4, 32, 2)]
-)
-def test_powers_of_two_up_to_64_per_process_are_accepted(ipus: int, replicas: int, instances: int) -> None:
-    check_ipu_count(ipus, replicas, instances)
+    with pytest.raises(ConfigError, match="global_batch_size to 32"):
+        derive_accumulation(16, 8, 4, 1.0)
 
 
 @pytest.mark.parametrize(
     ("ipus", "replicas", "instances", "said"),
     [
-        (4, 6, 2, r"x 3 replicas of each of 2 instances = 12 IPUs .* replication_factor to 4 or 8$"),
-        (4, 32, 1, r"= 128 IPUs, but a process attaches at most 64: set replication_factor to at most 16, or start 2"),
-        (128, 1, 1, r"at most 64: start 2 instances under poprun"),
-        (4, 5, 2, r"5 replicas cannot be shared by 2 instances: 5 / 2 leaves 1"),
+        (4, 1, 1, None),
+        (4, 16, 1, None),
+        (1, 1, 1, None),
+        (4, 32, 2, None),
+        (4, 6, 2, "replication_factor to 4 or 8$"),
+        (4, 32, 1, "replication_factor to at most 16, or start 2"),
+        (128, 1, 1, "start 2 instances under poprun"),
+        (4, 5, 2, "5 / 2 leaves 1"),
     ],
 )
-def test_ipu_counts_that_cannot_be_attached_are_refused(ipus: int, replicas: int, instances: int, said: str) -> None:
+def test_powers_of_two_up_to_64_per_process_can_be_attached(
+    ipus: int, replicas: int, instances: int, said: Optional[str]
+) -> None:
+    if said is None:
+        check_ipu_count(ipus, replicas, instances)
+        return
     with pytest.raises(ConfigError, match=said):
         check_ipu_count(ipus, replicas, instances)

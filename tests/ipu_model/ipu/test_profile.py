@@ -45,26 +45,20 @@ def stand_in_for_pva(monkeypatch: pytest.MonkeyPatch) -> List[str]:
     return opened
 
 
-def test_the_profile_that_the_compilation_wrote_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = stand_in_for_pva(monkeypatch)
-    write(tmp_path / "training", 9)
+@pytest.mark.parametrize("over", [False, True], ids=["new", "written over"])
+def test_the_profile_that_the_compilation_wrote_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool
+) -> None:
+    write(tmp_path / "training", 1)
     profile = CompileProfile(asking(tmp_path, **{"autoReport.all": "true"}), training=True)
     write(tmp_path / "training" / "early", 1)
-    newest = write(tmp_path / "training" / "own", 2)
+    newest = write(tmp_path / "training" / ("" if over else "own"), 2)
     write(tmp_path / "inference", 3)
     profile.find()
-    assert profile.fullest_ipu_mb() == 7.0
-    assert profile.fullest_ipu_mb() == 7.0
+    assert profile.fullest_ipu_mb() is None, "without libpva nobody tells"
+    opened = stand_in_for_pva(monkeypatch)
+    assert profile.fullest_ipu_mb() == profile.fullest_ipu_mb() == 7.0
     assert opened == [str(newest)]
-
-
-def test_a_profile_that_is_written_over_is_of_this_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in_for_pva(monkeypatch)
-    write(tmp_path / "inference", 1)
-    profile = CompileProfile(asking(tmp_path, **{"autoReport.outputMemoryProfile": "true"}), training=False)
-    write(tmp_path / "inference", 2)
-    profile.find()
-    assert profile.fullest_ipu_mb() == 7.0
 
 
 @pytest.mark.parametrize("options", ['{"autoReport.all": "true"}', "{}", "{", "[]"])
@@ -79,13 +73,6 @@ def test_a_profile_of_another_program_counts_not(options: str, tmp_path: Path, m
     profile.find()
     assert profile.fullest_ipu_mb() is None
     assert opened == []
-
-
-def test_without_libpva_nobody_tells(tmp_path: Path) -> None:
-    profile = CompileProfile(asking(tmp_path, **{"autoReport.all": "true"}), training=True)
-    write(tmp_path / "training", 1)
-    profile.find()
-    assert profile.fullest_ipu_mb() is None
 
 
 @pytest.mark.ipu

@@ -151,8 +151,7 @@ CASES: Dict[str, Tuple[str, Changes, Changes, Set[str]]] = {
     "temperature": (TOKENS, TAUGHT, {"distillation": Distillation(3.0, 0.5)}, {TRAINING}),
     "alpha": (ANSWERS, TAUGHT, {"distillation": Distillation(2.0, 0.9)}, {TRAINING}),
 }
-"""Head, two jobs by their changes, and the programs that the difference decides. The projection is that of
-pre-training, which predicts nothing."""
+"""Head, two jobs by their changes, and the programs that the difference decides."""
 _COMPILED: Dict[str, Dict[str, Names]] = {}
 """Most pairs have one job in common."""
 

@@ -1,8 +1,4 @@
-"""Every IPU preset, compiled with all its layers: what PopTorch recorded is what placement, config and job say.
-
-Nothing is executed: the jobs are compile_only. preset_layouts.py lists the jobs. The model is fixed, so operations and
-types of numbers stand for a preflight: one without support is found here, not by a user.
-"""
+"""Every IPU preset, compiled with all its layers: what PopTorch recorded is what placement, config and job say."""
 
 from __future__ import annotations
 
@@ -41,27 +37,8 @@ BERT_SWITCHES = {
     "engineOptions": {"opt.useAutoloader": "true", "target.syncReplicasIndependently": "true"},
 }
 HALF_PARTIALS = {"partialsTypeMatMuls": "half", "convolutionOptions": {"partialsType": "half"}}
-GENERAL = (
-    "accumulation_and_replication_reduction_type",
-    "auto_round_num_ipus",
-    "connection_type",
-    "device_iterations",
-    "execution_mode",
-    "gradient_accumulation",
-    "ipu_id",
-    "ipu_version",
-    "output_mode",
-    "random_seed",
-    "replication_factor",
-    "sync_pattern",
-)
-PIPELINED, SHARDED = 0, 1
-ALL, SUM = 2, 3
-NEVER = 2
-MEAN = 1
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: x.name)
-every_training = pytest.mark.parametrize("layout", [x for x in LAYOUTS if x.training], ids=lambda x: x.name)
 
 
 def begun(record: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -76,34 +53,6 @@ def blocks_of(layout: Layout) -> List[Tuple[str, int]]:
         return [("embeddings", 0), *encoder, ("pooler", 0), ("heads", 0)]
     last = len(layout.layers) - 1 if layout.head_on is None else layout.head_on
     return [("embeddings", 0), *encoder, ("heads", last)]
-
-
-@every_layout
-def test_every_block_is_on_its_ipu(layout: Layout, tmp_path: Path) -> None:
-    record = record_of(layout, tmp_path)
-    blocks = begun(record)
-    assert [(x["user_id"], x["ipu_id"]) for x in blocks] == blocks_of(layout)
-    assert [x["stage"] for x in blocks] == list(range(1, len(blocks) + 1)), "in the order of execution"
-    assert record["ipus_used"] == list(range(len(layout.layers)))
-    assert record["num_ipus"] == len(layout.layers) * layout.replicas
-
-
-@every_layout
-def test_nothing_is_computed_between_blocks(layout: Layout, tmp_path: Path) -> None:
-    events = record_of(layout, tmp_path)["blocks"]
-    assert [x["event"] for x in events] == ["begin", "end"] * (len(events) // 2)
-    assert [x["at_op"] for x in events[2::2]] == [x["at_op"] for x in events[1:-1:2]]
-
-
-@every_layout
-def test_the_pipeline_has_the_stages_of_the_layout(layout: Layout, tmp_path: Path) -> None:
-    """The accumulation here is the least, so one stage more would have been refused."""
-    record = record_of(layout, tmp_path)
-    forward = forward_stages(layout)
-    assert record["pipeline_stages"] == (2 * forward - 1 if layout.training else forward)
-    assert record["gradient_accumulation"] == (2 * forward - 1 if layout.training else 1)
-    assert record["device_iterations"] == layout.iterations
-    assert record["replication_factor"] == layout.replicas
 
 
 @every_layout
@@ -123,29 +72,6 @@ def test_what_is_estimated_without_torch_is_what_was_recorded(layout: Layout, tm
     assert held.state_offchip == (not record["tensor_locations"]["location_optimizer"]["onChip"])
 
 
-@every_layout
-def test_one_activation_is_kept_per_layer_and_products_are_cut_as_the_factor_says(
-    layout: Layout, tmp_path: Path
-) -> None:
-    record = record_of(layout, tmp_path)
-    assert record["recomputation_checkpoints"] == (sum(layout.layers) if layout.training else 0)
-    # 1 row with 4 masked slots and a vocabulary of 60, cut over the vocabulary, summed in no other type
-    decoder = [[[1, 4, 60], "output_channels", layout.factor, False]]
-    assert record["matmul_serialization"] == (decoder if layout.job.startswith("phase") and layout.factor > 1 else [])
-    assert record["ops"]["aten.embedding.default"] == 2 + layout.table_pieces, "token types, positions and the words"
-    assert record["attributes"] == [["__outline", "layer", "embeddings"]]
-
-
-@every_layout
-def test_the_word_table_is_a_parameter_for_each_of_its_pieces(layout: Layout, tmp_path: Path) -> None:
-    """60 words of 16 numbers."""
-    table = "bert_model.bert.embeddings.word_embeddings."
-    parameters = record_of(layout, tmp_path)["parameters"]
-    found = {name: tuple(shape) for name, (shape, *_) in parameters.items() if name.startswith(table)}
-    names = [f"pieces.{number}" for number in range(layout.table_pieces)] if layout.table_pieces > 1 else ["weight"]
-    assert found == {table + name: (60 // layout.table_pieces, 16) for name in names}
-
-
 def test_no_slice_is_taken_of_the_word_table_in_pieces(tmp_path: Path) -> None:
     """PopART would pad the gradient of each slice back to the whole table, in every micro-batch."""
     layout = next(x for x in LAYOUTS if x.table_pieces > 1)
@@ -156,48 +82,102 @@ def test_no_slice_is_taken_of_the_word_table_in_pieces(tmp_path: Path) -> None:
 
 
 @every_layout
-def test_the_options_are_those_of_the_config(layout: Layout, tmp_path: Path) -> None:
+def test_every_block_is_on_its_ipu_and_nothing_is_computed_between_them(layout: Layout, tmp_path: Path) -> None:
     record = record_of(layout, tmp_path)
-    calls = {call[1]: call[2] for call in record["option_calls"] if call[1] in GENERAL}
-    assert calls == {
-        "accumulation_and_replication_reduction_type": MEAN,
-        "auto_round_num_ipus": True,
-        "connection_type": NEVER,
-        "device_iterations": layout.iterations,
-        "execution_mode": PIPELINED,
-        "gradient_accumulation": 2 * forward_stages(layout) - 1 if layout.training else 1,
-        "ipu_version": 2,
-        "output_mode": SUM if layout.training else ALL,
-        "random_seed": SEED,
-        "replication_factor": layout.replicas,
-        "sync_pattern": 0,
-    }
-    popart = {key: value for key, value in record["popart_session_options"].items() if key not in FRONT_END}
-    expected: Dict[str, Any] = {**BERT_SWITCHES, **HALF_PARTIALS, "enableStochasticRounding": layout.training}
-    if "auto_loss_scaling" in layout.memory_saving:
-        expected["automaticLossScalingSettings.enabled"] = True
-    assert popart == expected
-    assert record["executions"] == record["weight_updates"] == record["attach"] == 0, "compiled, not run"
+    blocks, events = begun(record), record["blocks"]
+    assert [(x["user_id"], x["ipu_id"]) for x in blocks] == blocks_of(layout)
+    assert [x["stage"] for x in blocks] == list(range(1, len(blocks) + 1)), "in the order of execution"
+    assert record["ipus_used"] == list(range(len(layout.layers)))
+    assert record["num_ipus"] == len(layout.layers) * layout.replicas
+    assert [x["event"] for x in events] == ["begin", "end"] * (len(events) // 2)
+    assert [x["at_op"] for x in events[2::2]] == [x["at_op"] for x in events[1:-1:2]]
+    assert operations(record) - SUPPORTED == set()
 
 
 @every_layout
-def test_memory_is_shared_out_as_the_config_says(layout: Layout, tmp_path: Path) -> None:
+def test_one_activation_is_kept_per_layer_and_products_and_the_word_table_are_cut_as_the_factor_says(
+    layout: Layout, tmp_path: Path
+) -> None:
     record = record_of(layout, tmp_path)
+    assert record["recomputation_checkpoints"] == (sum(layout.layers) if layout.training else 0)
+    # 1 row with 4 masked slots and a vocabulary of 60, cut over the vocabulary, summed in no other type
+    decoder = [[[1, 4, 60], "output_channels", layout.factor, False]]
+    assert record["matmul_serialization"] == (decoder if layout.job.startswith("phase") and layout.factor > 1 else [])
+    assert record["ops"]["aten.embedding.default"] == 2 + layout.table_pieces, "token types, positions and the words"
+    assert record["attributes"] == [["__outline", "layer", "embeddings"]]
+    table = "bert_model.bert.embeddings.word_embeddings."
+    found = {name: tuple(shape) for name, (shape, *_) in record["parameters"].items() if name.startswith(table)}
+    names = [f"pieces.{number}" for number in range(layout.table_pieces)] if layout.table_pieces > 1 else ["weight"]
+    assert found == {table + name: (60 // layout.table_pieces, 16) for name in names}
+
+
+@every_layout
+def test_the_options_are_those_of_the_config(layout: Layout, tmp_path: Path) -> None:
+    """The accumulation here is the least, so one stage more would have been refused."""
+    record = record_of(layout, tmp_path)
+    stages = 2 * forward_stages(layout) - 1 if layout.training else forward_stages(layout)
+    assert record["pipeline_stages"] == stages
+    calls = {call[1]: call[2] for call in record["option_calls"]}
+    expected: Dict[str, Any] = {
+        "accumulation_and_replication_reduction_type": 1,  # mean
+        "auto_round_num_ipus": True,
+        "connection_type": 2,  # never
+        "device_iterations": layout.iterations,
+        "execution_mode": 0,  # pipelined
+        "gradient_accumulation": stages if layout.training else 1,
+        "ipu_version": 2,
+        "output_mode": 3 if layout.training else 2,  # sum, all
+        "random_seed": SEED,
+        "replication_factor": layout.replicas,
+    }
+    assert {name: calls[name] for name in expected} == expected
     shares = layout.memory if isinstance(layout.memory, tuple) else (layout.memory,) * len(layout.layers)
     memory = {call[1]: call[2] for call in record["option_calls"] if call[0] == "setMemoryProportion"}
     assert memory == dict(enumerate(shares))
-    assert record["set_available_memory"] == [], "no single product has a share of its own"
-    assert record["tensor_locations"] == {
-        "location_optimizer": {
-            "onChip": int(not layout.offchip),
-            "useReplicatedTensorSharding": int(layout.sharded and layout.replicas > 1),
-        }
-    }
+    sharded = int(layout.sharded and layout.replicas > 1)
+    location = {"onChip": int(not layout.offchip), "useReplicatedTensorSharding": sharded}
+    assert record["tensor_locations"] == {"location_optimizer": location}
+    switches: Dict[str, Any] = {**BERT_SWITCHES, **HALF_PARTIALS, "enableStochasticRounding": layout.training}
+    if "auto_loss_scaling" in layout.memory_saving:
+        switches["automaticLossScalingSettings.enabled"] = True
+    assert popart_options(record) == switches
+    assert record["executions"] == record["weight_updates"] == record["attach"] == 0, "compiled, not run"
 
 
-@every_layout
-def test_every_operation_is_one_that_poptorch_supports(layout: Layout, tmp_path: Path) -> None:
-    assert operations(record_of(layout, tmp_path)) - SUPPORTED == set()
+@pytest.mark.parametrize("layout", [x for x in LAYOUTS if x.training], ids=lambda x: x.name)
+def test_the_optimizer_is_compiled_with_the_numbers_of_the_job_and_updates_every_parameter_once(
+    layout: Layout, tmp_path: Path
+) -> None:
+    """[value, whether it is a constant]: only the rate and the loss scaling may change later."""
+    config, record = layout.optimizer, record_of(layout, tmp_path)
+    found = record["optimizer"]
+    assert config is not None
+    kind = {"lamb": "LAMB" if config.bias_correction else "LAMB_NO_BIAS", "adamw": "ADAMW"}[config.name]
+    assert found["type"] == kind
+    numbers = {"beta1": [0.9, True], "beta2": [0.999, True], "eps": [config.eps, True], "learningRate": [1e-3, False]}
+    limits: List[Dict[str, Any]] = [{}, {}]
+    if config.name == "lamb":  # 0: biases and LayerNorm have no trust ratio
+        limits = [{"maxWeightNorm": [65500.0, True]}, {"maxWeightNorm": [0.0, True]}]
+    decays = (config.weight_decay, 0.0)
+    assert found["groups"] == [{**numbers, "weightDecay": [x, True], **limit} for x, limit in zip(decays, limits)]
+    assert found["defaults"]["lossScaling"] == [config.loss_scaling, False]
+    types = (found["accum_type_half"], found["first_order_half"], found["second_order_half"])
+    assert types == (True, config.first_moment_precision == "auto", False)  # auto: that of the job, fp16
+    assert found["max_grad_norm"] == float("inf"), "nothing is clipped"
+    decayed, exempt = found["parameter_groups"]
+    assert sorted(decayed + exempt) == sorted(record["parameters"]), "every name once"
+    assert record["trainable_parameters_not_in_optimizer"] == []
+    assert {name for name in decayed + exempt if name.endswith("bias") or "LayerNorm" in name} == set(exempt)
+    # a layer: 6 matrices; 6 biases and two LayerNorms. Outside: 3 tables, that of words maybe in pieces, with a
+    # LayerNorm; then pooler, transform (with LayerNorm), decoder bias and next-sentence classifier, or the classifier
+    # of answers.
+    layers, pretraining = sum(layout.layers), layout.head == "pretraining"
+    assert len(decayed) == 6 * layers + 2 + layout.table_pieces + (3 if pretraining else 1)
+    assert len(exempt) == 10 * layers + 2 + (6 if pretraining else 1)
+
+
+def popart_options(record: Dict[str, Any]) -> Dict[str, Any]:
+    return {key: value for key, value in record["popart_session_options"].items() if key not in FRONT_END}
 
 
 @every_layout
@@ -217,64 +197,20 @@ def test_weights_are_fp16_inputs_int32_and_losses_fp32(layout: Layout, tmp_path:
         assert record["losses"] == []
 
 
-@every_training
-def test_the_optimizer_is_compiled_with_the_numbers_of_the_job(layout: Layout, tmp_path: Path) -> None:
-    """[value, whether it is a constant]: only the rate and the loss scaling may change later."""
-    config, found = layout.optimizer, record_of(layout, tmp_path)["optimizer"]
-    assert config is not None
-    assert (
-        found["type"] == {"lamb": "LAMB" if config.bias_correction else "LAMB_NO_BIAS", "adamw": "ADAMW"}[config.name]
-    )
-    shared = {
-        "learningRate": [1e-3, False],
-        "beta1": [0.9, True],
-        "beta2": [0.999, True],
-        "eps": [config.eps, True],
-    }
-    limits: List[Dict[str, Any]] = [{}, {}]
-    if config.name == "lamb":  # 0: biases and LayerNorm have no trust ratio
-        limits = [{"maxWeightNorm": [65500.0, True]}, {"maxWeightNorm": [0.0, True]}]
-    assert found["groups"] == [
-        {**shared, "weightDecay": [config.weight_decay, True], **limits[0]},
-        {**shared, "weightDecay": [0.0, True], **limits[1]},
-    ]
-    assert found["defaults"]["lossScaling"] == [config.loss_scaling, False]
-    first_half = config.first_moment_precision == "auto"  # = that of the job, fp16
-    assert (found["accum_type_half"], found["first_order_half"], found["second_order_half"]) == (
-        True,
-        first_half,
-        False,
-    )
-    assert found["max_grad_norm"] == float("inf"), "nothing is clipped"
-
-
-@every_training
-def test_every_parameter_is_updated_by_exactly_one_group(layout: Layout, tmp_path: Path) -> None:
-    record = record_of(layout, tmp_path)
-    decayed, exempt = record["optimizer"]["parameter_groups"]
-    assert sorted(decayed + exempt) == sorted(record["parameters"]), "every name once"
-    assert record["trainable_parameters_not_in_optimizer"] == []
-    assert all(name.endswith(".bias") or ".LayerNorm." in name for name in exempt)
-    assert not [name for name in decayed if name.endswith("bias") or "LayerNorm" in name]
-    # a layer: 6 matrices; 6 biases and two LayerNorms. Outside: 3 tables, that of words maybe in pieces, with a
-    # LayerNorm; then pooler, transform
-    # (with LayerNorm), decoder bias and next-sentence classifier, or the classifier of answers.
-    layers, pretraining = sum(layout.layers), layout.head == "pretraining"
-    assert len(decayed) == 6 * layers + 2 + layout.table_pieces + (3 if pretraining else 1)
-    assert len(exempt) == 10 * layers + 2 + (6 if pretraining else 1)
-
-
-def test_without_recomputation_nothing_is_kept_for_it(tmp_path: Path) -> None:
-    layout = LAYOUTS[0]
-    record = compiled(job_of(layout, tmp_path, recompute_checkpoint_every_layer=False), layout)
-    assert record["recomputation_checkpoints"] == 0
-
-
 def test_inference_that_cannot_fill_its_pipeline_is_sharded(tmp_path: Path) -> None:
     layout = next(x for x in LAYOUTS if x.job == "predict")
     record = compiled(job_of(layout, tmp_path, inference_device_iterations=1), layout)
-    assert ["addUint64Option", "execution_mode", SHARDED] in record["option_calls"]
+    assert ["addUint64Option", "execution_mode", 1] in record["option_calls"]
     assert [(x["user_id"], x["ipu_id"]) for x in begun(record)] == blocks_of(layout)
+
+
+@pytest.mark.parametrize("job", ["phase1", "predict"])
+def test_an_fp32_job_without_recomputation_rounds_not_and_keeps_nothing(job: str, tmp_path: Path) -> None:
+    layout = next(x for x in LAYOUTS if x.job == job)
+    plain = job_of(layout, tmp_path, recompute_checkpoint_every_layer=False)
+    record = compiled(dataclasses.replace(plain, precision="fp32"), layout)
+    assert popart_options(record) == {**BERT_SWITCHES, "enableStochasticRounding": False}
+    assert record["recomputation_checkpoints"] == 0
 
 
 @pytest.mark.parametrize(("config", "seed", "expected"), [({"seed": 0}, 5, 0), ({}, 0, 0), ({"seed": 3}, 5, 3)])
@@ -285,11 +221,3 @@ def test_the_seed_of_the_config_wins_zero_included_and_the_seed_of_the_job_stand
     layout = next(x for x in LAYOUTS if x.job == job)
     record = compiled(dataclasses.replace(job_of(layout, tmp_path, **config), seed=seed), layout)
     assert ["addUint64Option", "random_seed", expected] in record["option_calls"]
-
-
-@pytest.mark.parametrize("job", ["phase1", "predict"])
-def test_an_fp32_job_has_neither_stochastic_rounding_nor_fp16_partials(job: str, tmp_path: Path) -> None:
-    layout = next(x for x in LAYOUTS if x.job == job)
-    record = compiled(dataclasses.replace(job_of(layout, tmp_path), precision="fp32"), layout)
-    popart = {key: value for key, value in record["popart_session_options"].items() if key not in FRONT_END}
-    assert popart == {**BERT_SWITCHES, "enableStochasticRounding": False}

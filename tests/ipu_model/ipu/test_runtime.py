@@ -11,6 +11,7 @@ import pytest
 import torch
 from tiny_ipu import RATES, ipu_job, ipu_runtime, make_batches, make_model, train
 
+from ipu_model.ipu.device_model import drop_out
 from ipu_model.runtimes.ipu import IpuRuntime
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
@@ -44,12 +45,33 @@ def test_fp16_losses_stay_within_a_hundredth_of_fp32_on_the_cpu(head: str, tmp_p
     assert all(x.dtype == torch.float32 and bool((x == x.half()).all()) for x in weights.values())
 
 
+class Dropping(torch.nn.Module):
+    """Dropout, after a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return drop_out(x * self.weight, 0.25, dropping=True)
+
+
+@pytest.mark.ipu
+def test_dropout_in_fp16_drops_a_quarter_and_scales_the_rest(poptorch: Any) -> None:
+    with torch.random.fork_rng(devices=[]):
+        options = poptorch.Options()
+        options.randomSeed(1)
+        executor = poptorch.inferenceModel(Dropping().half(), options)
+        found = executor(torch.ones(1, 4000, dtype=torch.float16))
+        executor.destroy()
+    assert found.dtype == torch.float16
+    assert set(found.flatten().tolist()) == {0.0, 4.0}  # 3 / (1 - 0.25)
+    assert 900 < int((found == 0).sum()) < 1100  # 1000, standard deviation 27
+
+
 @pytest.mark.ipu
 def test_training_and_inference_take_turns_and_share_the_weights(tmp_path: Path) -> None:
-    """No one detaches by hand: predict in the middle sees the newest weights, and training continues as if alone.
-
-    Neither does saving there change anything: Optimum's issue 43 swapped modules of the live model.
-    """
+    """No one detaches by hand: predict in the middle sees the newest weights, and training continues as if alone."""
     batches = make_batches("question_answering", 6, 32)
     job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1)
     alone = ipu_runtime(job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Callable, Tuple, Type
 
 import pytest
 from tiny_jobs import make_job
@@ -74,20 +74,6 @@ def test_a_decay_at_the_end_leaves_the_warm_up(
     assert (plan.warmup_updates, plan.decay_updates) == expected
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"shape": "trapezoid"}, "decay_fraction=null: trapezoid needs the share"),
-        ({"shape": "1-sqrt", "decay_fraction": 0.0}, "above 0 and at most 1"),
-        ({"shape": "1-sqrt", "decay_fraction": 0.95}, "more than all updates"),
-        ({"shape": "cosine", "decay_fraction": 0.5}, "has no effect on cosine"),
-    ],
-)
-def test_a_decay_that_does_not_fit_the_schedule_is_refused(values: Dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        ScheduleConfig(steps=10, **values)
-
-
 def test_a_schedule_without_a_late_decay_is_written_as_before(tmp_path: Path) -> None:
     written = make_job(tmp_path, "pretrain", tmp_path).fields
     assert "decay_fraction" not in written["schedule"]
@@ -105,18 +91,21 @@ def test_data_smaller_than_one_update_is_refused_with_a_setting_that_works(tmp_p
     assert make_plan(works, manifest(rows=20, sequences=30), CPU, FP32).rows_per_update == 20
 
 
-def test_an_empty_row_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RowsError, match="no rows"):
-        make_plan(make_job(tmp_path, "pretrain", tmp_path), manifest(rows=0, sequences=0), CPU, FP32)
-
-
-@pytest.mark.parametrize("sizes", [(0,), (4, 0), (4, 4, 0)])
-def test_sizes_below_one_are_refused(sizes: Sequence[int]) -> None:
-    with pytest.raises(ConfigError, match=r"geometry\.\w+=0 must be at least 1"):
-        BatchGeometry(*sizes)
-
-
-def test_a_run_without_epochs_or_with_negative_steps_is_refused() -> None:
-    for schedule in (ScheduleConfig(epochs=0.0), ScheduleConfig(steps=-1)):
-        with pytest.raises(ConfigError, match="schedule"):
-            count_updates(schedule, 10, 2)
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda: ScheduleConfig(steps=10, shape="trapezoid"), ConfigError, "decay_fraction=null"),
+        (lambda: ScheduleConfig(steps=10, shape="1-sqrt", decay_fraction=0.0), ConfigError, "above 0 and at most 1"),
+        (lambda: ScheduleConfig(steps=10, shape="1-sqrt", decay_fraction=0.95), ConfigError, "more than all"),
+        (lambda: ScheduleConfig(steps=10, shape="cosine", decay_fraction=0.5), ConfigError, "no effect on cosine"),
+        (lambda: BatchGeometry(0), ConfigError, "global_batch_size=0"),
+        (lambda: BatchGeometry(4, 0), ConfigError, "micro_batch_size=0"),
+        (lambda: BatchGeometry(4, 4, 0), ConfigError, "replication_factor=0"),
+        (lambda: count_updates(ScheduleConfig(epochs=0.0), 10, 2), ConfigError, "schedule"),
+        (lambda: count_updates(ScheduleConfig(steps=-1), 10, 2), ConfigError, "schedule"),
+        (lambda: make_plan(make_job(Path(), "pretrain", Path()), manifest(0, 0), CPU, FP32), RowsError, "no rows"),
+    ],
+)
+def test_what_is_no_training_is_refused(make: Callable[[], Any], error: Type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        make()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, List, Tuple
+
 import pytest
 import torch
+from torch import Tensor
 
 from ipu_model.models import flat as flat_rows
 from ipu_model.models.flat import SCORES_PER_GROUP, SEQUENCE_TILE, AttentionLayout, SequenceAttention
-from ipu_model.models.layers import add_dropped, apply_mask, draw_mask, draw_mask_for, drop, dropout_scale
+from ipu_model.models.layers import Attention, add_dropped, apply_mask, draw_mask, drop, dropout_scale
+from ipu_model.runtimes.cuda import PaddedAttention, VarlenAttention, choose_attention
 
 
 def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None:
@@ -23,15 +27,141 @@ def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None
 
 
 def test_long_sequences_go_alone() -> None:
-    longest = (
-        int((SCORES_PER_GROUP / 2) ** 0.5) // SEQUENCE_TILE * SEQUENCE_TILE
-    )  # of two heads: more than half a group
-    assert [g.sequences for g in AttentionLayout.from_lengths([longest, longest, longest, 8, 8], heads=2).groups] == [
-        1,
-        1,
-        1,
-        2,
-    ]
+    longest = int((SCORES_PER_GROUP / 2) ** 0.5) // SEQUENCE_TILE * SEQUENCE_TILE  # of 2 heads: over half a group
+    layout = AttentionLayout.from_lengths([longest, longest, longest, 8, 8], heads=2)
+    assert [g.sequences for g in layout.groups] == [1, 1, 1, 2]
+
+
+LENGTHS = [9, 9, 7, 4, 1]
+
+
+OFFSETS = torch.tensor([0, 9, 18, 25, 29, 30], dtype=torch.int32)
+
+
+CPU, HEADS, HIDDEN = torch.device("cpu"), 2, 16
+
+
+def run(attention: Attention, window: int = 0) -> List[Tensor]:
+    """The result and the gradients of query, key and value."""
+    generator = torch.Generator().manual_seed(3)
+    *leaves, d_output = (torch.randn(sum(LENGTHS), HIDDEN, generator=generator).double() for _ in range(4))
+    for leaf in leaves:
+        leaf.requires_grad_()
+    output = attention(leaves[0], leaves[1], leaves[2], HEADS, 0.0, *([window] if window else []))
+    output.backward(d_output)
+    return [output.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_every_form_is_the_plain_one_and_a_window_hides_distant_tokens(window: int) -> None:
+    found = run(PaddedAttention(OFFSETS, max(LENGTHS)), window)
+    index = torch.arange(sum(LENGTHS))
+    numbers = torch.repeat_interleave(torch.arange(len(LENGTHS)), torch.tensor(LENGTHS))
+    hidden = (numbers[:, None] != numbers) | ((index[:, None] - index).abs() > (window or 99))
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, *_: float) -> Tensor:
+        q, k, v = (x.view(len(x), heads, -1).transpose(0, 1) for x in (query, key, value))
+        scores = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).masked_fill(hidden, float("-inf"))
+        return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
+
+    for expected in (run(SequenceAttention(LENGTHS), window), run(attend)):
+        for one, other in zip(found, expected):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("window", [1, 3, 64, 100])
+def test_a_band_equals_whole_scores(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(SequenceAttention(LENGTHS), window=window)
+    monkeypatch.setattr(flat_rows, "LONGEST_IN_GROUP", 3)
+    for one, other in zip(run(SequenceAttention(LENGTHS), window=window), whole):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_padded_attention_drops_probabilities_at_their_rate() -> None:
+    """With values of ones a row of the result is the sum of what was kept, over 1 - p: 1 on average."""
+    count, length = 200, 32
+    offsets = torch.arange(0, (count + 1) * length, length, dtype=torch.int32)
+    zeros, ones = torch.zeros(count * length, HIDDEN), torch.ones(count * length, HIDDEN)
+    torch.manual_seed(0)
+    kept = PaddedAttention(offsets, length)(zeros, zeros, ones, HEADS, 0.25) * length * 0.75
+    kept = kept.view(count * length, HEADS, -1)[:, :, 0]  # how many of 32 keys, binomial(32, 0.75)
+    assert float(kept.mean()) == pytest.approx(32 * 0.75, abs=4 * (32 * 0.75 * 0.25) ** 0.5 / (count * length) ** 0.5)
+    assert float(kept.var()) == pytest.approx(32 * 0.75 * 0.25, rel=0.1)
+
+
+class RightForm:
+    """Stands for a kernel that computes what it should: the CPU's own form."""
+
+    def __init__(self, offsets: Tensor, longest: int) -> None:
+        assert int(offsets.diff().max()) == longest
+        self._attention = SequenceAttention(offsets.diff().tolist())
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        return self._attention(*arguments)
+
+
+class Neighbours(RightForm):
+    """Lets sequences see one another."""
+
+    def __init__(self, offsets: Tensor, longest: int) -> None:
+        super().__init__(torch.stack([offsets[0], offsets[-1]]), int(offsets[-1]))
+
+
+class Everywhere(RightForm):
+    """Ignores the window."""
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        return super().__call__(*arguments[:5])
+
+
+class Scaled(RightForm):
+    """Its backward pass is wrong."""
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        context = super().__call__(*arguments)
+        return context.detach() * 2 - context
+
+
+@pytest.mark.parametrize(
+    ("kernel", "windows"), [(RightForm, True), (Neighbours, False), (Scaled, False), (Everywhere, True)]
+)
+def test_a_kernel_is_taken_where_it_gives_the_right_numbers(kernel: type, windows: bool) -> None:
+    before = torch.get_rng_state()
+    taken, reason = choose_attention(CPU, torch.bfloat16, HEADS, HIDDEN, kernel, windows)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert taken is (RightForm if kernel is RightForm else PaddedAttention)
+    assert ("different results" in reason) == (kernel is not RightForm)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "reason"),
+    [
+        (torch.float32, (2, 16), "float32"),
+        (torch.bfloat16, (2, 20), "not 10"),
+        (torch.bfloat16, (1, 264), "not 264"),
+        (torch.bfloat16, (2, 16), "failed here"),  # on a CPU the operator is not there
+    ],
+)
+def test_what_flash_does_not_serve_is_padded(dtype: torch.dtype, shape: Tuple[int, int], reason: str) -> None:
+    taken, said = choose_attention(CPU, dtype, *shape, flash=VarlenAttention)
+    assert taken is PaddedAttention
+    assert reason in said
+
+
+def test_torch_knows_the_flash_operator_with_these_arguments_and_its_gradients() -> None:
+    """By its shapes alone, on tensors without numbers."""
+    query, key, value = (
+        torch.empty(30, HIDDEN, device="meta", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+    )
+    attention = VarlenAttention(OFFSETS.to("meta"), max(LENGTHS))
+    try:
+        context = attention(query, key, value, HEADS, 0.1)
+    except NotImplementedError:
+        assert torch.__version__.startswith("2.0."), "torch 2.0 cannot tell without a GPU, later ones can"
+        pytest.skip("torch 2.0 has no meta form of the operator")
+    assert (context.shape, context.dtype) == (query.shape, query.dtype)
+    context.sum().backward()
+    assert all(x.grad is not None and x.grad.shape == x.shape for x in (query, key, value))
 
 
 @pytest.mark.parametrize("window", [0, 2])
@@ -85,14 +215,6 @@ def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability: flo
     for one, other in ((kept[:, :-1], kept[:, 1:]), (kept[:-1], kept[1:])):
         together = float(torch.corrcoef(torch.stack([one.reshape(-1), other.reshape(-1)]))[0, 1])
         assert together == pytest.approx(0.0, abs=0.01)
-
-
-def test_no_dropout_draws_nothing_and_changes_nothing() -> None:
-    values = torch.randn(5, 7)
-    before = torch.get_rng_state()
-    assert draw_mask_for(values, 0.0) is None
-    assert drop(values, None, 0.0) is values
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ipu_model.models import masked_lm as decoding
-from ipu_model.models.masked_lm import MaskedTokenLoss
+from ipu_model.models.masked_lm import ChunkedTokenLoss, MaskedTokenLoss, differentiate_in_place, softmax_gradient
 
 LABELS = torch.tensor([3, -100, 0, 7, 7])
 
@@ -25,38 +25,6 @@ def leaves(dtype: torch.dtype) -> List[Tensor]:
 
 def plain(hidden: Tensor, words: Tensor, bias: Tensor) -> Tensor:
     return cross_entropy((hidden @ words.t()).to(bias.dtype) + bias, LABELS, ignore_index=-100, reduction="sum")
-
-
-def loss_and_gradients(function: object, inputs: List[Tensor], factor: float = 1.0) -> Tuple[Tensor, List[Tensor]]:
-    loss = function(*inputs)  # type: ignore[operator]
-    (loss * factor).backward()
-    return loss.detach(), [x.grad for x in inputs if x.grad is not None]
-
-
-def test_it_is_the_cross_entropy_of_real_labels() -> None:
-    ours = loss_and_gradients(lambda *x: MaskedTokenLoss.apply(*x, LABELS), leaves(torch.float64), factor=0.3)
-    theirs = loss_and_gradients(plain, leaves(torch.float64), factor=0.3)
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    assert len(ours[1]) == 3
-
-
-@pytest.mark.parametrize("numbers", [1, 20, 1000])
-def test_how_many_rows_are_made_at_once_changes_nothing(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "LOGITS_IN_CACHE", numbers)
-    ours = loss_and_gradients(lambda *x: MaskedTokenLoss.apply(*x, LABELS), leaves(torch.float32))
-    theirs = loss_and_gradients(plain, leaves(torch.float32))
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_bf16_products_have_an_fp32_softmax_and_an_fp32_bias() -> None:
-    loss, (d_hidden, d_words, d_bias) = loss_and_gradients(
-        lambda *x: MaskedTokenLoss.apply(*x, LABELS), leaves(torch.bfloat16)
-    )
-    expected, exact = loss_and_gradients(plain, leaves(torch.float32))
-    assert (d_hidden.dtype, d_words.dtype, d_bias.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
-    assert float(loss) == pytest.approx(float(expected), rel=0.01)
-    for ours, theirs in zip((d_hidden, d_words, d_bias), exact):
-        torch.testing.assert_close(ours.float(), theirs, rtol=0.03, atol=0.03)
 
 
 def test_logits_as_large_as_they_come_do_not_overflow() -> None:
@@ -78,3 +46,45 @@ def test_rows_without_a_label_give_no_gradient_and_no_label_at_all_gives_zero() 
     assert words.grad is not None
     assert not hidden.grad.any()
     assert not words.grad.any()
+
+
+FORMS: Dict[str, Callable[..., Tensor]] = {
+    "whole": MaskedTokenLoss.apply,
+    "chunks": lambda *x: ChunkedTokenLoss.apply(*x, differentiate_in_place),
+    "one pass": lambda *x: ChunkedTokenLoss.apply(*x, softmax_gradient),
+}
+
+
+@pytest.mark.parametrize("numbers", [1, 20, 1000])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.03)], ids=str
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_loss_is_the_cross_entropy_of_real_labels_however_many_rows_are_made_at_once(
+    form: str, dtype: torch.dtype, tolerance: float, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bf16, products alone are rounded: softmax and bias are fp32."""
+    for limit in ("LOGITS_IN_CACHE", "LOGITS_PER_CHUNK"):
+        monkeypatch.setattr(decoding, limit, numbers)
+    ours, exact = leaves(dtype), leaves(torch.float64 if dtype == torch.float64 else torch.float32)
+    for loss in (FORMS[form](*ours, LABELS), plain(*exact)):
+        (loss * 0.3).backward()
+    assert float(FORMS[form](*ours, LABELS)) == pytest.approx(float(plain(*exact)), rel=tolerance)
+    for mine, other in zip(ours, exact):
+        assert mine.grad is not None
+        assert mine.grad.dtype == mine.dtype
+        torch.testing.assert_close(mine.grad, other.grad, rtol=tolerance, atol=tolerance, check_dtype=False)
+
+
+def test_the_loss_in_chunks_never_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest: List[int] = []
+
+    def differentiate(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tensor, Tensor]:
+        largest.append(len(logits))
+        return differentiate_in_place(logits, bias, labels)
+
+    monkeypatch.setattr(decoding, "LOGITS_PER_CHUNK", 16 * 60)
+    hidden, words = torch.randn(50, 8, requires_grad=True), torch.randn(60, 8, requires_grad=True)
+    loss: Any = ChunkedTokenLoss.apply(hidden, words, torch.zeros(60), torch.arange(50), differentiate)
+    assert largest == [16, 16, 16, 2]
+    assert max(x.numel() for x in loss.grad_fn.saved_tensors) < 50 * 60

@@ -13,11 +13,14 @@ from tiny_jobs import STEADY, TINY, make_columns, write_rows
 from ipu_model.core.errors import ConfigError
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.flat import flatten
+from ipu_model.models.layers import LowPrecisionCopies
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch, RowFolder
+from ipu_model.runtimes import torch_device
 from ipu_model.runtimes.host import cpu_flags
-from ipu_model.runtimes.selection import choose_precision, choose_runtime
-from ipu_model.runtimes.torch_device import TorchRuntime
+from ipu_model.runtimes.selection import choose_runtime
+from ipu_model.runtimes.torch_device import Device, TorchRuntime
 from tests.optimizers import optimizer_config
 
 LEARN = optimizer_config(learning_rate=1e-2, max_grad_norm=1.0)
@@ -105,11 +108,6 @@ def test_what_linux_says_of_the_cpu(tmp_path: Path) -> None:
     assert cpu_flags(tmp_path / "absent") == set()
 
 
-def test_a_cpu_leaves_auto_to_a_probe_and_takes_what_is_asked() -> None:
-    assert choose_precision("auto", "cpu").value == "auto"
-    assert choose_precision("bf16", "cpu").value == "bf16"
-
-
 def test_auto_takes_the_cpu_where_there_is_no_other_device_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delenv("POPLAR_SDK_ENABLED", raising=False)
@@ -118,3 +116,44 @@ def test_auto_takes_the_cpu_where_there_is_no_other_device_and_says_why(monkeypa
     assert (chosen.value, chosen.reason) == ("cpu", "auto: no poptorch in this Python; no GPU")
     monkeypatch.setattr("ipu_model.runtimes.cuda.find_gpu", lambda: (True, "a GPU"))
     assert choose_runtime("auto").value == "cuda"
+
+
+def test_every_factor_of_a_product_has_a_low_precision_copy_whose_gradients_are_added_in_fp32() -> None:
+    model = build_model("pretraining", TINY)
+    copies = LowPrecisionCopies(model, torch.bfloat16)
+    copied = {id(weight) for weight, _ in copies.pairs}
+    names = {name for name, parameter in model.named_parameters() if id(parameter) in copied}
+    matrices = {name for name, parameter in model.named_parameters() if parameter.dim() == 2}
+    decoder = "bert.embeddings.word_embeddings.weight"
+    assert names == {name for name in matrices if "embeddings" not in name} | {decoder}
+    weight, copy = copies.pairs[0]
+    for value in (256.0, 1.0, 1.0):  # 256 + 1 is 256 in bf16
+        copy.grad = torch.full_like(copy, value)
+        copies.collect_gradients()
+    assert weight.grad is not None
+    assert (weight.grad.dtype, weight.grad.unique().tolist(), copy.grad) == (torch.float32, [258.0], None)
+
+
+@pytest.mark.parametrize("tokens_per_pass", [1, 40, 4096])
+def test_passes_hold_all_tokens_in_order_in_few_shapes_and_give_the_logits_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens_per_pass: int
+) -> None:
+    monkeypatch.setattr(torch_device, "TOKENS_PER_PASS", tokens_per_pass)
+    monkeypatch.setattr(torch_device, "ROUND_TO", 8)
+    flat = flatten(read(tmp_path / "rows", "question_answering", 30))
+    made = list(Device().split_passes(flat))
+    if tokens_per_pass == 1:  # a sequence longer than a pass has one of its own
+        assert [count for count, _, _ in made] == flat.lengths.tolist()
+    else:
+        assert all(count <= tokens_per_pass for count, _, _ in made)
+    assert all(len(tokens.input_ids) == -(-count // 8) * 8 for count, tokens, _ in made)
+    for name in ("input_ids", "token_type_ids", "position_ids"):
+        parts = [getattr(tokens, name)[:count] for count, tokens, _ in made]
+        assert torch.equal(torch.cat(parts), getattr(flat.tokens, name)[: flat.real_tokens])
+    assert all((tokens.position_ids[starts] == 0).all() for _, tokens, starts in made)
+    assert sum(len(starts) for _, _, starts in made) == len(flat.lengths)
+    model = build_model("question_answering", STEADY).eval()
+    initialise(model, STEADY, 3)
+    with torch.no_grad():
+        cut = torch.cat([model(tokens)[:count] for count, tokens, _ in made])
+        torch.testing.assert_close(cut, model(flat.tokens)[: flat.real_tokens], rtol=1e-5, atol=1e-6)

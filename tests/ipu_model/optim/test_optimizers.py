@@ -92,41 +92,25 @@ def test_ten_updates_follow_the_plain_reference(name: str, corrected: bool) -> N
         torch.testing.assert_close(parameter.detach().double(), expected[n], rtol=1e-5, atol=1e-6)
 
 
-def test_adam_without_bias_correction_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Adam always corrects.*adamw or lamb"):
-        make_optimizer(optimizer_config("adam", bias_correction=False), Small())
-
-
-def test_the_trust_ratio_of_a_hand_worked_tensor() -> None:
+@pytest.mark.parametrize(
+    ("weights", "moved"), [([3.0, 4.0], 0.1 * 5 / math.sqrt(2)), ([0.0, 0.0], 0.1)], ids=["norm 5", "zeros: ratio 1"]
+)
+def test_the_trust_ratio_of_a_hand_worked_tensor(weights: List[float], moved: float) -> None:
     # One step without correction: m = 0.1 g, v = 0.01 g^2, so the direction is sign(g) and its norm sqrt(2).
-    weight = nn.Parameter(torch.tensor([3.0, 4.0]))  # norm 5
+    weight = nn.Parameter(torch.tensor(weights))
     weight.grad = torch.tensor([10.0, -10.0])
     Lamb([weight], lr=0.1, betas=(0.9, 0.99), eps=0.0, weight_decay=0.0, bias_correction=False).step()
-    move = 0.1 * 5 / math.sqrt(2)
-    torch.testing.assert_close(weight.detach(), torch.tensor([3.0 - move, 4.0 + move]))
+    torch.testing.assert_close(weight.detach(), torch.tensor([weights[0] - moved, weights[1] + moved]))
 
 
-def test_a_tensor_of_zeros_takes_the_ratio_one() -> None:
-    weight = nn.Parameter(torch.zeros(2))
-    weight.grad = torch.tensor([10.0, -10.0])
-    Lamb([weight], 0.1, (0.9, 0.99), 0.0, 0.0, bias_correction=False).step()
-    torch.testing.assert_close(weight.detach(), torch.tensor([-0.1, 0.1]))
-
-
-def test_clipping_scales_all_gradients_to_the_global_norm() -> None:
-    first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
-    first.grad, second.grad = torch.tensor([2.0, 4.0]), torch.tensor([4.0])  # norm sqrt(4 + 16 + 16) = 6
-    assert clip_gradients([first.grad, second.grad], 3.0) == pytest.approx(6.0)
-    torch.testing.assert_close(first.grad, torch.tensor([1.0, 2.0]), rtol=1e-5, atol=0)
-    torch.testing.assert_close(second.grad, torch.tensor([2.0]), rtol=1e-5, atol=0)
-
-
-def test_gradients_under_the_bound_and_without_a_bound_stay() -> None:
-    parameter = nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.tensor([3.0, 4.0])
-    assert clip_gradients([parameter.grad], 5.1) == 5.0
-    assert clip_gradients([parameter.grad], None) == 5.0
-    assert parameter.grad.tolist() == [3.0, 4.0]
+@pytest.mark.parametrize(("bound", "scale"), [(3.0, 0.5), (6.1, 1.0), (None, 1.0)])
+def test_clipping_scales_all_gradients_to_the_global_norm(bound: Optional[float], scale: float) -> None:
+    first, second = torch.tensor([2.0, 4.0]), torch.tensor([4.0])  # norm sqrt(4 + 16 + 16) = 6
+    assert clip_gradients([first, second], bound) == pytest.approx(6.0)
+    torch.testing.assert_close(first, scale * torch.tensor([2.0, 4.0]), rtol=1e-5, atol=0)
+    torch.testing.assert_close(second, scale * torch.tensor([4.0]), rtol=1e-5, atol=0)
+    with pytest.raises(ConfigError, match="adamw or lamb"):
+        make_optimizer(optimizer_config("adam", bias_correction=False), Small())
 
 
 @pytest.mark.parametrize(

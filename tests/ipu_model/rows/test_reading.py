@@ -24,11 +24,6 @@ ORDER_3_1 = [9, 7, 8, 3, 5, 6, 4, 0, 2, 1]
 ORDER_4_0 = [0, 6, 9, 3, 8, 4, 1, 2, 7, 5]
 
 
-def change_manifest(folder: Path, **changes: Any) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 def test_each_label_of_a_row_is_of_one_of_its_sequences() -> None:
     columns = make_columns("pretrain", 20)
     batch, present = Batch(np.arange(20), columns), columns["cls_positions"] != ABSENT
@@ -171,16 +166,17 @@ def test_answers_are_counted_from_the_start_of_their_sequence(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rows": 31}, "its manifest says 31"),
-        ({"files": {"rows-00000.arrow": 30}}, "has 15 rows, but its manifest says 30"),
-        ({"sequences": 3}, "its manifest says 30 and 3"),
-        ({"kind": "question_answering"}, "has question_answering rows, but the job needs pretrain rows"),
+        ({"rows": 31}, "says 31"),
+        ({"files": {"rows-00000.arrow": 30}}, "has 15 rows"),
+        ({"sequences": 3}, "30 and 3"),
+        ({"kind": "question_answering"}, "question_answering rows"),
         ({"row_length": 25}, "required"),
-        ({"vocab_size": 61}, "a vocabulary of 61 tokens, but the model has 60"),
+        ({"vocab_size": 61}, "61 tokens"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(pretrain_rows: Path, changes: Any, message: str) -> None:
-    change_manifest(pretrain_rows, **changes)
+    path = pretrain_rows / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(RowsError, match=message):
         RowFolder(pretrain_rows, "pretrain", TINY)
 

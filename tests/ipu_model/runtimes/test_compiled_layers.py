@@ -1,6 +1,4 @@
-"""Compiled layers: the numbers of plain ones, and how often they are compiled. No GPU is needed: attention has a kernel
-for the CPU here, and the compiler's front end is the same on every device.
-"""
+"""Compiled layers: the numbers of plain ones, and how often they are compiled."""
 
 from __future__ import annotations
 
@@ -21,9 +19,8 @@ from torch import Tensor
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
 from ipu_model.jobs.plan import Choice
-from ipu_model.models import masked_lm
 from ipu_model.models.encoder import call_layer
-from ipu_model.models.masked_lm import ChunkedTokenLoss, MaskedTokenLoss, differentiate_in_place, softmax_gradient
+from ipu_model.models.masked_lm import softmax_gradient
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.runtimes import compiled_layers
 from ipu_model.runtimes.compiled_layers import CACHES, OLDEST, CompiledLayers, compile_model, prepare_cache
@@ -157,53 +154,6 @@ def test_a_model_is_compiled_for_its_first_lengths_only(kernels: None, tmp_path:
     assert counting.compiled == warm
 
 
-def make_losses(precision: torch.dtype) -> Dict[str, List[Tensor]]:
-    """The loss and the gradients of one batch, by form; 50 rows of 60 logits, of which 16 rows fit a chunk."""
-    generator = torch.Generator().manual_seed(1)
-    values = [torch.randn(shape, generator=generator) for shape in ((50, 8), (60, 8), (60,))]
-    labels = torch.randint(0, 60, (50,), generator=generator)
-    labels[::4] = -100
-    found = {}
-    forms: Dict[str, Callable[..., Tensor]] = {
-        "whole": MaskedTokenLoss.apply,
-        "chunks": lambda *x: ChunkedTokenLoss.apply(*x, differentiate_in_place),
-        "one pass": lambda *x: ChunkedTokenLoss.apply(*x, softmax_gradient),
-    }
-    for name, run in forms.items():
-        hidden, words = (x.to(precision).requires_grad_() for x in values[:2])
-        bias = values[2].clone().requires_grad_()
-        loss = run(hidden, words, bias, labels) / 3
-        loss.backward()
-        found[name] = [loss.detach(), *(x.grad.float() for x in (hidden, words, bias) if x.grad is not None)]
-    return found
-
-
-@pytest.mark.parametrize(("precision", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
-def test_the_loss_in_chunks_is_that_of_whole_logits(
-    monkeypatch: pytest.MonkeyPatch, precision: torch.dtype, tolerance: float
-) -> None:
-    monkeypatch.setattr(masked_lm, "LOGITS_PER_CHUNK", 16 * 60)
-    found = make_losses(precision)
-    for name in ("chunks", "one pass"):
-        for one, other in zip(found["whole"], found[name]):
-            torch.testing.assert_close(other, one, rtol=tolerance, atol=tolerance)
-
-
-def test_the_loss_in_chunks_never_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    largest: List[int] = []
-
-    def differentiate(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tensor, Tensor]:
-        largest.append(len(logits))
-        return differentiate_in_place(logits, bias, labels)
-
-    monkeypatch.setattr(masked_lm, "LOGITS_PER_CHUNK", 16 * 60)
-    hidden, words = torch.randn(50, 8, requires_grad=True), torch.randn(60, 8, requires_grad=True)
-    loss = ChunkedTokenLoss.apply(hidden, words, torch.zeros(60), torch.arange(50), differentiate)
-    assert largest == [16, 16, 16, 2]
-    kept = loss.grad_fn.saved_tensors
-    assert max(x.numel() for x in kept) < 50 * 60
-
-
 def make_trial(training: bool = True) -> LayerTrial:
     ticks = iter(range(10**6))
     return LayerTrial(
@@ -211,29 +161,28 @@ def make_trial(training: bool = True) -> LayerTrial:
     )
 
 
-class Seconds:
-    """A layer's call that takes a given time on a given clock."""
+def test_a_compilation_that_fails_or_a_wrong_loss_leaves_the_layers_plain() -> None:
+    def fail(*_: Any) -> Tensor:
+        raise RuntimeError("Cannot find a working triton installation\nmore")
 
-    def __init__(self, plain: float, compiled: float, offset: float = 0.0) -> None:
-        self.now, self._plain, self._compiled, self._offset = 0.0, plain, compiled, offset
+    def wrong(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tensor, Tensor]:
+        loss, gradient = softmax_gradient(logits, bias, labels)
+        return loss, gradient + 0.5
 
-    def plain(self, layer: Any, hidden: Tensor, attention: Any) -> Tensor:
-        self.now += self._plain
-        return call_layer(layer, hidden, attention)
-
-    def compiled(self, layer: Any, hidden: Tensor, attention: Any) -> Tensor:
-        self.now += self._compiled
-        return call_layer(layer, hidden, attention) + self._offset
+    choice = try_compiled(make_trial(), fail, "auto")
+    assert (choice.value, "(Cannot find a working triton installation)" in choice.reason) == ("none", True)
+    assert try_compiled(make_trial(), call_layer, "model", wrong).value == "none"
+    assert try_compiled(make_trial(), call_layer, "model", softmax_gradient).value == "model"
 
 
 @pytest.mark.parametrize(
     ("requested", "plain", "compiled", "offset", "value", "reason"),
     [
-        ("auto", 2.0, 1.0, 0.0, "model", "measured 26 tokens/s per layer compiled and 13 plain"),
+        ("auto", 2.0, 1.0, 0.0, "model", "26 tokens/s per layer compiled and 13 plain"),
         ("auto", 1.0, 0.97, 0.0, "none", "a gain below 5%"),
-        ("model", 1.0, 2.0, 0.0, "model", "measured 13 tokens/s per layer compiled and 26 plain"),
-        ("auto", 2.0, 1.0, 1.0, "none", "gave different results here"),
-        ("model", 2.0, 1.0, float("nan"), "none", "gave different results here"),
+        ("model", 1.0, 2.0, 0.0, "model", "13 tokens/s per layer compiled and 26 plain"),
+        ("auto", 2.0, 1.0, 1.0, "none", "different results"),
+        ("model", 2.0, 1.0, float("nan"), "none", "different results"),
     ],
 )
 def test_a_compiled_layer_is_taken_where_it_is_right_and_faster(
@@ -245,30 +194,21 @@ def test_a_compiled_layer_is_taken_where_it_is_right_and_faster(
     value: str,
     reason: str,
 ) -> None:
-    seconds = Seconds(plain, compiled, offset)
-    monkeypatch.setattr(auto_compile, "call_layer", seconds.plain)
-    trial = dataclasses.replace(make_trial(), precision=torch.bfloat16, clock=lambda: seconds.now)
-    choice = try_compiled(trial, seconds.compiled, requested)
+    now = 0.0
+
+    def call(seconds: float, added: float) -> Callable[..., Tensor]:
+        def timed(layer: Any, hidden: Tensor, attention: Any) -> Tensor:
+            nonlocal now
+            now += seconds
+            return call_layer(layer, hidden, attention) + added
+
+        return timed
+
+    monkeypatch.setattr(auto_compile, "call_layer", call(plain, 0.0))
+    trial = dataclasses.replace(make_trial(), precision=torch.bfloat16, clock=lambda: now)
+    choice = try_compiled(trial, call(compiled, offset), requested)
     assert choice.value == value
     assert reason in choice.reason
-    assert choice.reason.startswith(f"{requested}: ")
-
-
-def test_a_compilation_that_fails_leaves_the_layers_plain_with_the_reason() -> None:
-    def fail(*_: Any) -> Tensor:
-        raise RuntimeError("Cannot find a working triton installation\nmore")
-
-    choice = try_compiled(make_trial(), fail, "auto")
-    assert choice == Choice("none", "auto: compiling a layer failed here (Cannot find a working triton installation)")
-
-
-def test_a_wrong_compiled_loss_is_not_taken() -> None:
-    def wrong(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tensor, Tensor]:
-        loss, gradient = softmax_gradient(logits, bias, labels)
-        return loss, gradient + 0.5
-
-    assert try_compiled(make_trial(), call_layer, "model", wrong).value == "none"
-    assert try_compiled(make_trial(), call_layer, "model", softmax_gradient).value == "model"
 
 
 @pytest.mark.parametrize(

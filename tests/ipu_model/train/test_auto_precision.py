@@ -1,7 +1,4 @@
-"""Precision `auto` on a CPU: what is measured and chosen, and that a run keeps what it began with.
-
-Timings are given: no test depends on how fast the machine is.
-"""
+"""Precision `auto` on a CPU: what is measured and chosen, and that a run keeps what it began with."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from tiny_jobs import (
     STILL,
-    Finished,
     finish,
     make_columns,
     make_job,
@@ -133,23 +132,15 @@ def test_ranks_whose_torchrun_is_killed_save_and_end_and_the_run_continues(tmp_p
         assert torch.equal(weights_of(job)[name], expected), name
 
 
-@pytest.fixture
-def paused(tmp_path: Path, undisturbed: Job) -> Finished:
-    """A run of which one rank alone was asked to stop, where torchrun might restart it."""
+def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(tmp_path: Path, undisturbed: Job) -> None:
+    """One rank alone is asked to stop, where torchrun might restart it."""
     process = torchrun(again(undisturbed, tmp_path), 2, restarts=3)
     until(process, "saved")
     os.kill(ranks(process.pid)[1], signal.SIGTERM)
-    return finish(process)
-
-
-def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(paused: Finished) -> None:
-    assert paused.code == 0, paused.stderr
-    assert len(paused.of("paused")) == 1
-    assert paused.of("plan") == []  # what until left has no second start
-    assert "another process of this training received a stop request, after update" in paused.of("paused")[0]["text"]
-
-
-def test_only_where_torchrun_may_restart_success_stands_for_what_that_cannot_help() -> None:
-    assert choose_exit_code(2, {}) == 2
-    assert choose_exit_code(2, {"TORCHELASTIC_MAX_RESTARTS": "0"}) == 2
-    assert choose_exit_code(2, {"TORCHELASTIC_MAX_RESTARTS": "3"}) == 0
+    done = finish(process)
+    assert done.code == 0, done.stderr
+    assert done.of("plan") == []  # what until left has no second start
+    [paused] = done.of("paused")
+    assert "another process of this training" in paused["text"]
+    restarts = ({}, {"TORCHELASTIC_MAX_RESTARTS": "0"}, {"TORCHELASTIC_MAX_RESTARTS": "3"})
+    assert [choose_exit_code(2, environ) for environ in restarts] == [2, 2, 0]

@@ -38,20 +38,18 @@ def test_counters_of_all_processors_are_added_across_an_overflow(
     assert found["energy_source"] == "measured by the processors' counters"
 
 
-def test_a_host_without_counters_gets_an_estimate_from_cpu_time(
+def test_hardware_names_the_processor(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 7763\n")
+    assert describe_hardware(plan("cpu"), 2, tmp_path / "cpuinfo").endswith(" threads of AMD EPYC 7763")
+    assert describe_hardware(plan("cpu"), 1, tmp_path / "none").endswith("x86_64")
+
+
+def test_a_host_without_counters_gets_an_estimate_from_cpu_time_and_ipus_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.process_time", iter([10.0, 310.0]).__next__)
     found = EnergyMeter(plan("cpu"), 2, tmp_path).result()
     assert (found["energy_wh"], found["energy_source"]) == (2.0, "estimated with 12 W for a busy core")
-
-
-def test_the_power_of_ipus_is_unknown(tmp_path: Path) -> None:
+    monkeypatch.undo()
     found = EnergyMeter(plan("ipu"), 1, tmp_path).result()
     assert found == {"hardware": "16 IPUs", "energy_wh": None, "energy_source": "unknown"}
-
-
-def test_hardware_names_the_processor(tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 7763\n")
-    assert describe_hardware(plan("cpu"), 2, tmp_path / "cpuinfo").endswith(" threads of AMD EPYC 7763")
-    assert describe_hardware(plan("cpu"), 1, tmp_path / "none").endswith("x86_64")

@@ -8,7 +8,7 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, Iterable, List
+from typing import Any, Callable, Dict, Iterable, List
 
 import numpy as np
 import pytest
@@ -153,26 +153,26 @@ def curve_of(job: Job) -> bytes:
     return (Path(job.run_folder) / EVALUATIONS).read_bytes()
 
 
+def summary_of(job: Job) -> Dict[str, Any]:
+    summary = result_of(job).evaluation
+    assert summary is not None
+    return summary
+
+
 def test_a_job_with_evaluations_ends_with_the_weights_of_one_without(
     tmp_path: Path, pretrain_rows: Path, held_out: Path
 ) -> None:
     plain = make_job(tmp_path / "a", "pretrain", pretrain_rows)
-    run_here(plain)
-    looked = dataclasses.replace(
-        make_job(tmp_path / "b", "pretrain", pretrain_rows), evaluation=EvaluationConfig(str(held_out), 4, max_rows=5)
+    looked = make_job(
+        tmp_path / "b", "pretrain", pretrain_rows, evaluation=EvaluationConfig(str(held_out), 4, max_rows=5)
     )
+    run_here(plain)
     done = run_here(looked)
     ours, theirs = (weights_of(job) for job in (looked, plain))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert [event["after"] for event in done.of("evaluated")] == [4, 6]  # every four updates, and at the end
-    summary = result_of(looked).evaluation
-    assert summary is not None
-    assert {name: summary[name] for name in ("step", "rows", "evaluations", "stopped_early")} == {
-        "step": 6,
-        "rows": 5,
-        "evaluations": 2,
-        "stopped_early": False,
-    }
+    summary = summary_of(looked)
+    assert (summary["step"], summary["rows"], summary["evaluations"], summary["stopped_early"]) == (6, 5, 2, False)
     lines = list(csv.DictReader((Path(looked.run_folder) / EVALUATIONS).open()))
     assert [line["step"] for line in lines] == ["4", "6"]
     assert float(lines[-1]["mlm_loss"]) == pytest.approx(summary["mlm_loss"], rel=1e-6)
@@ -186,70 +186,55 @@ def test_the_original_is_evaluated_first_without_a_trace_in_the_weights(
     """Both for a job that starts from it, and for a later phase; a job that was stopped keeps it."""
     optimizer = optimizer_config(learning_rate=0.05, max_grad_norm=1.0)
     first = make_job(tmp_path / "0", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=2), optimizer=optimizer)
-    run_here(first)
     second = dataclasses.replace(first, run_folder=str(tmp_path / "1"), output=str(tmp_path / "other"), seed=3)
-    run_here(second)
+    for job in (first, second):
+        run_here(job)
     original = second.output if elsewhere else first.output
+    settings: Dict[str, Any] = {"model": None, "evaluation": EvaluationConfig(str(held_out), 4), "optimizer": optimizer}
     plain, compared, stopped = (
-        make_job(
-            tmp_path / name, "pretrain", pretrain_rows, model=None, init_checkpoint=first.output, original=whose,
-            evaluation=EvaluationConfig(str(held_out), 4), optimizer=optimizer,
-        )
+        make_job(tmp_path / name, "pretrain", pretrain_rows, init_checkpoint=first.output, original=whose, **settings)
         for name, whose in (("a", None), ("b", original), ("c", original))
-    )  # fmt: skip
+    )
     run_here(plain)
     assert [event["after"] for event in run_here(compared).of("evaluated")] == [0, 4, 6]
     for file in ("model.safetensors", "config.json"):
         assert (Path(plain.output) / file).read_bytes() == (Path(compared.output) / file).read_bytes()
-    alone, summary = result_of(plain).evaluation, result_of(compared).evaluation
-    assert alone is not None
-    assert summary is not None
+    alone, summary = summary_of(plain), summary_of(compared)
     assert summary["mlm_loss"] == pytest.approx(alone["mlm_loss"], rel=1e-6)
     assert "before" not in alone
-    untouched = make_job(
-        tmp_path / "d", "pretrain", pretrain_rows, model=None, init_checkpoint=original,
-        schedule=ScheduleConfig(steps=1), optimizer=optimizer_config(learning_rate=1e-12),
-        evaluation=EvaluationConfig(str(held_out), 1),
-    )  # fmt: skip
+    still = {**settings, "schedule": ScheduleConfig(steps=1), "optimizer": optimizer_config(learning_rate=1e-12)}
+    untouched = make_job(tmp_path / "d", "pretrain", pretrain_rows, init_checkpoint=original, **still)
     run_here(untouched)
-    theirs = result_of(untouched).evaluation
-    assert theirs is not None
     before, groups = summary["before"]["figures"], np.array(summary["before"]["groups"])
-    assert before["mlm_loss"] == pytest.approx(theirs["mlm_loss"], rel=1e-6)
+    assert before["mlm_loss"] == pytest.approx(summary_of(untouched)["mlm_loss"], rel=1e-6)
     labels = groups[:, 2].sum()
     assert groups.sum(0)[:2] / labels == pytest.approx([before["mlm_loss"], summary["mlm_loss"]], rel=1e-6)
     pausing(stopped, "evaluated", after=4)
     assert [event["after"] for event in run_here(stopped).of("evaluated")] == [6]
-    again = result_of(stopped).evaluation
-    assert again is not None
-    assert again["before"] == summary["before"]
+    assert summary_of(stopped)["before"] == summary["before"]
     assert (output_bytes(stopped), curve_of(stopped)) == (output_bytes(compared), curve_of(compared))
 
 
 def test_the_original_is_evaluated_with_its_own_rotation(tmp_path: Path) -> None:
     for name, count in (("rows", 30), ("rows/held-out", 9)):
         write_rows(tmp_path / name, "masked_lm", make_columns("masked_lm", count, seed=8))
-    values: Dict[str, Any] = {"head": "masked_lm", "evaluation": EvaluationConfig(str(tmp_path / "rows/held-out"), 6)}
     config, folder = dataclasses.replace(STEADY, family="modernbert", type_vocab_size=0), str(tmp_path / "a" / "model")
-    of_both: List[Dict[str, Any]] = [
-        {"model": config, "global_rope_theta": 20.0},
-        {"model": None, "init_checkpoint": folder, "original": folder, "global_rope_theta": 2.0},
-    ]
-    jobs = [
-        make_job(tmp_path / name, "pretrain", tmp_path / "rows", **values, **own) for name, own in zip("ab", of_both)
-    ]
-    for job in jobs:
+    values: Dict[str, Any] = {"head": "masked_lm", "evaluation": EvaluationConfig(str(tmp_path / "rows/held-out"), 6)}
+    later = {"model": None, "init_checkpoint": folder, "global_rope_theta": 2.0}
+    still = optimizer_config(learning_rate=1e-12)
+    first, second, turned = (
+        make_job(tmp_path / name, "pretrain", tmp_path / "rows", **values, **own)
+        for name, own in (
+            ("a", {"model": config, "global_rope_theta": 20.0}),
+            ("b", {**later, "original": folder}),
+            ("c", {**later, "optimizer": still}),
+        )
+    )
+    for job in (first, second, turned):
         run_here(job)
-    first, second = (result_of(job).evaluation for job in jobs)
-    assert first is not None
-    assert second is not None
-    assert second["before"]["figures"]["mlm_loss"] == pytest.approx(first["mlm_loss"], rel=1e-6)
-    still = {**values, "optimizer": optimizer_config(learning_rate=1e-12), "model": None, "global_rope_theta": 2.0}
-    turned = make_job(tmp_path / "c", "pretrain", tmp_path / "rows", **still, init_checkpoint=jobs[0].output)
-    run_here(turned)
-    after = result_of(turned).evaluation
-    assert after is not None
-    assert abs(after["mlm_loss"] - first["mlm_loss"]) > 1e-3, "the base of the rotation matters"
+    loss = summary_of(first)["mlm_loss"]
+    assert summary_of(second)["before"]["figures"]["mlm_loss"] == pytest.approx(loss, rel=1e-6)
+    assert abs(summary_of(turned)["mlm_loss"] - loss) > 1e-3, "the base of the rotation matters"
 
 
 @pytest.mark.parametrize("stopped_after", [4, 5])
@@ -261,15 +246,13 @@ def test_a_job_stopped_and_continued_ends_as_one_that_was_not(
     evaluation = EvaluationConfig(str(held_out), 1, keep="best")
     settings: Dict[str, Any] = {"evaluation": evaluation, "schedule": ScheduleConfig(steps=8), "log_every_updates": 1}
     settings["optimizer"] = optimizer_config(learning_rate=0.3, max_grad_norm=1.0)
-    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
+    straight, stopped = (make_job(tmp_path / name, "pretrain", pretrain_rows, **settings) for name in "ab")
     run_here(straight)
     kept = result_of(straight).steps
     assert 0 < kept < stopped_after
-    stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
     pausing(stopped, "evaluated", after=stopped_after)
     run_here(stopped)
-    assert result_of(stopped).resumed_from_step == stopped_after
-    assert result_of(stopped).steps == kept
+    assert (result_of(stopped).resumed_from_step, result_of(stopped).steps) == (stopped_after, kept)
     assert (output_bytes(stopped), curve_of(stopped)) == (output_bytes(straight), curve_of(straight))
 
 
@@ -279,22 +262,36 @@ def test_a_job_that_ran_out_of_patience_ends_there_also_when_it_was_stopped_ther
     evaluation = EvaluationConfig(str(held_out), 1, keep="best", patience=2)
     settings: Dict[str, Any] = {"evaluation": evaluation, "schedule": ScheduleConfig(steps=40)}
     settings["optimizer"] = optimizer_config(learning_rate=0.3, max_grad_norm=1.0)
-    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
+    straight, stopped = (make_job(tmp_path / name, "pretrain", pretrain_rows, **settings) for name in "ab")
     done = run_here(straight)
     last = done.of("evaluated")[-1]["after"]
-    summary = result_of(straight).evaluation
-    assert summary is not None
+    summary = summary_of(straight)
     assert last < 40
-    assert (summary["best_step"], summary["stopped_early"]) == (last - 2, True)
-    assert result_of(straight).steps == last - 2
+    assert (summary["best_step"], summary["stopped_early"], result_of(straight).steps) == (last - 2, True, last - 2)
     assert done.of("step")[-1]["step"] == last  # the curve ends with the last update that was made
-    origin = json.loads((Path(straight.output) / "podium.json").read_text())
-    assert origin["steps"] == last - 2
-
-    stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
+    assert json.loads((Path(straight.output) / "podium.json").read_text())["steps"] == last - 2
     pausing(stopped, "evaluated", after=last)
     assert run_here(stopped).of("evaluated") == []
     assert (output_bytes(stopped), curve_of(stopped)) == (output_bytes(straight), curve_of(straight))
+
+
+@pytest.fixture
+def evaluator(tmp_path: Path) -> Callable[..., Evaluator]:
+    """Makes one whose runtime finds these right spans and losses."""
+
+    def make(spans: List[float], losses: List[float], **config: Any) -> Evaluator:
+        write_rows(tmp_path / "rows", "question_answering", make_columns("question_answering", 7, seed=2))
+        sums = [
+            {"start_loss": loss, "end_loss": loss, "spans_right": right, "windows": 10.0}
+            for right, loss in zip(spans, losses)
+        ]
+        evaluation = EvaluationConfig(str(tmp_path / "rows"), 10, **config)
+        job: Any = SimpleNamespace(head="question_answering", evaluation=evaluation, run_folder=tmp_path)
+        plan: Any = SimpleNamespace(micro_batch_size=4, runtime="cpu", updates=60)
+        runtime: Any = Scripted(sums)
+        return Evaluator(job, plan, RowFolder(tmp_path / "rows", job.head, TINY), runtime, lambda *_, **__: None)
+
+    return make
 
 
 class Scripted:
@@ -312,54 +309,26 @@ class Scripted:
         return {"w": torch.tensor([float(self._looked)])}
 
 
-def evaluations_of(tmp_path: Path, spans: List[float], losses: List[float], **config: Any) -> Evaluator:
-    rows = tmp_path / "rows"
-    if not rows.exists():
-        write_rows(rows, "question_answering", make_columns("question_answering", 7, seed=2))
-    sums = [
-        {"start_loss": loss, "end_loss": loss, "spans_right": right, "windows": 10.0}
-        for right, loss in zip(spans, losses)
-    ]
-    evaluation = EvaluationConfig(str(rows), 10, **config)
-    job: Any = SimpleNamespace(head="question_answering", evaluation=evaluation, run_folder=tmp_path)
-    plan: Any = SimpleNamespace(micro_batch_size=4, runtime="cpu", updates=60)
-    runtime: Any = Scripted(sums)
-    return Evaluator(job, plan, RowFolder(rows, job.head, TINY), runtime, lambda *_, **__: None)
-
-
-def test_the_best_has_the_most_exact_spans_then_the_lowest_loss_then_came_first(tmp_path: Path) -> None:
-    evaluations = evaluations_of(tmp_path, [3.0, 5.0, 5.0, 5.0, 4.0], [1.0, 9.0, 8.0, 8.0, 1.0], keep="best")
-    for step in (10, 20, 30, 40, 50):
-        evaluations.evaluate(step)
-    step, weights = evaluations.result(50)
-    assert step == 30
-    assert weights is not None
-    assert float(weights["w"]) == 3.0
-    assert evaluations.result(30)[0] == 30
-    summary = evaluations.summary()
-    assert summary is not None
-    assert (summary["judged_by"], summary["span_accuracy"], summary["step"]) == ("span_accuracy", 0.5, 30)
-
-
-def test_patience_counts_evaluations_in_a_row_without_a_new_best(tmp_path: Path) -> None:
-    evaluations = evaluations_of(tmp_path, [3.0, 2.0, 4.0, 4.0, 1.0], [1.0] * 5, patience=2)
+def test_the_best_has_the_most_exact_spans_then_the_lowest_loss_then_came_first(evaluator: Any) -> None:
+    evaluations = evaluator([3.0, 5.0, 5.0, 5.0, 4.0], [1.0, 9.0, 8.0, 8.0, 1.0], keep="best", patience=2)
     stops = []
     for step in (10, 20, 30, 40, 50):
         evaluations.evaluate(step)
         stops.append(evaluations.should_stop)
     assert stops == [False, False, False, False, True]
-    assert evaluations.result(50) == (50, None)  # keep: last
+    step, weights = evaluations.result(50)
+    assert (step, float(weights["w"])) == (30, 3.0)
+    summary = evaluations.summary()
+    assert (summary["judged_by"], summary["span_accuracy"], summary["step"]) == ("span_accuracy", 0.5, 30)
 
 
-def test_evaluations_fall_on_multiples_and_on_the_last_update_whatever_a_call_holds(tmp_path: Path) -> None:
-    evaluations = evaluations_of(tmp_path, [], [])
+def test_evaluations_fall_on_multiples_and_on_the_last_update_whatever_a_call_holds(evaluator: Any) -> None:
+    evaluations = evaluator([1.0], [math.nan])
     assert [done for done in range(1, 61) if evaluations.is_due(done, 1)] == [10, 20, 30, 40, 50, 60]
     assert [done for done in range(4, 61, 4) if evaluations.is_due(done, 4)] == [12, 20, 32, 40, 52, 60]
-
-
-def test_figures_that_are_no_numbers_end_the_training(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteWeights, match="after update 10 .* the logits of the held-out rows"):
-        evaluations_of(tmp_path, [1.0], [math.nan]).evaluate(10)
+    assert evaluations.result(50) == (50, None)  # keep: last
+    with pytest.raises(NonFiniteWeights, match="after update 10"):
+        evaluations.evaluate(10)
 
 
 def test_evaluations_that_cannot_be_made_are_refused_before_training(

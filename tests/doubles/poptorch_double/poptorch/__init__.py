@@ -9,33 +9,22 @@ from poptorch import optim, options, poptorch_core
 from poptorch.devices import ipuHardwareIsAvailable, ipuHardwareVersion
 from poptorch.enums import (
     AutoStage,
-    CommGroupType,
     ConnectionType,
     MatMulSerializationMode,
     MeanReductionStrategy,
     OutputMode,
     ReductionType,
-    SyncPattern,
 )
 from poptorch.errors import Error, RecoverableError, UnrecoverableError
-from poptorch.executor import PoplarExecutor
-from poptorch.models import inferenceModel, trainingModel
-from poptorch.ops import (
-    Attribute,
-    Block,
-    identity_loss,
-    recomputationCheckpoint,
-    serializedMatMul,
-    set_available_memory,
-)
+from poptorch.executor import PoplarExecutor, inferenceModel, trainingModel
+from poptorch.ops import Attribute, Block, identity_loss, recomputationCheckpoint, serializedMatMul
 from poptorch.option_groups import TensorLocationSettings
 from poptorch.options import Options
-from poptorch.strategies import PipelinedExecution, ShardedExecution, Stage
+from poptorch.strategies import PipelinedExecution, ShardedExecution
 
 __version__ = "3.4.0-double"  # which pages and cards then say
-__all__ = ["Attribute", "AutoStage", "Block", "CommGroupType", "ConnectionType", "Error"]
-__all__ += ["MatMulSerializationMode", "MeanReductionStrategy", "Options", "OutputMode", "PipelinedExecution"]
-__all__ += ["PoplarExecutor", "RecoverableError", "ReductionType", "ShardedExecution", "Stage", "SyncPattern"]
-__all__ += ["TensorLocationSettings", "UnrecoverableError", "identity_loss", "inferenceModel", "ipuHardwareIsAvailable"]
-__all__ += ["ipuHardwareVersion", "optim", "options", "poptorch_core", "recomputationCheckpoint"]
-__all__ += ["serializedMatMul", "set_available_memory", "trainingModel"]
+__all__ = ["Attribute", "AutoStage", "Block", "ConnectionType", "Error", "MatMulSerializationMode"]
+__all__ += ["MeanReductionStrategy", "Options", "OutputMode", "PipelinedExecution", "PoplarExecutor"]
+__all__ += ["RecoverableError", "ReductionType", "ShardedExecution", "TensorLocationSettings", "UnrecoverableError"]
+__all__ += ["identity_loss", "inferenceModel", "ipuHardwareIsAvailable", "ipuHardwareVersion", "optim", "options"]
+__all__ += ["poptorch_core", "recomputationCheckpoint", "serializedMatMul", "trainingModel"]

@@ -98,13 +98,9 @@ def update(attributes: Attributes, group: int, parameter: str, weight: Tensor, g
 
 
 def _sgd_step(values: Dict[str, Any], weight: Tensor, gradient: Tensor, velocity: Tensor) -> Tensor:
-    gradient = gradient + values["weightDecay"] * weight
-    momentum = values["momentum"]
-    if momentum:
-        moved = momentum * velocity.float() + (1 - values["dampening"]) * gradient
-        velocity.copy_(moved)
-        gradient = gradient + momentum * moved if values["nesterov"] else moved
-    return values["learningRate"] * gradient
+    moved = values["momentum"] * velocity.float() + gradient + values["weightDecay"] * weight
+    velocity.copy_(moved)
+    return values["learningRate"] * moved
 
 
 def _adam_step(kind: str, values: Dict[str, Any], weight: Tensor, gradient: Tensor, roles: State) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 import torch
 
@@ -15,14 +15,11 @@ Value = Tuple[float, bool]
 """(value, is a constant)."""
 _SHARED = {"learningRate": "lr", "weightDecay": "weight_decay"}
 _ADAM = {**_SHARED, "beta1": "betas", "beta2": "betas", "eps": "eps"}
-_SGD = {**_SHARED, "momentum": "momentum", "dampening": "dampening", "velocityScaling": "velocity_scaling"}
 GROUP_ATTRIBUTES = {
-    "SGD": {**_SGD, "nesterov": "nesterov"},
+    "SGD": {**_SHARED, "momentum": "momentum", "dampening": "dampening", "nesterov": "nesterov"},
     "ADAM": _ADAM,
     "LAMB": {**_ADAM, "maxWeightNorm": "max_weight_norm"},
 }
-CONSTANT_WHEN = {"weight_decay": 0.0, "momentum": 0.0, "dampening": 0.0, "velocity_scaling": 1.0, "eps": 1e-8}
-"""With torch's own optimizers, which do not say: constant at these values, else variable."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +77,18 @@ def optimizer_type(optimizer: Any) -> str:
     Raises:
         AssertionError: the device has no such optimizer.
     """
-    if isinstance(optimizer, torch.optim.SGD):
-        return "SGD1" if getattr(optimizer, "use_combined_accum", False) else "SGD2"
-    uncorrected = not getattr(optimizer, "bias_correction", True)
-    for kind, name in ((optim.LAMB, "LAMB"), (torch.optim.AdamW, "ADAMW"), (torch.optim.Adam, "ADAM")):
+    if isinstance(optimizer, optim.SGD):
+        return "SGD1" if optimizer.use_combined_accum else "SGD2"
+    for kind, name, uncorrected in (
+        (optim.LAMB, "LAMB", "LAMB_NO_BIAS"),
+        (optim.AdamW, "ADAMW", "ADAMW_NO_BIAS"),
+        (optim.Adam, "ADAM", "ADAM"),
+    ):
         if isinstance(optimizer, kind):
-            return name + {"LAMB": "_NO_BIAS", "ADAMW": "_NO_BIAS"}.get(name, "") * uncorrected
-    raise AssertionError(f"the device has no {type(optimizer).__name__}: use SGD, Adam, AdamW or LAMB")
+            return name if getattr(optimizer, "bias_correction", True) else uncorrected
+    raise AssertionError(
+        f"the device has no {type(optimizer).__name__}: use SGD, Adam, AdamW or LAMB of poptorch.optim"
+    )
 
 
 def read_attributes(optimizer: Any, auto_loss_scaling: bool) -> Attributes:
@@ -97,47 +99,35 @@ def read_attributes(optimizer: Any, auto_loss_scaling: bool) -> Attributes:
         ValueError: amsgrad.
     """
     kind = optimizer_type(optimizer)
-    variable: Optional[optim.VariableAttributes] = getattr(optimizer, "variable_attrs", None)
-    if variable is not None and auto_loss_scaling:
+    variable = optimizer.variable_attrs
+    if auto_loss_scaling:
         variable.markAsVariable("loss_scaling")
     names = next(value for key, value in GROUP_ATTRIBUTES.items() if kind.startswith(key))
-    scaling = float(getattr(optimizer, "loss_scaling", 1.0))
-    constant = variable.isConstant("loss_scaling") if variable else scaling == 1.0 and not auto_loss_scaling
-    defaults = _read_group(optimizer.defaults, names, variable, kind)
+    defaults = _read_group(optimizer.defaults, names, variable)
+    first = "velocity" if kind.startswith("SGD") else "first_order_momentum"
     return Attributes(
         type=kind,
-        defaults={**defaults, "lossScaling": (scaling, constant)},
-        groups=[_read_group(group, names, variable, kind) for group in optimizer.param_groups],
-        accum_type_half=getattr(optimizer, "accum_type", None) == torch.float16,
-        first_order_half=torch.float16
-        in (getattr(optimizer, f"{name}_accum_type", None) for name in ("velocity", "first_order_momentum")),
+        defaults={**defaults, "lossScaling": (float(optimizer.loss_scaling), variable.isConstant("loss_scaling"))},
+        groups=[_read_group(group, names, variable) for group in optimizer.param_groups],
+        accum_type_half=optimizer.accum_type == torch.float16,
+        first_order_half=getattr(optimizer, f"{first}_accum_type") == torch.float16,
         second_order_half=getattr(optimizer, "second_order_momentum_accum_type", None) == torch.float16,
         max_grad_norm=float(getattr(optimizer, "max_grad_norm", float("inf"))),
     )
 
 
-def _read_group(group: Dict[str, Any], names: Dict[str, str], variable: Any, kind: str) -> Dict[str, Value]:
+def _read_group(group: Dict[str, Any], names: Dict[str, str], variable: Any) -> Dict[str, Value]:
     if group.get("amsgrad"):
         raise ValueError("the device has no amsgrad")
     found: Dict[str, Value] = {}
     for name, key in names.items():
-        value = group.get(key, 1.0 if key == "velocity_scaling" else None)
+        value = group[key]
         if key == "betas":
             assert isinstance(value, tuple), f"betas are a pair of floats, found {value!r}"
-            assert len(value) == 2, f"betas are a pair of floats, found {value!r}"
             value = value[int(name[-1]) - 1]
         assert isinstance(value, numbers.Number), f"{key} of an optimizer group is a number, found {value!r}"
-        constant = variable.isConstant(key) if variable is not None else _constant_in_torch(key, value, kind)
-        found[name] = (float(value), constant)  # type: ignore[arg-type]
+        found[name] = (float(value), variable.isConstant(key))  # type: ignore[arg-type]
     return found
-
-
-def _constant_in_torch(key: str, value: Any, kind: str) -> bool:
-    if key in ("betas", "nesterov"):
-        return True
-    if key == "weight_decay" and kind.startswith("ADAMW"):
-        return bool(value == 0.01)
-    return key in CONSTANT_WHEN and bool(value == CONSTANT_WHEN[key])
 
 
 def groups_of_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, int]:

@@ -7,13 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict
 
-from poptorch.record import RECORD
-from poptorch.words import words
-
-NOT_COMPILED_IN = words(
-    """cachePath enableEngineCaching log_dir max_repeat_logs compilation_progress_bar_fn random_seed connection_type
-    ipu_id ipu_version use_model model_name distributed_process_id anchored_tensors"""
-)
+NOT_COMPILED_IN = {"cachePath", "enableEngineCaching", "random_seed", "connection_type", "ipu_version"}
 
 
 def fingerprint(executable: Any) -> str:
@@ -28,26 +22,22 @@ def fingerprint(executable: Any) -> str:
     weights = [(name, tuple(x.shape), x.dtype, x.requires_grad) for name, x in sorted(executable.weights.items())]
     options = sorted((k, str(v)) for k, v in executable.options.items() if k not in NOT_COMPILED_IN)
     program = executable.program
-    graph = (program.signature, program.checkpoints, program.serialization, program.memory)
+    graph = (program.signature, program.checkpoints, program.serialization)
     parts = (graph, weights, options, constants, executable.training)
     return hashlib.sha256(repr((*parts, sorted(executable.groups.items()))).encode()).hexdigest()[:32]
 
 
 def look_up(executable: Any) -> Dict[str, Any]:
     """Find the executable in the cache folder or put it there, as <hash>.popef."""
-    folder, enabled = executable.options.get("cachePath"), bool(executable.options.get("enableEngineCaching"))
-    found = {"enabled": enabled, "path": folder, "hash": executable.hash, "file": None, "hit": False}
-    if not (enabled and folder):
-        return found
+    folder = executable.options.get("cachePath")
+    if not (executable.options.get("enableEngineCaching") and folder):
+        return {"hit": False}
     Path(folder).mkdir(parents=True, exist_ok=True)
     file = Path(folder) / f"{executable.hash}.popef"
-    found["file"] = str(file)
     content = f"executable of the double: {executable.hash}\n"
     if file.exists() and file.read_bytes() == content.encode():
-        found["hit"] = True
-        RECORD["cache_hits"] += 1
-    else:
-        partial = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-        partial.write_text(content, encoding="utf-8")
-        os.replace(partial, file)
-    return found
+        return {"hit": True}
+    partial = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    partial.write_text(content, encoding="utf-8")
+    os.replace(partial, file)
+    return {"hit": False}

@@ -39,23 +39,6 @@ class ConnectionType(enum.IntEnum):
     Never = 2
 
 
-class SyncPattern(enum.IntEnum):
-    """How IPUs wait for each other."""
-
-    Full = 0
-    SinglePipeline = 1
-    ReplicaAndLadder = 2
-
-
-class CommGroupType(enum.IntEnum):
-    """How replicas form groups."""
-
-    All = 0
-    Consecutive = 1
-    Orthogonal = 2
-    NoGrouping = 3
-
-
 class AutoStage(enum.IntEnum):
     """How blocks become pipeline stages."""
 

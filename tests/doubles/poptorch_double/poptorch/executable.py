@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from poptorch import arithmetic, caching, devices, session
 from poptorch.attributes import Attributes
+from poptorch.enums import OutputMode
 from poptorch.errors import misuse, refusal
-from poptorch.program import LossWatch, Program, final_loss
-from poptorch.record import RECORD
-from poptorch.report import describe
+from poptorch.program import HostWatch, Program, final_loss
+from poptorch.record import RECORD, STATE
 from poptorch.running import Runner
 from poptorch.slots import Slots
-from poptorch.state import STATE
+
+COUNTERS = ("executions", "weight_updates", "attach")
 
 
 class Executable:
@@ -30,7 +29,7 @@ class Executable:
         training: With backward pass and optimizer.
         attributes: Of the optimizer; None in inference.
         groups: Parameter -> number of its optimizer group.
-        inputs: (args, kwargs) of one call, all micro-batches.
+        inputs: Of one call, all micro-batches.
     """
 
     def __init__(
@@ -40,79 +39,45 @@ class Executable:
         training: bool,
         attributes: Optional[Attributes],
         groups: Dict[str, int],
-        inputs: Any,
+        inputs: Sequence[Tensor],
     ) -> None:
-        started = time.perf_counter()
         self.slots = Slots(model)
-        self.model, self.settings, self.training, self.groups = model, settings, training, groups
+        self.model, self.training, self.groups = model, training, groups
         self.attributes = self.compiled_attributes = attributes
         self.options = settings.toDict()
         self.calls = session.option_calls(self.options)
+        self._popart_options = dict(settings._Popart.options)
         self.replicas, self.iterations = settings.replication_factor, settings.device_iterations
         self.accumulation = settings.Training.gradient_accumulation
-        self.input_groups = self.replicas // settings.input_group_size
         self.attached = False
-        self.record: Dict[str, Any] = {}
         self.state: Dict[str, Tensor] = {}
         self.loaded_values: Dict[str, Tensor] = {}
         self.seed = self.options.get("random_seed", torch.initial_seed() & 0xFFFFFFFF)
         self.rng = torch.Generator().manual_seed(self.seed).get_state()
         self.weights = self.slots.device_copies()
-        flat, self._structure = tree_flatten(inputs)
-        self.output_leaves: List[Any] = []
-        self.output_structure: Any = None
-        self.loss: Tuple[int, bool] = (0, False)
-        """Which of the marked losses is the final one, and whether it is not marked."""
-        leaves = self.micro_batch(flat, 0)
-        self.program = Program(settings._execution_strategy, [*_tensors(leaves), *self.weights.values()])
-        try:
-            self._compile(leaves)
-        except Exception as error:
-            RECORD["failed_compilations"].append(
-                {"error": repr(error), "blocks": self.program.blocks, "num_ops": len(self.program.signature)}
-            )
-            raise
-        self.record["compile_seconds"] = round(time.perf_counter() - started, 3)
+        leaves = self.micro_batch(inputs, 0)
+        self.program = Program(settings._execution_strategy, [*leaves, *self.weights.values()])
+        self._watch(leaves)
+        self.program.check_blocks()
+        self.num_ipus = self._count_ipus()
+        self._check_pipeline()
+        self.hash = caching.fingerprint(self)
+        self.record = {**self._describe(leaves), "cache": caching.look_up(self)}
         RECORD["executables"].append(self.record)
+        if settings._show_compilation_progress_bar:
+            settings._progress_bar()
         self.runner = Runner(self)
 
     # Compilation
 
-    def _compile(self, leaves: List[Any]) -> None:
-        self._watch(leaves)
-        self.program.check_blocks()
-        if self.changed and self.replicas > 1:
-            raise refusal(f"{self.changed} change in forward: buffers are broadcast over replicas and must not")
-        self.num_ipus = self._count_ipus()
-        self._check_pipeline()
-        self.hash = caching.fingerprint(self)
-        self.record = describe(self, _tensors(leaves))
-        self.record["cache"] = caching.look_up(self)
-        show: Optional[Callable[[int, int], None]] = self.options.get("compilation_progress_bar_fn")
-        if show is not None:
-            for progress in (0, 50, 100):
-                show(progress, 100)
-
-    def _watch(self, leaves: List[Any]) -> None:
-        """One micro-batch under watch, without effect on weights, buffers and random numbers."""
-        program = self.program
-        copies = {name: weight.detach().clone() for name, weight in self.weights.items()}
-        versions = {name: weight._version for name, weight in self.weights.items()}
-        with torch.random.fork_rng(devices=[]), self._on_device(program), LossWatch(), program:
+    def _watch(self, leaves: List[Tensor]) -> None:
+        """One micro-batch under watch, without effect on weights and random numbers."""
+        with torch.random.fork_rng(devices=[]), self._on_device(self.program), HostWatch(), self.program:
             torch.set_rng_state(self.rng)
-            self.outputs_vary = [program.varies(x) for x in self.forward(leaves, keep_structure=True)]
-            marked = STATE.losses
-            if self.training:
-                chosen = final_loss()
-                implicit = marked[chosen][1] != "identity_loss"
-                before = sum(name == "identity_loss" for _, name, _ in marked[:chosen])
-                self.loss = (chosen if implicit else before, implicit)
-        self.losses = [(name, reduction) for _, name, reduction in marked]
-        program.let_go()
-        self.changed = [name for name, weight in self.weights.items() if weight._version != versions[name]]
-        with torch.no_grad():
-            for name in self.changed:
-                self.weights[name].copy_(copies[name])
+            self.single_output = isinstance(self.forward(leaves), Tensor)
+            self.losses = [["identity_loss", reduction] for _, reduction in STATE.losses]
+            self.loss = final_loss() if self.training else None
+        self.program.let_go()
 
     def _count_ipus(self) -> int:
         used = self.program.used or {0}
@@ -121,10 +86,7 @@ class Executable:
             raise refusal(f"{needed} IPUs for one process, which has at most {devices.PER_PROCESS}")
         offline = self.options["connection_type"] == 2
         if devices.reserved(needed) != needed and not offline and not self.options["auto_round_num_ipus"]:
-            raise refusal(
-                f"the model uses {needed} IPUs, but they come in powers of two ({devices.reserved(needed)}): "
-                "place it on another number or set autoRoundNumIPUs(True)"
-            )
+            raise refusal(f"the model uses {needed} IPUs, but they come in powers of two: set autoRoundNumIPUs(True)")
         return needed
 
     def _check_pipeline(self) -> None:
@@ -133,12 +95,42 @@ class Executable:
         if self.options["execution_mode"] != 0:
             return
         if self.training and self.accumulation < self.stages:
-            raise refusal(
-                f"gradientAccumulation({self.accumulation}) cannot fill the {self.stages} pipeline stages of "
-                f"{forward} forward stages in training"
-            )
+            raise refusal(f"gradientAccumulation({self.accumulation}) cannot fill the {self.stages} pipeline stages")
         if not self.training and self.iterations < self.stages:
             raise refusal(f"deviceIterations({self.iterations}) cannot fill {self.stages} pipeline stages")
+
+    def _describe(self, inputs: List[Tensor]) -> Dict[str, Any]:
+        """What is recorded for tests to look at."""
+        program, options = self.program, self.options
+        trained = [name for name, x in self.weights.items() if self.training and x.requires_grad]
+        optimizer = None
+        if self.attributes is not None:
+            members = [[name for name, x in self.groups.items() if x == n] for n in range(len(self.attributes.groups))]
+            optimizer = {**self.attributes.describe(), "parameter_groups": members}
+        return {
+            "training": self.training,
+            "option_calls": self.calls,
+            "popart_session_options": self._popart_options,
+            "tensor_locations": {k: v for k, v in options.items() if k.startswith("location_")},
+            "device_iterations": self.iterations,
+            "gradient_accumulation": self.accumulation,
+            "replication_factor": self.replicas,
+            "output_mode": OutputMode(options["output_mode"]).name,
+            "blocks": program.blocks,
+            "ipus_used": sorted(program.used) or [0],
+            "num_ipus": self.num_ipus,
+            "pipeline_stages": self.stages,
+            "recomputation_checkpoints": program.checkpoints,
+            "matmul_serialization": program.serialization,
+            "attributes": program.attributes,
+            "losses": self.losses,
+            "inputs": [{"shape": list(x.shape), "dtype": str(x.dtype)} for x in inputs],
+            "parameters": {name: [list(x.shape), str(x.dtype), x.requires_grad] for name, x in self.weights.items()},
+            "trainable_parameters_not_in_optimizer": sorted(set(trained) - set(self.groups)),
+            "optimizer": optimizer,
+            **dict.fromkeys(COUNTERS, 0),
+            "ops": dict(sorted(program.ops.items())),
+        }
 
     # The device
 
@@ -152,17 +144,6 @@ class Executable:
         """Give the IPUs back."""
         devices.release(self)
         self.attached = False
-        self.record["detach"] += 1
-
-    def write_weights(self) -> None:
-        """Host to device."""
-        self.slots.write(self.weights)
-        self.record["copy_weights_to_device"] += 1
-
-    def read_weights(self) -> None:
-        """Device to host."""
-        self.slots.read(self.weights)
-        self.record["copy_weights_to_host"] += 1
 
     def set_attributes(self, attributes: Attributes) -> None:
         """The optimizer changed.
@@ -173,10 +154,6 @@ class Executable:
         assert self.compiled_attributes is not None  # of a training executable
         attributes.check_replaces(self.compiled_attributes)
         self.attributes, self.loaded_values = attributes, {}
-        after, groups = self.record["executions"], attributes.groups
-        rates = {name: [group[name][0] for group in groups] for name in ("learningRate", "weightDecay")}
-        told = {"after_executions": after, "lossScaling": attributes.loss_scaling, **rates}
-        self.record["optimizer_updates"].append(told)
 
     def ensure_state(self) -> None:
         assert self.attributes is not None  # of a training executable
@@ -188,7 +165,6 @@ class Executable:
         """State and scalars of the optimizer on the device."""
         assert self.attributes is not None  # of a training executable
         self.ensure_state()
-        self.record["optimizer_state_reads"] += 1
         scalars = {**arithmetic.host_values(self.attributes, self.groups), **self.loaded_values}
         return {"ipu_state": {name: x.clone() for name, x in self.state.items()}, "ipu_param": scalars}
 
@@ -198,14 +174,11 @@ class Executable:
         for name, tensor in self.state.items():
             if name in saved["ipu_state"]:
                 tensor.copy_(saved["ipu_state"][name])
-            else:
-                RECORD["warnings"].append(f"the optimizer state that was loaded has no {name}")
         self.loaded_values.update(saved["ipu_param"])
-        self.record["optimizer_state_writes"] += 1
 
     # Running
 
-    def run(self, inputs: Any) -> Any:
+    def run(self, inputs: Sequence[Tensor]) -> Any:
         """One call.
 
         Raises:
@@ -224,28 +197,16 @@ class Executable:
         self.record["executions"] += 1
         return result
 
-    def forward(self, leaves: List[Any], keep_structure: bool = False) -> List[Tensor]:
-        """One micro-batch, flat, through the model; the tensors it gives."""
-        args, kwargs = tree_unflatten(leaves, self._structure)
+    def forward(self, leaves: Sequence[Tensor]) -> Any:
+        """One micro-batch through the model; losses are noted anew."""
+        STATE.losses = []
         with torch.set_grad_enabled(self.training):
-            result = self.model(*args, **kwargs)
-        flat, structure = tree_flatten(result)
-        if keep_structure:
-            self.output_leaves, self.output_structure = flat, structure
-        return _tensors(flat)
+            return self.model(*leaves)
 
-    def micro_batch(self, leaves: List[Any], index: int) -> List[Any]:
+    def micro_batch(self, inputs: Sequence[Tensor], index: int) -> List[Tensor]:
         """The inputs of one micro-batch of one call."""
-        parts = self.iterations * self.accumulation * self.input_groups
-
-        def cut(x: Any) -> Any:
-            if not isinstance(x, Tensor):
-                return x
-            x = x.detach().float() if x.dtype in (torch.float64, torch.bfloat16) else x.detach()
-            size = x.shape[0] // parts if x.dim() else 0
-            return x.narrow(0, index * size, size) if x.dim() else x
-
-        return [cut(x) for x in leaves]
+        parts = self.iterations * self.accumulation * self.replicas
+        return [x.detach().narrow(0, index * (len(x) // parts), len(x) // parts) for x in inputs]
 
     @contextlib.contextmanager
     def _on_device(self, program: Optional[Program]) -> Iterator[None]:
@@ -255,10 +216,5 @@ class Executable:
                 yield
             finally:
                 STATE.clear()
-        moved = self.slots.moved
-        if moved:
-            raise misuse(f"{moved} were assigned again in forward: use copy_() on a buffer instead")
-
-
-def _tensors(leaves: List[Any]) -> List[Tensor]:
-    return [x for x in leaves if isinstance(x, Tensor)]
+        if self.slots.moved:
+            raise misuse(f"{self.slots.moved} were assigned again in forward: use copy_() on a buffer instead")

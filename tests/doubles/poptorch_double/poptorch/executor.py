@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import logging
-from typing import Any, Dict, List, Optional
+import inspect
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy
 import torch
@@ -15,10 +15,7 @@ from poptorch.attributes import Attributes, groups_of_parameters, read_attribute
 from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode
 from poptorch.errors import misuse
 from poptorch.executable import Executable
-from poptorch.inputs import Signature, check_batch, check_same, without_gradients
 from poptorch.options import Options
-
-logger = logging.getLogger("poptorch")
 
 
 class PoplarExecutor:
@@ -34,7 +31,7 @@ class PoplarExecutor:
         # As it is now: a later train() or eval() of the outer module does not reach the executor.
         self._model = copy.copy(model)
         self._executable: Optional[Executable] = None
-        self._inputs: Any = None
+        self._inputs: Tuple[Any, ...] = ()
         self._optimizer: Any = None
         self._attributes: Optional[Attributes] = None
         self._attributes_are_old = self._weights_are_old = self._rng_is_old = False
@@ -42,26 +39,15 @@ class PoplarExecutor:
         self._rng: Optional[List[int]] = None
         if self._options.exists("random_seed"):
             self._rng = [self._options.random_seed]
-        self._signature = Signature(model)
+        self._signature = inspect.signature(model.forward)
         if self._options.defaultOutputMode():
             self._options.outputMode(OutputMode.Final if training else OutputMode.All)
         if training:
             self.setOptimizer(optimizer or optim.SGD(model.parameters(), lr=0.01))
             wrapping.wrap(model, self)
         elif self._options.Training.gradient_accumulation != 1:
-            raise misuse(
-                "gradientAccumulation is of training; in inference it must be 1 (deviceIterations may be more)"
-            )
+            raise misuse("gradientAccumulation is of training; in inference it must be 1")
         self._options._freeze()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_user_model" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._user_model, name)
-
-    @property
-    def model(self) -> nn.Module:
-        return self._user_model
 
     @property
     def options(self) -> Options:
@@ -79,64 +65,71 @@ class PoplarExecutor:
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Build the executable for inputs of these shapes; attaches, unless the device is offline."""
-        if self._executable is not None:
-            logger.warning("compile(): the model is already compiled")
-            return
-        self._compile(self._signature.bind(args, kwargs))
-
-    def _compile(self, inputs: Any) -> None:
-        check_batch(inputs, self._options)
+        assert not kwargs, "inputs come by their places"
+        self._check_arguments(args)
+        options = self._options
+        parts = options.device_iterations * options.replication_factor * options.Training.gradient_accumulation
+        for x in args:
+            assert len(x) % parts == 0, f"an input of {len(x)} rows cannot be cut into {parts} micro-batches"
         self.copyWeightsToHostIfNeeded()
         groups = groups_of_parameters(self._user_model, self._optimizer) if self._training else {}
-        self._executable = Executable(
-            self._model, self._options, self._training, self._attributes, groups, without_gradients(inputs)
-        )
-        self._inputs = inputs
+        self._executable = Executable(self._model, options, self._training, self._attributes, groups, args)
+        self._inputs = args
         self._attributes_are_old = True
-        if self._options.connection_type != ConnectionType.Never:
+        if options.connection_type != ConnectionType.Never:
             try:
                 self.attachToDevice()
             except Exception:  # whatever kept it from attaching: what did not attach does not count as compiled
                 self._executable = None
                 raise
 
+    def _check_arguments(self, args: Tuple[Any, ...]) -> None:
+        known = list(self._signature.parameters)
+        assert len(args) <= len(known), f"forward takes {known}, found {len(args)} inputs"
+        try:
+            self._signature.bind(*args)
+        except TypeError as error:
+            raise misuse(f"forward: {error}") from error
+
     # Running
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
         """All micro-batches of one call; the first one compiles."""
         offline = self._options.connection_type == ConnectionType.Never
         assert not offline, "an offline target compiles but does not run: use compile()"
-        inputs = self._signature.bind(args, kwargs)
         if self._executable is None:
-            self._compile(inputs)
+            self.compile(*args)
+        self._check_arguments(args)
         if not self.isAttachedToDevice():
             self.attachToDevice()
         if not self._training:
             self._take_trained_weights()
-        check_same(inputs, self._inputs)
+        for old, new in zip(self._inputs, args):
+            if not isinstance(new, Tensor) or (old.dtype, old.shape) != (new.dtype, new.shape):
+                raise misuse(f"the model was compiled for {old.dtype} {list(old.shape)}, found another input")
         self._write_optimizer_if_needed()
-        result = self._compiled().run(without_gradients(inputs))
+        result = self._compiled().run(args)
         self._rng_is_old = True
         self._weights_are_old = self._training
-        if isinstance(self._optimizer, optim.Optimizer):
+        if self._optimizer is not None:
             self._optimizer._host_is_old = True
         return result
 
     def _take_trained_weights(self) -> None:
-        if not wrapping.is_wrapped(self._user_model):
+        model: Any = self._user_model
+        if not wrapping.is_wrapped(model):
             return
-        self._user_model.copyWeightsToHostIfNeeded()  # type: ignore[operator]
-        version = self._user_model._host_weights_version
-        if self._host_weights_version != version:
+        model.copyWeightsToHostIfNeeded()
+        if self._host_weights_version != model._host_weights_version:
             self.copyWeightsToDevice()
-            self._host_weights_version = version  # type: ignore[assignment]
+            self._host_weights_version = model._host_weights_version
 
     # Weights
 
     def copyWeightsToHost(self) -> None:
         executable = self._compiled()
         self._weights_are_old = False
-        executable.read_weights()
+        executable.slots.read(executable.weights)
         self._host_weights_version += 1
 
     def copyWeightsToHostIfNeeded(self) -> bool:
@@ -150,7 +143,7 @@ class PoplarExecutor:
         self._weights_are_old = False
         if self._optimizer is not None:
             self._optimizer.state_dict()
-        executable.write_weights()
+        executable.slots.write(executable.weights)
 
     def load_state_dict(self, state_dict: Dict[str, Tensor], strict: bool = True) -> Any:
         loaded = self._user_model.load_state_dict(state_dict, strict)
@@ -160,25 +153,21 @@ class PoplarExecutor:
 
     # Optimizer
 
-    def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def setOptimizer(self, optimizer: Any) -> None:
         """Has to follow every change of the optimizer's values.
 
         Raises:
             Error: a constant of the compiled model changed.
         """
-        ours = isinstance(optimizer, optim.Optimizer)
-        if self.isCompiled() and optimizer is not self._optimizer:
-            if isinstance(self._optimizer, optim.Optimizer):
-                self._optimizer.state_dict()
-                self._optimizer._belong_to(None)
-            if ours:
-                optimizer._device_is_old = True  # type: ignore[attr-defined]
-        if ours:
-            optimizer._belong_to(self)  # type: ignore[attr-defined]
-        self._optimizer = optimizer
-        self._choose_mean_strategy(optimizer)
         scaling = bool(self._options._Popart.options.get("automaticLossScalingSettings.enabled"))
         attributes = read_attributes(optimizer, scaling)
+        if self.isCompiled() and optimizer is not self._optimizer:
+            self._optimizer.state_dict()
+            self._optimizer._belong_to(None)
+            optimizer._device_is_old = True
+        optimizer._belong_to(self)
+        self._optimizer = optimizer
+        self._choose_mean_strategy(optimizer)
         if attributes != self._attributes:
             self._attributes, self._attributes_are_old = attributes, True
         if self.isAttachedToDevice():
@@ -187,15 +176,11 @@ class PoplarExecutor:
 
     def _choose_mean_strategy(self, optimizer: Any) -> None:
         # fp16 accumulators leave their range when they are divided last.
-        if getattr(optimizer, "accum_type", None) != torch.float16 or getattr(optimizer, "use_combined_accum", False):
-            return
-        training, running = self._options.Training, MeanReductionStrategy.Running
-        if not self.isCompiled():
+        if optimizer.accum_type == torch.float16 and not self.isCompiled():
+            running = MeanReductionStrategy.Running
             self._options._freeze(False)
-            training.setMeanAccumulationAndReplicationReductionStrategy(running)
+            self._options.Training.setMeanAccumulationAndReplicationReductionStrategy(running)
             self._options._freeze()
-        elif training.meanAccumulationAndReplicationReductionStrategy != running:
-            raise ValueError("an optimizer with fp16 accumulators cannot replace another in a compiled model")
 
     def _send_attributes(self) -> None:
         if self._attributes_are_old and self._attributes is not None:
@@ -204,7 +189,7 @@ class PoplarExecutor:
 
     def _write_optimizer_if_needed(self) -> None:
         optimizer = self._optimizer
-        if not isinstance(optimizer, optim.Optimizer) or not optimizer._device_is_old:
+        if optimizer is None or not optimizer._device_is_old:
             return
         if optimizer._has_state():
             self.copyWeightsToHostIfNeeded()
@@ -257,7 +242,7 @@ class PoplarExecutor:
         executable.attach()
         self.copyWeightsToDevice()
         self._send_attributes()
-        if isinstance(self._optimizer, optim.Optimizer):
+        if self._optimizer is not None:
             if self._optimizer._has_state():
                 self._optimizer._device_is_old = True
                 self._write_optimizer_if_needed()
@@ -288,3 +273,19 @@ class PoplarExecutor:
         self._executable = None
         if self._training:
             wrapping.unwrap(self._user_model)
+
+
+def trainingModel(model: nn.Module, options: Optional[Options] = None, optimizer: Any = None) -> PoplarExecutor:
+    """A model that learns on IPUs; the model belongs to the executor until destroy().
+
+    Raises:
+        RuntimeError: it already belongs to one.
+    """
+    if wrapping.is_wrapped(model):
+        raise RuntimeError("this model already belongs to a training executor: destroy() that one first")
+    return PoplarExecutor(model, options, training=True, optimizer=optimizer)
+
+
+def inferenceModel(model: nn.Module, options: Optional[Options] = None) -> PoplarExecutor:
+    """A model that predicts on IPUs; shares the weights of a model in training."""
+    return PoplarExecutor(copy.copy(model), options, training=False, optimizer=None)

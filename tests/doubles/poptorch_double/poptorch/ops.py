@@ -8,15 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from poptorch.enums import MatMulSerializationMode
-from poptorch.errors import misuse, refusal
-from poptorch.state import STATE
-
-
-def _begin(user_id: Optional[str], ipu_id: Optional[int]) -> None:
-    if STATE.inside_block:
-        raise refusal(f"block {user_id} begins inside another block: blocks cannot nest")
-    if STATE.program is not None:
-        STATE.program.begin_block(user_id, ipu_id)
+from poptorch.errors import refusal
+from poptorch.record import STATE
 
 
 class Block(nn.Module):
@@ -32,9 +25,13 @@ class Block(nn.Module):
         self._user_id, self._ipu_id = user_id, ipu_id
 
     def __enter__(self) -> None:
-        if STATE.running:
-            _begin(self._user_id, self._ipu_id)
-            STATE.inside_block = True
+        if not STATE.running:
+            return
+        if STATE.inside_block:
+            raise refusal(f"block {self._user_id} begins inside another block: blocks cannot nest")
+        STATE.inside_block = True
+        if STATE.program is not None:
+            STATE.program.begin_block(self._user_id, self._ipu_id)
 
     def __exit__(self, *_: Any) -> None:
         STATE.inside_block = False
@@ -45,53 +42,28 @@ class Block(nn.Module):
 class Attribute:
     """Operations inside carry these attributes: Attribute(__outline={"layer": "embeddings"})."""
 
-    _current: Dict[str, Dict[str, str]] = {}
-
     def __init__(self, **kwargs: Dict[str, str]) -> None:
         self._attributes = kwargs
-        self._outer: Dict[str, Dict[str, str]] = {}
 
     def __enter__(self) -> None:
-        self._outer = Attribute._current
-        Attribute._current = {name: dict(values) for name, values in self._outer.items()}
         for name, values in self._attributes.items():
             for key, value in values.items():
-                self._write(name, key, value)
-            Attribute._current.setdefault(name, {}).update(values)
+                if not all(isinstance(part, str) for part in (name, key, value)):
+                    raise RuntimeError(f"attributes are text, found {name}: {key!r}={value!r}")
+                if STATE.program is not None:
+                    STATE.program.attributes.append([name, key, value])
 
     def __exit__(self, *_: Any) -> None:
-        for name, values in self._attributes.items():
-            for key in values:
-                if key in self._outer.get(name, {}):
-                    self._write(name, key, self._outer[name][key])
-        Attribute._current = self._outer
-
-    @staticmethod
-    def _write(name: str, key: str, value: str) -> None:
-        if not all(isinstance(part, str) for part in (name, key, value)):
-            raise RuntimeError(f"attributes are text, found {name}: {key!r}={value!r}")
-        if STATE.program is not None:
-            STATE.program.attributes.append([name, key, value])
+        """Operations after it carry none."""
 
 
 def recomputationCheckpoint(*tensors: Any) -> Any:
-    """Keep these activations; what lies between two checkpoints is computed again in the backward pass."""
-    if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
-        return type(tensors[0])(recomputationCheckpoint(*tensors[0]))
-    for tensor in tensors:
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"only tensors can be kept, found {type(tensor).__name__}")
-        if STATE.program is not None:
-            STATE.program.checkpoints += 1
-    return tensors[0] if len(tensors) == 1 else tensors
-
-
-def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> Tensor:
-    """Memory for temporaries of the product that made this tensor."""
+    """Keep this activation; what lies between two checkpoints is computed again in the backward pass."""
+    [tensor] = tensors
     if not isinstance(tensor, Tensor):
-        raise misuse(f"memory is set for the tensor a product made, found {type(tensor).__name__}")
+        raise ValueError(f"only tensors can be kept, found {type(tensor).__name__}")
     if STATE.program is not None:
-        STATE.program.note_memory(tensor, available_memory_proportion)
+        STATE.program.checkpoints += 1
     return tensor
 
 
@@ -101,16 +73,10 @@ def serializedMatMul(
     """lhs @ rhs, computed on the IPU in `factor` pieces one after the other."""
     assert isinstance(mode, MatMulSerializationMode), f"no MatMulSerializationMode: {mode!r}"
     assert isinstance(factor, int), f"a factor is an int, found {factor!r}"
-    assert isinstance(keep_precision, bool), f"on or off, found {keep_precision!r}"
     product = torch.matmul(lhs, rhs)
     if STATE.program is not None:
-        sizes = {
-            MatMulSerializationMode.InputChannels: lhs.shape[-2] if lhs.dim() > 1 else 1,
-            MatMulSerializationMode.ReducingDim: lhs.shape[-1],
-            MatMulSerializationMode.OutputChannels: rhs.shape[-1],
-        }
-        if mode in sizes and (factor < 1 or sizes[mode] % factor):
-            raise refusal(f"serializedMatMul: factor {factor} does not divide the {sizes[mode]} of {mode.value}")
+        if mode == MatMulSerializationMode.OutputChannels and (factor < 1 or rhs.shape[-1] % factor):
+            raise refusal(f"serializedMatMul: factor {factor} does not divide {rhs.shape[-1]} columns")
         STATE.program.serialization.append([list(product.shape), mode.value, factor, keep_precision])
     return product
 
@@ -120,5 +86,5 @@ def identity_loss(x: Tensor, reduction: str) -> Tensor:
     assert reduction in ("sum", "mean", "none"), f"reduction {reduction!r} is not one of sum, mean, none"
     loss = x.clone() if reduction == "none" else getattr(torch, reduction)(x)
     if STATE.running:
-        STATE.losses.append((loss, "identity_loss", reduction))
+        STATE.losses.append((loss, reduction))
     return loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import torch
 
@@ -158,23 +158,3 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         ("params",),
         ("lr", "betas", "eps", "weight_decay", "bias_correction", "loss_scaling", "max_weight_norm", *_TYPES),
     )
-
-    @torch.no_grad()
-    def step(self, closure: Optional[Callable] = None) -> Optional[float]:  # type: ignore[override]
-        """One update on the host, from `.grad`; executors never call it."""
-        from poptorch.arithmetic import adam_direction, trust_ratio
-
-        loss = closure() if closure is not None else None
-        for group in self.param_groups:
-            for weight in (p for p in group["params"] if p.grad is not None):
-                state = self.state[weight]
-                if not state:
-                    state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
-                state["step"] += 1
-                moments = (state["exp_avg"], state["exp_avg_sq"])
-                steps = state["step"] if self.bias_correction else None  # type: ignore[attr-defined]
-                direction = adam_direction(weight.grad, moments, group["betas"], group["eps"], steps)
-                direction = direction + group["weight_decay"] * weight
-                ratio = trust_ratio(weight, direction, group["max_weight_norm"])
-                weight.sub_(direction * (group["lr"] * ratio))
-        return loss

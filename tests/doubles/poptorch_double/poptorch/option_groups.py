@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, Dict, List, Optional, Set, Union
+from typing import Any, Dict, List, Set, Union
 
 import torch
 
@@ -88,24 +87,6 @@ class TrainingOptions(Settings):
         return self
 
 
-class DistributedOptions(Settings):
-    """Which of several processes this is."""
-
-    def __init__(self) -> None:
-        super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
-        self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
-
-    def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> DistributedOptions:
-        return self.configureProcessId(
-            int(os.environ.get(var_process_id, "0")), int(os.environ.get(var_num_processes, "1"))
-        )
-
-    def configureProcessId(self, process_id: int, num_processes: int) -> DistributedOptions:
-        self._set("distributed_process_id", process_id)
-        self._set("num_distributed_processes", num_processes)
-        return self
-
-
 class TensorLocationSettings(Settings):
     """Where one kind of tensor lives."""
 
@@ -117,10 +98,7 @@ class TensorLocationSettings(Settings):
         self._set(name, int(use), new=True)
         return self
 
-    def useOnChipStorage(self, use: Optional[bool] = True) -> TensorLocationSettings:
-        if use is None:
-            self._values.pop("onChip", None)
-            return self
+    def useOnChipStorage(self, use: bool = True) -> TensorLocationSettings:
         return self._flag("onChip", use)
 
     def useReplicatedTensorSharding(self, use: bool = True) -> TensorLocationSettings:
@@ -130,10 +108,7 @@ class TensorLocationSettings(Settings):
 class TensorLocationOptions(Settings):
     """Where each kind of tensor lives."""
 
-    def _locate(self, kind: str, location: TensorLocationSettings) -> TensorLocationOptions:
-        assert isinstance(location, TensorLocationSettings), f"{kind} takes TensorLocationSettings, found {location!r}"
-        self._set(f"location_{kind}", location.toDict(), new=True)
-        return self
-
     def setOptimizerLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
-        return self._locate("optimizer", location)
+        assert isinstance(location, TensorLocationSettings), f"TensorLocationSettings, found {location!r}"
+        self._set("location_optimizer", location.toDict(), new=True)
+        return self

@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import copy
-import datetime
-import json
-import os
 import sys
-import time
 from typing import Any, Dict, Optional
 
 import torch
 
-from poptorch import enums
-from poptorch.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
-from poptorch.option_groups import (
-    DistributedOptions,
-    PopartOptions,
-    PrecisionOptions,
-    TensorLocationOptions,
-    TrainingOptions,
-)
+from poptorch.enums import ConnectionType, OutputMode
+from poptorch.option_groups import PopartOptions, PrecisionOptions, TensorLocationOptions, TrainingOptions
 from poptorch.settings import Settings
 from poptorch.strategies import PipelinedExecution
 
 
-class ProgressBar:
-    """Called with (progress, total) while a model compiles; keeps the time that took."""
-
-    def __init__(self) -> None:
-        self.compilation_time: Optional[datetime.timedelta] = None
-        self._started: Optional[float] = None
-
-    def __call__(self, progress: int, total: int) -> None:
-        if self._started is None:
-            self._started = time.perf_counter()
-        self.compilation_time = datetime.timedelta(seconds=time.perf_counter() - self._started)
-        if progress == total:
-            self._started = None
-            sys.stderr.write(f"Graph compilation: {progress}/{total} in {self.compilation_time}\n")
+def show_progress() -> None:
+    """Write the bar of a compilation that is over."""
+    sys.stderr.write("\rGraph compilation: 100%|##########| 100/100\n")
 
 
 class Options(Settings):
@@ -48,32 +26,18 @@ class Options(Settings):
         self._popart = PopartOptions()
         self._precision = PrecisionOptions(self._popart)
         self._training = TrainingOptions(self._popart)
-        self._distributed = DistributedOptions()
         self._tensor_locations = TensorLocationOptions()
         self._execution_strategy = PipelinedExecution()
-        self._progress_bar: Any = ProgressBar()
+        self._progress_bar: Any = show_progress
         self._show_compilation_progress_bar = True
-        self._relax_optimizer_checks = False
-        self._module_namescope_enabled = True
         super().__init__(
             replication_factor=1,
-            input_group_size=1,
-            input_cgt=CommGroupType.Consecutive,
-            broadcast_buffers=True,
             device_iterations=1,
-            log_dir=".",
-            max_repeat_logs=4,
             auto_round_num_ipus=False,
-            anchored_tensors={},
             output_mode=OutputMode.Default.value,
-            output_return_period=1,
             connection_type=ConnectionType.Always.value,
-            sync_pattern=SyncPattern.Full.value,
             available_memory_proportion={},
         )
-        if os.environ.get("POPTORCH_CACHE_DIR"):
-            self.enableExecutableCaching(os.environ["POPTORCH_CACHE_DIR"])
-        self.from_json(os.environ.get("POPTORCH_DEFAULT_OPTIONS", "{}"))
 
     @property
     def Training(self) -> TrainingOptions:
@@ -86,10 +50,6 @@ class Options(Settings):
     @property
     def TensorLocations(self) -> TensorLocationOptions:
         return self._tensor_locations
-
-    @property
-    def Distributed(self) -> DistributedOptions:
-        return self._distributed
 
     @property
     def _Popart(self) -> PopartOptions:
@@ -117,23 +77,14 @@ class Options(Settings):
 
     def outputMode(self, output_mode: OutputMode, output_return_period: Optional[int] = None) -> Options:
         assert isinstance(output_mode, OutputMode), f"no OutputMode: {output_mode!r}"
-        if output_mode == OutputMode.EveryN:
-            assert output_return_period, "OutputMode.EveryN needs an output_return_period above 0"
-            assert output_return_period > 0, f"output_return_period={output_return_period} must be above 0"
         self._set("output_mode", output_mode.value)
-        self._set("output_return_period", output_return_period or 1)
         return self
 
     def defaultOutputMode(self) -> bool:
         return bool(self.output_mode == OutputMode.Default)
 
-    def connectionType(self, connection_type: ConnectionType) -> Options:
-        assert isinstance(connection_type, ConnectionType), f"no ConnectionType: {connection_type!r}"
-        self._set("connection_type", connection_type.value)
-        return self
-
     def useOfflineIpuTarget(self, ipu_version: int = 2) -> Options:
-        self.connectionType(ConnectionType.Never)
+        self._set("connection_type", ConnectionType.Never.value)
         self._set("ipu_version", ipu_version, new=True)
         return self
 
@@ -157,26 +108,10 @@ class Options(Settings):
         self._show_compilation_progress_bar = show
         return self
 
-    def from_json(self, string: str) -> Options:
-        """Apply {"Group.setter": value, list of arguments, or "Enum.Member"}."""
-        for path, value in json.loads(string).items():
-            target: Any = self
-            for name in path.split("."):
-                target = getattr(target, name)
-            kind, _, member = value.partition(".") if isinstance(value, str) else ("", "", "")
-            if member and hasattr(enums, kind):
-                value = getattr(getattr(enums, kind), member)
-            target(*(value if isinstance(value, list) else [value]))
-        return self
-
     def toDict(self) -> Dict[str, Any]:
-        assert not self.defaultOutputMode(), "the output mode is still Default"
         values: Dict[str, Any] = {"execution_mode": self._execution_strategy.execution_mode}
-        for part in (self._popart.options, self._values, self._training._values, self._distributed._values):
+        for part in (self._popart.options, self._values, self._training._values, self._tensor_locations._values):
             values.update(part)
-        values.update(self._tensor_locations._values)
-        if self._show_compilation_progress_bar:
-            values["compilation_progress_bar_fn"] = self._progress_bar
         return values
 
     def clone(self) -> Options:

@@ -11,5 +11,5 @@ __all__ = ["Error", "RecoverableError", "UnrecoverableError", "getRecord"]
 
 
 def getRecord() -> Dict[str, Any]:
-    """Executables, failed compilations, cache hits and warnings of this process."""
+    """Executables of this process."""
     return RECORD

@@ -1,15 +1,26 @@
-"""What was compiled and run, for tests to look at."""
+"""What was compiled and run, for tests to look at; and what the functions called inside `forward` need to know."""
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, List, Optional, Tuple
 
-import torch
+from torch import Tensor
 
-RECORD: Dict[str, Any] = {
-    "torch": torch.__version__,
-    "executables": [],
-    "failed_compilations": [],
-    "cache_hits": 0,
-    "warnings": [],
-}
+RECORD: Dict[str, Any] = {"executables": []}
+
+
+class _State:
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """No model is running."""
+        self.running = False
+        self.program: Optional[Any] = None
+        """The compile pass (program.Program), only during it."""
+        self.inside_block = False
+        self.losses: List[Tuple[Tensor, str]] = []
+        """Marked losses with their reductions."""
+
+
+STATE = _State()

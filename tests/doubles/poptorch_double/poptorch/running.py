@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from itertools import product
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from poptorch import arithmetic
 from poptorch.enums import OutputMode
 from poptorch.errors import refusal
 from poptorch.half import HalfOnCpu
-from poptorch.outputs import returned
-from poptorch.program import LossWatch, is_random
-from poptorch.state import STATE
+from poptorch.record import STATE
 
 AT_ONCE = 64
 """Micro-batches in one vectorised pass."""
+RANDOM = ("rand", "dropout", "bernoulli", "normal", "uniform", "exponential", "multinomial")
 
 
 class PlainCrossEntropy(TorchFunctionMode):
@@ -29,17 +26,12 @@ class PlainCrossEntropy(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        more = ("weight", "size_average", "reduce", "label_smoothing")
-        if func is not functional.cross_entropy or len(args) != 2 or any(kwargs.get(name) for name in more):
+        if func is not functional.cross_entropy or kwargs.get("reduction") != "none":
             return func(*args, **kwargs)
         logits, labels = args
         kept = labels != kwargs.get("ignore_index", -100)
         scores = torch.log_softmax(logits, 1).gather(1, torch.where(kept, labels, 0).unsqueeze(1)).squeeze(1)
-        losses = torch.where(kept, -scores, 0.0)
-        reduction = kwargs.get("reduction", "mean")
-        if reduction == "none":
-            return losses
-        return losses.sum() if reduction == "sum" else losses.sum() / kept.sum()
+        return torch.where(kept, -scores, 0.0)
 
 
 class Runner:
@@ -51,79 +43,50 @@ class Runner:
 
     def __init__(self, executable: Any) -> None:
         self._of = executable
-        halves = any(x.dtype == torch.float16 for x in executable.weights.values())
-        implicit = executable.training and executable.loss[1]
-        random = any(is_random(name) for name in executable.program.ops)
+        self._half = any(x.dtype == torch.float16 for x in executable.weights.values())
+        random = any(part in name for name in executable.program.ops for part in RANDOM)
         half_sums = executable.training and executable.attributes.accum_type_half
-        self._half, self._implicit = halves, implicit
         # A sum of fp32 gradients is the gradient of the summed losses: many micro-batches in one pass.
-        self._together = not (halves or half_sums or implicit or random or executable.changed)
+        self._together = not (self._half or half_sums or random)
 
-    def run(self, inputs: Any) -> Any:
+    def run(self, inputs: Sequence[Tensor]) -> Any:
         """All device iterations, accumulation steps and replicas of one call."""
         of = self._of
-        leaves = tree_flatten(inputs)[0]
         results: List[List[Tensor]] = []
-        for iteration in range(of.iterations):
+        per_update, size = of.accumulation * of.replicas, AT_ONCE if self._together else 1
+        for first in range(0, of.iterations * per_update, per_update):
             sums: Dict[str, Tensor] = {}
-            parts = [self._part(iteration, *at) for at in product(range(of.accumulation), range(of.replicas))]
-            size = AT_ONCE if self._together else 1
-            for at in range(0, len(parts), size):
-                results += self._pass(leaves, parts[at : at + size], sums, at)
+            for at in range(0, per_update, size):
+                parts = range(first + at, first + min(at + size, per_update))
+                results += self._pass([of.micro_batch(inputs, part) for part in parts], sums, at)
             if of.training:
                 self._update(sums)
-        mode, period = OutputMode(of.options["output_mode"]), of.options["output_return_period"]
-        outcomes = zip(zip(*results), of.outputs_vary)
-        reduced = (returned(list(made), of.replicas, mode, period) if varies else made[-1] for made, varies in outcomes)
-        outputs = [next(reduced) if isinstance(x, Tensor) else x for x in of.output_leaves]
-        return tree_unflatten(outputs, of.output_structure)
+        mode = OutputMode(of.options["output_mode"])
+        outputs = tuple(returned(list(made), of.replicas, mode) for made in zip(*results))
+        return outputs[0] if of.single_output else outputs
 
-    def _part(self, iteration: int, step: int, replica: int) -> int:
-        of = self._of
-        orthogonal = of.options["input_cgt"] == 2  # CommGroupType.Orthogonal
-        group = replica % of.input_groups if orthogonal else replica // of.options["input_group_size"]
-        return int((iteration * of.accumulation + step) * of.input_groups + group)
-
-    def _pass(self, leaves: List[Any], parts: List[int], sums: Dict[str, Tensor], count: int) -> List[List[Tensor]]:
+    def _pass(self, batches: List[List[Tensor]], sums: Dict[str, Tensor], count: int) -> List[List[Tensor]]:
         """Forward and backward of some micro-batches; their outputs."""
-        with self._modes():
-            if len(parts) > 1:
-                outputs, loss = self._vectorised(leaves, parts)
+        with HalfOnCpu() if self._half else contextlib.nullcontext():
+            if len(batches) > 1:
+                with torch.set_grad_enabled(self._of.training), PlainCrossEntropy():
+                    stacked, loss = torch.func.vmap(self._forward)(*map(torch.stack, zip(*batches)))
+                outputs = [[x[at] for x in stacked] for at in range(len(batches))]
             else:
-                made, loss = self._forward(self._of.micro_batch(leaves, parts[0]))
-                outputs = [made]
+                made, loss = self._forward(*batches[0])
+                outputs = [list(made)]
             if self._of.training:
                 self._accumulate(loss, sums, count)
         return [[_on_host(x) for x in made] for made in outputs]
 
-    def _forward(self, leaves: List[Any]) -> Tuple[List[Tensor], Optional[Tensor]]:
-        STATE.losses = []
+    def _forward(self, *leaves: Tensor) -> Tuple[Tuple[Tensor, ...], Tensor]:
         outputs = self._of.forward(leaves)
-        if not self._of.training:
-            return outputs, None
-        number, implicit = self._of.loss
-        marked = [x for x, name, _ in STATE.losses if implicit or name == "identity_loss"]
-        return outputs, marked[number]
+        loss = STATE.losses[self._of.loss][0] if self._of.training else torch.zeros(())
+        return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs), loss
 
-    def _vectorised(self, leaves: List[Any], parts: List[int]) -> Tuple[List[List[Tensor]], Optional[Tensor]]:
-        batches = [self._of.micro_batch(leaves, part) for part in parts]
-        where = [at for at, x in enumerate(batches[0]) if isinstance(x, Tensor)]
-        stacked = [torch.stack([batch[at] for batch in batches]) for at in where]
-
-        def one(*tensors: Tensor) -> Tuple[Tuple[Tensor, ...], Tensor]:
-            filled = list(batches[0])
-            for at, tensor in zip(where, tensors):
-                filled[at] = tensor
-            outputs, loss = self._forward(filled)
-            return tuple(outputs), torch.zeros(()) if loss is None else loss
-
-        with torch.set_grad_enabled(self._of.training), PlainCrossEntropy():
-            outputs, losses = torch.func.vmap(one)(*stacked)
-        return [[x[at] for x in outputs] for at in range(len(parts))], losses
-
-    def _accumulate(self, loss: Optional[Tensor], sums: Dict[str, Tensor], count: int) -> None:
+    def _accumulate(self, loss: Tensor, sums: Dict[str, Tensor], count: int) -> None:
         of = self._of
-        if loss is None or not loss.requires_grad:
+        if not loss.requires_grad:
             raise refusal("the final loss depends on no parameter")
         seed = torch.full_like(loss, of.attributes.loss_scaling)
         wanted = [of.weights[name] for name in of.groups]
@@ -153,14 +116,19 @@ class Runner:
             arithmetic.update(of.attributes, of.groups[name], name, of.weights[name], gradient, of.state)
         of.record["weight_updates"] += 1
 
-    @contextlib.contextmanager
-    def _modes(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            if self._half:
-                stack.enter_context(HalfOnCpu())
-            if self._implicit:
-                stack.enter_context(LossWatch())
-            yield
+
+def returned(results: List[Tensor], replicas: int, mode: OutputMode) -> Tensor:
+    """Outputs of every micro-batch, in order of execution (replicas innermost) -> one tensor for the host.
+
+    Scalars come back stacked, others joined along the batch; a single one comes back as it is.
+    """
+    if mode == OutputMode.Final:
+        results = results[-replicas:]
+    elif mode == OutputMode.Sum:
+        results = [torch.stack(results[replica::replicas]).sum(0) for replica in range(replicas)]
+    if len(results) == 1:
+        return results[0]
+    return torch.cat(results) if results[0].dim() else torch.stack(results)
 
 
 def _on_host(x: Tensor) -> Tensor:

@@ -5,50 +5,25 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from poptorch.errors import refusal
-from poptorch.words import words
 
-_KNOWN = {
+_OPTIONS = {
     bool: """
-        auto_round_num_ipus broadcast_buffers use_model enableStochasticRounding enableFloatingPointChecks
-        enableExplicitIR enableEngineCaching enableOutlining enableStableNorm enablePipelining explicitRecomputation
-        instrumentWithHardwareCycleCounter rearrangeAnchorsOnHost rearrangeStreamsOnHost useHostCopyOps
-        disableGradAccumulationTensorStreams disableOptimizerStateTensorStreams constantWeights decomposeGradSum
+        auto_round_num_ipus enableStochasticRounding enableExplicitIR enableEngineCaching
+        instrumentWithHardwareCycleCounter rearrangeAnchorsOnHost disableGradAccumulationTensorStreams
         scheduleNonWeightUpdateGradientConsumersEarly automaticLossScalingSettings.enabled
-        enableGradientAccumulation enableReplicatedGraphs enablePrefetchDatastreams enableMergeExchange
-        enableLoadAndOffloadRNGState enableSerializedMatmuls ensureFp32LossScaleTensor delayVarUpdates
         """,
     int: """
-        execution_mode replication_factor input_group_size input_cgt device_iterations max_repeat_logs output_mode
-        output_return_period connection_type sync_pattern random_seed gradient_accumulation ipu_version ipu_id
-        accumulation_and_replication_reduction_type meanAccumulationAndReplicationReductionStrategy
-        num_distributed_processes distributed_process_id accumulateOuterFragmentSettings.schedule
-        subgraphCopyingStrategy autoRecomputation virtualGraphMode syntheticDataMode numIOTiles mergeVarUpdate
-        batchSerializationSettings.factor executionPhaseSettings.phases swapLimitScheduler
+        execution_mode replication_factor device_iterations output_mode connection_type random_seed
+        gradient_accumulation ipu_version accumulation_and_replication_reduction_type
+        meanAccumulationAndReplicationReductionStrategy accumulateOuterFragmentSettings.schedule
+        subgraphCopyingStrategy
         """,
-    float: "outlineThreshold outlineSequenceBreakCost timeLimitScheduler",
-    str: "log_dir model_name cachePath partialsTypeMatMuls saveInitializersToFile kahnTieBreaker",
-    list: """
-        accumulateOuterFragmentSettings.excludedVirtualGraphs engineOptions reportOptions convolutionOptions
-        matmulOptions gclOptions updatableNamedBuffers dotChecks
-        """,
+    float: "outlineThreshold",
+    str: "cachePath partialsTypeMatMuls saveInitializersToFile",
+    list: "accumulateOuterFragmentSettings.excludedVirtualGraphs engineOptions convolutionOptions",
 }
 """Type -> names. The type of the Python value decides where a name is looked up, so 10 is not an outlineThreshold."""
-KNOWN = {kind: words(names) for kind, names in _KNOWN.items()}
-LIMITS = {"accumulateOuterFragmentSettings.schedule": 3}
-LOCATIONS = frozenset(f"location_{kind}" for kind in ("activation", "weight", "optimizer", "accumulator"))
-LOCATION_KEYS = words(
-    """onChip useReplicatedTensorSharding useIOTilesToLoad useIOTilesToStore minElementsForOffChip
-    minElementsForReplicatedTensorSharding"""
-)
-SEPARATE = ("patterns_level", "anchored_tensors", "compilation_progress_bar_fn")
-OURS = words(
-    """auto_round_num_ipus broadcast_buffers use_model execution_mode replication_factor input_group_size input_cgt
-    device_iterations max_repeat_logs output_mode output_return_period connection_type sync_pattern random_seed
-    gradient_accumulation ipu_version ipu_id accumulation_and_replication_reduction_type num_distributed_processes
-    distributed_process_id log_dir model_name available_memory_proportion compilation_progress_bar_fn
-    anchored_tensors"""
-)
-"""PopTorch's own; the others are PopART's."""
+KNOWN = {kind: frozenset(names.split()) for kind, names in _OPTIONS.items()}
 
 
 def option_calls(options: Dict[str, Any]) -> List[List[Any]]:
@@ -59,7 +34,7 @@ def option_calls(options: Dict[str, Any]) -> List[List[Any]]:
     """
     calls: List[List[Any]] = []
     for name, value in options.items():
-        if name not in SEPARATE:
+        if name != "patterns_level":
             calls += _calls(name, value, options)
     return calls
 
@@ -72,14 +47,12 @@ def _calls(name: str, value: Any, options: Dict[str, Any]) -> List[List[Any]]:
     if isinstance(value, bool):
         return [["addBoolOption", name, _known(bool, name, value)]]
     if isinstance(value, int):
-        if not 0 <= value <= LIMITS.get(name, 2**64 - 1):
+        if not 0 <= value <= (3 if name == "accumulateOuterFragmentSettings.schedule" else 2**64 - 1):
             raise refusal(f"option {name}: {value} is out of range")
         return [["addUint64Option", name, int(_known(int, name, value))]]
     if isinstance(value, float):
         return [["addDoubleOption", name, _known(float, name, value)]]
-    if isinstance(value, str):
-        return [["addStringOption", name, _known(str, name, value)]]
-    raise refusal(f"option {name}: no option takes a {type(value).__name__}")
+    return [["addStringOption", name, _known(str, name, value)]]
 
 
 def _mapping_calls(name: str, value: Dict[Any, Any], options: Dict[str, Any]) -> List[List[Any]]:
@@ -90,10 +63,7 @@ def _mapping_calls(name: str, value: Dict[Any, Any], options: Dict[str, Any]) ->
             raise refusal(f"patterns are on or off: {value}")
         patterns: List[List[Any]] = [["addPattern", key, enabled] for key, enabled in value.items()]
         return [["setPatternsLevel", options["patterns_level"]], *patterns]
-    if name in LOCATIONS:
-        unknown = sorted(set(value) - LOCATION_KEYS)
-        if unknown:
-            raise refusal(f"{name} has no {unknown}")
+    if name == "location_optimizer":
         return [["setTensorLocation", name, key, int(x)] for key, x in value.items()]
     pairs = [[_text(name, key), _text(name, _known(list, name, x))] for key, x in value.items()]
     return [["insertStringPairOption", name, *pair] for pair in pairs]
@@ -109,13 +79,3 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, (str, int)):
         raise refusal(f"option {name}: {value!r} is not a text")
     return value if isinstance(value, str) else str(int(value))
-
-
-def popart_options(options: Dict[str, Any]) -> Dict[str, Any]:
-    """The part of the options that is PopART's."""
-    return {k: v for k, v in options.items() if k not in OURS and not k.startswith("location_")}
-
-
-def tensor_locations(options: Dict[str, Any]) -> Dict[str, Any]:
-    """The part that says where tensors live."""
-    return {k: v for k, v in options.items() if k.startswith("location_")}

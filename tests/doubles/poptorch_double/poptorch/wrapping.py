@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import weakref
 from typing import Any, Dict
 
@@ -78,24 +77,8 @@ def _model_class(base: Any, owner: Any) -> Any:
     def state_dict(self: Any, *args: Any, **kwargs: Any) -> Dict[str, Any]:
         _fetch(owner)
         found = base.state_dict(self, *args, **kwargs)
-        for name, tensor in found.items():
-            if is_wrapped(tensor):
-                found[name] = torch.Tensor.detach(tensor)
-        return found
+        return {name: torch.Tensor.detach(x) if is_wrapped(x) else x for name, x in found.items()}
 
-    def deep_copy(self: Any, memo: Dict[int, Any]) -> Any:
-        _fetch(owner)
-        made = base.__new__(base)
-        memo[id(self)] = made
-        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        unwrap(made)
-        return made
-
-    def destroy(self: Any) -> None:
-        executor = owner()
-        if executor is not None:
-            executor.destroy()
-
-    members = {"__getattribute__": get, "state_dict": state_dict, "__deepcopy__": deep_copy, "destroy": destroy}
-    members.update({"copyWeightsToHostIfNeeded": lambda self: _fetch(owner), WRAPPED: True})
+    members = {"__getattribute__": get, "state_dict": state_dict, WRAPPED: True}
+    members["copyWeightsToHostIfNeeded"] = lambda self: _fetch(owner)
     return type(f"Poptorch{base.__name__}", (base,), members)
