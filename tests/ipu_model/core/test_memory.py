@@ -9,6 +9,7 @@ from typing import Dict, Optional
 import pytest
 
 from ipu_model.core.memory import free_memory, memory_limit
+from ipu_model.core.units import format_count, format_duration
 
 MEMINFO = {"proc/meminfo": "MemTotal:  8000 kB\nMemAvailable:  4000 kB\n"}
 CGROUP = {
@@ -56,3 +57,15 @@ def test_the_least_of_host_cgroups_and_limits_counts(
     assert free_memory(tmp_path) == free
     if found is not None:
         assert memory_limit(tmp_path, others=1000) == (found if found == limit else found - 1000)
+
+
+def test_counts_and_times_are_for_people() -> None:
+    counts = [(2, "blank lines skipped"), (1, "entries"), (1, "answers whose spaces are not at answer_start")]
+    assert [format_count(*count) for count in [*counts, (0, "files"), (12345, "rows")]] == [
+        "2 blank lines skipped",
+        "1 entry",
+        "1 answer whose spaces are not at answer_start",
+        "0 files",
+        "12,345 rows",
+    ]
+    assert [format_duration(seconds) for seconds in (15, 135, 7500)] == ["15 s", "2 min 15 s", "2 h 05 min"]

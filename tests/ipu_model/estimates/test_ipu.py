@@ -11,8 +11,13 @@ import pytest
 from tiny_jobs import ROOT
 
 from ipu_model.core.errors import ConfigError, RowsError
-from ipu_model.estimates.ipu import estimate_ipus, moment_bytes, plan_for_estimate
-from ipu_model.estimates.ipu_constants import BOW, FITTED
+from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, JobEstimate
+from ipu_model.estimates.ipu import Proposal, estimate_ipus, find_faster_layout, moment_bytes, plan_for_estimate
+from ipu_model.estimates.ipu_constants import BOW, FITTED, FittedConstants
+from ipu_model.estimates.ipu_memory import estimate_memories
+from ipu_model.estimates.ipu_time import IpuProgram, call_interval, micro_batch_seconds, update_seconds
+from ipu_model.estimates.shapes import RowShape
+from ipu_model.ipu.placement import place_by_layers
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
@@ -53,7 +58,6 @@ def test_a_training_by_its_job() -> None:
     assert found.device == "16 IPUs Mk2, 4 replicas of 4"
     assert sorted(memory.where for memory in found.memory) == [f"IPU {ipu} of 4" for ipu in range(4)]
     time = found.time
-    assert time is not None
     assert time.updates == 10
     assert time.update_seconds.likely == pytest.approx(sum(term.amount for term in time.terms))
     assert time.sequences_per_second.likely == pytest.approx(65536 / time.update_seconds.likely)
@@ -66,9 +70,6 @@ def test_packed_rows_hold_more_sequences_and_a_bow_is_faster() -> None:
     one, more, bow = (
         estimate_ipus(job_of(), BASE, rows, *generation).time for rows, *generation in ((ROWS,), (packed,), (ROWS, BOW))
     )
-    assert one is not None
-    assert more is not None
-    assert bow is not None
     assert more.update_seconds.likely < one.update_seconds.likely, "fewer rows for as many sequences"
     assert more.sequences_per_second.likely > one.sequences_per_second.likely
     assert bow.update_seconds.likely < one.update_seconds.likely
@@ -93,7 +94,6 @@ def test_a_prediction_is_told_in_calls_and_advises_on_the_larger_share(
     found = estimate_ipus(predict, BASE, rows)
     assert found.device == "8 IPUs Mk2, 2 replicas of 4"
     time = found.time
-    assert time is not None
     assert time.updates == -(-1_000_000 // (16 * iterations))
     assert time.sequences_per_second.likely == pytest.approx(16 * iterations / time.update_seconds.likely)
     shares = {term.name: term.amount for term in time.terms}
@@ -123,3 +123,167 @@ def test_neither_torch_nor_poptorch_is_imported() -> None:
     code = "import sys, ipu_model.estimates.ipu; print(sorted({'torch', 'poptorch'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=str(ROOT), stdout=subprocess.PIPE, check=True)
     assert done.stdout.strip() == b"[]"
+
+
+LARGE = ModelConfig(vocab_size=30522, hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096)
+ON_FOUR = {BASE: [0, 4, 4, 4], LARGE: [3, 7, 7, 7]}
+SMALL = ModelConfig(vocab_size=10, hidden_size=4, num_layers=3, num_heads=2, intermediate_size=16)
+NOTHING = FittedConstants(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "head", "rows", "micro_batch", "accumulation", "offchip", "published"),
+    [
+        # Global batch over sequences/s, four replicas of four Mk2 IPUs.
+        (BASE, "pretraining", RowShape(128, 20), 32, 512, True, 65536 / 11700),
+        (BASE, "pretraining", RowShape(384, 56), 8, 512, True, 16384 / 3470),
+        (BASE, "pretraining", RowShape(512, 96), 8, 512, False, 16384 / 2409.4),
+        (BASE, "question_answering", RowShape(384), 2, 32, False, 256 / 720.877),
+        (LARGE, "question_answering", RowShape(384), 1, 64, True, 256 / 361.48),
+    ],
+)
+def test_published_trainings_take_as_long_as_they_took(
+    model: ModelConfig,
+    head: str,
+    rows: RowShape,
+    micro_batch: int,
+    accumulation: int,
+    offchip: bool,
+    published: float,
+) -> None:
+    placement = place_by_layers(head, model.num_layers, ON_FOUR[model], 4)
+    training = IpuProgram(model, placement, rows, micro_batch, accumulation, 4, state_offchip=offchip)
+    assert call_interval(training).likely == pytest.approx(published, rel=0.10)
+    found = call_interval(training)
+    assert found.low <= published <= found.high
+
+
+def training_of(fitted: FittedConstants, head: str = "pretraining") -> IpuProgram:
+    """Three layers on two IPUs, 5 tokens and 3 masked slots, 2 rows a micro-batch."""
+    rows = RowShape(5, 3 if head == "pretraining" else 0)
+    return IpuProgram(SMALL, place_by_layers(head, 3, [1, 2], 2), rows, 2, 6, state_offchip=True, fitted=fitted)
+
+
+def test_products_with_weights_by_hand() -> None:
+    """24 H^2 L a layer; P (2 H V + 2 H^2) of the heads, back on IPU 0; four passes of two rows, at the peak."""
+    at_peak = dataclasses.replace(NOTHING, dense=1.0)
+    layer, decoder = 24 * 16 * 5, 3 * (2 * 4 * 10 + 2 * 16)
+    tied, last = training_of(at_peak), training_of(at_peak, "question_answering")
+    for training, flops in ((tied, [layer + decoder, 2 * layer]), (last, [layer, 2 * layer])):
+        assert micro_batch_seconds(training) == [pytest.approx(4 * 2 * x / 250e12) for x in flops]
+
+
+def test_every_constant_counts_what_it_says_it_counts() -> None:
+    """7 forward stages are 3 with the heads on IPU 0: beats are 6 + 2 x 3 - 2 = 10; 2 layers on the slower IPU."""
+    scores = update_seconds(training_of(dataclasses.replace(NOTHING, score=1.0)))
+    assert scores.micro_batches + scores.ramp == 10 * 2 * max(2 * 2 * 25, 2 * 25 + 3 * 10)
+    layers = update_seconds(training_of(dataclasses.replace(NOTHING, layer=1.0)))
+    assert (layers.slowest, layers.micro_batches, layers.ramp) == (1, 6 * 2, 4 * 2)
+    assert update_seconds(dataclasses.replace(training_of(NOTHING), state_offchip=False)).offchip == 0
+    host = dataclasses.replace(training_of(dataclasses.replace(NOTHING, host=1.0)), updates_per_call=3)
+    assert call_interval(host).likely == pytest.approx(1.0 + 3 * update_seconds(host).streams)
+
+
+def test_gradients_of_one_replica_go_nowhere_and_those_of_several_racks_through_gateways() -> None:
+    placement = place_by_layers("pretraining", 24, ON_FOUR[LARGE], 4)
+    alone, pod16, pod64 = (
+        update_seconds(IpuProgram(LARGE, placement, RowShape(128, 20), 8, 512, replicas)).collectives
+        for replicas in (1, 4, 16)
+    )
+    assert alone == 0 < pod16 < pod64
+
+
+def test_a_single_ipu_recomputes_nothing() -> None:
+    one, two = (place_by_layers("question_answering", 4, layers, len(layers)) for layers in ([4], [4, 0]))
+    model = dataclasses.replace(BASE, num_layers=4)
+    alone, piped = (micro_batch_seconds(IpuProgram(model, placement, RowShape(384), 2)) for placement in (one, two))
+    assert alone[0] == pytest.approx(0.75 * piped[0])
+
+
+def proposal_of(
+    head: str, layers: list[int], micro_batch: int, accumulation: int, masked: int = 0, **changes: object
+) -> Proposal:
+    """A BERT base on four IPUs with rows of 128 tokens."""
+    placement, rows = place_by_layers(head, 12, layers, len(layers)), RowShape(128, masked)
+    shares = (0.2,) * len(layers)
+    training = IpuProgram(
+        BASE, placement, rows, micro_batch, accumulation, state_offchip=True, matmul_proportion=shares
+    )
+    return find_faster_layout(dataclasses.replace(training, **changes))  # type: ignore[arg-type]
+
+
+def verdict_of(program: IpuProgram) -> str:
+    return JobEstimate("", estimate_memories(program), None).verdict
+
+
+def test_a_slow_ipu_gives_layers_to_the_others() -> None:
+    found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
+    counts = found.proposed.placement.layers_per_ipu
+    assert max(counts) - min(counts) <= 1
+    assert len(counts) * found.proposed.replicas == 4, "the IPUs that there are"
+    assert verdict_of(found.proposed) == FITS
+    assert found.gain > 0.5
+
+
+def test_a_proposal_in_words_names_what_is_changed() -> None:
+    found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
+    even = place_by_layers("question_answering", 12, [3, 3, 3, 3], 4)
+    same = dataclasses.replace(found.proposed, placement=even, replicas=1, micro_batch_size=4)
+    halves = place_by_layers("question_answering", 12, [6, 6], 2)
+    of_halves = {"placement": halves, "replicas": 2, "matmul_proportion": (0.2, 0.2)}
+    for changes, words in (
+        ({"keeps_every_layer": False}, "[3, 3, 3, 3], micro_batch_size 4, recompute_checkpoint_every_layer false"),
+        (of_halves, "[6, 6], micro_batch_size 4, replication_factor 2, matmul_proportion 0.2"),
+    ):
+        one = Proposal(found.current, dataclasses.replace(same, **changes))  # type: ignore[arg-type]
+        said = one.describe()
+        assert f"{one.gain:.0%}" in said
+        assert f"layers_per_ipu {words}, " in said
+        assert f"less than {1000 * one.margin:.2g} ms a row" in said
+
+
+def test_the_rows_of_an_update_and_a_full_pipeline_are_kept() -> None:
+    found = proposal_of("question_answering", [3, 3, 3, 3], 1, 24)
+    assert found.proposed.micro_batch_size * found.proposed.accumulation * found.proposed.replicas == 24
+    assert found.proposed.accumulation >= 2 * len(found.proposed.placement.layers_per_ipu) - 1
+
+
+def test_what_is_fastest_already_is_left_alone() -> None:
+    first = proposal_of("question_answering", [9, 1, 1, 1], 4, 64).proposed
+    sizes = (list(first.placement.layers_per_ipu), first.micro_batch_size, first.accumulation)
+    again = proposal_of("question_answering", *sizes, keeps_every_layer=first.keeps_every_layer)
+    assert (again.proposed, again.gain, again.margin) == (None, 0.0, 0.0)
+    assert not again.is_worthwhile
+
+
+def test_what_does_not_fit_is_not_proposed_however_fast() -> None:
+    """fp32 numbers and many masked words: the logits of larger micro-batches do not fit IPU 0."""
+    found = proposal_of("pretraining", [0, 4, 4, 4], 2, 512, masked=20, weight_bytes=4.0)
+    wide = proposal_of("pretraining", [0, 4, 4, 4], 64, 16, masked=20, weight_bytes=4.0)
+    assert verdict_of(wide.current) == DOES_NOT_FIT
+    for one in (found, wide):
+        assert one.proposed is None or verdict_of(one.proposed) == FITS
+
+
+def test_the_margin_is_what_the_first_ipu_may_take_on_top() -> None:
+    """Two replicas may take twice as long for a row as one."""
+    found = proposal_of("pretraining", [0, 4, 4, 4], 8, 64, masked=20)
+    assert found.is_worthwhile
+    cut, rows, counts = found.proposed, RowShape(128, 20), found.proposed.placement.layers_per_ipu
+    placement = place_by_layers("pretraining", 12, list(counts), len(counts))
+    first = micro_batch_seconds(IpuProgram(BASE, placement, rows, cut.micro_batch_size))[0]
+    slowest = max(micro_batch_seconds(found.current))
+    assert found.margin == pytest.approx(cut.replicas * slowest / 8 - first / cut.micro_batch_size)
+    fuller = place_by_layers("pretraining", 12, [11, *[0] * (len(counts) - 2), 1], len(counts))
+    slow = Proposal(found.current, dataclasses.replace(cut, placement=fuller))
+    assert slow.margin < 0
+    assert not slow.is_worthwhile
+
+
+def test_a_pod_is_shared_out_among_more_replicas_too() -> None:
+    """BERT base on two IPUs a replica fills its pipeline sooner; its proportions, once a list, become the default."""
+    found = proposal_of("question_answering", [3, 3, 3, 3], 4, 16, matmul_proportion=(0.3, 0.2, 0.2, 0.2))
+    assert (found.proposed.replicas, found.proposed.placement.layers_per_ipu) == (2, (6, 6))
+    assert found.proposed.matmul_proportion == (0.2, 0.2)
+    kept = proposal_of("question_answering", [3, 3, 3, 3], 4, 16, matmul_proportion=(0.1,) * 4)
+    assert set(kept.proposed.matmul_proportion) == {0.1}

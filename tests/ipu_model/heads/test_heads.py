@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from tiny_jobs import LABELS, STEADY, TINY, make_columns, make_job, run_here, wr
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
-from ipu_model.jobs.job import EvaluationConfig
 from ipu_model.models.config import read_head_spec
 from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model, initialise
@@ -68,21 +67,6 @@ def test_a_class_is_right_when_its_logit_is_the_largest_and_flags_when_all_are_o
     assert 0 < right < batch.sequences
 
 
-def test_the_best_classes_on_held_out_rows_are_kept(tmp_path: Path) -> None:
-    kind = "sequence_classification"
-    for name, seed in (("rows", 0), ("held", 1)):
-        write_rows(tmp_path / name, kind, make_columns(kind, 20, seed=seed))
-    evaluation = EvaluationConfig(str(tmp_path / "held"), 2, keep="best")
-    labelled = {"head": kind, "labels": list(LABELS), "evaluation": evaluation}
-    done = run_here(make_job(tmp_path, "finetune", tmp_path / "rows", **labelled))
-    told = done.of("evaluated")
-    assert len(told) == 3
-    best = max(told, key=lambda event: (event["label_accuracy"], -event["loss"]))
-    assert told[-1]["best_after"] == best["after"]
-    header = (tmp_path / "run" / "evaluations.csv").read_text().split("\n")[0]
-    assert header == "step,loss,label_loss,label_accuracy"
-
-
 def test_a_head_starts_from_the_encoder_alone_of_a_model_with_other_classes(tmp_path: Path) -> None:
     kind = "sequence_classification"
     write_rows(tmp_path / "rows", kind, make_columns(kind, 20))
@@ -119,3 +103,51 @@ def test_the_classes_of_a_model_are_taken_by_their_names_or_numbers(tmp_path: Pa
         new = started(tmp_path, kind, other)
         assert (new["labels"], new["weight"]) == ([], None)
         assert "the head is new" in new["note"]
+
+
+HEAD = "token_classification"
+Columns = Dict[str, np.ndarray]
+
+
+def runtime_of(precision: str = "fp32") -> TorchRuntime:
+    model = build_model(HEAD, STEADY, len(LABELS))
+    initialise(model, STEADY, seed=3)
+    return TorchRuntime(model, HEAD, 4, precision, optimizer_config(learning_rate=1e-3), 7)
+
+
+def by_feature(runtime: TorchRuntime, columns: Columns) -> Dict[int, np.ndarray]:
+    """Logits [tokens, C] of every sequence."""
+    batch = Batch(np.arange(len(columns["input_ids"])), columns)
+    return {x.feature_id: x.columns["logits"].reshape(-1, len(LABELS)) for x in runtime.predict(batch)}
+
+
+def tokens_of(columns: Columns, feature: int) -> Tuple[int, np.ndarray]:
+    """Row of a sequence, and which of its tokens are the sequence's own."""
+    row, slot = np.argwhere(columns["feature_ids"] == feature)[0]
+    return int(row), columns["sequence_ids"][row] == slot + 1
+
+
+def test_the_loss_is_the_mean_over_the_labelled_tokens_of_an_update() -> None:
+    columns, runtime = make_columns(HEAD, 12, seed=2), runtime_of()
+    total, right, count = 0.0, 0, 0
+    for feature, logits in by_feature(runtime, columns).items():
+        row, own = tokens_of(columns, feature)
+        labels = columns["token_labels"][row][own]
+        for scores, label in zip(torch.from_numpy(logits).double(), labels):
+            if label != -100:
+                total -= float(scores.log_softmax(0)[label])
+                right, count = right + int(scores.argmax() == label), count + 1
+    assert 0 < count < columns["sequence_ids"].astype(bool).sum()
+    batch = Batch(np.arange(12), columns)
+    found = heads.get_head(HEAD).figures(runtime.evaluate([batch.part(0, 5), batch.part(5, 12)]))
+    assert found["loss"] == pytest.approx(total / count, rel=1e-5)
+    assert found["token_accuracy"] == pytest.approx(right / count)
+    assert runtime.train_step(batch, 1e-3).loss == pytest.approx(total / count, rel=1e-5), "micro-batches of 4 rows"
+
+
+def test_tokens_without_a_label_teach_nothing() -> None:
+    columns = make_columns(HEAD, 4, seed=6)
+    columns["token_labels"][:] = -100
+    runtime = runtime_of()
+    step = runtime.train_step(Batch(np.arange(4), columns), 1e-3)
+    assert (step.loss, step.gradient_norm) == (0.0, 0.0)

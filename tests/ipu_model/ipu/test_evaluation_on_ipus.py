@@ -153,8 +153,6 @@ def test_a_job_judges_and_keeps_what_one_on_the_cpu_does(kind: str, tmp_path: Pa
         table_of(both[0], "evaluations.csv"), table_of(both[1], "evaluations.csv"), rtol=0, atol=1e-4
     )
     ipu, cpu = (result.evaluation for result in results)
-    assert ipu is not None
-    assert cpu is not None
     assert (ipu["best_step"], ipu["rows"], ipu["evaluations"]) == (cpu["best_step"], 18, cpu["evaluations"])
     assert results[0].steps == results[1].steps
 

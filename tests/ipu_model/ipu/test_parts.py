@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import List
 
-SOME = Path(__file__).with_name("test_checks.py")
+SOME = Path(__file__).with_name("test_placement.py")
 
 
 def collect(part: str) -> List[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.placement import expand_layers, place_by_layers, place_by_stages
+from ipu_model.ipu.planning import check_ipu_count, check_serialization, derive_accumulation
 
 BASE = (1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)
 LARGE = (0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3)
@@ -138,3 +139,52 @@ def test_an_explicit_layout_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         place_by_stages(head, 12, stages, mapping)
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "micro_batch", "replicas", "factor", "accumulation"),
+    [
+        (65536, 32, 4, 1.0, 512),
+        (256, 1, 4, 1.0, 64),
+        (16384, 2, 16, 1.0, 512),
+        (65536, 8, 4, 1.17, 1750),  # 65536 / 1.17 / 32 = 1750.4
+        (8192, 2, 4, 2.0, 512),
+        (12, 2, 2, 2.0, 2),  # 1.5, the half is rounded up
+        (4, 8, 4, 2.0, 1),  # never 0
+    ],
+)
+def test_accumulation_is_derived_from_the_global_batch(
+    global_batch: int, micro_batch: int, replicas: int, factor: float, accumulation: int
+) -> None:
+    assert derive_accumulation(global_batch, micro_batch, replicas, factor) == accumulation
+
+
+@pytest.mark.parametrize(("vocab_size", "factor", "said"), [(30522, 5, "3 or 6"), (30522, 40000, "Use 30522$")])
+def test_a_factor_that_does_not_divide_the_vocabulary_is_refused(vocab_size: int, factor: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_serialization(vocab_size, factor, "projection")
+    with pytest.raises(ConfigError, match="global_batch_size to 32"):
+        derive_accumulation(16, 8, 4, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("ipus", "replicas", "instances", "said"),
+    [
+        (4, 1, 1, None),
+        (4, 16, 1, None),
+        (1, 1, 1, None),
+        (4, 32, 2, None),
+        (4, 6, 2, "replication_factor to 4 or 8$"),
+        (4, 32, 1, "replication_factor to at most 16, or start 2"),
+        (128, 1, 1, "start 2 instances under poprun"),
+        (4, 5, 2, "5 / 2 leaves 1"),
+    ],
+)
+def test_powers_of_two_up_to_64_per_process_can_be_attached(
+    ipus: int, replicas: int, instances: int, said: Optional[str]
+) -> None:
+    if said is None:
+        check_ipu_count(ipus, replicas, instances)
+        return
+    with pytest.raises(ConfigError, match=said):
+        check_ipu_count(ipus, replicas, instances)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ from tiny_ipu import FOUR_LAYERS, make_model
 from tiny_jobs import ONE_THREAD, ROOT, Finished, finish, result_of, run_here, start, table_of, weights_of, write_job
 
 from ipu_model import heads
+from ipu_model.__main__ import detect_instances
 from ipu_model.core.errors import CheckpointError, ConfigError
+from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.ipu.planning import plan_ipu
@@ -123,8 +126,7 @@ def test_instances_that_were_stopped_go_on_as_if_they_had_not_been(job: Job, tmp
     assert [x.code for x in run_instances(job, 2, tmp_path / "c")] == [0, 0]
     assert result_of(job).resumed_from_step == 2
     assert (table_of(job) == table_of(straight)).all()
-    ours, theirs = weights_of(job), weights_of(straight)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    torch.testing.assert_close(weights_of(job), weights_of(straight), rtol=0, atol=0)
 
 
 def test_instances_that_share_held_out_rows_judge_as_one(job: Job, tmp_path: Path, only_double: None) -> None:
@@ -141,7 +143,6 @@ def test_instances_that_share_held_out_rows_judge_as_one(job: Job, tmp_path: Pat
     assert len(theirs) == 2
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
     evaluation = result_of(job).evaluation
-    assert evaluation is not None
     assert evaluation["rows"] == 21
 
 
@@ -165,3 +166,58 @@ def test_predicting_under_poprun_is_refused(tmp_path: Path, poprun: Poprun) -> N
     job = ipu_job(tmp_path, "predict", rows, replicas=4, init_checkpoint=model_folder(tmp_path / "model", rows))
     with pytest.raises(ConfigError, match=r"a predict job runs as one process: start it without poprun"):
         run_instance(job, start_one(poprun, 0))
+
+
+def test_a_process_of_poprun_without_its_packages_does_not_train_alone() -> None:
+    def importer(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    with pytest.raises(ConfigError, match="popdist cannot be imported.*would train alone"):
+        detect_instances({"POPDIST_NUM_TOTAL_REPLICAS": "4"}, importer)
+
+
+def test_a_process_without_poprun_initialises_nothing_and_one_instance_needs_no_horovod(
+    monkeypatch: pytest.MonkeyPatch, poprun: Any
+) -> None:
+    monkeypatch.delenv("POPDIST_NUM_TOTAL_REPLICAS", raising=False)
+    assert detect_instances({}) == Instances()
+    assert importlib.import_module("popdist").CALLS == []
+    instance = poprun(0, 1)
+    assert (instance.count, instance.total_replicas, instance.collectives) == (1, 2, None)
+    assert "horovod.torch" not in sys.modules
+    assert instance.mean({"loss": 2.0}) == {"loss": 2.0}
+
+
+def test_replicas_are_those_of_all_instances_together(poprun: Any) -> None:
+    instance = poprun(1, 2)
+    assert instance.replicas(4) == 2
+    with pytest.raises(ConfigError, match="--num-replicas 4 .*replication_factor 2"):
+        instance.replicas(2)
+    with pytest.raises(ConfigError, match="10 rows of an update .*4 instances"):
+        Instances(index=0, count=4).share(10)
+
+
+def test_popdist_makes_the_options_and_owns_their_replication(poprun: Any) -> None:
+    poptorch = importlib.import_module("poptorch")
+    instance = poprun(1, 2)
+    options, owns_replication = instance.make_options(poptorch, 4)
+    assert owns_replication
+    assert options.replication_factor == 2
+    for refused in (lambda: options.replicationFactor(2), lambda: options.Distributed.configureProcessId(0, 2)):
+        with pytest.raises(RuntimeError):
+            refused()
+    with pytest.raises(ConfigError, match=r"--ipus-per-replica 4 does not agree.* uses 8 IPUs"):
+        instance.make_options(poptorch, 8)
+
+
+def test_all_instances_stop_or_save_when_one_was_told_to(poprun: Any) -> None:
+    """Otherwise the one that continues waits in the next reduction for ever. One reduction tells both."""
+    instance = poprun(0, 2)
+    hvd = importlib.import_module("horovod.torch")
+    stop = StopRequest()
+    stop.agree = instance.any_instance
+    others = {(0.0, 0.0): (False, False), (1.0, 0.0): (True, False), (0.0, 1.0): (False, True)}
+    for said, agreed in others.items():
+        hvd.OTHERS["podium.any"] = [torch.tensor(said, dtype=torch.float64)]
+        assert stop.decide() == agreed
+    assert not stop.requested

@@ -36,76 +36,62 @@ def keys(rows: int = ROWS, **stated: Any) -> Changes:
     return {"geometry": BatchGeometry(rows, 1), "ipu_config": stated}
 
 
-KEYS: Dict[str, Tuple[Changes, Changes, Set[str]]] = {
-    "replication_factor": (keys(8, replication_factor=1), keys(), {TRAINING, EVALUATION}),
-    "inference_replication_factor": (keys(inference_replication_factor=1), keys(), {INFERENCE}),
+OF_TRAINING, OF_PREDICT = {TRAINING, EVALUATION}, {INFERENCE}
+
+
+SET: Dict[str, Tuple[Any, Set[str]]] = {
+    "inference_replication_factor": (1, OF_PREDICT),
+    "layers_per_ipu": ([0, 2], ALL),
+    "inference_layers_per_ipu": ([0, 2], JUDGING),
+    "optimizer_state_offchip": (True, ALL),
+    "replicated_tensor_sharding": (True, ALL),
+    "matmul_proportion": (0.4, ALL),
+    "inference_matmul_proportion": (0.4, JUDGING),
+    "enable_half_partials": (False, ALL),
+    "embedding_serialization_factor": (3, ALL),
+    "inference_embedding_serialization_factor": (3, OF_PREDICT),
+    "serialized_embedding_splits_per_ipu": ([3, 0], ALL),
+    "inference_serialized_embedding_splits_per_ipu": ([3, 0], OF_PREDICT),
+    "projection_serialization_factor": (3, OF_TRAINING),
+    "inference_projection_serialization_factor": (3, {EVALUATION}),
+    "serialized_projection_splits_per_ipu": ([3, 0], OF_TRAINING),
+    "inference_serialized_projection_splits_per_ipu": ([3, 0], {EVALUATION}),
+    "recompute_checkpoint_every_layer": (True, {TRAINING}),
+    "device_iterations": (2, {TRAINING}),
+    "inference_device_iterations": (6, JUDGING),
+    "output_mode": ("all", {TRAINING}),
+    "seed": (8, set()),
+    "auto_loss_scaling": (True, {TRAINING}),
+    "executable_cache_dir": ("elsewhere", set()),
+    "explicit_ir_inference": (True, JUDGING),
+}
+"""Keys of an ipu_config whose one value decides these programs."""
+
+
+BOTH = {"layers_per_ipu": [-1]}
+
+
+MAPPED = keys(device_mapping=[0, 1], pipeline_stages=[["emb"], [*STAGES[0][1:], *STAGES[1]]])
+
+
+PAIRS: Dict[str, Tuple[Changes, Changes, Set[str]]] = {
+    **{name: (keys(**{name: value}), keys(), decided) for name, (value, decided) in SET.items()},
+    "replication_factor": (keys(8, replication_factor=1), keys(), OF_TRAINING),
     "gradient_accumulation_steps": (keys(8), keys(gradient_accumulation_steps=8), {TRAINING}),
-    "layers_per_ipu": (keys(layers_per_ipu=[0, 2]), keys(), ALL),
-    "inference_layers_per_ipu": (keys(inference_layers_per_ipu=[0, 2]), keys(), JUDGING),
-    "ipus_per_replica": (
-        keys(layers_per_ipu=[-1], ipus_per_replica=1),
-        keys(layers_per_ipu=[-1], ipus_per_replica=2),
-        ALL,
-    ),
+    "ipus_per_replica": (keys(**BOTH, ipus_per_replica=1), keys(**BOTH, ipus_per_replica=2), ALL),
     "inference_ipus_per_replica": (
         keys(inference_layers_per_ipu=[-1], inference_ipus_per_replica=1),
         keys(inference_layers_per_ipu=[-1], inference_ipus_per_replica=2),
         JUDGING,
     ),
-    "optimizer_state_offchip": (keys(optimizer_state_offchip=True), keys(), ALL),
-    "replicated_tensor_sharding": (keys(replicated_tensor_sharding=True), keys(), ALL),
-    "matmul_proportion": (keys(matmul_proportion=0.4), keys(), ALL),
-    "inference_matmul_proportion": (keys(inference_matmul_proportion=0.4), keys(), JUDGING),
-    "enable_half_partials": (keys(enable_half_partials=False), keys(), ALL),
-    "embedding_serialization_factor": (keys(embedding_serialization_factor=3), keys(), ALL),
-    "inference_embedding_serialization_factor": (
-        keys(inference_embedding_serialization_factor=3),
-        keys(),
-        {INFERENCE},
-    ),
-    "serialized_embedding_splits_per_ipu": (keys(serialized_embedding_splits_per_ipu=[3, 0]), keys(), ALL),
-    "inference_serialized_embedding_splits_per_ipu": (
-        keys(inference_serialized_embedding_splits_per_ipu=[3, 0]),
-        keys(),
-        {INFERENCE},
-    ),
-    "projection_serialization_factor": (keys(projection_serialization_factor=3), keys(), {TRAINING, EVALUATION}),
-    "inference_projection_serialization_factor": (
-        keys(inference_projection_serialization_factor=3),
-        keys(),
-        {EVALUATION},
-    ),
-    "serialized_projection_splits_per_ipu": (
-        keys(serialized_projection_splits_per_ipu=[3, 0]),
-        keys(),
-        {TRAINING, EVALUATION},
-    ),
-    "inference_serialized_projection_splits_per_ipu": (
-        keys(inference_serialized_projection_splits_per_ipu=[3, 0]),
-        keys(),
-        {EVALUATION},
-    ),
-    "recompute_checkpoint_every_layer": (keys(recompute_checkpoint_every_layer=True), keys(), {TRAINING}),
-    "device_iterations": (keys(device_iterations=2), keys(), {TRAINING}),
-    "inference_device_iterations": (keys(inference_device_iterations=6), keys(), JUDGING),
-    "output_mode": (keys(output_mode="all"), keys(), {TRAINING}),
-    "seed": (keys(seed=8), keys(), set()),
-    "auto_loss_scaling": (keys(auto_loss_scaling=True), keys(), {TRAINING}),
-    "executable_cache_dir": (keys(executable_cache_dir="elsewhere"), keys(), set()),
-    "explicit_ir_inference": (keys(explicit_ir_inference=True), keys(), JUDGING),
     "device_mapping": (keys(device_mapping=[0, 0], pipeline_stages=STAGES), keys(), ALL),
-    "pipeline_stages": (
-        keys(device_mapping=[0, 1], pipeline_stages=[["emb"], [*STAGES[0][1:], *STAGES[1]]]),
-        keys(device_mapping=[0, 1], pipeline_stages=STAGES),
-        ALL,
-    ),
+    "pipeline_stages": (MAPPED, keys(device_mapping=[0, 1], pipeline_stages=STAGES), ALL),
     "the same in other words": (
         keys(layers_per_ipu=[1, -1], gradient_accumulation_steps=8, matmul_proportion=[0.2, 0.2]),
         keys(),
         set(),
     ),
 }
-"""Every key of an ipu_config -> two configs that differ in it, and the programs that it decides."""
 
 
 def optimizer(**changes: Any) -> Changes:
@@ -120,7 +106,7 @@ FOUR_AT_A_TIME = {"ipu_config": {"inference_device_iterations": 4}}
 TAUGHT = {"distillation": Distillation(temperature=2.0, alpha=0.5)}
 FP32 = {"precision": "fp32"}
 CASES: Dict[str, Tuple[str, Changes, Changes, Set[str]]] = {
-    **{name: ("pretraining" if "projection" in name else ANSWERS, *row) for name, row in KEYS.items()},
+    **{name: ("pretraining" if "projection" in name else ANSWERS, *row) for name, row in PAIRS.items()},
     "seed of the job": (ANSWERS, {}, {"seed": 8, "schedule": ScheduleConfig(steps=9)}, set()),
     "compiling alone": (ANSWERS, {}, {"compile_only": True}, set()),
     "rate and scaling": (ANSWERS, {}, optimizer(learning_rate=2e-3, loss_scaling=128.0, momentum=0.8), set()),

@@ -151,7 +151,6 @@ def test_the_optimizer_is_compiled_with_the_numbers_of_the_job_and_updates_every
     """[value, whether it is a constant]: only the rate and the loss scaling may change later."""
     config, record = layout.optimizer, record_of(layout, tmp_path)
     found = record["optimizer"]
-    assert config is not None
     kind = {"lamb": "LAMB" if config.bias_correction else "LAMB_NO_BIAS", "adamw": "ADAMW"}[config.name]
     assert found["type"] == kind
     numbers = {"beta1": [0.9, True], "beta2": [0.999, True], "eps": [config.eps, True], "learningRate": [1e-3, False]}

@@ -195,7 +195,6 @@ def test_a_worker_ends_with_its_starter_and_by_no_signal_that_is_meant_for_it(tm
     """SIGKILL of the starter, of which no one can be told; the worker is small, as it never loads torch."""
     folder = rows_of(tmp_path / "rows", "pretrain", ROWS)
     starter = start([sys.executable, "-c", STARTER, str(folder)], {**os.environ, "PYTHONPATH": str(ROOT)})
-    assert starter.stdout is not None
     worker, torch_is_loaded = starter.stdout.readline().split()
     assert torch_is_loaded == "False"
     assert Path(f"/proc/{worker}").exists()

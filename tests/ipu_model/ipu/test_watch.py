@@ -83,7 +83,6 @@ def test_a_signal_ends_a_compilation_at_once(number: signal.Signals) -> None:
         "    print('compiling', flush=True)\n"
         "    time.sleep(60)\n"
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "compiling\n"
     process.send_signal(number)
     process.communicate(timeout=30)

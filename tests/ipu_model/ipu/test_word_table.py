@@ -15,10 +15,9 @@ from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, train
 from tiny_jobs import pausing, run_here, weights_of
 from torch import Tensor
-from torch.nn import functional
 
 from ipu_model.core.errors import CheckpointError
-from ipu_model.ipu.device_model import TABLE, WordTable, cut_table, join_pieces
+from ipu_model.ipu.device_model import TABLE, cut_table, join_pieces
 from ipu_model.jobs.job import OptimizerConfig, ScheduleConfig
 from ipu_model.runtimes.ipu import IpuRuntime
 from tests.optimizers import optimizer_config
@@ -41,23 +40,6 @@ def same(ours: State, theirs: State) -> bool:
 def furthest(ours: State, theirs: State) -> float:
     assert sorted(ours) == sorted(theirs)
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
-
-
-@pytest.mark.parametrize("pieces", [2, 3, 4])
-def test_words_and_their_gradients_are_those_of_the_whole_table(pieces: int) -> None:
-    """Bit for bit: every word has its one row, and what the other pieces add is zero."""
-    table = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    ids = torch.tensor([[0, 11, 3, 3, 4], [5, 6, 7, 8, 0]])
-    upstream = torch.randn(2, 5, 5, generator=torch.Generator().manual_seed(1))
-    cut = WordTable(table, pieces)
-    found, expected = cut(ids), functional.embedding(ids, table)
-    assert torch.equal(found, expected)
-    (found * upstream).sum().backward()
-    (expected * upstream).sum().backward()
-    gradients = [piece.grad for piece in cut.pieces]
-    assert [list(x.shape) for x in gradients if x is not None] == [[12 // pieces, 5]] * pieces
-    assert table.grad is not None
-    assert torch.equal(torch.cat([x for x in gradients if x is not None]), table.grad)
 
 
 def optimizer_state(pieces: int, shape: Tuple[int, ...] = (12, 5)) -> State:

@@ -237,6 +237,5 @@ def test_what_is_dropped_is_a_product_with_the_mask() -> None:
         else:
             dropped = values * plain + (values + 2 * values * plain)
         (dropped * torch.arange(9)).sum().backward()
-        assert values.grad is not None
         found.append((dropped.detach().clone(), values.grad.clone()))
     torch.testing.assert_close(found[0], found[1])

@@ -33,7 +33,6 @@ def test_logits_as_large_as_they_come_do_not_overflow() -> None:
     loss = MaskedTokenLoss.apply(hidden, words, torch.zeros(3), torch.tensor([0, 0]))
     loss.backward()
     assert float(loss.detach()) == pytest.approx(600.0)  # sure and right: 0; sure and wrong: the distance
-    assert hidden.grad is not None
     assert hidden.grad.tolist() == [[0.0], [-2.0]]
 
 
@@ -42,8 +41,6 @@ def test_rows_without_a_label_give_no_gradient_and_no_label_at_all_gives_zero() 
     loss = MaskedTokenLoss.apply(hidden, words, bias, torch.full((5,), -100))
     loss.backward()
     assert float(loss.detach()) == 0.0
-    assert hidden.grad is not None
-    assert words.grad is not None
     assert not hidden.grad.any()
     assert not words.grad.any()
 
@@ -71,7 +68,6 @@ def test_the_loss_is_the_cross_entropy_of_real_labels_however_many_rows_are_made
         (loss * 0.3).backward()
     assert float(FORMS[form](*ours, LABELS)) == pytest.approx(float(plain(*exact)), rel=tolerance)
     for mine, other in zip(ours, exact):
-        assert mine.grad is not None
         assert mine.grad.dtype == mine.dtype
         torch.testing.assert_close(mine.grad, other.grad, rtol=tolerance, atol=tolerance, check_dtype=False)
 

@@ -54,7 +54,8 @@ def test_a_trained_model_predicts_the_labels_it_was_taught(tmp_path: Path, kind:
     run_here(job_of(tmp_path, "finetune", tmp_path / "rows", head=head, labels=labels, **changes))
     assert list(read_model(tmp_path / "model").labels) == labels
     header = (tmp_path / "run" / "evaluations.csv").read_text().split("\n")[0]
-    assert header.startswith("step,loss,label_loss")
+    accuracy = {HEAD: ",label_accuracy", TOKENS: ",token_accuracy"}.get(kind, "")
+    assert header == f"step,loss,label_loss{accuracy}"
     model = str(tmp_path / "model")
     run_here(job_of(tmp_path / "p", "predict", tmp_path / "rows", head=head, labels=None, init_checkpoint=model))
     with pa.memory_map(str(tmp_path / "p" / "logits.arrow")) as source:

@@ -66,7 +66,6 @@ def test_pretraining_fine_tuning_and_prediction_follow_one_another(
     assert last[0] == 6
     assert last[1] == pytest.approx((last[2] + last[3]) / 2, rel=1e-6)
     assert result.final_loss == pytest.approx(last[1], rel=1e-6)
-    assert result.foretold is not None
     assert result.foretold["memory"]["measured"] == result.peak_memory_mb * 2**20
 
     third = make_job(tmp_path / "c", "predict", answer_rows, init_checkpoint=second.output)
@@ -188,7 +187,6 @@ def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows:
     )
     environment = {**os.environ, "PODIUM_THREADS": "1"}
     parent = start([sys.executable, "-c", code], environment)
-    assert parent.stdout is not None
     child = int(parent.stdout.readline())
     parent.kill()
     parent.wait()  # and not for the child, which has its errors

@@ -151,7 +151,6 @@ HOLDER += "with lock_run_folder(Path(sys.argv[1])): print('held', flush=True); t
 
 def test_the_lock_names_its_owner_and_ends_with_it(tmp_path: Path) -> None:
     owner = start([sys.executable, "-c", HOLDER, str(tmp_path)])
-    assert owner.stdout is not None
     assert owner.stdout.readline() == "held\n"
     with pytest.raises(ConfigError, match=f"process {owner.pid} on {socket.gethostname()}"), lock_run_folder(tmp_path):
         pass
