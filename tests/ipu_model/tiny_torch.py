@@ -14,11 +14,12 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 import torch
-from tiny_jobs import TINY, Finished, finish, make_columns, start_job, write_rows
+from tiny_jobs import STEADY, TINY, Finished, finish, head_of, labels_of, make_columns, start_job, write_rows
 
 from ipu_model.jobs.job import Job
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelOrigin, write_model
-from ipu_model.models.modeling import build_model
+from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes import cuda
 from ipu_model.runtimes.compilation import OLDEST
@@ -83,9 +84,27 @@ def state_at(step: int) -> Checkpoint:
     )
 
 
+def make_model(kind: str, config: ModelConfig = STEADY, seed: int = 3) -> Any:
+    """A model for rows of this kind, or a head, with the same weights every time."""
+    model = build_model(head_of(kind), config, labels_of(kind))
+    initialise(model, config, seed)
+    return model
+
+
 def write_tiny(folder: Path) -> None:
     weights = build_model("pretraining", TINY).state_dict()
     write_model(folder, "pretraining", TINY, weights, ModelOrigin("a", "b", "c", 1, 2))
+
+
+def children_of(parent: int) -> List[int]:
+    """Process numbers, by /proc."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent and fields[0] != "Z":
+                found.append(int(stat.parent.name))
+    return found
 
 
 def free_port() -> int:

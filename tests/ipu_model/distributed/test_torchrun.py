@@ -23,9 +23,7 @@ from tiny_jobs import (
     make_job,
     result_of,
     run_here,
-    stop_in_training,
     table_of,
-    torchrun,
     until,
     weights_of,
     write_rows,
@@ -130,14 +128,6 @@ def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pret
     assert "ended or does not answer" in error["text"]
     assert not Path(job.output).exists()
     assert list(Path(job.run_folder).glob("step-*[0-9]"))
-
-
-@pytest.mark.soak
-def test_torchrun_starts_both_and_passes_a_stop_on(tmp_path: Path, pretrain_rows: Path) -> None:
-    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
-    done = stop_in_training(torchrun(job, 2))
-    assert done.of("paused")[-1]["text"].startswith("stopped on request, after update ")
-    assert Path(done.of("saved")[-1]["path"]).is_dir()
 
 
 def test_prediction_is_one_process(tmp_path: Path, answer_rows: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from tiny_jobs import (
     LABELS,
-    STEADY,
     TAUGHT,
     TINY,
     add_teacher,
@@ -22,6 +21,7 @@ from tiny_jobs import (
     run_here,
     write_rows,
 )
+from tiny_torch import make_model
 from torch import Tensor
 
 from ipu_model import heads
@@ -29,7 +29,6 @@ from ipu_model.core.errors import CheckpointError, RowsError
 from ipu_model.models.config import Distillation
 from ipu_model.models.flat import flatten
 from ipu_model.models.model_folder import read_model
-from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch
 
 SETTING = Distillation(temperature=3.0, alpha=0.7)
@@ -72,8 +71,7 @@ def plain_parts(kind: str, columns: Dict[str, np.ndarray], answers: Dict[int, Di
 def test_the_loss_is_alpha_times_kl_at_the_temperature_and_the_rest_of_the_labels(
     kind: str, class_weights: Any
 ) -> None:
-    head, model = heads.get_head(head_of(kind)), build_model(head_of(kind), STEADY, labels_of(kind)).eval()
-    initialise(model, STEADY, seed=3)
+    head, model = heads.get_head(head_of(kind)), make_model(kind).eval()
     columns = add_teacher(kind, make_columns(kind, 6, seed=5))
     batch = Batch(np.arange(6), columns, class_weights and np.array(class_weights))
     flat, counts = flatten(batch, head.flat_labels), head.label_counts(batch)

@@ -9,13 +9,13 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 import pytest
 import torch
-from tiny_jobs import LABELS, STEADY, TINY, make_columns, make_job, run_here, write_rows
+from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
+from tiny_torch import make_model
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
 from ipu_model.models.config import read_head_spec
 from ipu_model.models.model_folder import read_model
-from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.format import get_columns
 from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -49,9 +49,8 @@ def test_what_a_head_states_fits_together(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["sequence_classification", "sequence_multilabel"])
 def test_a_class_is_right_when_its_logit_is_the_largest_and_flags_when_all_are_on_their_side_of_zero(kind: str) -> None:
-    model, head = build_model("sequence_classification", STEADY, 3), heads.get_head("sequence_classification")
-    initialise(model, STEADY, seed=3)
-    runtime = TorchRuntime(model, head.name, 10, "fp32", optimizer_config(learning_rate=1e-3), 7)
+    head = heads.get_head("sequence_classification")
+    runtime = TorchRuntime(make_model(head.name), head.name, 10, "fp32", optimizer_config(learning_rate=1e-3), 7)
     batch = Batch(np.arange(10), make_columns(kind, 10, seed=5))
     right = 0
     for answer in runtime.predict(batch):
@@ -110,9 +109,7 @@ Columns = Dict[str, np.ndarray]
 
 
 def runtime_of(precision: str = "fp32") -> TorchRuntime:
-    model = build_model(HEAD, STEADY, len(LABELS))
-    initialise(model, STEADY, seed=3)
-    return TorchRuntime(model, HEAD, 4, precision, optimizer_config(learning_rate=1e-3), 7)
+    return TorchRuntime(make_model(HEAD), HEAD, 4, precision, optimizer_config(learning_rate=1e-3), 7)
 
 
 def by_feature(runtime: TorchRuntime, columns: Columns) -> Dict[int, np.ndarray]:

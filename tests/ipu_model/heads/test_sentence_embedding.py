@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from tiny_jobs import STEADY, S, make_columns
+from tiny_torch import make_model
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
 from ipu_model.jobs.job import BatchGeometry
 from ipu_model.jobs.plan import divide
 from ipu_model.models.flat import flatten
-from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.runtime import UpdateAborted
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -28,9 +28,7 @@ ROWS = 7
 
 
 def make_runtime(micro: int, config: Any = STEADY, **more: Any) -> TorchRuntime:
-    model = build_model(HEAD, config)
-    initialise(model, config, seed=3)
-    return TorchRuntime(model, HEAD, micro, "fp32", optimizer_config(learning_rate=1e-2), 7, **more)
+    return TorchRuntime(make_model(HEAD, config), HEAD, micro, "fp32", optimizer_config(learning_rate=1e-2), 7, **more)
 
 
 def make_batch(rows: int = ROWS) -> Batch:

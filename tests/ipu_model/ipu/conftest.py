@@ -2,7 +2,7 @@
 
 The double is on the path only while this folder is collected and while its tests run: other tests of the same
 process see a machine without PopTorch. PODIUM_TEST_POPTORCH=real refuses the double; PODIUM_TEST_PART=1/6 runs a sixth
-of the tests (parts.py).
+of the tests.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
-from parts import deal, read_part
+from preset_layouts import Layout
 
 HERE = Path(__file__).resolve().parent
 DOUBLE = HERE.parents[1] / "doubles" / "poptorch_double"
@@ -56,10 +57,26 @@ if not INSTALLED:
     _put_double()
 
 
+def _choose_part(items: List[pytest.Item], stated: str) -> List[pytest.Item]:
+    """The tests of a part, 1/6 for example: dealt one by one, so that the cases of a slow test come to all parts.
+
+    Those that look at the recording of one layout stay together, as it is compiled once in a process.
+    """
+    match = re.fullmatch(r"(\d+)/(\d+)", stated)
+    part, parts = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    if not 1 <= part <= parts:
+        raise pytest.UsageError(f"PART={stated} is not a part of a whole: from 1/6 to 6/6, for example")
+    hands: Dict[str, List[pytest.Item]] = {}
+    for item in items:
+        layout = getattr(item, "callspec", None) and item.callspec.params.get("layout")
+        hands.setdefault(layout.name if isinstance(layout, Layout) else item.nodeid, []).append(item)
+    return [item for hand in list(hands.values())[part - 1 :: parts] for item in hand]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
     stated = os.environ.get("PODIUM_TEST_PART")
     if stated:
-        kept = {item.nodeid for item in deal(items, *read_part(stated))}
+        kept = {item.nodeid for item in _choose_part(items, stated)}
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
         items[:] = [item for item in items if item.nodeid in kept]
     if not INSTALLED and sys.version_info >= SINCE_POPTORCH:

@@ -113,12 +113,3 @@ def run_code(code: str, arguments: List[str], **environment: str) -> Finished:
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, cwd=str(ROOT), env=environment, capture_output=True, text=True, timeout=120)
     return Finished(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
-
-
-def start_one(poprun: Any, index: int) -> Any:
-    """Instance `index` of 2; the modules of PopRun are those of a fresh process."""
-    for name in ("popdist", "horovod.torch"):
-        module: Any = sys.modules.get(name)
-        if module is not None:
-            module.forget()
-    return poprun(index, 2)

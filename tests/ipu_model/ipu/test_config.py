@@ -11,7 +11,6 @@ from published_configs import BERT_BASE_IPU, BERT_BASE_UNCASED, BERT_LARGE_IPU, 
 from ipu_model.core.errors import ConfigError
 from ipu_model.core.files import read_json, write_json
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
-from ipu_model.ipu.executables import cache_root
 from ipu_model.ipu.migration import FLIPPED_DEFAULTS
 
 
@@ -157,27 +156,6 @@ def test_both_modes_are_what_the_keys_mean(name: str) -> None:
     values, training, inference = READINGS[name]
     config = read_ipu_config(values)
     assert (config.training, config.inference) == (training, inference)
-
-
-def test_seed_zero_is_a_seed_and_no_seed_is_none() -> None:
-    assert read_ipu_config({"seed": 0}).seed == 0
-    assert read_ipu_config({"seed": 0}).to_dict()["seed"] == 0
-    assert read_ipu_config({"seed": None}).seed is None
-
-
-@pytest.mark.parametrize(("stated", "folder"), [("", None), ("disabled", None), ("./exe_cache", "./exe_cache")])
-def test_the_cache_is_off_when_its_folder_is_empty_or_disabled(stated: str, folder: Any) -> None:
-    config = read_ipu_config({"executable_cache_dir": stated})
-    assert cache_root({}, config.executable_cache_dir, lambda line: None) == (None if folder is None else Path(folder))
-
-
-def test_a_config_does_not_change_with_the_values_it_was_read_from_or_written_to() -> None:
-    values = {"layers_per_ipu": [2, 2]}
-    config = read_ipu_config(values)
-    values["layers_per_ipu"].append(9)
-    config.to_dict()["layers_per_ipu"].append(9)
-    config.training.layers_per_ipu.append(9)
-    assert config.layers_per_ipu == [2, 2]
 
 
 def test_blocks_may_be_placed_stage_by_stage(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from tiny_jobs import STEADY, TINY, make_columns, write_rows
+from tiny_torch import make_model
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.layers import LowPrecisionCopies
-from ipu_model.models.modeling import build_model, initialise
+from ipu_model.models.modeling import build_model
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes import torch_device
 from ipu_model.runtimes.host import cpu_flags
@@ -39,23 +40,7 @@ def runtime(
     config: ModelConfig = STEADY,
     optimizer: OptimizerConfig = LEARN,
 ) -> TorchRuntime:
-    model = build_model(head, config)
-    initialise(model, config, seed=1)
-    return TorchRuntime(model, head, micro_batch, precision, optimizer, seed)
-
-
-def test_one_update_moves_the_weights_and_reports_what_it_saw(tmp_path: Path) -> None:
-    batch = read(tmp_path / "rows", "pretrain")
-    ours = runtime("pretraining")
-    before = ours.state_dict()
-    metrics = ours.train_step(batch, learning_rate=1e-2)
-    assert metrics.loss == pytest.approx(metrics.parts["mlm_loss"] + metrics.parts["nsp_loss"], rel=1e-6)
-    assert (metrics.sequences, metrics.real_tokens) == (batch.sequences, batch.real_tokens)
-    assert metrics.gradient_norm is not None
-    assert metrics.gradient_norm > 0
-    after = ours.state_dict()
-    moved = {n for n in before if not torch.equal(before[n], after[n])}
-    assert moved == set(before)  # key biases too: rounding leaves them a gradient near 0, and Adam scales it up
+    return TorchRuntime(make_model(head, config), head, micro_batch, precision, optimizer, seed)
 
 
 @pytest.mark.parametrize("head", ["pretraining", "question_answering"])
@@ -150,8 +135,7 @@ def test_passes_hold_all_tokens_in_order_in_few_shapes_and_give_the_logits_of_th
         assert torch.equal(torch.cat(parts), getattr(flat.tokens, name)[: flat.real_tokens])
     assert all((tokens.position_ids[starts] == 0).all() for _, tokens, starts in made)
     assert sum(len(starts) for _, _, starts in made) == len(flat.lengths)
-    model = build_model("question_answering", STEADY).eval()
-    initialise(model, STEADY, 3)
+    model = make_model("question_answering").eval()
     with torch.no_grad():
         cut = torch.cat([model(tokens)[:count] for count, tokens, _ in made])
         torch.testing.assert_close(cut, model(flat.tokens)[: flat.real_tokens], rtol=1e-5, atol=1e-6)

@@ -28,6 +28,7 @@ from tiny_jobs import (
     until,
     write_rows,
 )
+from tiny_torch import make_model
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -39,7 +40,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.flat import FlatBatch, flatten
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import ModelOrigin, read_model, write_model
-from ipu_model.models.modeling import build_model, initialise
+from ipu_model.models.modeling import build_model
 from ipu_model.models.transformers_encoder import CALL_TOKENS, group_lengths
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -333,8 +334,7 @@ KINDS = ["pretrain", "question_answering", *PROBLEMS, "token_classification"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_names_and_logits_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     head, labels = heads.get_head(head_of(kind)), LABELS[: labels_of(kind)]
-    model, folder = build_model(head.name, TINY, len(labels)), tmp_path / "model"
-    initialise(model, TINY, seed=1)
+    model, folder = make_model(kind, TINY), tmp_path / "model"
     folder.mkdir()
     origin = ModelOrigin("t" * 64, "finetune", head.name, 0, 1)
     write_model(folder, head.name, TINY, model.state_dict(), origin, labels, kind)

@@ -49,14 +49,6 @@ def test_rows_come_back_in_the_order_asked_for_across_files(tmp_path: Path) -> N
         assert batch.columns[name].dtype == values.dtype
 
 
-def test_counts_of_a_batch_are_those_of_its_rows(pretrain_rows: Path) -> None:
-    folder = RowFolder(pretrain_rows, "pretrain", TINY)
-    batch = folder.take(np.arange(30))
-    assert batch.sequences == folder.manifest.sequences
-    assert batch.real_tokens == folder.manifest.real_tokens
-    assert batch.labels("masked_labels") == batch.labels("next_sentence_labels") == batch.sequences
-
-
 def test_the_order_of_an_epoch_is_the_same_for_ever() -> None:
     """Worked once on NumPy 1.24 and 2.4; another NumPy must give the same rows, or resumed runs would differ."""
     assert row_order(10, seed=3, epoch=0).tolist() == ORDER_3_0

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from tiny_jobs import STILL, make_job, pausing, result_of, run_here, weights_of
-from tiny_torch import WIDE, Elsewhere, make_batch, needs_gpu
+from tiny_torch import WIDE, Elsewhere, make_batch, make_model, needs_gpu
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
 from ipu_model.models.flat import flatten
-from ipu_model.models.modeling import build_model, initialise
+from ipu_model.models.modeling import build_model
 from ipu_model.runtimes.cuda import CudaDevice, PaddedAttention, VarlenAttention, fastest_precision, move_batch
 from ipu_model.runtimes.selection import choose_precision, choose_runtime
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -69,8 +69,7 @@ def test_placed_batches_and_clipping_without_the_host_change_no_number(
     batch = make_batch(tmp_path / "rows", head)
     runtimes = []
     for device in (None, Elsewhere()):
-        model = build_model(head, STILL)
-        initialise(model, STILL, seed=3)
+        model = make_model(head, STILL)
         config = optimizer_config(name="lamb", learning_rate=1e-3, max_grad_norm=max_norm)
         runtimes.append(TorchRuntime(model, head, 5, "fp32", config, seed=5, device=device))
     for _ in range(3):
@@ -98,8 +97,7 @@ def pair(head: str, precision: str, config: Any, optimizer: str = "adamw") -> Li
     """The same model on the CPU in fp32 and on the GPU."""
     found = []
     for where in ("cpu", "cuda"):
-        model = build_model(head, config)
-        initialise(model, config, seed=3)
+        model = make_model(head, config)
         device = CudaDevice(0, precision, config.num_heads, config.hidden_size) if where == "cuda" else None
         learn = optimizer_config(name=optimizer, learning_rate=1e-3, max_grad_norm=1.0)
         found.append(TorchRuntime(model, head, 5, precision if device else "fp32", learn, seed=5, device=device))

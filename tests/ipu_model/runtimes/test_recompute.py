@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, List
+from typing import List
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_jobs import TINY, make_columns, make_job, pausing, run_here, weights_of, write_rows
+from tiny_torch import make_model
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.jobs.job import JobResult
 from ipu_model.models.flat import flatten
-from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.selection import plan_device
 
@@ -51,8 +51,7 @@ def test_a_run_goes_on_with_or_without_it(tmp_path: Path) -> None:
 
 def test_less_is_kept_for_the_way_back() -> None:
     config = dataclasses.replace(TINY, num_layers=6)
-    model: Any = build_model("question_answering", config)
-    initialise(model, config, seed=1)
+    model = make_model("question_answering", config)
     head = heads.get_head("question_answering")
     batch = Batch(np.arange(8), make_columns("question_answering", 8))
     flat, counts = flatten(batch, head.flat_labels), head.label_counts(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from tiny_jobs import (
     weights_of,
     write_rows,
 )
+from tiny_torch import children_of
 
 from ipu_model.distributed.torchrun import choose_exit_code
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
@@ -40,15 +42,10 @@ LONG = ScheduleConfig(steps=120)
 def ranks(launcher: int) -> Dict[int, int]:
     """Process id of every rank that a torchrun started."""
     found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            environment = (folder / "environ").read_bytes().split(b"\0") if parent == launcher else []
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # ended meanwhile
-        place = [entry for entry in environment if entry.startswith(b"RANK=")]
+    for process in children_of(launcher):
+        place = re.search(rb"\0RANK=(\d+)", Path(f"/proc/{process}/environ").read_bytes())
         if place:
-            found[int(place[0][5:])] = int(folder.name)
+            found[int(place.group(1))] = process
     return found
 
 

@@ -17,7 +17,6 @@ from tiny_jobs import (
     STEADY,
     TINY,
     head_of,
-    labels_of,
     make_columns,
     make_job,
     output_bytes,
@@ -27,13 +26,13 @@ from tiny_jobs import (
     weights_of,
     write_rows,
 )
+from tiny_torch import make_model
 from torch import Tensor
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError, NonFiniteWeights, RowsError
 from ipu_model.jobs.job import EvaluationConfig, Job, ScheduleConfig
 from ipu_model.models.flat import flatten
-from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.evaluation import EVALUATIONS, Evaluator
@@ -46,10 +45,8 @@ def batch_of(head: str, rows: int = 10, seed: int = 5) -> Batch:
     return Batch(np.arange(rows), make_columns(HEADS[head], rows, seed=seed))
 
 
-def runtime_of(head: str, precision: str = "fp32", labels: int = 0) -> TorchRuntime:
-    model = build_model(head, STEADY, labels)
-    initialise(model, STEADY, seed=3)
-    return TorchRuntime(model, head, 10, precision, optimizer_config(learning_rate=1e-3), 7)
+def runtime_of(kind: str, precision: str = "fp32") -> TorchRuntime:
+    return TorchRuntime(make_model(kind), head_of(kind), 10, precision, optimizer_config(learning_rate=1e-3), 7)
 
 
 def test_figures_are_means_over_labels() -> None:
@@ -81,7 +78,7 @@ def test_figures_are_means_over_labels() -> None:
 )
 def test_the_loss_is_that_of_training_without_dropout(kind: str, precision: str) -> None:
     head, batch = heads.get_head(head_of(kind)), Batch(np.arange(10), make_columns(kind, 10, seed=5))
-    runtime = runtime_of(head.name, precision, labels_of(kind))
+    runtime = runtime_of(kind, precision)
     parts = [batch] if kind == "sentence_embedding" else [batch.part(0, 4), batch.part(4, 10)]  # it ranks all texts
     found = head.figures(runtime.evaluate(parts))
     trained = runtime.train_step(batch, 1e-3)

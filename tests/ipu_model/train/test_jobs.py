@@ -32,6 +32,7 @@ from tiny_jobs import (
     write_job,
     write_rows,
 )
+from tiny_torch import make_model
 
 from ipu_model.core.errors import CheckpointError, DeviceJobError, NonFiniteLoss, NonFiniteWeights, RowsError
 from ipu_model.distributed.process import PAUSED
@@ -230,12 +231,9 @@ def test_weights_that_are_not_finite_stop_the_run_before_they_are_saved(
 
 
 def test_zero_steps_save_the_model_as_it_was_initialised(tmp_path: Path, pretrain_rows: Path) -> None:
-    from ipu_model.models.modeling import build_model, initialise
-
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=0))
     run_here(job)
-    expected = build_model("pretraining", TINY)
-    initialise(expected, TINY, job.seed)
+    expected = make_model("pretraining", TINY, job.seed)
     state = weights_of(job)
     assert all(bool((state[name] == x).all()) for name, x in expected.state_dict().items())
     result = result_of(job)

@@ -32,7 +32,7 @@ from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job
 from ipu_model.jobs.plan import Choice
 from ipu_model.rows.format import MANIFEST, Manifest, get_columns, list_row_kinds, read_manifest
 from ipu_model.train import energy, measurement
-from ipu_model.train.energy import EnergyMeter, describe_hardware
+from ipu_model.train.energy import EnergyMeter
 from ipu_model.train.measurement import GeneratedRows, measure
 
 
@@ -214,12 +214,6 @@ def test_counters_of_all_processors_are_added_across_an_overflow(
     found = meter.result()
     assert found["energy_wh"] == round((1600 + 2000 + 900) / 3600, 3)
     assert found["energy_source"] == "measured by the processors' counters"
-
-
-def test_hardware_names_the_processor(tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 7763\n")
-    assert describe_hardware(plan("cpu"), 2, tmp_path / "cpuinfo").endswith(" threads of AMD EPYC 7763")
-    assert describe_hardware(plan("cpu"), 1, tmp_path / "none").endswith("x86_64")
 
 
 def test_a_host_without_counters_gets_an_estimate_from_cpu_time_and_ipus_none(

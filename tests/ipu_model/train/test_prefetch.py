@@ -9,9 +9,8 @@ from typing import Any, Dict, List
 
 import numpy as np
 import pytest
-from tiny_jobs import make_columns, make_job, run_here, write_rows
+from tiny_jobs import make_job, run_here
 
-from ipu_model.core.errors import RowsError
 from ipu_model.rows.row_folder import Batch, RowFolder, prefetch
 from ipu_model.runtimes.torch_device import Device
 
@@ -71,21 +70,6 @@ def test_jobs_that_read_ahead_compute_the_same_bits(
             assert set(readers) == {"MainThread"}
     assert written[2] == written[0]
     assert readers["prefetch_0"] >= 7  # six updates and a call of predict
-
-
-def test_damaged_rows_stop_a_job_that_reads_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readers: Dict[str, int]
-) -> None:
-    columns: Dict[str, Any] = make_columns("pretrain", 30)
-    columns["token_type_ids"][:] = 9
-    write_rows(tmp_path / "rows", "pretrain", columns)
-    monkeypatch.setattr(Device, "reads_ahead", 2)
-    for name, found in (("_compile", 0.0), ("begin_record", None)):  # they read rows before the thread does
-        monkeypatch.setattr(f"ipu_model.train.job_runner.{name}", lambda *anything, found=found: found)
-    with pytest.raises(RowsError, match=r"token_type_ids\[0\] is 9, required: at least 0 and below 2"):
-        run_here(make_job(tmp_path / "a", "pretrain", tmp_path / "rows"))
-    assert set(readers) == {"prefetch_0"}
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 @pytest.mark.parametrize("depth", [0, 1, 7])
