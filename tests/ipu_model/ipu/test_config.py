@@ -28,9 +28,6 @@ def saved_and_loaded(config: IpuConfig, folder: Path) -> IpuConfig:
     return loaded
 
 
-# --- the published files ---------------------------------------------------------------------------------------------
-
-
 BASE, LARGE = [0, 4, 4, 4], [3, 7, 7, 7]
 PUBLISHED = {
     "base on a POD16": ({**BERT_BASE_IPU, "pod_type": "pod16"}, (4, BASE, [0.25] * 4, 1), 5, 16, (False, True)),
@@ -87,9 +84,6 @@ def test_the_serialization_factor_of_inference_is_written_where_optimum_would_ta
     assert read_ipu_config(config.to_dict()).inference.projection_serialization_factor == 1
 
 
-# --- defaults and twins ----------------------------------------------------------------------------------------------
-
-
 def test_an_empty_config_is_one_ipu_with_optimums_defaults() -> None:
     config = read_ipu_config({})
 
@@ -101,61 +95,49 @@ def test_an_empty_config_is_one_ipu_with_optimums_defaults() -> None:
     assert not any(getattr(config, name) for name in (*switches, "auto_loss_scaling", "explicit_ir_inference"))
 
 
-READINGS = {
-    "ipus_per_replica is the length of layers_per_ipu": (
-        {"layers_per_ipu": [2, 3, 3, 3, 3, 3, 3, 4]},
-        ModeConfig(1, 1, [2, 3, 3, 3, 3, 3, 3, 4], 8, [0.2] * 8, 1, 1),
-        ModeConfig(1, 1, [2, 3, 3, 3, 3, 3, 3, 4], 8, [0.2] * 8, 1, 1),
-    ),
-    "layers are spread over ipus_per_replica": (
-        {"ipus_per_replica": 4, "matmul_proportion": 1},  # a whole number is fine where a fraction is wanted
-        ModeConfig(1, 1, [-1] * 4, 4, [1.0] * 4, 1, 1),
-        ModeConfig(1, 1, [-1] * 4, 4, [1.0] * 4, 1, 1),
-    ),
-    # Four entries say nothing about two IPUs, so the default is taken, as Optimum does.
-    "inference has its own pipeline": (
-        {"layers_per_ipu": [0, 4, 4, 4], "inference_layers_per_ipu": [6, 6], "matmul_proportion": [0.1, 0.2, 0.3, 0.4]},
-        ModeConfig(1, 1, [0, 4, 4, 4], 4, [0.1, 0.2, 0.3, 0.4], 1, 1),
-        ModeConfig(1, 1, [6, 6], 2, [0.2, 0.2], 1, 1),
-    ),
-    "inference on one IPU": (
-        {"layers_per_ipu": [0, 4, 4, 4], "inference_layers_per_ipu": [-1]},
-        ModeConfig(1, 1, [0, 4, 4, 4], 4, [0.2] * 4, 1, 1),
-        ModeConfig(1, 1, [-1], 1, [0.2], 1, 1),
-    ),
-    "inference states its own values": (
-        {
-            "layers_per_ipu": [2, 2],
-            "replication_factor": 4,
-            "inference_replication_factor": 2,
-            "device_iterations": 3,
-            "inference_device_iterations": 7,
-            "matmul_proportion": 0.4,
-            "inference_matmul_proportion": [0.1, 0.3],
-            "embedding_serialization_factor": 2,
-            "inference_embedding_serialization_factor": 6,
-            "projection_serialization_factor": 3,
-        },
-        ModeConfig(4, 3, [2, 2], 2, [0.4, 0.4], 2, 3),
-        ModeConfig(2, 7, [2, 2], 2, [0.1, 0.3], 6, 3),
-    ),
-    "splits on IPU 0 add up to the serialization factor": (
-        {
-            "layers_per_ipu": [0, 4, 4, 4],
-            "serialized_embedding_splits_per_ipu": [3, 0, 0, 0],
-            "inference_serialized_projection_splits_per_ipu": [2, 0, 0, 0],
-        },
-        ModeConfig(1, 1, [0, 4, 4, 4], 4, [0.2] * 4, 3, 1),
-        ModeConfig(1, 1, [0, 4, 4, 4], 4, [0.2] * 4, 3, 2),
-    ),
+EIGHT, STATED = [2, 3, 3, 3, 3, 3, 3, 4], [0.1, 0.2, 0.3, 0.4]
+OWN = {
+    "layers_per_ipu": [2, 2],
+    "replication_factor": 4,
+    "inference_replication_factor": 2,
+    "device_iterations": 3,
+    "inference_device_iterations": 7,
+    "matmul_proportion": 0.4,
+    "inference_matmul_proportion": [0.1, 0.3],
+    "embedding_serialization_factor": 2,
+    "inference_embedding_serialization_factor": 6,
+    "projection_serialization_factor": 3,
 }
+SPLITS = {
+    "layers_per_ipu": BASE,
+    "serialized_embedding_splits_per_ipu": [3, 0, 0, 0],
+    "inference_serialized_projection_splits_per_ipu": [2, 0, 0, 0],
+}
+APART = {"layers_per_ipu": BASE, "inference_layers_per_ipu": [6, 6], "matmul_proportion": STATED}
 
 
-@pytest.mark.parametrize("name", READINGS)
-def test_both_modes_are_what_the_keys_mean(name: str) -> None:
-    values, training, inference = READINGS[name]
+@pytest.mark.parametrize(
+    ("values", "training", "inference"),
+    [
+        ({"layers_per_ipu": EIGHT}, (1, 1, EIGHT, 8, [0.2] * 8, 1, 1), None),
+        # layers are spread over ipus_per_replica; a whole number is fine where a fraction is wanted
+        ({"ipus_per_replica": 4, "matmul_proportion": 1}, (1, 1, [-1] * 4, 4, [1.0] * 4, 1, 1), None),
+        # Four entries say nothing about two IPUs, so the default is taken, as Optimum does.
+        (APART, (1, 1, BASE, 4, STATED, 1, 1), (1, 1, [6, 6], 2, [0.2, 0.2], 1, 1)),
+        (
+            {"layers_per_ipu": BASE, "inference_layers_per_ipu": [-1]},
+            (1, 1, BASE, 4, [0.2] * 4, 1, 1),
+            (1, 1, [-1], 1, [0.2], 1, 1),
+        ),
+        (OWN, (4, 3, [2, 2], 2, [0.4, 0.4], 2, 3), (2, 7, [2, 2], 2, [0.1, 0.3], 6, 3)),
+        # splits on IPU 0 add up to the serialization factor
+        (SPLITS, (1, 1, BASE, 4, [0.2] * 4, 3, 1), (1, 1, BASE, 4, [0.2] * 4, 3, 2)),
+    ],
+)
+def test_both_modes_are_what_the_keys_mean(values: Dict[str, Any], training: Any, inference: Any) -> None:
     config = read_ipu_config(values)
-    assert (config.training, config.inference) == (training, inference)
+    assert config.training == ModeConfig(*training)
+    assert config.inference == ModeConfig(*(inference or training))
 
 
 def test_blocks_may_be_placed_stage_by_stage(tmp_path: Path) -> None:
@@ -165,8 +147,6 @@ def test_blocks_may_be_placed_stage_by_stage(tmp_path: Path) -> None:
     assert config.training == config.inference == ModeConfig(1, 1, [-1, -1], 2, [0.2, 0.3], 1, 1)
     assert saved_and_loaded(config, tmp_path) == config
 
-
-# --- refusals --------------------------------------------------------------------------------------------------------
 
 WRONG_VALUES = [
     ("replication_factor", True),

@@ -22,75 +22,37 @@ class Error(Exception):
             setattr(self, name, value)
 
 
+FABRIC = "Fabric error: connection not established: CONNECTION_KILL, device 3. IPUoF Server unreachable at 2023-02"
+OTHER_SDK = "Error reading executable - package hash (b67b) differs from poplar hash (9d9e)"
+STREAM = "irlowering.cpp:3516 Out of memory. Single stream of length 149766584 in bufferIndex 1"
+UNSUPPORTED = "Unsupported ops found in compiled model: [aten::nan_to_num]. Not all"
 ON_TILE = "Out of memory on tile 2950: 876476 bytes used but tiles only have 638976 bytes of memory"
+
+
+DEBUG = "POPTORCH_LOG_LEVEL=DEBUG"
 
 
 @pytest.mark.parametrize(
     ("type_", "message", "happened", "knob"),
     [
-        (
-            "poplar_graph_memory_allocation_error",
-            "Memory allocation error : " + ON_TILE,
-            "IPU 2 of a replica (tile 2950: 876,476 bytes needed, 638,976 available, 237,500 or 37% too many)",
-            "lower matmul_proportion of IPU 2",
-        ),
-        (
-            "popart_exception",
-            "Out of memory: Cannot fit all variable data onto one or more tiles.",
-            "out of memory on an IPU",
-            "matmul_proportion",
-        ),
-        (
-            "poplar_poplar_error",
-            "Tile 0 receives more data than it has total memory in exchange 'cs19_98/x'",
-            "out of memory on IPU 0",
-            "embedding_serialization_factor",
-        ),
-        (
-            "poplar_link_error",
-            "tile 1472 _poplar_start must be 0 not 638976 bytes from the start of memory.",
-            "too much code for IPU 1",
-            "layers_per_ipu",
-        ),
-        (
-            "poplar_stream_memory_allocation_error",
-            "irlowering.cpp:3516 Out of memory. Single stream of length 149766584 in bufferIndex 1",
-            "149,766,584 bytes",
-            "device_iterations or micro_batch_size",
-        ),
+        ("poplar_graph_memory_allocation_error", ON_TILE, "237,500 or 37% too many", "matmul_proportion of IPU 2"),
+        ("popart_exception", "Out of memory: Cannot fit all variable data onto one", "an IPU", "matmul_proportion"),
+        ("poplar_poplar_error", "Tile 0 receives more data than it has total memory", "IPU 0", "embedding_serial"),
+        ("poplar_link_error", "tile 1472 _poplar_start must be 0 not 638976 bytes from", "IPU 1", "layers_per_ipu"),
+        ("poplar_stream_memory_allocation_error", STREAM, "149,766,584 bytes", "device_iterations or micro_batch_size"),
         ("poplar_link_error", "ld failed. Output: -lfoo not found", "could not link", "enable the SDK again"),
         ("poptorch_cpp_error", "Failed to acquire 4 IPU(s)", "could not attach", "POPTORCH_WAIT_FOR_IPU=1"),
         ("poptorch_cpp_error", "Too many IPUs requested (128).", "128 IPUs requested", "device.launcher: poprun"),
-        (
-            "poplar_unrecoverable_runtime_error",
-            "Fabric error: connection not established: CONNECTION_KILL, device 3. IPUoF Server unreachable at 2023",
-            "lost the connection",
-            "IPUOF_VIPU_API_HOST",
-        ),
+        ("poplar_unrecoverable_runtime_error", FABRIC, "lost the connection", "IPUOF_VIPU_API_HOST"),
         ("poplar_unrecoverable_runtime_error", "parity error", "unrecoverable error", "out of service"),
-        (
-            "popart_exception",
-            "Error reading executable - package hash (b67b) differs from poplar hash (9d9e)",
-            "package b67b, this SDK is 9d9e",
-            "executables prune",
-        ),
-        ("std::out_of_range", "basic_string::replace: __pos", "without a reason", "POPTORCH_LOG_LEVEL=DEBUG"),
-        (
-            "poptorch_cpp_error",
-            "Unsupported ops found in compiled model: [aten::nan_to_num]. Not all",
-            "aten::nan_to_num",
-            "report it",
-        ),
-        (
-            "poptorch_cpp_error",
-            "poptorch.Options().deviceIterations must be greater than or equal to",
-            "rejected the program",
-            "POPTORCH_LOG_LEVEL=DEBUG",
-        ),
-        ("poptorch_cpp_error", "", "without a reason", "POPTORCH_LOG_LEVEL=DEBUG"),
+        ("popart_exception", OTHER_SDK, "package b67b, this SDK is 9d9e", "executables prune"),
+        ("std::out_of_range", "basic_string::replace: __pos", "without a reason", DEBUG),
+        ("poptorch_cpp_error", UNSUPPORTED, "aten::nan_to_num", "report it"),
+        ("poptorch_cpp_error", "poptorch.Options().deviceIterations must be greater", "rejected the program", DEBUG),
+        ("poptorch_cpp_error", "", "without a reason", DEBUG),
         ("poptorch_py_error", "Parameter x is reassigned", "Python layer rejected a call", "report it"),
         (AssertionError, "All tensors must have a batch dimension", "(AssertionError)", "report it"),
-        ("popart_exception", "x" * 5000, "", "POPTORCH_LOG_LEVEL=DEBUG"),
+        ("popart_exception", "x" * 5000, "", DEBUG),
         ("IPU_RESET", "test", "recoverable error (IPU_RESET)", "Run the job again"),
         ("LINK_RESET", "test", "recoverable error (LINK_RESET)", "IPU-Links"),
         ("PARTITION_RESET", "test", "recoverable error (PARTITION_RESET)", "V-IPU partition"),
