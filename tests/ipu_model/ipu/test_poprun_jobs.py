@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 import pytest
 import torch
-from ipu_jobs import ipu_job, model_folder, rows_of
+from ipu_jobs import ipu_job, rows_of
 from tiny_ipu import FOUR_LAYERS, make_model
 from tiny_jobs import ONE_THREAD, ROOT, Finished, finish, result_of, run_here, start, table_of, weights_of, write_job
 
@@ -27,7 +27,6 @@ from ipu_model.jobs.job import EvaluationConfig, Job, ScheduleConfig
 from ipu_model.rows.format import read_manifest
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
-from ipu_model.train.job_runner import run_job
 
 Poprun = Callable[[int, int], PopRunInstances]
 DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "popdist_double"
@@ -149,32 +148,10 @@ def test_instances_that_share_held_out_rows_judge_as_one(job: Job, tmp_path: Pat
 def test_random_numbers_of_another_number_of_instances_are_refused(job: Job, poprun: Poprun) -> None:
     """As versions before this one wrote them: those of instance 0 alone."""
     manifest = read_manifest(Path(job.rows))
-    plan = plan_ipu(job, FOUR_LAYERS, manifest.packing_factor, False(poprun, 1), lambda text: None)
+    plan = plan_ipu(job, FOUR_LAYERS, manifest.packing_factor, False, poprun(1, 2), lambda text: None)
     runtime = IpuRuntime(load_poptorch(), job, plan, make_model("pretraining"), FOUR_LAYERS, lambda event, **rest: None)
     with pytest.raises(CheckpointError, match="states for 1 instances, but this training has 2.*Remove the run folder"):
         runtime.load_rng_state({"ipu": torch.zeros(8, dtype=torch.uint8)})
-
-
-def start_one(poprun: Any, index: int) -> Any:
-    """Instance `index` of 2; the modules of PopRun are those of a fresh process."""
-    for name in ("popdist", "horovod.torch"):
-        module: Any = sys.modules.get(name)
-        if module is not None:
-            module.forget()
-    return poprun(index, 2)
-
-
-def run_instance(job: Job, instance: PopRunInstances) -> None:
-    """Run one instance as `python -m ipu_model` does."""
-    own = dataclasses.replace(job, run_folder=instance.own_folder(job.run_folder))
-    run_job(own, lambda event, **fields: None, StopRequest(), instance)
-
-
-def test_predicting_under_poprun_is_refused(tmp_path: Path, poprun: Poprun) -> None:
-    rows = rows_of(tmp_path / "rows", "question_answering", 9)
-    job = ipu_job(tmp_path, "predict", rows, replicas=4, init_checkpoint=model_folder(tmp_path / "model", rows))
-    with pytest.raises(ConfigError, match=r"a predict job runs as one process: start it without poprun"):
-        run_instance(job(poprun, 0))
 
 
 def test_a_process_of_poprun_without_its_packages_does_not_train_alone() -> None:

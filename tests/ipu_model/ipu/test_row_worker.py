@@ -23,18 +23,10 @@ from ipu_model.core.errors import RowsError, RowWorkerLost
 from ipu_model.distributed.instances import Instances
 from ipu_model.ipu.call_columns import ProgramInputs
 from ipu_model.ipu.host_calls import RowPrefetcher, TrainingFeed, prefetch_calls, single_call, training_inputs
-from ipu_model.rows.format import MANIFEST
+from ipu_model.rows.format import MANIFEST, list_row_kinds
 from ipu_model.rows.row_folder import RowFolder, UpdateRows
 
-KINDS = [
-    "pretrain",
-    "masked_lm",
-    "question_answering",
-    "sequence_classification",
-    "sequence_multilabel",
-    "sequence_regression",
-    "token_classification",
-]
+KINDS = [kind for kind in list_row_kinds() if kind != "sentence_embedding"]
 ROWS, PER_UPDATE, UPDATES, MICRO_BATCHES = 90, 24, 2, 12
 """Rows of the folder and of an update, updates of a call, micro-batches of an update."""
 STEPS = range(2, 10, UPDATES)
@@ -53,8 +45,11 @@ def inputs_of(rows: RowFolder) -> ProgramInputs:
     return training_inputs(heads.get_head(head_of(rows.manifest.kind)), rows.take(np.arange(1)))
 
 
-def order_of(share: slice) -> UpdateRows:
-    return UpdateRows(ROWS, PER_UPDATE, 7, share, TOTAL)
+ORDER = UpdateRows(ROWS, PER_UPDATE, 7, SECOND_HALF, TOTAL)
+
+
+def feed(source: Any, inputs: ProgramInputs) -> TrainingFeed:
+    return TrainingFeed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
 
 
 def expected(rows: RowFolder, share: slice) -> List[Tuple[np.ndarray, ...]]:
@@ -79,9 +74,8 @@ def expected(rows: RowFolder, share: slice) -> List[Tuple[np.ndarray, ...]]:
 def test_a_worker_makes_the_bits_that_this_process_would(kind: str, tmp_path: Path) -> None:
     rows = open_rows(rows_of(tmp_path / "rows", kind, ROWS), kind)
     inputs, wanted = inputs_of(rows), expected(rows, SECOND_HALF)
-    with closing(RowPrefetcher(rows, order_of(SECOND_HALF), STEPS, inputs)) as source:
-        feed = TrainingFeed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
-        for number, call in enumerate(feed):
+    with closing(RowPrefetcher(rows, ORDER, STEPS, inputs)) as source:
+        for number, call in enumerate(feed(source, inputs)):
             assert len(call.tensors) == len(wanted[number])
             for ours, theirs in zip(call.tensors, wanted[number]):
                 assert ours.is_contiguous()  # an executor reads it where it lies
@@ -96,9 +90,8 @@ def test_a_worker_weighs_every_label_by_its_class(tmp_path: Path) -> None:
     kind, weights = "sequence_classification", np.array([0.25, 2.0, 0.5])
     rows = RowFolder(rows_of(tmp_path / "rows", kind, ROWS), kind, FOUR_LAYERS, labels_of(kind), None, weights.tolist())
     inputs = inputs_of(rows)
-    with closing(RowPrefetcher(rows, order_of(SECOND_HALF), STEPS, inputs)) as source:
-        feed = TrainingFeed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
-        labels, found = (x.numpy().copy() for x in next(iter(feed)).tensors[-2:])
+    with closing(RowPrefetcher(rows, ORDER, STEPS, inputs)) as source:
+        labels, found = (x.numpy().copy() for x in next(iter(feed(source, inputs))).tensors[-2:])
     each = np.where(labels == -100, 0, weights[np.maximum(labels, 0)])
     for update in np.split(np.arange(len(labels)), UPDATES):
         np.testing.assert_allclose(found[update], MICRO_BATCHES * each[update] / each[update].sum(), rtol=1e-6)
@@ -115,12 +108,10 @@ def test_where_there_is_no_memory_to_share_rows_are_made_in_turn(
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     said: List[str] = []
-    source = prefetch_calls(rows, order_of(SECOND_HALF), STEPS, inputs, said.append)
+    source = prefetch_calls(rows, ORDER, STEPS, inputs, said.append)
     assert not isinstance(source, RowPrefetcher)
     assert "Cannot allocate memory" in said[0]
-    assert "Raise the memory limit" in said[0]
-    feed = TrainingFeed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
-    for call, theirs in zip(feed, wanted):
+    for call, theirs in zip(feed(source, inputs), wanted):
         assert all((x.numpy() == y).all() for x, y in zip(call.tensors, theirs))
 
 
@@ -131,7 +122,9 @@ def test_damaged_rows_are_told_with_file_and_row_when_their_call_comes(tmp_path:
     write_rows(tmp_path / "rows", "pretrain", columns)
     rows = open_rows(tmp_path / "rows", "pretrain")
     inputs = ProgramInputs(("input_ids",), {"mlm_loss": "masked_labels"})
-    with closing(RowPrefetcher(rows, order_of(slice(0, PER_UPDATE)), STEPS, inputs)) as source:
+    with closing(
+        RowPrefetcher(rows, UpdateRows(ROWS, PER_UPDATE, 7, slice(0, PER_UPDATE), TOTAL), STEPS, inputs)
+    ) as source:
         next(source)
         with pytest.raises(RowsError, match=rf"rows-00000.arrow, row {damaged}: token_type_ids\[0\] is 9, required"):
             next(source)
@@ -155,19 +148,18 @@ def test_another_folder_in_the_place_of_the_first_is_refused(tmp_path: Path) -> 
     rows = open_rows(folder, "pretrain")
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seed": 99}))
-    source = RowPrefetcher(rows, order_of(SECOND_HALF), STEPS, inputs_of(rows))
+    source = RowPrefetcher(rows, ORDER, STEPS, inputs_of(rows))
     with closing(source), pytest.raises(RowsError, match="was replaced since this training began"):
         next(source)
 
 
 def test_a_worker_that_the_kernel_killed_is_told_in_words(tmp_path: Path) -> None:
     rows = open_rows(rows_of(tmp_path / "rows", "pretrain", ROWS), "pretrain")
-    with closing(RowPrefetcher(rows, order_of(SECOND_HALF), STEPS, inputs_of(rows))) as source:
+    with closing(RowPrefetcher(rows, ORDER, STEPS, inputs_of(rows))) as source:
         next(source)
         os.kill(source.process.pid, signal.SIGKILL)
         source.process.wait()
-        likely = "the kernel does this when the host or the container runs out of memory"
-        with pytest.raises(RowWorkerLost, match=f"was ended by SIGKILL; {likely}"):
+        with pytest.raises(RowWorkerLost, match="SIGKILL.*out of memory"):
             deque(source)  # what it answered before is still taken
 
 

@@ -14,20 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from tiny_jobs import (
-    LABELS,
-    TINY,
-    finish,
-    head_of,
-    labels_of,
-    make_columns,
-    make_job,
-    run_here,
-    start_job,
-    torchrun,
-    until,
-    write_rows,
-)
+from tiny_jobs import LABELS, TINY, head_of, labels_of, make_columns, make_job, run_here, start_job, until, write_rows
 from tiny_torch import make_model
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -228,23 +215,6 @@ def test_a_killed_training_that_is_run_again_ends_with_the_same_weights(tmp_path
     assert any("continuing after update" in event["text"] for event in run_here(job).of("message"))
     for name in ("model.safetensors", "config.json"):
         assert (Path(job.output) / name).read_bytes() == (Path(straight.output) / name).read_bytes()
-
-
-@pytest.mark.soak
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    optimizer = optimizer_config(name="sgd", learning_rate=1e-1, max_grad_norm=1.0)
-    job = dataclasses.replace(dropping_job(tmp_path, "mpnet", 3, optimizer=optimizer), checkpoint_every_updates=0)
-    config = dataclasses.replace(read_config(tmp_path / "base" / "config.json")[0], hidden_dropout=0.0)
-    one = dataclasses.replace(job, model=dataclasses.replace(config, attention_dropout=0.0))
-    two = dataclasses.replace(one, run_folder=str(tmp_path / "two"), output=str(tmp_path / "by two"))
-    run_here(one)
-    done = finish(torchrun(two, 2))
-    assert done.code == 0, done.stderr
-    assert json.loads((tmp_path / "two" / "result.json").read_text())["plan"]["replication_factor"] == 2
-    before, expected = read_model(tmp_path / "base").state, read_model(tmp_path / "model").state
-    for name, weight in read_model(tmp_path / "by two").state.items():
-        torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-6)
-    assert any(not torch.equal(weight, expected[name]) for name, weight in before.items())
 
 
 @pytest.mark.parametrize("call", [0, 30, 10**6])

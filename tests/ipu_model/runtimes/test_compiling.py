@@ -10,11 +10,12 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 import torch
-from tiny_jobs import finish, make_columns, make_job, start_job, write_rows
+from tiny_jobs import TINY, finish, make_columns, make_job, start_job, write_rows
 from tiny_torch import needs_compiler
 from torch import Tensor
 
 from ipu_model.core.errors import ConfigError
+from ipu_model.distributed.instances import Instances
 from ipu_model.runtimes import compilation
 from ipu_model.runtimes.compilation import NativeFunction, check_compiler
 from ipu_model.runtimes.selection import plan_device
@@ -61,17 +62,6 @@ def test_an_old_torch_and_a_host_without_a_compiler_are_refused(monkeypatch: pyt
     with pytest.raises(ConfigError, match="install g.."):
         check_compiler("cpu", {"CXX": "no-such-compiler"}, "2.13.0")
     check_compiler("cuda", {}, "2.13.0")
-
-
-def test_compile_only_needs_something_to_compile(tmp_path: Path) -> None:
-    from tiny_jobs import TINY
-
-    from ipu_model.distributed.instances import Instances
-
-    manifest = write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 8))
-    job = make_job(tmp_path, "pretrain", tmp_path / "rows", compile_only=True)
-    with pytest.raises(ConfigError, match="the cpu runtime does not compile; set device.compile"):
-        plan_device(job, manifest, TINY, "cpu", "fp32", Instances(), lambda event, **fields: None)
 
 
 def scaled_sum(values: Tensor, total: Tensor, factor: Tensor) -> Tuple[Tensor]:
@@ -142,3 +132,14 @@ def test_a_record_that_says_nothing_makes_the_library_damaged(
     (tmp_path / "scaled_sum-x.json").write_text(record)
     NativeFunction(scaled_sum, tmp_path, said.append)(*arguments(50))
     assert "scaled_sum: damaged, compiled in" in said[0]
+
+
+def test_what_a_runtime_does_not_compile_or_recompute_is_refused(tmp_path: Path) -> None:
+    manifest = write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 8))
+    for runtime, changes, said in (
+        ("cpu", {"compile_only": True}, "device.compile"),
+        ("ipu", {"recompute": True}, "recompute_checkpoint_every_layer"),
+    ):
+        job = make_job(tmp_path, "pretrain", tmp_path / "rows", **changes)
+        with pytest.raises(ConfigError, match=said):
+            plan_device(job, manifest, TINY, runtime, "fp32", Instances(), lambda event, **fields: None)

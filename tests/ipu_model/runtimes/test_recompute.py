@@ -14,12 +14,9 @@ from tiny_jobs import TINY, make_columns, make_job, pausing, run_here, weights_o
 from tiny_torch import make_model
 
 from ipu_model import heads
-from ipu_model.core.errors import ConfigError
-from ipu_model.distributed.instances import Instances
 from ipu_model.jobs.job import JobResult
 from ipu_model.models.flat import flatten
 from ipu_model.rows.row_folder import Batch
-from ipu_model.runtimes.selection import plan_device
 
 JOBS = {"pretrain": "pretrain", "question_answering": "finetune"}
 
@@ -68,10 +65,3 @@ def test_less_is_kept_for_the_way_back() -> None:
             head.loss(model, flat, counts)[0].backward()
         kept.append(sum(sizes))
     assert kept[1] < kept[0] / 4, kept
-
-
-def test_ipus_have_another_word_for_it(tmp_path: Path) -> None:
-    manifest = write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 24))
-    job = make_job(tmp_path, "pretrain", tmp_path / "rows", recompute=True)
-    with pytest.raises(ConfigError, match="recompute_checkpoint_every_layer"):
-        plan_device(job, manifest, TINY, "ipu", "fp16", Instances(), lambda *words, **more: None)
