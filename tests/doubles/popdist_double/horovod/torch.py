@@ -19,12 +19,6 @@ CALLS: List[str] = []
 OTHERS: Dict[str, List[torch.Tensor]] = {}
 
 
-def forget() -> None:
-    """Of the double only: back to a fresh process."""
-    del CALLS[:]
-    OTHERS.clear()
-
-
 def init() -> None:
     if "init" not in popdist.CALLS:
         raise RuntimeError("popdist.init() comes before horovod's")

@@ -1,6 +1,6 @@
 """A strict double of the SDK's popdist: names of its Python API reference, variables as PopRun sets them.
 
-`init` comes first; what it cannot know without PopRun it refuses. Reset between tests by `forget()`.
+`init` comes first; what it cannot know without PopRun it refuses.
 """
 
 from __future__ import annotations
@@ -11,11 +11,6 @@ from typing import List
 CALLS: List[str] = []
 _TOTAL, _LOCAL = "POPDIST_NUM_TOTAL_REPLICAS", "POPDIST_NUM_LOCAL_REPLICAS"
 _OFFSET, _IPUS = "POPDIST_REPLICA_INDEX_OFFSET", "POPDIST_NUM_IPUS_PER_REPLICA"
-
-
-def forget() -> None:
-    """Of the double only: back to a fresh process."""
-    del CALLS[:]
 
 
 def isPopdistEnvSet() -> bool:

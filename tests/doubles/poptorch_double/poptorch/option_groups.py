@@ -1,4 +1,4 @@
-"""The groups of poptorch.Options: Training, Precision, TensorLocations, Distributed, _Popart."""
+"""The groups of poptorch.Options: Training, Precision, TensorLocations, _Popart."""
 
 from __future__ import annotations
 
