@@ -14,7 +14,7 @@ from ipu_jobs import ipu_job as whole_job
 from ipu_jobs import on_cpu, rows_of
 from recorded_presets import SUPPORTED, operations
 from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches, make_model
-from tiny_jobs import head_of, result_of, run_here, table_of
+from tiny_jobs import TAUGHT, head_of, result_of, run_here, table_of
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.poprun import PopRunInstances
@@ -24,14 +24,7 @@ from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 
 ADAMW = optimizer_config(name="adamw", learning_rate=1e-3, loss_scaling=128.0)
-HEADS = [
-    "pretraining",
-    "question_answering",
-    "sequence_classification",
-    "sequence_multilabel",
-    "sequence_regression",
-    "token_classification",
-]
+HEADS = ["pretraining", "question_answering", *(kind for kind in TAUGHT if kind != "question_answering")]
 DROPPING = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
 ROWS = 36
 """Of an update: 9 micro-batches of two rows on each of two replicas."""
