@@ -24,9 +24,6 @@ class PopartOptions(Freezable):
         self.options[key] = value
         return self
 
-    def setEngineOptions(self, engine_options: Dict[str, str]) -> PopartOptions:
-        return self.set("engineOptions", engine_options)  # type: ignore[arg-type]
-
     def setPatterns(self, patterns: Dict[str, bool], level: int = 2) -> PopartOptions:
         assert isinstance(level, int), f"a level is an int, found {level!r}"
         assert isinstance(patterns, dict), f"patterns come as a dict, found {patterns!r}"
