@@ -57,7 +57,9 @@ class Part:
 def run_tests(device: str, left: Callable[[], float]) -> Iterator[dict[str, Any]]:
     """Run the CUDA tests; on a CPU, which skips those that need a GPU, one file of them."""
     chosen = (
-        ["tests/ipu_model", "-k", "cuda or compiled"] if device == CUDA else ["tests/ipu_model/models/test_attention.py"]
+        ["tests/ipu_model", "-k", "cuda or compiled"]
+        if device == CUDA
+        else ["tests/ipu_model/models/test_attention.py"]
     )
     command = [sys.executable, "-m", "pytest", "-q", "--maxfail=20", "-p", "no:cacheprovider", *chosen]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=max(1.0, left()))
