@@ -75,6 +75,31 @@ def test_without_a_checkpoint_every_layer_a_stage_stashes_its_input_and_recomput
     assert stages["backward pass of a stage, with matmul temporaries"] == 2 * layer
 
 
+def test_the_fullest_instant_is_the_worst_of_those_that_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = dataclasses.replace(ASSUMED, hidden=0.0, scores=0.0, update=0.0)
+    for name in ("LOW", "LIKELY", "HIGH"):
+        monkeypatch.setattr(ipu_memory.constants, name, few)
+    logits, table = ROWS * 2 * 10 * 2, 10 * 4 * 2
+    heads = "logits of the vocabulary, with matmul temporaries"
+    assert terms(held_of(), 0)[heads] == 2 * logits + table
+    assert terms(held_of(decoder_pieces=2), 0)[heads] == 2 * logits + table / 2
+    answers = held_of("question_answering", table_pieces=2)
+    assert terms(answers, 0)["gradient of the word table, with matmul temporaries"] == table / 2
+    [memory] = [x for x in estimate_memories(dataclasses.replace(answers, table_cuts=False)) if x.where == "IPU 0 of 2"]
+    knobs = {term.name: term.knob for term in memory.terms}
+    assert knobs["gradient of the word table, with matmul temporaries"].startswith("layers_per_ipu"), "with LAMB"
+    # The largest tensor of IPU 1 is [4, 16]; its moments come from off chip.
+    loaded = held_of(state_offchip=True, shards=2)
+    assert terms(loaded, 1)["update of the largest tensor"] == 64 * 8 / 2
+    assert "optimizer state" not in terms(loaded, 1)
+
+
+def test_inference_holds_no_gradients_and_stashes_nothing() -> None:
+    found = terms(held_of("question_answering", training=False), 1)
+    assert set(found) == {"weights", "forward pass of a layer, with matmul temporaries", "streams", "code and exchange"}
+    assert found["code and exchange"] == 500.0
+
+
 @pytest.mark.parametrize(
     ("low", "high", "verdict"), [(1.0, 2.0, FITS), (1.0, 2.1, TIGHT), (2.0, 3.0, TIGHT), (2.1, 3.0, DOES_NOT_FIT)]
 )
