@@ -158,8 +158,14 @@ def test_an_aborted_update_leaves_the_generator_as_it_was() -> None:
 
 def test_a_batch_has_exactly_the_pairs_it_names_and_unknown_settings_are_refused() -> None:
     assert divide(BatchGeometry(65, micro_batch_size=32), 1.0).rows_per_update == 66
-    assert dataclasses.astuple(divide(BatchGeometry(65, micro_batch_size=32), 1.0, exact=True)) == (65, 22, 3)
+    assert dataclasses.astuple(divide(BatchGeometry(65, micro_batch_size=32), 1.0, exact=True)) == (65, 32, 3)
     for settings in ({"pooling": "max"}, {"temperature": 2.0}):
         for head in (HEAD, "token_classification"):
             with pytest.raises(ConfigError, match=head):
                 heads.get_head(head).configure(settings)
+
+
+def test_the_micro_batch_whose_graph_is_kept_is_whole() -> None:
+    assert ROWS % 3 == 1
+    first, *others = (len(flat.lengths) for flat in make_runtime(3).prepare(make_batch()).micro_batches)
+    assert first < min(others)
