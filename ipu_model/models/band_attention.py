@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from ipu_model.models.layers import apply_mask, draw_mask, dropout_scale
+from ipu_model.models.layers import apply_mask, draw_mask, dropout_scale, mark_kept, split_marked
 
 BLOCK = 64
 """Queries of a block."""
@@ -65,11 +65,11 @@ class BandAttention(torch.autograd.Function):
             scores = torch.bmm(q_h, k_h.transpose(1, 2))
             wide = torch.add(hidden, scores, alpha=1 / math.sqrt(q_h.shape[-1]))
             kept = probabilities = torch.softmax(wide, -1).to(scores.dtype)
-            saved.append(probabilities)
             if dropout > 0:
                 mask = draw_mask(scores.shape, dropout)
                 kept = apply_mask(probabilities, mask)
-                saved.append(mask)
+                mark_kept(probabilities, mask)
+            saved.append(probabilities)
             torch.bmm(kept, v_h, out=out_h)
         ctx.save_for_backward(*saved)
         ctx.heads, ctx.dropout, ctx.dropout_scale = heads, dropout, dropout_scale(dropout)
@@ -79,18 +79,17 @@ class BandAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_output: Tensor) -> Tuple[Any, ...]:
         query, key, value, hidden, *saved = ctx.saved_tensors
-        remaining = iter(saved)
         blocks, _, width = hidden.shape
         q, k, v = _cut(query, key, value, blocks, width, ctx.heads)
         d_o, _, _ = _cut(d_output, key, value, blocks, width, ctx.heads)
         tokens, size = blocks * BLOCK, query.shape[1] // ctx.heads
         d_q = query.new_empty(ctx.heads, blocks, BLOCK, size)
         d_k, d_v = (query.new_zeros(ctx.heads, tokens + width - BLOCK, size) for _ in range(2))
-        for number, (q_h, k_h, v_h, d_o_h) in enumerate(zip(q, k, v, d_o)):
-            kept = probabilities = next(remaining)
+        for number, (q_h, k_h, v_h, d_o_h, probabilities) in enumerate(zip(q, k, v, d_o, saved)):
+            kept = probabilities
             d_p = torch.bmm(d_o_h, v_h.transpose(1, 2))
             if ctx.dropout > 0:
-                mask = next(remaining)
+                probabilities, mask = split_marked(probabilities)
                 kept, d_p = apply_mask(probabilities, mask), apply_mask(d_p, mask)
             _add_blocks(d_v[number], torch.bmm(kept.transpose(1, 2), d_o_h))
             d_s = torch._softmax_backward_data(d_p, probabilities, -1, d_p.dtype)
