@@ -549,8 +549,9 @@ def render_summary(run: RunView) -> str:
     own, *others = run.page_paths
     named = [("run", own), *(("page", path) for path in others), *([("log", record.log)] if record.log else [])]
     places = [(name, *_locate(run, path)) for name, path in named]
-    receipts = [receipt for one in run.results if (receipt := one.result["published"]) is not None]
-    places += [(report.release_status(receipt), *_locate_release(run, receipt)) for receipt in receipts]
+    places += [
+        (one.published["how"], *_locate_release(run, one.result["published"])) for one in run.results if one.published
+    ]
     return render_markdown(
         __file__,
         "summary.md.j2",
