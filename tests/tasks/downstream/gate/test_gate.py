@@ -478,9 +478,12 @@ def test_without_scores_nothing_is_decided(checkout: Path, path: str, content: s
 def test_the_stage_ends_well_either_way(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copy(ROOT / "params.yaml", checkout / "params.yaml")
+    tracked = (ROOT / "params.yaml").read_text(encoding="utf-8").replace("backends: []", "backends: [tensorboard]")
+    write_text(checkout / "params.yaml", tracked)
+    change(checkout / artifacts.metrics_file("squad", "finetune"), fingerprint="ab" * 32, steps=3)
     monkeypatch.chdir(checkout)
     run_stage(gate, "gate@squad")
+    assert [*(checkout / "runs/tracking").rglob("events.out.tfevents*")], "the verdict is in the run of the training"
     said = capsys.readouterr().out
     assert said.startswith("gate of squad: accepted, 12 of 12 checks passed\n")
     assert "not compared with a released model" in said
