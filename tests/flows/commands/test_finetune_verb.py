@@ -256,6 +256,7 @@ def test_pre_training_is_followed_by_any_kind_and_the_same_from_the_original(her
         ("--learning-rate", "0"),
         ("--learning-rate", "nan"),
         ("--epochs", "-1"),
+        ("--epochs", "inf"),
         ("--batch-size", "0"),
         ("--seed", "1.5"),
         ("--runtime", "tpu"),
