@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from ipu_model.models.layers import apply_mask, draw_mask, dropout_scale, mark_kept, split_marked
+from ipu_model.models.layers import apply_mask, drop_and_mark, dropout_scale, split_marked
 
 BLOCK = 64
 """Queries of a block."""
@@ -66,9 +66,7 @@ class BandAttention(torch.autograd.Function):
             wide = torch.add(hidden, scores, alpha=1 / math.sqrt(q_h.shape[-1]))
             kept = probabilities = torch.softmax(wide, -1).to(scores.dtype)
             if dropout > 0:
-                mask = draw_mask(scores.shape, dropout)
-                kept = apply_mask(probabilities, mask)
-                mark_kept(probabilities, mask)
+                kept = drop_and_mark(probabilities, dropout)
             saved.append(probabilities)
             torch.bmm(kept, v_h, out=out_h)
         ctx.save_for_backward(*saved)

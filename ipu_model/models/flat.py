@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ipu_model.models.band_attention import BandAttention, attend_by_sequence, hide_outside_band
 from ipu_model.models.config import LONGEST_WITH_SCORES
-from ipu_model.models.layers import Tokens, apply_mask, draw_mask, dropout_scale, mark_kept, split_marked
+from ipu_model.models.layers import Tokens, apply_mask, drop_and_mark, dropout_scale, split_marked
 from ipu_model.rows.format import ABSENT
 from ipu_model.rows.row_folder import Batch, Columns
 
@@ -301,9 +301,7 @@ class _SequenceAttention(torch.autograd.Function):
             wide = torch.add(group.hidden, by_head, alpha=1 / math.sqrt(q.shape[1]))
             kept = probabilities = torch.softmax(wide, -1).to(scores.dtype).view(scores.shape)
             if dropout > 0:
-                mask = draw_mask(scores.shape, dropout)
-                kept = apply_mask(probabilities, mask)
-                mark_kept(probabilities, mask)  # most memory of long sequences is here
+                kept = drop_and_mark(probabilities, dropout)  # most memory of long sequences is here
             saved.append(probabilities)
             torch.bmm(kept, v_g, out=out_g)
         ctx.save_for_backward(*saved)

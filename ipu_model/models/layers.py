@@ -171,14 +171,19 @@ def apply_mask(values: Tensor, keep: Tensor) -> Tensor:
     return torch.bitwise_and(values.view(integer), keep.to(integer)).view(values.dtype)
 
 
-def mark_kept(values: Tensor, keep: Tensor) -> None:
-    """Set the sign of the kept ones of `values`, which are not negative: numbers and mask are one tensor to save."""
-    integer = INTEGERS[values.element_size()]
+def drop_and_mark(values: Tensor, probability: float) -> Tensor:
+    """Return what dropout on the CPU keeps of `values`, which are not negative, and +0 elsewhere; nothing is scaled.
+
+    The sign of the kept ones is set in `values`, so that numbers and mask are one tensor to save (`split_marked`).
+    """
+    keep, integer = draw_mask(values.shape, probability), INTEGERS[values.element_size()]
+    kept = apply_mask(values, keep)
     values.view(integer).bitwise_or_(keep.to(integer) & torch.iinfo(integer).min)
+    return kept
 
 
 def split_marked(marked: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the values and the mask of `mark_kept`; the mask has integers of the size of the values."""
+    """Return the values and the mask of `drop_and_mark`; the mask has integers of the size of the values."""
     integer = INTEGERS[marked.element_size()]
     return marked.abs(), marked.view(integer) >> (torch.iinfo(integer).bits - 1)
 
