@@ -29,7 +29,7 @@ from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.jobs.job import BatchGeometry
-from ipu_model.models import flat, layers
+from ipu_model.models import layers
 from ipu_model.models.config import HEAD_DROPOUTS, Distillation, ModelConfig
 from ipu_model.models.families import configure_model, list_families
 from ipu_model.rows.row_folder import NO_ROW, Batch, RowFolder
@@ -160,8 +160,7 @@ def _dropping_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(shape: Sequence[int], rate: float) -> torch.Tensor:
         return torch.full(tuple(shape), -1, dtype=torch.int16)
 
-    for module in (layers, flat):
-        monkeypatch.setattr(module, "draw_mask", keep)
+    monkeypatch.setattr(layers, "draw_mask", keep)
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, rate, training=True: x / (1 - rate))
 
 
