@@ -16,7 +16,7 @@ from tasks.downstream.scoring.calibration import Bin, Calibration, calibrate
 from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.scoring.report import EvaluationView, Report
-from tasks.downstream.scoring.scores import AGAINST, BASELINE, A, E, L, Scores
+from tasks.downstream.scoring.scores import AGAINST, BASELINE, A, E, L, P, Scores
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.pages.markup import csv_text
 from tasks.params.entries import ENTRY_SECTIONS, TRAIN, Entry, entry_argument, find_entry, learns_text
@@ -55,8 +55,8 @@ def search_near_duplicates(page: Report, params: Params, root: Path = Path()) ->
 
 
 def evaluate(
-    page: Report[E, L, A], root: Path = Path(), report: NearDuplicateReport = NOT_SEARCHED
-) -> EvaluationView[E, A]:
+    page: Report[E, L, A, P], root: Path = Path(), report: NearDuplicateReport = NOT_SEARCHED
+) -> EvaluationView[E, A, P]:
     """Score the logits of an entry's development sets; write its predictions, scores, plots and report.
 
     Args:
@@ -93,7 +93,7 @@ def evaluate(
 
 
 def compare_with_entry(
-    task: Scores[E, L, A], found: EvaluationView[E, A], other: str, root: Path
+    task: Scores[E, L, A, P], found: EvaluationView[E, A, P], other: str, root: Path
 ) -> list[dict[str, object]]:
     """Compare an evaluation with that of the entry `other`, which has the same examples.
 
@@ -136,7 +136,7 @@ def describe_run(entry: Entry, root: Path) -> dict[str, str]:
 
 
 def write_evaluation(
-    page: Report[E, L, A], found: EvaluationView[E, A], folder: Path, judged: Mapping[Path, Path]
+    page: Report[E, L, A, P], found: EvaluationView[E, A, P], folder: Path, judged: Mapping[Path, Path]
 ) -> None:
     """Write predictions, report and additional files of an evaluation to a folder.
 
@@ -157,7 +157,7 @@ def write_evaluation(
         write_text(folder / file, text)
 
 
-def plot_tables(task: Scores, found: EvaluationView[E, A]) -> dict[str, str]:
+def plot_tables(task: Scores, found: EvaluationView[E, A, P]) -> dict[str, str]:
     """Return name -> CSV of the plots in dvc.yaml: the leading metric of every slice in percent with its interval, and
     predicted probabilities with observed accuracy."""
     slices = []
@@ -173,13 +173,13 @@ def plot_tables(task: Scores, found: EvaluationView[E, A]) -> dict[str, str]:
 
 
 def score_logits(
-    page: Report[E, L, A], root: Path = Path(), development: Sequence[str] | None = None, rule: str = ""
-) -> EvaluationView[E, A]:
+    page: Report[E, L, A, P], root: Path = Path(), development: Sequence[str] | None = None, rule: str = ""
+) -> EvaluationView[E, A, P]:
     """Decode and score the logits of all development sets, or of those named, with a prepared report."""
     task, entry = page.scores, page.scores.entry
     examples: dict[str, E] = {}
     answers: dict[str, A] = {}
-    predictions: dict[str, Sequence[object]] = {}
+    predictions: dict[str, Sequence[P]] = {}
     outcomes: dict[str, Array] = {}
     slices: list[Slice] = []
     for split in entry.development if development is None else development:
@@ -218,7 +218,7 @@ def score_logits(
 
 
 def judge_confidences(
-    task: Scores[E, L, A], examples: Mapping[str, E], answers: Mapping[str, A], outcomes: Mapping[str, Array]
+    task: Scores[E, L, A, P], examples: Mapping[str, E], answers: Mapping[str, A], outcomes: Mapping[str, Array]
 ) -> tuple[Calibration, RiskCoverage] | tuple[None, None]:
     """Return calibration of the answers' probabilities, and the risk-coverage curve by probability."""
     scaled = [one for found in answers.values() if (one := task.scaled_confidences(found)) is not None]

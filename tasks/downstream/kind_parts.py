@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from tasks.params.downstream import EntryParams
 from tasks.params.entries import Entry
@@ -43,11 +43,11 @@ class Kind(Protocol):
             Value of --task -> parameters of its entry: the kind and the options of that kind.
         """
 
-    def limit_rows(self, longest: int) -> dict[str, Any]:
+    def limit_rows(self, longest: int) -> dict[str, object]:
         """Return the section `rows` of an entry for a model that supports only `longest` tokens."""
         return {"row_length": longest}
 
-    def read_params(self, folder: Path) -> dict[str, Any]:
+    def read_params(self, folder: Path) -> dict[str, object]:
         """Return parameters by section from other files of a model folder than config.json and provenance.json.
 
         Raises:
@@ -55,7 +55,7 @@ class Kind(Protocol):
         """
         return {}
 
-    def read_start(self, folder: Path) -> dict[str, Any]:
+    def read_start(self, folder: Path) -> dict[str, object]:
         """Return the settings of a new entry that starts from this model folder, from other files than config.json:
         dotted name -> value.
 

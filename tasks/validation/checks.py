@@ -129,7 +129,7 @@ class DataSet(ABC):
         """Return the features of the total checks, after all parts were checked."""
         return {}
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         """Return the figures for the page, by label."""
         return {}
 

@@ -112,7 +112,7 @@ class CorpusData(ParquetFiles):
             "longest_document": TotalFeature(lengths.largest),
         }
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         lengths = self.tally.histograms["documents"]
         return {
             "documents": lengths.count,
@@ -184,7 +184,7 @@ class MaskedLmRows(RowData):
     def totals(self) -> Totals:
         return {**super().totals(), **{name: TotalFeature(value) for name, value in self._figures.items()}}
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         return {
             **super().numbers(),
             **read_reading(self.folder)["numbers"],
@@ -239,7 +239,7 @@ class PretrainRows(MaskedLmRows):
         share = self.tally.counts["random_next"] / max(1, self.manifest.sequences)
         return {**super()._figures, "random_next_share": share}
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         share = round(self._figures["random_next_share"], 4)
         return {**super().numbers(), "share of random next sentences": share}
 

@@ -437,7 +437,7 @@ class RowData(DataSet):
         counted.tokens, counted.unknown = self.tally.counts["tokens"], self.tally.counts["unknown"]
         return counted
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         seen, length = self.tally.counts, self.manifest.row_length
         return {
             "rows": seen["rows"],

@@ -325,7 +325,7 @@ class ExampleFiles(ParquetFiles):
             counts[f"{split}_unseen"] = TotalFeature(100 * common.share, common.describe(self.record))
         return counts
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         return {f"{split} {self.record}s": self.records[split] for split in self.files}
 
     def add_keys(self, split: str, keys: Sequence[str] | np.ndarray, *, folded: bool = True) -> None:

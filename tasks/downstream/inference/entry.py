@@ -94,7 +94,7 @@ def choose_entry(model: InferenceModel, path: Path, stated: Stated | None = None
     raise InputError(f"the classes of {model.folder} fit {', '.join(sure)}, the columns of {path} no task. {text}")
 
 
-def limit_rows(kind: str, longest: int) -> dict[str, Any]:
+def limit_rows(kind: str, longest: int) -> dict[str, object]:
     """Return the section `rows` of an entry of this kind for a model that supports up to `longest` tokens.
 
     Raises:

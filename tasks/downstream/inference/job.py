@@ -17,7 +17,7 @@ from ipu_model.core.files import find_object, read_json
 from tasks.downstream.inference.model import IPU_CONFIG, PROVENANCE, InferenceModel
 from tasks.downstream.inference.onnx_answers import answer_rows
 from tasks.downstream.packed_rows import Encoder, write_rows
-from tasks.downstream.scoring.scores import A, E, L, Scores
+from tasks.downstream.scoring.scores import A, E, L, P, Scores
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.models.model_folders import convert_to_safetensors
 from tasks.params.entries import Entry
@@ -202,10 +202,10 @@ def read_training_columns(model: Path) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Inference(ABC, Generic[E, L, A]):
+class Inference(ABC, Generic[E, L, A, P]):
     """Reading of unlabelled files, and conversion of answers to records."""
 
-    scores: Scores[E, L, A]
+    scores: Scores[E, L, A, P]
     answer_field: ClassVar[str] = ""
     """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
     has_n_best: ClassVar[bool] = False

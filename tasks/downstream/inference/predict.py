@@ -341,7 +341,7 @@ def evaluate(
     return metrics, "\n".join(lines)
 
 
-def _count_trained(scores: Scores[Any, Any, Any], model: Path, keys: Sequence[str]) -> int:
+def _count_trained(scores: Scores, model: Path, keys: Sequence[str]) -> int:
     """Return how many examples the model of a run was trained on; 0 for other models, which do not record them, and if
     the training examples take more than WHOLE_BYTES."""
     folder = model.resolve()

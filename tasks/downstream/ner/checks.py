@@ -102,8 +102,8 @@ class NerData(ExampleFiles):
         totals["types_differ"] = TotalFeature.from_differences([" and ".join(group) for group in types.values()])
         return totals
 
-    def numbers(self) -> dict[str, Any]:
-        numbers: dict[str, Any] = {}
+    def numbers(self) -> dict[str, object]:
+        numbers: dict[str, object] = {}
         for split in self.files:
             numbers[f"{split} sentences"] = self.records[split]
             numbers[f"{split} words"] = self.tally.counters["words"][split]
@@ -195,7 +195,7 @@ class TagRows(WindowData):
         labels = TotalFeature(other, f"{labelled:,} labels of {self._words:,} words")
         return {**super().totals(), "labels": labels}
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         return {**super().numbers(), "words": self._words, "labelled words": self.tally.counts["labelled"]}
 
 

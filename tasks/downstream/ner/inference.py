@@ -38,7 +38,7 @@ WORDS = re.compile(r"\w+(?:[-.'’&/]\w+)*|[^\w\s]")
 """Words of a plain text; punctuation marks are words, as in the usual corpora."""
 
 
-class NerInference(Inference[NerDevSet, WordLogits, NerAnswers]):
+class NerInference(Inference[NerDevSet, WordLogits, NerAnswers, str]):
     """Tag of each word with its probability, and the decoded entities."""
 
     examples_schema = SCHEMA

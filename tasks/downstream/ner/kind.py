@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tasks.downstream.kind_parts import Kind
 from tasks.downstream.ner.params import NerParams
@@ -30,7 +30,7 @@ class Ner(Kind):
 
         return {} if any(map(find_problem, labels)) else {"ner": {"kind": "ner"}}
 
-    def limit_rows(self, longest: int) -> dict[str, Any]:
+    def limit_rows(self, longest: int) -> dict[str, object]:
         return {"row_length": longest, "overlap": longest // 4}
 
     def reader(self, entry: Entry) -> NerReader:

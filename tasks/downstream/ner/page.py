@@ -35,8 +35,11 @@ AROUND = 25
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
 
 
+NerView = EvaluationView[NerDevSet, NerAnswers, str]
+
+
 @dataclass(frozen=True)
-class NerReport(Report[NerDevSet, WordLogits, NerAnswers]):
+class NerReport(Report[NerDevSet, WordLogits, NerAnswers, str]):
     """Report with scores by type, sentence length and known entities, and the worst mistakes."""
 
     scores: NerScores
@@ -63,7 +66,7 @@ class NerReport(Report[NerDevSet, WordLogits, NerAnswers]):
         of_types = type_slices(examples.tags, predictions, logits.labels)
         return [*of_types, *known_slices(examples, predictions, self.known), *of_length]
 
-    def mistakes(self, found: EvaluationView[NerDevSet, NerAnswers]) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def mistakes(self, found: NerView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         [(split, examples)] = found.examples.items()
         answers, outcomes = found.answers[split], found.outcomes[split]
         rows = (
@@ -76,7 +79,7 @@ class NerReport(Report[NerDevSet, WordLogits, NerAnswers]):
         )
         return ("id", "text", "missed", "wrong", "f1", "probability", "margin"), rows
 
-    def page(self, found: EvaluationView[NerDevSet, NerAnswers]) -> str:
+    def page(self, found: NerView) -> str:
         [(split, examples)] = found.examples.items()
         mistakes = worst_mistakes(examples, found.answers[split], found.outcomes[split])
         names, gold, seen = word_types(examples.tags, found.answers[split].tags)

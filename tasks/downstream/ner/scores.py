@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -97,7 +97,7 @@ class NerAnswers:
 
 
 @dataclass(frozen=True)
-class NerScores(Scores[NerDevSet, WordLogits, NerAnswers]):
+class NerScores(Scores[NerDevSet, WordLogits, NerAnswers, str]):
     """Tags, scored by counts per sentence: true entities, words, predicted entities, correct entities, and correct
     tags."""
 
@@ -140,7 +140,7 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers]):
             values - first[:, None],
         )
 
-    def predictions(self, answers: NerAnswers) -> Sequence[Any]:
+    def predictions(self, answers: NerAnswers) -> Sequence[str]:
         """Return the tags of each sentence, separated by spaces."""
         return answers.texts
 
@@ -172,9 +172,9 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers]):
         right = [one in there for there, some in zip(gold, answers.entities, strict=True) for one in some]
         return np.array(right, dtype=np.float64)
 
-    def check_predictions(self, path: Path, split: str, examples: NerDevSet, values: Any) -> list[Any]:
+    def check_predictions(self, path: Path, split: str, examples: NerDevSet, values: object) -> list[str | None]:
         """Check the tags of each sentence; null for a sentence without prediction."""
-        found = list(values)
+        found = list(values) if isinstance(values, list) else []
         if len(found) != len(examples.tokens):
             raise InputError(f"{path} has tags for {len(found)} sentences of {split}, which has {len(examples.tokens)}")
         for name, words, text in zip(examples.names, examples.tokens, found, strict=True):
@@ -188,7 +188,7 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers]):
                 )
         return found
 
-    def outcomes(self, examples: NerDevSet, predictions: Sequence[Any]) -> Array:
+    def outcomes(self, examples: NerDevSet, predictions: Sequence[str | None]) -> Array:
         return count_outcomes(examples.tags, predictions)
 
     @property

@@ -12,7 +12,7 @@ from tasks.downstream.inference.job import COLUMN, INPUT, Inference, only_text
 from tasks.downstream.pairs.examples import ENDINGS, ROW_GROUP, PairTable
 from tasks.downstream.pairs.params import PairsParams
 from tasks.downstream.pairs.schemas import SCHEMA
-from tasks.downstream.pairs.scores import PairsAnswers, PairsDevSet
+from tasks.downstream.pairs.scores import Answer, PairsAnswers, PairsDevSet
 from tasks.records.interpretation import Interpretation
 from tasks.records.parquet import write_records
 from tasks.records.tables import Columns, Records, RecordSpec, make_column, name_record, open_file, table_form
@@ -26,7 +26,7 @@ SHOWN = 8
 """Numbers of a vector in a line for people."""
 
 
-class PairsInference(Inference[PairsDevSet, NDArray[np.float32], PairsAnswers]):
+class PairsInference(Inference[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]):
     """Normalised vector of each text."""
 
     text_fields: ClassVar[Mapping[str, str]] = {"anchor": "text"}

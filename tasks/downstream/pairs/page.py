@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from ipu_model.core.files import format_json
 from tasks.downstream.pairs.params import BEFORE
-from tasks.downstream.pairs.scores import PairsAnswers, PairsDevSet, PairsScores
+from tasks.downstream.pairs.scores import Answer, PairsAnswers, PairsDevSet, PairsScores
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by
 from tasks.downstream.scoring.report import WORST, EvaluationView, Report, page_values
 from tasks.pages.render import render_html
 
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (100, "21-100 words"))
-PairsView = EvaluationView[PairsDevSet, PairsAnswers]
+PairsView = EvaluationView[PairsDevSet, PairsAnswers, Answer]
 
 
 class Mistake(NamedTuple):
@@ -34,7 +34,7 @@ class Mistake(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PairsReport(Report[PairsDevSet, NDArray[np.float32], PairsAnswers]):
+class PairsReport(Report[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]):
     """Report with scores by length of the texts, and the worst searches."""
 
     scores: PairsScores

@@ -61,7 +61,7 @@ class PairsAnswers:
 
 
 @dataclass(frozen=True)
-class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers]):
+class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]):
     """Ranks of relevant texts, or similarities; a relevant text has gain 1."""
 
     before: Mapping[str, Sequence[Answer]] | None = None

@@ -12,7 +12,7 @@ from tasks.downstream.scoring.calibration import Calibration
 from tasks.downstream.scoring.metrics import RATES, Array, Slice
 from tasks.downstream.scoring.near_duplicates import NearDuplicateScores
 from tasks.downstream.scoring.page_parts import group_bars, plot_reliability, plot_risk_coverage
-from tasks.downstream.scoring.scores import A, E, L, Scores
+from tasks.downstream.scoring.scores import A, E, L, P, Scores
 from tasks.downstream.scoring.thresholds import RiskCoverage
 from tasks.stage import artifacts
 
@@ -21,12 +21,12 @@ WORST = 25
 
 
 @dataclass(frozen=True)
-class EvaluationView(Generic[E, A]):
+class EvaluationView(Generic[E, A, P]):
     """Results of an evaluation by development set, for its report and files."""
 
     examples: Mapping[str, E]
     answers: Mapping[str, A]
-    predictions: Mapping[str, Sequence[Any]]
+    predictions: Mapping[str, Sequence[P | None]]
     outcomes: Mapping[str, Array]
     slices: Sequence[Slice]
     calibrated: Calibration | None
@@ -48,10 +48,10 @@ class EvaluationView(Generic[E, A]):
 
 
 @dataclass(frozen=True)
-class Report(ABC, Generic[E, L, A]):
+class Report(ABC, Generic[E, L, A, P]):
     """Report of an evaluation."""
 
-    scores: Scores[E, L, A]
+    scores: Scores[E, L, A, P]
     compared_columns: ClassVar[tuple[str, ...]]
     """Columns of the text that development and training examples should not share."""
 
@@ -73,29 +73,29 @@ class Report(ABC, Generic[E, L, A]):
         """Return risk and coverage by another doubt than the answers' probabilities; None: the kind has no other."""
         return None
 
-    def more_figures(self, found: EvaluationView[E, A]) -> dict[str, Any]:
+    def more_figures(self, found: EvaluationView[E, A, P]) -> dict[str, object]:
         """Return additional figures of this kind that need more than the predictions."""
         return {}
 
     @abstractmethod
-    def mistakes(self, found: EvaluationView[E, A]) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+    def mistakes(self, found: EvaluationView[E, A, P]) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         """Return the columns and rows of mistakes.csv: every wrong answer, the worst first.
 
         All kinds have the columns id, probability (of the answer) and margin (see `Scores.margin`).
         """
 
     @abstractmethod
-    def page(self, found: EvaluationView[E, A]) -> str:
+    def page(self, found: EvaluationView[E, A, P]) -> str:
         """Return the report as HTML."""
 
-    def more_files(self, found: EvaluationView[E, A]) -> dict[str, str]:
+    def more_files(self, found: EvaluationView[E, A, P]) -> dict[str, str]:
         """Return file name -> text of additional files of the evaluation."""
         return {}
 
 
 def page_values(
-    scores: Scores[E, L, A],
-    found: EvaluationView[E, A],
+    scores: Scores[E, L, A, P],
+    found: EvaluationView[E, A, P],
     probability: str,
     bar_titles: Mapping[str, str] | None = None,
     bar_notes: Mapping[str, str] | None = None,

@@ -23,6 +23,8 @@ L = TypeVar("L")
 """Logits of the examples."""
 A = TypeVar("A")
 """Answers decoded from the logits."""
+P = TypeVar("P")
+"""Plain answer to an example, as predictions.json stores it."""
 
 
 def hash_texts(texts: Iterable[str]) -> list[str]:
@@ -71,7 +73,7 @@ AGAINST = "against"
 
 
 @dataclass(frozen=True)
-class Scores(ABC, Generic[E, L, A]):
+class Scores(ABC, Generic[E, L, A, P]):
     """Decoding of logits and scoring of every example."""
 
     entry: Entry
@@ -138,7 +140,7 @@ class Scores(ABC, Generic[E, L, A]):
         """Return the answers decoded from the logits."""
 
     @abstractmethod
-    def predictions(self, answers: A) -> Sequence[Any]:
+    def predictions(self, answers: A) -> Sequence[P]:
         """Return the plain answer to each example, as scored and as stored in predictions.json."""
 
     def margin(self, answers: A, number: int) -> float | None:
@@ -154,11 +156,11 @@ class Scores(ABC, Generic[E, L, A]):
         """Return 1 or 0 for each answer of `scaled_confidences`: 1 if it is correct."""
         return outcomes[:, 0]
 
-    def predictions_json(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[object]]) -> object:
+    def predictions_json(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[P | None]]) -> object:
         """Return the content of predictions.json: the answers by development set, in order of the examples."""
         return {split: list(values) for split, values in predictions.items()}
 
-    def read_predictions(self, path: Path, examples: Mapping[str, E]) -> dict[str, list[object]]:
+    def read_predictions(self, path: Path, examples: Mapping[str, E]) -> dict[str, list[P | None]]:
         """Read the answers to these examples from predictions.json, None for examples without one.
 
         Raises:
@@ -172,7 +174,7 @@ class Scores(ABC, Generic[E, L, A]):
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} has no predictions for {', '.join(examples)} ({error!r})") from None
 
-    def check_predictions(self, path: Path, split: str, examples: E, values: Any) -> list[Any]:
+    def check_predictions(self, path: Path, split: str, examples: E, values: Any) -> list[P | None]:
         """Check and return the answers to a development set, read from predictions.json at `path`.
 
         Raises:
@@ -182,7 +184,7 @@ class Scores(ABC, Generic[E, L, A]):
         return list(values)
 
     @abstractmethod
-    def outcomes(self, examples: E, predictions: Sequence[Any]) -> Array:
+    def outcomes(self, examples: E, predictions: Sequence[P | None]) -> Array:
         """Return the quantities [N, Q] of every example; the worst values if the prediction is None."""
 
     @property
@@ -241,7 +243,7 @@ class Scores(ABC, Generic[E, L, A]):
         return max(baselines, key=lambda one: self.metrics.compute(one.outcomes)[lead], default=None)
 
     def count_classes(
-        self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[object]], root: Path
+        self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[P | None]], root: Path
     ) -> ClassCounts | None:
         """Return how often each class occurs in the training examples, the development sets and the predictions.
 
@@ -251,7 +253,7 @@ class Scores(ABC, Generic[E, L, A]):
         return None
 
     def verify_decisions(
-        self, metrics: Mapping[str, object], predictions: Mapping[str, Sequence[object]], root: Path
+        self, metrics: Mapping[str, object], predictions: Mapping[str, Sequence[P | None]], root: Path
     ) -> None:
         """Check that predictions follow from the settings in the metrics file, in the checkout `root`.
 
@@ -263,7 +265,7 @@ class Scores(ABC, Generic[E, L, A]):
         """Return settings that inference needs in addition to weights and tokenizer, for podium.json of the release."""
         return {}
 
-    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, object]:
         """Return the metrics without text of the user: without types or labels that the model does not know."""
         slices = [one for one in metrics.get("slices", []) if one.get("learnt", True)]
         return {**metrics, "slices": [one for one in slices if one.get("by") not in self.private_slices]}
@@ -278,7 +280,7 @@ class Scores(ABC, Generic[E, L, A]):
         files = {split: self.entry.examples_file(split, root) for split in self.entry.development}
         return self.know_labels(root), {split: self.read_examples(path) for split, path in files.items()}
 
-    def outcomes_of(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[object]]) -> dict[str, Array]:
+    def outcomes_of(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[P | None]]) -> dict[str, Array]:
         """Return `outcomes` of every development set."""
         return {split: self.outcomes(one, predictions[split]) for split, one in examples.items()}
 

@@ -137,7 +137,7 @@ class QuestionData(ExampleFiles):
                 leaked += text_features.to_strings(batch.column("question"))[seen].tolist()
         return leaked
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         shares: dict[str, float] = {}
         for split in SPLITS if self._nullable else ():
             shares[f"{split} questions without an answer"] = self._bare[split]
@@ -258,7 +258,7 @@ class AnswerRows(WindowData):
                     context, answers = (questions.column(name)[number - before].as_py() for name in PARTS)
                     yield context[first:last], [one["text"] for one in answers]
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         labelled, answered = self.tally.counts["labelled"], self.tally.counts["answered"]
         return {**super().numbers(), "labelled sequences": labelled, "sequences with an answer": answered}
 

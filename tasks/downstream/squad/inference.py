@@ -34,7 +34,7 @@ N_BEST = "n_best"
 WITHOUT_ANSWER = "this model always returns an answer; pass --null-threshold 0 to allow none"
 
 
-class SquadInference(Inference[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
+class SquadInference(Inference[list[SquadQuestion], WindowFiles, list[list[Answer]], str]):
     """Answers with score, probability among the n best, and character span."""
 
     answer_field = "answer"

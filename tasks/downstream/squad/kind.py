@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tasks.downstream.kind_parts import Kind
 from tasks.downstream.squad.params import SquadParams
@@ -29,11 +29,11 @@ class Squad(Kind):
     def match_tasks(self, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, object]]:
         return {"squad": {"kind": "squad"}}
 
-    def limit_rows(self, longest: int) -> dict[str, Any]:
+    def limit_rows(self, longest: int) -> dict[str, object]:
         question = longest // 4
         return {"row_length": longest, "max_question_length": question, "doc_stride": (longest - question) // 3}
 
-    def read_params(self, folder: Path) -> dict[str, Any]:
+    def read_params(self, folder: Path) -> dict[str, object]:
         from tasks.downstream.squad.answers import NULL_THRESHOLD, read_null_threshold
 
         threshold = read_null_threshold(folder)

@@ -39,11 +39,11 @@ _CONTEXT_WORDS = ((50, "up to 50 words"), (100, "51-100 words"), (200, "101-200 
 _WINDOWS = ((1, "1 window"), (2, "2 windows"))
 
 
-SquadView = EvaluationView[list[SquadQuestion], list[list[Answer]]]
+SquadView = EvaluationView[list[SquadQuestion], list[list[Answer]], str]
 
 
 @dataclass(frozen=True)
-class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
+class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]], str]):
     """Report with scores by kind of question, calibration, and the worst mistakes in context."""
 
     scores: SquadScores
@@ -70,7 +70,7 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
         odds, spans = odds_and_spans(answers[split])
         return risk_coverage(odds, self.scores.outcomes(questions, spans)[:, EXACT].tolist(), "null odds")
 
-    def more_figures(self, found: SquadView) -> dict[str, float]:
+    def more_figures(self, found: SquadView) -> dict[str, object]:
         """Return the threshold, the scores of the best threshold, and the area under the risk-coverage curve."""
         if found.own_curve is None:
             return {}
@@ -107,7 +107,7 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
             excerpt=lambda mistake: excerpt(mistake["question"], mistake["prediction"]),
         )
 
-    def mistakes(self, found: SquadView) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def mistakes(self, found: SquadView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         [(split, questions)] = found.examples.items()
         answers, numbers = found.answers[split], {one.id: number for number, one in enumerate(questions)}
         rows = (

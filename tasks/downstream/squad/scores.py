@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -79,7 +79,7 @@ def choose_rule(questions: Sequence[SquadQuestion]) -> str:
 
 
 @dataclass(frozen=True)
-class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
+class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], str]):
     """Spans with the largest sum of logits, scored by exact match and F1."""
 
     counted: ClassVar[str] = "total"
@@ -166,7 +166,7 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
             answers += found
         return answers
 
-    def predictions(self, answers: list[list[Answer]]) -> Sequence[Any]:
+    def predictions(self, answers: list[list[Answer]]) -> Sequence[str]:
         return [found[0].text for found in answers]
 
     def margin(self, answers: list[list[Answer]], number: int) -> float | None:
@@ -193,18 +193,18 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
         return outcomes[:, EXACT]
 
     def predictions_json(
-        self, examples: Mapping[str, list[SquadQuestion]], predictions: Mapping[str, Sequence[Any]]
+        self, examples: Mapping[str, list[SquadQuestion]], predictions: Mapping[str, Sequence[str | None]]
     ) -> dict[str, str]:
         """Return {id: text}, the format of the official scripts; an empty text means no answer."""
         [(split, questions)] = examples.items()
         found = zip(questions, predictions[split], strict=True)
         return {question.id: text for question, text in found if text is not None}
 
-    def read_predictions(self, path: Path, examples: Mapping[str, list[SquadQuestion]]) -> dict[str, list[object]]:
+    def read_predictions(self, path: Path, examples: Mapping[str, list[SquadQuestion]]) -> dict[str, list[str | None]]:
         found = read_predictions(path)
         return {split: [found.get(question.id) for question in one] for split, one in examples.items()}
 
-    def outcomes(self, examples: list[SquadQuestion], predictions: Sequence[Any]) -> Array:
+    def outcomes(self, examples: list[SquadQuestion], predictions: Sequence[str | None]) -> Array:
         scores = [
             (0.0, 0.0) if text is None else tuple(rule(text, one.texts, self.nullable) for rule in (exact_match, f1))
             for one, text in zip(examples, predictions, strict=True)

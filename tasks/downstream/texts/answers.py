@@ -6,7 +6,6 @@ Legend: N examples, C classes or labels that the model knows, L all of them, als
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,8 @@ TITLES = {"accuracy": "accuracy", "macro_f1": "macro F1", "pearson": "Pearson", 
 """Names of the metrics for your own texts."""
 NO_ANSWER = -1
 """Class number of an example without an answer."""
+Prediction = float | list[int]
+"""Number of a class, numbers of labels, or a value."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class AnswerForm:
         """Return probabilities [N, C], or the values [N, 1]."""
         return logits
 
-    def decide(self, shares: Array) -> list[object]:
+    def decide(self, shares: Array) -> list[Prediction]:
         """Return the predictions that probabilities or values decide; values are clipped to the range of the task."""
         return [round(x, 6) for x in np.clip(shares[:, 0], *self.task.answers).tolist()]
 
@@ -68,9 +69,9 @@ class AnswerForm:
         """Return True if a prediction can have these quantities."""
         return all(self.is_answer(one, 0) for one in quantities)
 
-    def outcomes(self, labels: Array, predictions: Sequence[Any]) -> Array:
+    def outcomes(self, labels: Array, predictions: Sequence[object]) -> Array:
         """Return label and prediction of each example, [N, 2]; a missing prediction is always wrong."""
-        answers = [float(NO_ANSWER) if one is None else float(one) for one in predictions]
+        answers = [NO_ANSWER if one is None else one for one in predictions]
         return np.stack([labels, np.array(answers, dtype=np.float64)], axis=1)
 
     def correctness(self, outcomes: Array, logits: Array) -> Array:
@@ -99,7 +100,7 @@ class AnswerForm:
         titles = {} if self.task.name else TITLES
         return tuple(metric(one, title=titles.get(one, ""), called=name, split=split) for one, name in names.items())
 
-    def constants(self, labels: Array, classes: int) -> list[object]:
+    def constants(self, labels: Array, classes: int) -> list[Prediction]:
         """Return the constant predictions of which the best is the baseline."""
         return [0.0]
 
@@ -123,7 +124,7 @@ class ClassAnswers(AnswerForm):
             chosen = (shares[:, 1] > self.thresholds[0].value).astype(np.int64)
         return chosen, np.take_along_axis(shares, chosen[:, None], 1)[:, 0]
 
-    def decide(self, shares: Array) -> list[object]:
+    def decide(self, shares: Array) -> list[Prediction]:
         chosen, sure = self.choose(shares)
         least = self.decision.min_probability
         return (chosen if least is None else np.where(sure < least, NO_ANSWER, chosen)).tolist()
@@ -142,7 +143,9 @@ class ClassAnswers(AnswerForm):
         second, first = np.sort(logits[number])[-2:]
         return round(float(first - second), 4)
 
-    def is_answer(self, value: Any, classes: int) -> bool:
+    def is_answer(self, value: object, classes: int) -> bool:
+        if not isinstance(value, int | float):
+            return False
         rejected = value == NO_ANSWER and self.decision.min_probability is not None
         return rejected or (super().is_answer(value, classes) and value == int(value))
 
@@ -162,7 +165,7 @@ class ClassAnswers(AnswerForm):
             ratio_metric("answered_accuracy", "accuracy of answers", is_right, answered, empty=0.0, extremes=extremes),
         )
 
-    def constants(self, labels: Array, classes: int) -> list[object]:
+    def constants(self, labels: Array, classes: int) -> list[Prediction]:
         return list(range(classes))
 
     def choose_thresholds(self, logits: Array, labels: Array) -> Sequence[ChosenThreshold]:
@@ -182,7 +185,7 @@ class LabelAnswers(AnswerForm):
         """Return True for each label that is predicted, [N, C]."""
         return shares > np.array([one.value for one in self.thresholds])
 
-    def decide(self, shares: Array) -> list[object]:
+    def decide(self, shares: Array) -> list[Prediction]:
         return [np.flatnonzero(one).tolist() for one in self.choose(shares)]
 
     def confidences(self, logits: Array, temperature: float = 1.0) -> Array:
@@ -195,9 +198,10 @@ class LabelAnswers(AnswerForm):
         limits = np.clip([one.value for one in self.thresholds], 1e-12, 1 - 1e-12)
         return round(float(np.abs(logits[number] - np.log(limits / (1 - limits))).min()), 4)
 
-    def is_answer(self, value: Any, classes: int) -> bool:
-        numbers = isinstance(value, list) and all(type(one) is int and 0 <= one < classes for one in value)
-        return numbers and len(set(value)) == len(value)
+    def is_answer(self, value: object, classes: int) -> bool:
+        if not isinstance(value, list) or not all(type(one) is int and 0 <= one < classes for one in value):
+            return False
+        return len({*value}) == len(value)
 
     def quantities(self, classes: int) -> tuple[str, ...]:
         return tuple(f"{what}_{number}" for what in ("label", "prediction") for number in range(classes))
@@ -205,7 +209,7 @@ class LabelAnswers(AnswerForm):
     def is_possible(self, quantities: Sequence[float]) -> bool:
         return set(quantities) <= {0, 1}
 
-    def outcomes(self, labels: Array, predictions: Sequence[Any]) -> Array:
+    def outcomes(self, labels: Array, predictions: Sequence[object]) -> Array:
         """Return 1 or 0 for each true and each predicted label, [N, 2 * L]."""
         answers = pa.array([one or [] for one in predictions], pa.list_(pa.int32()))
         found = make_flags(answers, labels.shape[1]).astype(np.float64)
@@ -266,7 +270,7 @@ class LabelAnswers(AnswerForm):
         )
         return f1, macro_f1, *others, *macros, exact
 
-    def constants(self, labels: Array, classes: int) -> list[object]:
+    def constants(self, labels: Array, classes: int) -> list[Prediction]:
         """Return the most frequent labels, as many as give the best micro F1."""
         counts = labels[:, :classes].sum(axis=0)
         order, sizes = np.argsort(-counts, kind="stable"), np.arange(1, classes + 1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -105,7 +105,7 @@ class TextsData(ExampleFiles):
             "labels_in_train": TotalFeature(len(absent), f"{len(seen)} different labels", absent),
         }
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         numbers = super().numbers()
         for number, name in enumerate(self._classes):
             alone = "" if number < self._required else " (not in train)"
@@ -174,5 +174,5 @@ class LabelRows(RowData):
     def totals(self) -> Totals:
         return {**super().totals(), "labels": TotalFeature(self.tally.counts["labelled"])}
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         return {**super().numbers(), "labelled sequences": self.tally.counts["labelled"]}

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tasks.downstream.inference.job import COLUMN, INPUT, UNKNOWN_TO_MODEL, Inference
 from tasks.downstream.scoring.metrics import Array
-from tasks.downstream.texts.answers import NO_ANSWER
+from tasks.downstream.texts.answers import NO_ANSWER, Prediction
 from tasks.downstream.texts.examples import count_labels, count_names, write_numbers, write_split
 from tasks.downstream.texts.files import PLAIN_HINT, TEXT_PARTS, read_file, record_spec
 from tasks.downstream.texts.params import TextsParams
@@ -22,7 +22,7 @@ from tasks.records.tables import Columns, open_file, table_form
 from tasks.stage.errors import InputError, ParamsError
 
 
-class TextsInference(Inference[TextsDevSet, Array, TextsAnswers]):
+class TextsInference(Inference[TextsDevSet, Array, TextsAnswers, Prediction]):
     """Class or labels with all probabilities, or the value."""
 
     text_fields: ClassVar[Mapping[str, str]] = {"first": "text", "second": "text_pair"}
@@ -110,20 +110,21 @@ class TextsInference(Inference[TextsDevSet, Array, TextsAnswers]):
             return pa.schema([("labels", pa.list_(pa.string())), ("scores", each)])
         return pa.schema([("label", pa.string()), ("score", pa.float64()), ("scores", each)])
 
-    def records(self, examples: TextsDevSet, answers: TextsAnswers, n_best: int) -> Iterator[dict[str, Any]]:
+    def records(self, examples: TextsDevSet, answers: TextsAnswers, n_best: int) -> Iterator[dict[str, object]]:
         if self.task.is_regression:
-            yield from ({"value": value} for value in self.scores.predictions(answers))
+            for value in self.scores.predictions(answers):
+                yield {"value": value}
             return
         names = examples.classes[: examples.learned]
         shares = answers.form.probabilities(answers.logits).round(6).tolist()
         for answer, shown in zip(self.scores.predictions(answers), shares, strict=True):
             scores = dict(zip(names, shown, strict=True))
-            if self.task.is_multilabel:
+            if isinstance(answer, list):
                 yield {"labels": [names[number] for number in answer], "scores": scores}
             elif answer == NO_ANSWER:
                 yield {"label": None, "score": max(shown), "scores": scores}
             else:
-                yield {"label": names[answer], "score": shown[answer], "scores": scores}
+                yield {"label": names[int(answer)], "score": shown[int(answer)], "scores": scores}
 
     def describe(self, record: Mapping[str, Any]) -> str:
         if "value" in record:

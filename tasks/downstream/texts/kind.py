@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tasks.downstream.kind_parts import Kind
 from tasks.downstream.texts.params import ClassificationParams, GlueParams
@@ -30,7 +30,7 @@ class Texts(Kind):
 
     suffix = "ForSequenceClassification"
 
-    def read_params(self, folder: Path) -> dict[str, Any]:
+    def read_params(self, folder: Path) -> dict[str, object]:
         """Return the thresholds that were recorded with the model."""
         from tasks.downstream.scoring.thresholds import read_recorded
         from tasks.downstream.texts.scores import select_thresholds

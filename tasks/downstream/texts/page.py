@@ -11,6 +11,7 @@ import pyarrow as pa
 from tasks.downstream.scoring import page_parts
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
 from tasks.downstream.scoring.report import WORST, EvaluationView, Report, page_values
+from tasks.downstream.texts.answers import Prediction
 from tasks.downstream.texts.metrics import LABEL, PREDICTION
 from tasks.downstream.texts.schemas import join_texts
 from tasks.downstream.texts.scores import (
@@ -34,11 +35,11 @@ SHOWN_CLASSES = 20
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
 
 
-TextsView = EvaluationView[TextsDevSet, TextsAnswers]
+TextsView = EvaluationView[TextsDevSet, TextsAnswers, Prediction]
 
 
 @dataclass(frozen=True)
-class TextsReport(Report[TextsDevSet, Array, TextsAnswers]):
+class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
     """Report with scores by class or label and by text length, confusion matrix, and the worst mistakes."""
 
     scores: TextsScores
@@ -66,7 +67,7 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers]):
         groups = slice_groups(f"{prefix}{what}", classes, is_known, gold, seen, correct, both=False)
         return found + [one for one in groups if what == "label" or one.examples or one.counts["found"]]
 
-    def more_figures(self, found: TextsView) -> dict[str, Any]:
+    def more_figures(self, found: TextsView) -> dict[str, object]:
         figures, curve = self.scores.threshold_figures(), found.curve
         return figures | ({"risk_coverage_area": round(curve.area, 6)} if curve and MIN_PROBABILITY in figures else {})
 
@@ -135,7 +136,7 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers]):
         items = {names[number]: (shares[:, number], truth[:, number]) for number in chosen}
         return page_parts.plot_thresholds(items, {names[number]: used[number % len(used)] for number in chosen})
 
-    def mistakes(self, found: TextsView) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    def mistakes(self, found: TextsView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         rows = [
             (split, one["name"], *_split_pair(one["text"]), one["label"], one["answer"], one["probability"], margin)
             for split, examples in found.examples.items()

@@ -15,7 +15,7 @@ from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics
 from tasks.downstream.scoring.scores import Baseline, ClassCounts, Limit, Scores, hash_texts
 from tasks.downstream.scoring.thresholds import ChosenThreshold
-from tasks.downstream.texts.answers import AnswerForm, make_form
+from tasks.downstream.texts.answers import AnswerForm, Prediction, make_form
 from tasks.downstream.texts.params import SELECTIVE_FLOORS, ClassificationEvaluateParams, TextsParams
 from tasks.downstream.texts.schemas import join_texts, make_schema
 from tasks.downstream.texts.task_table import TextTask
@@ -57,7 +57,7 @@ class TextsAnswers:
 
 
 @dataclass(frozen=True)
-class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
+class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
     """Classes, labels or values; outcomes are what is true and what is predicted for each example."""
 
     chosen: tuple[ChosenThreshold, ...] = ()
@@ -178,7 +178,7 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
         form = replace(self.form, thresholds=self._thresholds(examples.classes[: examples.learned]))
         return TextsAnswers(logits, form)
 
-    def predictions(self, answers: TextsAnswers) -> Sequence[Any]:
+    def predictions(self, answers: TextsAnswers) -> Sequence[Prediction]:
         """Return class numbers, lists of label numbers, or values clipped to the range of the task."""
         return answers.form.decide(answers.form.probabilities(answers.logits))
 
@@ -191,10 +191,13 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
     def correctness(self, examples: TextsDevSet, answers: TextsAnswers, outcomes: Array) -> Array:
         return answers.form.correctness(outcomes, answers.logits)
 
-    def check_predictions(self, path: Path, split: str, examples: TextsDevSet, values: Any) -> list[Any]:
+    def check_predictions(
+        self, path: Path, split: str, examples: TextsDevSet, values: object
+    ) -> list[Prediction | None]:
         """Check class numbers, lists of label numbers, or values; null for an example without prediction."""
-        valid = isinstance(values, list) and all(x is None or self.form.is_answer(x, examples.learned) for x in values)
-        if not valid:
+        if not isinstance(values, list) or any(
+            x is not None and not self.form.is_answer(x, examples.learned) for x in values
+        ):
             low, high = self.task.answers
             what = "lists of label numbers" if self.task.is_multilabel else f"numbers from {low:g} to {high:g}"
             raise InputError(f"{path}: {split} must be a list of {what}")
@@ -204,7 +207,7 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
         return values
 
     def count_classes(
-        self, examples: Mapping[str, TextsDevSet], predictions: Mapping[str, Sequence[object]], root: Path
+        self, examples: Mapping[str, TextsDevSet], predictions: Mapping[str, Sequence[Prediction | None]], root: Path
     ) -> ClassCounts | None:
         path = self.entry.examples_file(TRAIN, root)
         if self.task.is_regression or self.task.is_multilabel or not path.is_file():
@@ -221,7 +224,7 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
         return ClassCounts(*named)
 
     def verify_decisions(
-        self, metrics: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]], root: Path
+        self, metrics: Mapping[str, Any], predictions: Mapping[str, Sequence[Prediction | None]], root: Path
     ) -> None:
         """Check that the recorded thresholds are those of the parameters or chosen, and give these predictions."""
         for file in self.entry.decision_files:
@@ -243,7 +246,7 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers]):
                     f"predictions from {root / file}. {again}"
                 )
 
-    def outcomes(self, examples: TextsDevSet, predictions: Sequence[Any]) -> Array:
+    def outcomes(self, examples: TextsDevSet, predictions: Sequence[Prediction | None]) -> Array:
         return self.form.outcomes(examples.labels, predictions)
 
     @property
