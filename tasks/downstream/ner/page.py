@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -71,9 +71,9 @@ class NerReport(Report[NerDevSet, WordLogits, NerAnswers, str]):
         answers, outcomes = found.answers[split], found.outcomes[split]
         rows = (
             (
-                *(one["name"], " ".join(examples.tokens[one["number"]])),
-                *("; ".join(f"{text} ({type})" for text, type in one[key]) for key in ("missed", "invented")),
-                *(round(one["f1"], 2), round(one["sureness"], 6), self.scores.margin(answers, one["number"])),
+                *(one.name, " ".join(examples.tokens[one.number])),
+                *("; ".join(f"{text} ({type})" for text, type in some) for some in (one.missed, one.invented)),
+                *(round(one.f1, 2), round(one.sureness, 6), self.scores.margin(answers, one.number)),
             )
             for one in worst_mistakes(examples, answers, outcomes)
         )
@@ -153,12 +153,23 @@ class Piece:
     """True if the predicted entity is correct."""
 
 
-def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) -> list[dict[str, Any]]:
-    """Return the sentences with wrong entities: lowest F1 first, then the most confident wrong tag first.
+class Mistake(NamedTuple):
+    """Sentence with wrong entities."""
 
-    Each has its number and pieces, text and type of the entities that were missed and invented, and the highest
-    probability of a wrong tag.
-    """
+    number: int
+    name: str
+    pieces: list[Piece]
+    missed: list[tuple[str, str]]
+    """Text and type of the true entities that were not predicted."""
+    invented: list[tuple[str, str]]
+    """Text and type of the predicted entities that are not true."""
+    f1: float
+    sureness: float
+    """Highest probability of a wrong tag."""
+
+
+def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) -> list[Mistake]:
+    """Return the mistakes: lowest F1 first, then the most confident wrong tag first."""
     overlap = 2 * outcomes[:, CORRECT] / np.maximum(1, outcomes[:, GOLD] + outcomes[:, FOUND])
     wrong = np.flatnonzero((outcomes[:, CORRECT] < outcomes[:, GOLD]) | (outcomes[:, CORRECT] < outcomes[:, FOUND]))
     sure = {}
@@ -166,20 +177,12 @@ def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) ->
         differs = np.array(examples.tags[number]) != np.array(answers.tags[number])
         sure[number] = float(answers.sureness[number][differs].max())
     order = sorted(sure, key=lambda number: (overlap[number], -sure[number], number))
-    return [
-        {
-            **_mistake(number, examples, answers.tags[number]),
-            "name": examples.names[number],
-            "f1": 100 * float(overlap[number]),
-            "sureness": sure[number],
-        }
-        for number in order
-    ]
+    return [_describe(number, examples, answers, 100 * float(overlap[number]), sure[number]) for number in order]
 
 
-def _mistake(number: int, examples: NerDevSet, tags: Sequence[str]) -> dict[str, object]:
+def _describe(number: int, examples: NerDevSet, answers: NerAnswers, f1: float, sureness: float) -> Mistake:
     words = examples.tokens[number]
-    gold, found = find_entities(examples.tags[number]), find_entities(tags)
+    gold, found = find_entities(examples.tags[number]), find_entities(answers.tags[number])
     differing = sorted(set(gold) ^ set(found), key=lambda one: (one.first, one.last, one.type))
     first, last = 0, len(words)
     if last > 2 * AROUND:
@@ -190,7 +193,7 @@ def _mistake(number: int, examples: NerDevSet, tags: Sequence[str]) -> dict[str,
         [(" ".join(words[one.first : one.last]), one.type) for one in some if one not in others]
         for some, others in ((gold, found), (found, gold))
     )
-    return {"number": number, "pieces": pieces, "missed": missed, "invented": invented}
+    return Mistake(number, examples.names[number], pieces, missed, invented, f1, sureness)
 
 
 def split_pieces(

@@ -403,6 +403,6 @@ def _locate(row: TableRow, word: int) -> str:
     return places[word] if places else f"{row.where}, word {word}"
 
 
-def _find_word_problem(word: Any) -> str:
+def _find_word_problem(word: object) -> str:
     problem = find_text_problem(word)
-    return f"a word {problem}" if problem else "an empty word" * (not word.strip(" \t\r\n"))
+    return f"a word {problem}" if problem else "an empty word" * (not str(word).strip(" \t\r\n"))

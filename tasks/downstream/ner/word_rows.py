@@ -3,7 +3,6 @@ in the first row of each sentence."""
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 from ipu_model.core.units import shorten
 from tasks.downstream.ner.conll import MAX_WORDS, NO_WORD
@@ -101,8 +100,8 @@ def _join_rows(
         f"document, name that column, {named_by.format('document')})"
     )
     mixed = f"a row without {column!r}, although others repeat it (fill all rows, or the first of each sentence)"
-    problems, seen = records.problems, set[Any]()
-    current: Any = None
+    problems, seen = records.problems, set[tuple[object, object]]()
+    current: tuple[object, object] | None = None
     words = list[TableRow]()
     empty = repeated = is_mixed = False
     for row in rows:
@@ -141,10 +140,10 @@ def _join_rows(
     yield from _make_sentence(words, current)
 
 
-def _make_sentence(words: list[TableRow], current: Any) -> Iterator[TableRow]:
+def _make_sentence(words: list[TableRow], current: tuple[object, object] | None) -> Iterator[TableRow]:
     if words:
         parts = [part for part in words[0].values if part in ("tokens", "tags") or part.startswith(KEPT)]
-        values: dict[str, Any] = {part: [row.values.get(part) for row in words] for part in parts}
-        values["places"] = [row.where for row in words]
+        values = {part: [row.values.get(part) for row in words] for part in parts}
         id = {} if current is None else {"id": current[1]}
-        yield TableRow(words[0].where, values | id, words[0].names)
+        places = {"places": [row.where for row in words]}
+        yield TableRow(words[0].where, {**values, **places, **id}, words[0].names)

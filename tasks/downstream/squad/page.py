@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,19 @@ _WINDOWS = ((1, "1 window"), (2, "2 windows"))
 
 
 SquadView = EvaluationView[list[SquadQuestion], list[list[Answer]], str]
+
+
+class Mistake(NamedTuple):
+    """Question whose answer differs from all references."""
+
+    question: SquadQuestion
+    candidates: Sequence[Answer]
+    """The n best answers; the first is the prediction."""
+    f1: float
+
+    @property
+    def prediction(self) -> Answer:
+        return self.candidates[0]
 
 
 @dataclass(frozen=True)
@@ -104,7 +117,7 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]], s
             mistakes=worst_mistakes(questions, found.answers[split], found.outcomes[split]),
             shown=WORST,
             shown_candidates=SHOWN_CANDIDATES,
-            excerpt=lambda mistake: excerpt(mistake["question"], mistake["prediction"]),
+            excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),
         )
 
     def mistakes(self, found: SquadView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
@@ -112,9 +125,9 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]], s
         answers, numbers = found.answers[split], {one.id: number for number, one in enumerate(questions)}
         rows = (
             (
-                *(one["question"].id, one["question"].question, " | ".join(dict.fromkeys(one["question"].texts))),
-                *(one["prediction"].text, round(100 * one["f1"], 2), round(one["prediction"].probability, 6)),
-                self.scores.margin(answers, numbers[one["question"].id]),
+                *(one.question.id, one.question.question, " | ".join(dict.fromkeys(one.question.texts))),
+                *(one.prediction.text, round(100 * one.f1, 2), round(one.prediction.probability, 6)),
+                self.scores.margin(answers, numbers[one.question.id]),
             )
             for one in worst_mistakes(questions, answers, found.outcomes[split])
         )
@@ -149,16 +162,15 @@ def nbest_json(questions: Sequence[SquadQuestion], answers: Sequence[Sequence[An
 
 def worst_mistakes(
     questions: Sequence[SquadQuestion], answers: Sequence[Sequence[Answer]], outcomes: Array
-) -> list[dict[str, Any]]:
-    """Return the questions whose answer differs from all references, with its n best candidates and its F1: lowest F1
-    first, then most confident first, then in order of the questions."""
+) -> list[Mistake]:
+    """Return the mistakes: lowest F1 first, then most confident first, then in order of the questions."""
     scores = outcomes[:, [EXACT, OVERLAP]].tolist()
     wrong = [
-        {"question": question, "candidates": candidates, "prediction": candidates[0], "f1": overlap}
+        Mistake(question, candidates, overlap)
         for question, candidates, (exact, overlap) in zip(questions, answers, scores, strict=True)
         if not exact
     ]
-    return sorted(wrong, key=lambda mistake: (mistake["f1"], -mistake["prediction"].probability))
+    return sorted(wrong, key=lambda mistake: (mistake.f1, -mistake.prediction.probability))
 
 
 def excerpt(question: SquadQuestion, prediction: Answer) -> list[tuple[str, str]]:

@@ -44,7 +44,7 @@ HEAD = 10_000
 """Examples of a large file, or of a GLUE split, that are checked before a run."""
 MAX_CLASSES = 1000
 UNKNOWN = "dev examples with labels not in train"
-Label = tuple[Any, ...]
+Label = tuple[str | float, ...]
 """Label of an example: one class or value, or all labels."""
 
 
@@ -83,8 +83,8 @@ class TextsReader(Reader):
                 f"one split has pairs of texts, the other single texts ({_columns(inputs)}). "
                 f"Set {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
             )
-        data: Any = self.entry.params.data
-        if self.task.name and data.source == "files":
+        data = self.entry.params_as(TextsParams).data
+        if isinstance(data, GlueDataParams) and data.source == "files":
             inputs[TRAIN].ignored = self._list_unused_files(Path(data.path))
         reading = write_reading(folder, data.source, inputs)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
@@ -163,7 +163,7 @@ class TextsReader(Reader):
         source = TRAIN if split_params(self.entry) is not None else self.entry.development[0]
         dev, constant = None, None
         if source in whole and len(self.entry.development) == 1 and not (task.is_regression or task.is_multilabel):
-            named = {str(task.labels[one] if task.labels else one): n for (one,), n in labels[source].items()}
+            named = {str(task.labels[int(one)] if task.labels else one): n for (one,), n in labels[source].items()}
             dev, constant = count_dev(self.entry, labels[source].total()), most_frequent(Counter(named))
         for split in whole.intersection(self.entry.development):
             if task.name or TRAIN in whole:
@@ -195,12 +195,12 @@ def count_labels(path: Path) -> Counter[Label]:
     return Counter({(one["values"],): one["counts"] for one in pc.value_counts(column).to_pylist()})
 
 
-def count_names(labels: Counter[Label]) -> Counter[Any]:
+def count_names(labels: Counter[Label]) -> Counter[str]:
     """Return the number of examples with each class."""
-    names = Counter[Any]()
+    names = Counter[str]()
     for label, count in labels.items():
         for name in label:
-            names[name] += count
+            names[str(name)] += count
     return names
 
 

@@ -14,7 +14,12 @@ from typing import Any
 
 from ipu_model.core.units import shorten
 from tasks.downstream.texts.labels import LabelReader
-from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams, TextsParams
+from tasks.downstream.texts.params import (
+    ClassificationColumnParams,
+    ClassificationDataParams,
+    GlueDataParams,
+    TextsParams,
+)
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TextExample, TextTask
 from tasks.params.entries import TRAIN, Entry
 from tasks.plan.named_files import list_files
@@ -138,16 +143,19 @@ def read_split(
     Raises:
         InputError: no file, or an unreadable one; at the end, all problems with texts and labels.
     """
-    data: Any = entry.params.data
-    spec, section = entry.params_as(TextsParams).text_task, entry.key("data")
+    params, section = entry.params_as(TextsParams), entry.key("data")
+    data, spec = params.data, params.text_task
     if data.source == "files":
-        key = f"{section}.path" if spec.name else f"{section}.{split}_path"
-        paths = glue_files(spec, Path(data.path), split, key) if spec.name else list_tables(data.path_of(split), key)
+        if isinstance(data, GlueDataParams):
+            paths = glue_files(spec, Path(data.path), split, key := f"{section}.path")
+        else:
+            paths = list_tables(data.path_of(split), key := f"{section}.{split}_path")
         for path in paths:
             for one in read_file(entry, path, key, reading, most, split, forms=forms):
                 yield one if len(paths) == 1 else one._replace(id=f"{path.name}, {one.id}")
         return
-    address = (data.dataset, spec.name or data.dataset_config, spec.hub_split(split), data.dataset_revision)
+    config = spec.name if isinstance(data, GlueDataParams) else data.dataset_config
+    address = (data.dataset, config, spec.hub_split(split), data.dataset_revision)
     records = open_hub_split(section, address, record_spec(entry, f"{section}.dataset"), reading, table_form(data))
     yield from _read_records(entry, records, reading, split, most, forms=forms)
 

@@ -11,7 +11,7 @@ from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.texts.answers import NO_ANSWER, Prediction
 from tasks.downstream.texts.examples import count_labels, count_names, write_numbers, write_split
 from tasks.downstream.texts.files import PLAIN_HINT, TEXT_PARTS, read_file, record_spec
-from tasks.downstream.texts.params import TextsParams
+from tasks.downstream.texts.params import ClassificationDataParams, GlueDataParams, TextsParams
 from tasks.downstream.texts.schemas import make_schema
 from tasks.downstream.texts.scores import TextsAnswers, TextsDevSet
 from tasks.downstream.texts.task_table import TextExample, TextTask
@@ -69,10 +69,11 @@ class TextsInference(Inference[TextsDevSet, Array, TextsAnswers, Prediction]):
 
     def _read_file(self, path: Path, reading: Interpretation, **how: Any) -> Iterator[TextExample]:
         """Yield the examples of a file; refuse pairs of texts if the model was trained on single texts."""
-        data: Any = self.entry.params.data
-        is_single = not self.task.name and "text" in reading.trained and "text_pair" not in reading.trained
+        data = self.entry.params_as(TextsParams).data
+        is_own = isinstance(data, ClassificationDataParams) and data.columns.text_pair is None
+        is_single = is_own and "text" in reading.trained and "text_pair" not in reading.trained
         for one in read_file(self.entry, path, INPUT, reading, named_by=COLUMN, **how):
-            if is_single and one.second is not None and data.columns.text_pair is None:
+            if is_single and one.second is not None:
                 first, second = map(column_names(reading.record()).__getitem__, TEXT_PARTS)
                 single = COLUMN.format("text").replace("NAME", first)
                 pair = COLUMN.format("text_pair").replace("NAME", second)
@@ -85,9 +86,9 @@ class TextsInference(Inference[TextsDevSet, Array, TextsAnswers, Prediction]):
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         flags = () if self.task.labels else self.model_classes
         write_split(self.task, self._read_file(path, reading, flags=flags), target)
-        if self.task.labels:
+        data = self.entry.params_as(TextsParams).data
+        if self.task.labels or isinstance(data, GlueDataParams):
             return
-        data: Any = self.entry.params.data
         names = count_names(count_labels(target))
         folds = data.similar_labels == "fold"
         if not folds:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,17 @@ _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "2
 
 
 TextsView = EvaluationView[TextsDevSet, TextsAnswers, Prediction]
+
+
+class Mistake(NamedTuple):
+    """Example with a wrong answer."""
+
+    number: int
+    name: str
+    label: str | float
+    answer: str | float
+    probability: float | None
+    text: str
 
 
 @dataclass(frozen=True)
@@ -138,10 +149,10 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
 
     def mistakes(self, found: TextsView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         rows = [
-            (split, one["name"], *_split_pair(one["text"]), one["label"], one["answer"], one["probability"], margin)
+            (split, one.name, *_split_pair(one.text), one.label, one.answer, one.probability, margin)
             for split, examples in found.examples.items()
             for one in self._list_mistakes(examples, found.answers[split], found.outcomes[split])
-            for margin in [self.scores.margin(found.answers[split], one["number"])]
+            for margin in [self.scores.margin(found.answers[split], one.number)]
         ]
         columns = ("set", "id", "text", "text_pair", "label", "answer", "probability", "margin")
         empty = [number for number, name in enumerate(columns) if all(row[number] is None for row in rows)]
@@ -149,13 +160,13 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
         kept = kept if len(found.examples) > 1 else kept[1:]
         return [columns[one] for one in kept], ([row[one] for one in kept] for row in rows)
 
-    def _list_mistakes(self, examples: TextsDevSet, answers: TextsAnswers, outcomes: Array) -> list[dict[str, Any]]:
-        """Return the examples with a wrong answer: the most confident, or the largest error, first."""
+    def _list_mistakes(self, examples: TextsDevSet, answers: TextsAnswers, outcomes: Array) -> list[Mistake]:
+        """Return the mistakes: the most confident, or the largest error, first."""
         classes, predictions = examples.classes, self.scores.predictions(answers)
         if self.task.is_regression:
             badness = np.abs(outcomes[:, PREDICTION] - outcomes[:, LABEL])
             shown, truth = (outcomes[:, one].round(6).tolist() for one in (PREDICTION, LABEL))
-            probabilities: list[Any] = [None] * len(truth)
+            probabilities: list[float | None] = [None] * len(truth)
         else:
             sure = answers.form.confidences(answers.logits)
             badness = np.where(self.scores.form.is_correct(outcomes) == 1, 0.0, sure)
@@ -164,14 +175,14 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
             truth = [name_answer(classes, np.flatnonzero(one) if np.ndim(one) else one) for one in labels]
             probabilities = sure.round(6).tolist()
         return [
-            {
-                "number": number,
-                "name": examples.names[number],
-                "label": truth[number],
-                "answer": shown[number],
-                "probability": probabilities[number],
-                "text": examples.texts[number],
-            }
+            Mistake(
+                number,
+                examples.names[number],
+                truth[number],
+                shown[number],
+                probabilities[number],
+                examples.texts[number],
+            )
             for number in np.argsort(-badness, kind="stable").tolist()
             if badness[number] > 0
         ]

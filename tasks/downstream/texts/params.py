@@ -158,6 +158,8 @@ class TextsParams(EntryParams):
     has_labels: ClassVar[bool] = True
     label_table: ClassVar[str] = "task_table.py"
 
+    data: ClassificationDataParams | GlueDataParams
+
     @model_validator(mode="after")
     def _check_class_weights(self) -> TextsParams:
         weighted = getattr(self.finetune, "class_weights", None) is not None

@@ -193,12 +193,12 @@ def answers(tags: list[list[str]]) -> NerAnswers:
 
 def test_mistakes_come_lowest_f1_first_and_then_the_surest() -> None:
     found = worst_mistakes(named(TOKENS, GOLD), answers(FOUND), count_outcomes(GOLD, TEXTS))
-    assert [one["number"] for one in found] == [1, 3, 0]
-    assert [(one["missed"], one["invented"]) for one in found[1:]] == [
+    assert [one.number for one in found] == [1, 3, 0]
+    assert [(one.missed, one.invented) for one in found[1:]] == [
         ([("Ada", "person")], [("Ada", "group")]),
         ([("Babbage", "person")], []),
     ]
-    assert found[0]["sureness"] == 0.9
+    assert found[0].sureness == 0.9
 
 
 def test_a_long_sentence_is_shown_around_its_mistakes() -> None:
@@ -206,7 +206,7 @@ def test_a_long_sentence_is_shown_around_its_mistakes() -> None:
     gold = ["O"] * 100 + ["B-person"] + ["O"] * 99
     given = NerAnswers([["O"] * 200], [np.full(200, 0.5)], [np.zeros(200)])
     [found] = worst_mistakes(named([words], [gold]), given, count_outcomes([gold], given.texts))
-    assert [piece.text.split()[0] for piece in found["pieces"]] == ["…", "w75", "w100", "w101", "…"]
+    assert [piece.text.split()[0] for piece in found.pieces] == ["…", "w75", "w100", "w101", "…"]
 
 
 def test_scores_by_type_count_what_is_there_found_and_correct() -> None:

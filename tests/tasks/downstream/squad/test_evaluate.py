@@ -240,7 +240,7 @@ def test_mistakes_come_lowest_f1_first_then_surest_first() -> None:
     questions = [make_question(str(i), "?", "c", ("c",)) for i in range(4)]
     answers = [[Answer("x", 0, 1, 0.0, probability)] for probability in (0.9, 0.2, 0.8, 0.3)]
     wrong = worst_mistakes(questions, answers, np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))
-    assert [mistake["question"].id for mistake in wrong] == ["3", "1", "2"]
+    assert [mistake.question.id for mistake in wrong] == ["3", "1", "2"]
 
 
 @pytest.mark.parametrize(
