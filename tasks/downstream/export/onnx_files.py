@@ -9,7 +9,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError
@@ -28,6 +28,9 @@ from tasks.models.model_folders import CONFIG, count_parameters, describe_encode
 from tasks.stage.artifacts import EXPORT_FILES
 from tasks.stage.errors import InputError, require_packages, translate_device_errors
 from tasks.stage.process import loading_packages
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 OPSET = 18
 """Version of ONNX's operators in the files."""
@@ -66,7 +69,7 @@ def _silenced() -> Iterator[None]:
             logging.disable(before)
 
 
-def load_model(folder: Path) -> Any:
+def load_model(folder: Path) -> PreTrainedModel:
     """Return the model of a folder as transformers' AutoModelFor... loads it, in fp32 with eager attention; an encoder
     alone with its pooling.
 
@@ -115,7 +118,7 @@ def load_model(folder: Path) -> Any:
     return model.eval()
 
 
-def write_onnx(model: Any, target: Path) -> None:
+def write_onnx(model: PreTrainedModel, target: Path) -> None:
     """Write a model in fp32, with dynamic batch and length. Equal models give equal bytes."""
     import torch
 
@@ -167,7 +170,7 @@ def write_formats(model: object, formats: Sequence[str], folder: Path) -> dict[s
     return {name: folder / EXPORT_FILES[name] for name in formats}
 
 
-def compare_with_transformers(model: Any, path: Path, sequences: Sequence[EncodedSequence]) -> float | None:
+def compare_with_transformers(model: PreTrainedModel, path: Path, sequences: Sequence[EncodedSequence]) -> float | None:
     """Return the largest difference of a logit of transformers and of the exported file on these sequences; None if
     one is not finite.
 

@@ -1,18 +1,23 @@
 """Encoder of transformers with pooling inside, as sentence-transformers computes it."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from tasks.models.sentence_modules import read_modules
 from tasks.stage.errors import InputError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class PooledEncoder(nn.Module):
     """Normalised embeddings of texts: the mean of their tokens, or their first token."""
 
-    def __init__(self, encoder: Any, folder: Path) -> None:
+    def __init__(self, encoder: PreTrainedModel, folder: Path) -> None:
         """Read the pooling of the model's folder.
 
         Raises:

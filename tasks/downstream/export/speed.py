@@ -6,16 +6,19 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipu_model.core.files import find_value
 from tasks.downstream.inference.onnx_answers import count_threads, open_session, run_session
 from tasks.downstream.scoring.scores import Scores
-from tasks.pages.plots import PlotLine, plot_lines
+from tasks.pages.plots import Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tasks.stage import artifacts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 LENGTHS = (32, 128, 384)
 BATCH = 32
@@ -31,7 +34,7 @@ TORCH = "model.safetensors"
 Run = Callable[[np.ndarray], object]
 
 
-def measure_all(model: Any, folder: Path, files: Mapping[str, Path], longest: int) -> dict[str, Any]:
+def measure_all(model: PreTrainedModel, folder: Path, files: Mapping[str, Path], longest: int) -> dict[str, Any]:
     """Measure a model with transformers, and each of its exported files with onnxruntime, on this host's processor.
 
     Args:
@@ -61,7 +64,7 @@ def measure_all(model: Any, folder: Path, files: Mapping[str, Path], longest: in
     }
 
 
-def _run_torch(model: Any, threads: int) -> Run:
+def _run_torch(model: PreTrainedModel, threads: int) -> Run:
     import torch
 
     def run(ids: np.ndarray) -> object:
@@ -144,7 +147,7 @@ def write_page(task: Scores, metrics: Mapping[str, Any], measured: Mapping[str, 
     limit = task.limits[0].metric
     title, variants = task.metrics.titles[limit], list_variants(metrics, measured, scores, limit)
 
-    def plot(key: str, across: str) -> Any:
+    def plot(key: str, across: str) -> Plot:
         lines = [
             PlotLine(
                 one["name"],

@@ -47,7 +47,7 @@ class ExportEvidence:
 
 
 def gather_exports(
-    task: Scores, subject: ReleaseSubject, examples: Mapping[str, Any], own: Outcomes, hashes: Hashes, root: Path
+    task: Scores, subject: ReleaseSubject, examples: Mapping[str, object], own: Outcomes, hashes: Hashes, root: Path
 ) -> dict[str, ExportEvidence]:
     """Read the evidence of every exported file of the checkout `root`.
 
