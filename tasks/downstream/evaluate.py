@@ -189,7 +189,8 @@ def score_logits(
         predictions[split] = task.predictions(answers[split])
         outcomes[split] = task.outcomes(here, predictions[split])
         slices += page.slices(split, here, logits, answers[split], outcomes[split])
-    baseline = task.baseline(examples, rule)
+    baselines = task.baselines(examples, rule)
+    baseline = task.best_of(baselines)
     calibrated, curve = judge_confidences(task, examples, answers, outcomes)
     found = EvaluationView(
         examples,
@@ -201,6 +202,7 @@ def score_logits(
         {},
         curve=curve,
         own_curve=page.own_curve(examples, answers),
+        baselines=baselines,
         baseline=baseline.name if baseline else "",
     )
     # Lists, not objects: `dvc metrics show` makes a column of every number and string in an object.

@@ -167,7 +167,8 @@ def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
     outcomes = {"dev": task.outcomes(examples, predictions)}
     slices = page.slices("dev", examples, logits, answers, outcomes["dev"])
     calibrated, curve = judge_confidences(task, {"dev": examples}, {"dev": answers}, outcomes)
-    baseline = task.baseline({"dev": examples})
+    baselines = task.baselines({"dev": examples})
+    baseline = task.best_of(baselines)
     metrics = {
         **task.figures(outcomes, baseline),
         **({} if calibrated is None else calibrated.record()),
@@ -177,7 +178,7 @@ def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
     shown = (PairExcerpt(pair, f"one {EVIL} two", f"one {LONG} two"),) if pair else ()
     source = SourceReport("training examples", 1200, 3, (pair,) if pair else (), shown)
     near = score_without_duplicates(task, NearDuplicateReport(0.8, (source,)), outcomes)
-    view: EvaluationView[Any, Any] = EvaluationView(
+    view = EvaluationView(
         {"dev": examples},
         {"dev": answers},
         {"dev": predictions},
@@ -191,5 +192,6 @@ def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
         ABOUT,
         page.own_curve({"dev": examples}, {"dev": answers}),
         baseline.name if baseline else "",
+        baselines=baselines,
     )
     return dataclasses.replace(view, metrics={**metrics, **page.more_figures(view)})

@@ -199,10 +199,10 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers, str]):
         found, correct, right = quantities
         return all(one >= 0 and one == int(one) for one in quantities) and correct <= found and correct <= right
 
-    def baseline(self, examples: Mapping[str, NerDevSet], rule: str = "") -> Baseline:
+    def baselines(self, examples: Mapping[str, NerDevSet], rule: str = "") -> list[Baseline]:
         """Return predicting no entities."""
         nothing = {split: [" ".join([OUTSIDE] * len(words)) for words in one.tokens] for split, one in examples.items()}
-        return Baseline("predicting no entities", self.outcomes_of(examples, nothing))
+        return [Baseline("predicting no entities", self.outcomes_of(examples, nothing))]
 
     @property
     def metrics(self) -> Metrics:

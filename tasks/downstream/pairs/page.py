@@ -54,7 +54,7 @@ class PairsReport(Report[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
         """Return the number of texts, and the scores of every baseline."""
         baselines = [
             {"name": one.name, **{name: round(x, 4) for name, x in self.scores.metrics.compute(one.outcomes).items()}}
-            for one in self.scores.baselines(found.examples)
+            for one in found.baselines
         ]
         return {"texts": sum(len(one.texts) for one in found.examples.values()), "baselines": baselines}
 

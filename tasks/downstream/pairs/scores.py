@@ -227,10 +227,6 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
             found.append(("BM25", {split: search_words(one) for split, one in examples.items()}))
         return [Baseline(name, self.outcomes_of(examples, answers)) for name, answers in found]
 
-    def baseline(self, examples: Mapping[str, PairsDevSet], rule: str = "") -> Baseline | None:
-        """Return the better of the baselines."""
-        return self.best_of(self.baselines(examples))
-
 
 def search_words(examples: PairsDevSet) -> list[Answer]:
     """Return what BM25 finds with each anchor (bm25s with its defaults, without stop words), of equal ones the first.

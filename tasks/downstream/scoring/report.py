@@ -12,7 +12,7 @@ from tasks.downstream.scoring.calibration import Calibration
 from tasks.downstream.scoring.metrics import RATES, Array, Slice
 from tasks.downstream.scoring.near_duplicates import NearDuplicateScores
 from tasks.downstream.scoring.page_parts import group_bars, plot_reliability, plot_risk_coverage
-from tasks.downstream.scoring.scores import A, E, L, P, Scores
+from tasks.downstream.scoring.scores import A, Baseline, E, L, P, Scores
 from tasks.downstream.scoring.thresholds import RiskCoverage
 from tasks.stage import artifacts
 
@@ -44,7 +44,8 @@ class EvaluationView(Generic[E, A, P]):
     own_curve: RiskCoverage | None = None
     """Risk and coverage by another doubt in the answers, if the kind has one."""
     baseline: str = ""
-    """Name of the best answers without a model; empty: there are none."""
+    """Name of the best baseline; empty: there are none."""
+    baselines: Sequence[Baseline] = ()
 
 
 @dataclass(frozen=True)

@@ -229,18 +229,17 @@ class Scores(ABC, Generic[E, L, A, P]):
         return ""
 
     @abstractmethod
-    def baseline(self, examples: Mapping[str, E], rule: str = "") -> Baseline | None:
-        """Return the best answers without a model, with the chosen rule; None if there are none."""
-
     def baselines(self, examples: Mapping[str, E], rule: str = "") -> list[Baseline]:
-        """Return all answers without the model that it must beat; by default the best."""
-        best = self.baseline(examples, rule)
-        return [] if best is None else [best]
+        """Return the answers that the model must beat, with the chosen rule."""
 
     def best_of(self, baselines: Sequence[Baseline]) -> Baseline | None:
-        """Return the one with the best leading metric."""
+        """Return the baseline with the best leading metric; None if there are none."""
         lead = self.limits[0].metric
         return max(baselines, key=lambda one: self.metrics.compute(one.outcomes)[lead], default=None)
+
+    def baseline(self, examples: Mapping[str, E], rule: str = "") -> Baseline | None:
+        """Return the best of `baselines`."""
+        return self.best_of(self.baselines(examples, rule))
 
     def count_classes(
         self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[P | None]], root: Path

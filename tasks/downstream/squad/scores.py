@@ -222,7 +222,7 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], s
             raise InputError(f"{path} has no {BASELINE}. Run the stage {self.entry.stage('evaluate')} again")
         return rule
 
-    def baseline(self, examples: Mapping[str, list[SquadQuestion]], rule: str = "") -> Baseline | None:
+    def baselines(self, examples: Mapping[str, list[SquadQuestion]], rule: str = "") -> list[Baseline]:
         """Return the answers of the rule, or never answering if that is better."""
         answers = {"giving no answer": lambda context: ""} if self.nullable else {}
         answers |= {f"{rule} as the answer": RULES[rule]} if rule else {}
@@ -230,9 +230,8 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], s
             self.outcomes_of(examples, {split: [take(one.context) for one in some] for split, some in examples.items()})
             for take in answers.values()
         ]
-        if not found:
-            return None
-        return Baseline(" or ".join(answers), max(found, key=lambda outcomes: self.metrics.compute(outcomes)["f1"]))
+        best = sorted(found, key=lambda outcomes: -self.metrics.compute(outcomes)["f1"])[:1]
+        return [Baseline(" or ".join(answers), outcomes) for outcomes in best]
 
     @property
     def metrics(self) -> Metrics:

@@ -283,7 +283,7 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
     def is_possible(self, quantities: Sequence[float]) -> bool:
         return self.form.is_possible(quantities)
 
-    def baseline(self, examples: Mapping[str, TextsDevSet], rule: str = "") -> Baseline:
+    def baselines(self, examples: Mapping[str, TextsDevSet], rule: str = "") -> list[Baseline]:
         """Return the best constant prediction: the class or labels with the best score, or any value."""
         first, *_ = examples.values()
         constants = self.form.constants(first.labels, max(one.learned for one in examples.values()))
@@ -294,8 +294,8 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
         scores = [self.metrics.compute(one)[self.limits[0].metric] for one in found] if len(found) > 1 else [0.0]
         best = scores.index(max(scores))
         if self.task.is_regression:
-            return Baseline("the best constant answer", found[best])
-        return Baseline(f'always answering "{name_answer(first.classes, constants[best])}"', found[best])
+            return [Baseline("the best constant answer", found[best])]
+        return [Baseline(f'always answering "{name_answer(first.classes, constants[best])}"', found[best])]
 
     def threshold_figures(self) -> dict[str, Any]:
         """Return the thresholds and the limit of the decision for the metrics file; empty without any."""
