@@ -159,7 +159,7 @@ def _page(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> str:
     return str(task.page(evaluated(task, examples, logits, pair)))
 
 
-def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> EvaluationView[Any, Any]:
+def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> EvaluationView[Any, Any, Any]:
     """One development set, scored as the stage does."""
     task = page.scores
     answers = task.answer(examples, logits)
