@@ -51,7 +51,7 @@ class CardFacts:
     """Published part of params.yaml."""
     metrics: Mapping[str, Any]
     """Content of the metrics file."""
-    gate: Mapping[str, Any]
+    gate: Mapping[str, object]
     """Content of the gate's file."""
     config: Mapping[str, Any]
     """config.json of the model."""
@@ -90,9 +90,9 @@ def write_card(
     template: str,
     facts: CardFacts,
     tuning: str,
-    front_matter: Mapping[str, Any],
+    front_matter: Mapping[str, object],
     scores: Mapping[str, str],
-    **values: Any,
+    **values: object,
 ) -> str:
     """Return README.md of a release: deterministic, in English, without network access.
 
@@ -150,7 +150,7 @@ def _count_phases(count: int) -> str:
     return f"{number} phase{'s' * (count > 1)}" if count else ""
 
 
-def _rows(metrics: Mapping[str, Any], name: str, words: str) -> list[tuple[str, float, str]]:
+def _rows(metrics: Mapping[str, object], name: str, words: str) -> list[tuple[str, float, str]]:
     """Return label, percentage and 95% interval of a metric: for all examples, and without near-duplicates."""
     found = [_score_row(metrics, name, words)]
     near = _near_duplicates(metrics)
@@ -184,7 +184,7 @@ def hub_metadata(
     task: str,
     tags: Sequence[str],
     dataset: tuple[str, str],
-    results: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, object]],
     library: str = "transformers",
 ) -> Any:
     """Return the Hub's YAML metadata as plain values.
@@ -219,8 +219,8 @@ def hub_metadata(
 
 
 def list_results(
-    metrics: Mapping[str, Any], titles: Mapping[str, str], kinds: Mapping[str, str], whole: int = 100
-) -> list[dict[str, Any]]:
+    metrics: Mapping[str, object], titles: Mapping[str, str], kinds: Mapping[str, str], whole: int = 100
+) -> list[dict[str, object]]:
     """Return the scores of a release for `hub_metadata`.
 
     Args:
@@ -277,7 +277,7 @@ def _trainings(facts: CardFacts, tuning: str) -> list[dict[str, str]]:
 
 
 def _training(
-    facts: CardFacts, stage: str, updates: str, values: Mapping[str, Any], training: str, rows: str
+    facts: CardFacts, stage: str, updates: str, values: Mapping[str, object], training: str, rows: str
 ) -> dict[str, str]:
     """Return the cells of a table row; runtime and final loss only if the training recorded them."""
     counts = facts.provenance["data"]["rows"].get(rows, {})
@@ -317,7 +317,7 @@ def _optimizers(facts: CardFacts) -> str:
     return f"{parameters['pretrain']['optimizer']} for pre-training ({decay}), {tuning}"
 
 
-def score_of(metrics: Mapping[str, Any], name: str) -> float:
+def score_of(metrics: Mapping[str, object], name: str) -> float:
     """Return a figure of the metrics as a Python float with four decimals.
 
     Raises:

@@ -32,7 +32,7 @@ Logits = Mapping[str, Path]
 """Development set -> logits file."""
 
 
-def compare_logits(task: Scores, first: Logits, second: Logits, root: Path = Path()) -> dict[str, Any]:
+def compare_logits(task: Scores, first: Logits, second: Logits, root: Path = Path()) -> dict[str, object]:
     """Compare two predictions of the same rows, and the decoded answers.
 
     Returns:
@@ -45,7 +45,7 @@ def compare_logits(task: Scores, first: Logits, second: Logits, root: Path = Pat
     """
     task = task.prepare(root)
     distances: list[dict[str, Any]] = []
-    changed: list[dict[str, Any]] = []
+    changed: list[dict[str, object]] = []
     outcomes: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     for split in task.entry.development:
         examples = task.read_examples(task.entry.examples_file(split, root))

@@ -50,7 +50,7 @@ def record_entry(folder: Path, model: InferenceModel, trained: Mapping[str, obje
 
 
 def export_model(
-    model: InferenceModel, folder: Path, formats: Sequence[str], trained: Mapping[str, Any] | None = None
+    model: InferenceModel, folder: Path, formats: Sequence[str], trained: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
     """Write a finished model in these formats into a new folder, with configuration and tokenizer.
 

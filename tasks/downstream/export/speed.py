@@ -34,7 +34,7 @@ TORCH = "model.safetensors"
 Run = Callable[[np.ndarray], object]
 
 
-def measure_all(model: PreTrainedModel, folder: Path, files: Mapping[str, Path], longest: int) -> dict[str, Any]:
+def measure_all(model: PreTrainedModel, folder: Path, files: Mapping[str, Path], longest: int) -> dict[str, object]:
     """Measure a model with transformers, and each of its exported files with onnxruntime, on this host's processor.
 
     Args:
@@ -113,7 +113,7 @@ def _time_calls(run: Run, ids: np.ndarray) -> list[float]:
 
 
 def list_variants(
-    metrics: Mapping[str, Any], measured: Mapping[str, Any], scores: Mapping[str, Any], lead: str
+    metrics: Mapping[str, Any], measured: Mapping[str, Any], scores: Mapping[str, object], lead: str
 ) -> list[dict[str, Any]]:
     """Return the model and its exported files with score, interval, size, and latency of one sequence of the middle
     length on one thread.
@@ -142,7 +142,9 @@ def list_variants(
     ]
 
 
-def write_page(task: Scores, metrics: Mapping[str, Any], measured: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
+def write_page(
+    task: Scores, metrics: Mapping[str, object], measured: Mapping[str, object], scores: Mapping[str, object]
+) -> str:
     """Return the page of the exported files; see `list_variants` for the arguments."""
     limit = task.limits[0].metric
     title, variants = task.metrics.titles[limit], list_variants(metrics, measured, scores, limit)

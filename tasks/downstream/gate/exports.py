@@ -90,7 +90,7 @@ def _is_equal(stated: object, value: float) -> bool:
     return isinstance(stated, float | int) and (abs(stated - value) <= 1e-3 or math.isnan(value))
 
 
-def decide_export(task: Scores, found: ExportEvidence) -> dict[str, Any]:
+def decide_export(task: Scores, found: ExportEvidence) -> dict[str, object]:
     """Accept an exported file if all checks pass; return the verdict as plain values.
 
     - Its scores meet the floors of the model.
@@ -141,7 +141,7 @@ def _check_drop(task: Scores, metric: str, most: float, difference: PairedDiffer
 
 
 def list_model_files(
-    task: Scores, gate: Mapping[str, Any], metrics: Mapping[str, Any], weights: Path, prefer: str
+    task: Scores, gate: Mapping[str, Any], metrics: Mapping[str, object], weights: Path, prefer: str
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Return the weights and the exported files with their scores, and the name of the preferred file.
 

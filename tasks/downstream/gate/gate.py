@@ -70,7 +70,7 @@ class Evidence:
     """True if the scores were computed from the current predictions and weights."""
     verdicts: Mapping[str, bool | None]
     """Data set -> valid; None: no readable verdict."""
-    trainings: Mapping[str, Mapping[str, Any] | None]
+    trainings: Mapping[str, Mapping[str, object] | None]
     """Training -> its metrics; None: not readable."""
     teacher: ReleasedComparison | None = None
     """None without gate.max_teacher_drop."""
@@ -401,7 +401,7 @@ def _check_predictions(task: Scores, evidence: Evidence) -> list[GateCheck]:
     ]
 
 
-def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> dict[str, Any]:
+def gate(parameters: Mapping[str, object], name: str, root: Path = Path()) -> dict[str, Any]:
     """Decide on the model of an entry in the checkout `root` and write the verdict; return it. Raises the errors of
     `gather_evidence`.
 

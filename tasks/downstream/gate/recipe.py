@@ -48,7 +48,7 @@ class GateCheck:
     required: float | str | None
     reason: str = ""
     """Full sentence that is reported if it failed."""
-    difference: Mapping[str, Any] | None = None
+    difference: Mapping[str, object] | None = None
     """Figures of a comparison in points: metric, mean, low, high, and verdict (better, worse, no difference shown)."""
 
     def as_values(self) -> dict[str, object]:

@@ -18,7 +18,7 @@ NAME = "given"
 """Name of the entry in scratch files, which users never see."""
 TAKEN = ("rows", "evaluate")
 """Sections of a release that record how its model was evaluated."""
-Stated = Mapping[str, Mapping[str, Any]]
+Stated = Mapping[str, Mapping[str, object]]
 
 
 def infer_entry(
@@ -123,7 +123,7 @@ def _released(model: InferenceModel) -> dict[str, Any]:
         ) from None
 
 
-def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str, Any]]:
+def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str, object]]:
     """Return the kind that uses a model of this architecture, and the options that select its task."""
     found, sure = _match_tasks(model)
     if task is None and len(sure) == 1:

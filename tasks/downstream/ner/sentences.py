@@ -352,7 +352,7 @@ def _fold_types(tags: Sequence[object], row: TableRow, found: TagStatistics, rea
 def _read_cells(row: TableRow, records: Records) -> tuple[list[Any], list[Any]] | None:
     """Return the words and tags of a record; CSV cells have lists as JSON or as words separated by spaces."""
     (where, values, _), problems = row, records.problems
-    words: Any = values.get("tokens", values.get(TEXT))
+    words: object = values.get("tokens", values.get(TEXT))
     tags: Any = values.get("tags")
     tagged = "tags" in values
     try:
@@ -380,7 +380,7 @@ def _read_cells(row: TableRow, records: Records) -> tuple[list[Any], list[Any]] 
     return None
 
 
-def _is_sound(words: Sequence[Any], tags: Sequence[Any], row: TableRow, scheme: str, problems: ProblemList) -> bool:
+def _is_sound(words: Sequence[object], tags: Sequence[Any], row: TableRow, scheme: str, problems: ProblemList) -> bool:
     """Return True if every word and tag of a sentence is valid; add what is wrong to `problems`."""
     before = problems.count
     if len(words) != len(tags):

@@ -197,7 +197,7 @@ class PairTable:
     def _list_scores(self, names: Sequence[str]) -> list[str]:
         """Return which columns may be similarities: only numbers or truth values, and no ids or counters."""
         kept = [name for name in names if not fold_name(name).endswith(NO_SCORES)]
-        values: dict[str, list[Any]] = {name: [] for name in kept}
+        values: dict[str, list[object]] = {name: [] for name in kept}
         if kept:
             others = {OTHER + name: ColumnSpec((name,), "", False) for name in kept}
             for row in itertools.islice(self.open_records({**self.layout, **others}, Interpretation()).rows, LOOK):

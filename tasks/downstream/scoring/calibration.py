@@ -10,7 +10,6 @@ Temperature: Guo et al. 2017, section 4.2.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class Calibration:
     scaled: "Calibration | None" = None
     """Calibration with temperature: each half of the predictions with the temperature that fits the other half."""
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return plain values for the metrics file."""
         bins = [{name: x if x is None else round(x, 6) for name, x in asdict(one).items()} for one in self.bins]
         found = {"calibration_error": round(self.error, 6), "brier_score": round(self.brier, 6), "calibration": bins}

@@ -291,7 +291,7 @@ class Metrics:
         """Return every metric of two models, their differences (second minus first) and McNemar's test where it
         applies, as plain values in percent with four decimals."""
         ours, theirs = self.compute(first), self.compute(second)
-        found: dict[str, Any] = {"examples": sum(map(len, first.values()))}
+        found: dict[str, object] = {"examples": sum(map(len, first.values()))}
         for name, difference in self.differences(second, first, confidence).items():
             found |= {f"{name}_first": round(ours[name], 4), f"{name}_second": round(theirs[name], 4)}
             bounds = {key: round(getattr(difference, key), 4) for key in ("mean", "low", "high")}
@@ -313,7 +313,7 @@ def keep_common(*models: Outcomes) -> tuple[int, list[Outcomes]]:
 
 def changed_answers(
     names: Sequence[str],
-    answers: tuple[Sequence[Any], Sequence[Any]],
+    answers: tuple[Sequence[object], Sequence[object]],
     outcomes: tuple[Array, Array],
     quantities: Mapping[str, int],
 ) -> Iterator[tuple[int, dict[str, object]]]:
@@ -383,7 +383,7 @@ class Slice:
     counts: Mapping[str, int] = field(default_factory=dict)
     """Other counts by key in the record."""
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         return {"by": self.by, "slice": self.slice, self.counted: self.examples, **self.counts, **self.figures}
 
 

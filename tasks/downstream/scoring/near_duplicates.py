@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ class NearDuplicateScores:
     shown: tuple[tuple[Duplicate, Pieces, Pieces], ...]
     """Example pairs, with the pieces of both texts."""
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return entries for the metrics file; empty if near-duplicates were not searched."""
         if self.threshold is None:
             return {}

@@ -68,7 +68,7 @@ def compare_files(questions: Path, first: Path, second: Path, confidence: float 
         raise InputError(f"{first} and {second} cannot be compared on {questions}: {error}") from None
 
 
-def changed_csv(changed: Sequence[Mapping[str, Any]]) -> str:
+def changed_csv(changed: Sequence[Mapping[str, object]]) -> str:
     """Return a CSV with a line for each changed answer."""
     return csv_text(CHANGED, ([one[name] for name in CHANGED] for one in changed))
 

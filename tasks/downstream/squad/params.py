@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -172,7 +172,7 @@ class SquadParams(EntryParams):
         return ExpectedExamples(train, dev, WINDOW_TOKENS, QUESTION_BYTES)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """Options of the kind: unanswerable, if it is use, because it affects every stage."""
         return {"unanswerable": "use"} if self.nullable else {}
 

@@ -48,7 +48,7 @@ Label = tuple[str | float, ...]
 """Label of an example: one class or value, or all labels."""
 
 
-def recipe_for(train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+def recipe_for(train: Path, options: Mapping[str, Any]) -> dict[str, object]:
     """Return the settings for several labels if the training file has them."""
     if options.get("regression") or "task" in options:
         return {}

@@ -68,7 +68,7 @@ class LabelReader:
         missing = name in MISSING_NAMES or (name == "-1" and bool(self.labels))
         return missing and name not in self.labels and self.data.missing_labels != "keep"
 
-    def parse(self, value: Any, where: str) -> Any:
+    def parse(self, value: object, where: str) -> Any:
         """Return the label in a cell, or in the flags of several columns.
 
         Raises:

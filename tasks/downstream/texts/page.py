@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -114,7 +114,7 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
             ],
         )
 
-    def _figures(self, split: str, examples: TextsDevSet, answers: TextsAnswers, outcomes: Array) -> dict[str, Any]:
+    def _figures(self, split: str, examples: TextsDevSet, answers: TextsAnswers, outcomes: Array) -> dict[str, object]:
         names, single = examples.classes, not self.task.is_regression and not self.task.is_multilabel
         few, columns = len(names) <= SHOWN_CLASSES, outcomes[:, [LABEL, PREDICTION]].T
 

@@ -300,14 +300,14 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
     def threshold_figures(self) -> dict[str, Any]:
         """Return the thresholds and the limit of the decision for the metrics file; empty without any."""
         least, chosen = self.decision.min_probability, [one.record(THRESHOLD) for one in self._thresholds(self.known)]
-        found: dict[str, Any] = {} if least is None else {MIN_PROBABILITY: least}
+        found: dict[str, object] = {} if least is None else {MIN_PROBABILITY: least}
         if len(chosen) > 1:
             by_label = zip(self.known, chosen, strict=False)
             return {**found, THRESHOLDS: [{"label": name, **one} for name, one in by_label]}
         return {**found, **(chosen[0] if chosen else {})}
 
 
-def select_thresholds(recorded: Mapping[str, Any]) -> dict[str, Any]:
+def select_thresholds(recorded: Mapping[str, Any]) -> dict[str, object]:
     """Return the recorded thresholds of a decision as parameters: a number, or one per label."""
     found = {key: recorded[key] for key in (THRESHOLD, MIN_PROBABILITY) if key in recorded}
     if THRESHOLDS in recorded:
