@@ -67,11 +67,11 @@ class AnswerForm:
 
     def is_possible(self, quantities: Sequence[float]) -> bool:
         """Return True if a prediction can have these quantities."""
-        return all(self.is_answer(one, 0) for one in quantities)
+        return all(self.is_answer(value, 0) for value in quantities)
 
     def outcomes(self, labels: Array, predictions: Sequence[object]) -> Array:
         """Return label and prediction of each example, [N, 2]; a missing prediction is always wrong."""
-        answers = [NO_ANSWER if one is None else one for one in predictions]
+        answers = [NO_ANSWER if prediction is None else prediction for prediction in predictions]
         return np.stack([labels, np.array(answers, dtype=np.float64)], axis=1)
 
     def correctness(self, outcomes: Array, logits: Array) -> Array:
@@ -98,7 +98,7 @@ class AnswerForm:
     def metrics(self, split: str, names: Mapping[str, str]) -> tuple[Metric, ...]:
         """Return the metrics of a development set; `names`: metric -> its name in the metrics file."""
         titles = {} if self.task.name else TITLES
-        return tuple(metric(one, title=titles.get(one, ""), called=name, split=split) for one, name in names.items())
+        return tuple(metric(key, title=titles.get(key, ""), called=name, split=split) for key, name in names.items())
 
     def constants(self, labels: Array, classes: int) -> list[Prediction]:
         """Return the constant predictions of which the best is the baseline."""
@@ -183,10 +183,10 @@ class LabelAnswers(AnswerForm):
 
     def choose(self, shares: Array) -> np.ndarray:
         """Return True for each label that is predicted, [N, C]."""
-        return shares > np.array([one.value for one in self.thresholds])
+        return shares > np.array([threshold.value for threshold in self.thresholds])
 
     def decide(self, shares: Array) -> list[Prediction]:
-        return [np.flatnonzero(one).tolist() for one in self.choose(shares)]
+        return [np.flatnonzero(row).tolist() for row in self.choose(shares)]
 
     def confidences(self, logits: Array, temperature: float = 1.0) -> Array:
         """Return the probability that all labels are right, as if they were independent."""
@@ -195,11 +195,11 @@ class LabelAnswers(AnswerForm):
 
     def margin(self, logits: Array, number: int) -> float | None:
         """Return the least distance of a logit from its threshold."""
-        limits = np.clip([one.value for one in self.thresholds], 1e-12, 1 - 1e-12)
+        limits = np.clip([threshold.value for threshold in self.thresholds], 1e-12, 1 - 1e-12)
         return round(float(np.abs(logits[number] - np.log(limits / (1 - limits))).min()), 4)
 
     def is_answer(self, value: object, classes: int) -> bool:
-        if not isinstance(value, list) or not all(type(one) is int and 0 <= one < classes for one in value):
+        if not isinstance(value, list) or not all(type(number) is int and 0 <= number < classes for number in value):
             return False
         return len({*value}) == len(value)
 
@@ -211,32 +211,32 @@ class LabelAnswers(AnswerForm):
 
     def outcomes(self, labels: Array, predictions: Sequence[object]) -> Array:
         """Return 1 or 0 for each true and each predicted label, [N, 2 * L]."""
-        answers = pa.array([one or [] for one in predictions], pa.list_(pa.int32()))
-        found = make_flags(answers, labels.shape[1]).astype(np.float64)
-        missing = [number for number, one in enumerate(predictions) if one is None]
-        found[missing] = 1 - labels[missing]
-        return np.concatenate([labels, found], axis=1)
+        answers = pa.array([prediction or [] for prediction in predictions], pa.list_(pa.int32()))
+        predicted = make_flags(answers, labels.shape[1]).astype(np.float64)
+        missing = [number for number, prediction in enumerate(predictions) if prediction is None]
+        predicted[missing] = 1 - labels[missing]
+        return np.concatenate([labels, predicted], axis=1)
 
     def is_correct(self, outcomes: Array) -> Array:
-        gold, found, _ = self.count_all(outcomes)
-        return (gold == found).all(axis=1).astype(np.float64)
+        gold, predicted, _ = self.count_all(outcomes)
+        return (gold == predicted).all(axis=1).astype(np.float64)
 
     @staticmethod
     def count_all(outcomes: Array) -> tuple[Array, Array, Array]:
         """Return 1 or 0 for each true, each predicted, and each correct label, [N, L] each."""
-        gold, found = np.hsplit(outcomes, 2)
-        return gold, found, gold * found
+        gold, predicted = np.hsplit(outcomes, 2)
+        return gold, predicted, gold * predicted
 
     def count(self, outcomes: Array, number: int) -> tuple[Array, Array, Array]:
-        gold, found, correct = (one[:, number] for one in self.count_all(outcomes))
-        return gold, found, correct
+        gold, predicted, correct = (flags[:, number] for flags in self.count_all(outcomes))
+        return gold, predicted, correct
 
     def extremes(self, outcomes: Array) -> tuple[Array, Array]:
         """Return the worst and the best example: the rarest labels, as many as an example with labels has on average,
         predicted as the most frequent others and as themselves."""
         gold, _, _ = self.count_all(outcomes)
-        counts, some = gold.sum(axis=0), max(1, int((gold.sum(axis=1) > 0).sum()))
-        size = max(1, round(float(counts.sum()) / some))
+        counts, labelled = gold.sum(axis=0), max(1, int((gold.sum(axis=1) > 0).sum()))
+        size = max(1, round(float(counts.sum()) / labelled))
         true, wrong = np.zeros(len(counts)), np.zeros(len(counts))
         true[np.argsort(np.where(counts > 0, counts, np.inf), kind="stable")[:size]] = 1
         wrong[[number for number in np.argsort(-counts, kind="stable") if not true[number]][:size]] = 1
@@ -252,13 +252,13 @@ class LabelAnswers(AnswerForm):
         for a label without the counts that a rate needs."""
 
         def count(outcomes: Array) -> tuple[Array, Array, Array]:
-            gold, found, correct = (one.sum(axis=1) for one in self.count_all(outcomes))
-            return gold, found, correct
+            gold, predicted, correct = (flags.sum(axis=1) for flags in self.count_all(outcomes))
+            return gold, predicted, correct
 
         def macro(rate: str, outcomes: Array, weights: Array) -> Array:
-            gold, found, correct = (weights @ one for one in self.count_all(outcomes))
+            gold, predicted, correct = (weights @ flags for flags in self.count_all(outcomes))
             _, times, of_gold, of_found = RATES[rate]
-            return 100 * divide(times * correct, of_gold * gold + of_found * found).mean(axis=1)
+            return 100 * divide(times * correct, of_gold * gold + of_found * predicted).mean(axis=1)
 
         f1, *others = count_rates(count, self.extremes, "micro")
         macro_f1, *macros = [
@@ -281,7 +281,7 @@ class LabelAnswers(AnswerForm):
         shares, (count, classes) = self.probabilities(logits), logits.shape
         truth = labels[:, :classes]
         if self.decision.threshold == "per_label":
-            return [choose_probability(*one) for one in zip(shares.T, truth.T, strict=True)]
+            return [choose_probability(*column) for column in zip(shares.T, truth.T, strict=True)]
         owners = np.repeat(np.arange(count), classes)
         return [choose_probability(shares.reshape(-1), truth.reshape(-1), owners=owners)]
 

@@ -101,7 +101,7 @@ class TextsData(ExampleFiles):
         broken = {rule.name: rule.find(names) for rule in self._rules}
         return {
             **super().totals(),
-            **{name: TotalFeature(len(found), examples=found) for name, found in broken.items()},
+            **{name: TotalFeature(len(examples), examples=examples) for name, examples in broken.items()},
             "labels_in_train": TotalFeature(len(absent), f"{len(seen)} different labels", absent),
         }
 
@@ -110,8 +110,8 @@ class TextsData(ExampleFiles):
         for number, name in enumerate(self._classes):
             alone = "" if number < self._required else " (not in train)"
             for split in self.files:
-                found = self.tally.counters[split][number]
-                numbers[f"{split} examples of class {name}{alone if split != TRAIN else ''}"] = found
+                count = self.tally.counters[split][number]
+                numbers[f"{split} examples of class {name}{alone if split != TRAIN else ''}"] = count
         texts, labelled = (len(np.unique(self.hashes(keys))) for keys in (TRAIN, LABELLED))
         other_label = {"duplicate training texts with different labels": labelled - texts}
         names = "duplicate texts", "texts also in train"
@@ -144,10 +144,10 @@ class LabelRows(RowData):
         classes, learned = read_row_labels(self.folder), read_parquet_labels(self._examples.path)[0]
         return [] if classes == learned else [f"{artifacts.FEATURES} has other classes than the examples"]
 
-    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
+    def kind_features(self, rows: Columns, sequences: RowSequences) -> Columns:
         ids = rows["feature_ids"]
         labels = rows[self.schema.names[-1]].reshape(*ids.shape, -1)
-        self.tally.counts["labelled"] += int((found.present(ids.shape[1]) & (labels[..., 0] != IGNORED)).sum())
+        self.tally.counts["labelled"] += int((sequences.present(ids.shape[1]) & (labels[..., 0] != IGNORED)).sum())
         if self._examples is None:
             return {}
         known = (ids >= 0) & (ids < len(self._expected))  # slots without a known example are skipped

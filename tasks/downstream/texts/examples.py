@@ -94,18 +94,18 @@ class TextsReader(Reader):
         """Return the files of a GLUE task that no split is read from, such as its test files."""
         key = self.entry.key("data", "path")
         used = {path for split in source_splits(self.entry) for path in glue_files(self.task, folder, split, key)}
-        place = next(iter(used)).parent
-        return [str(path.relative_to(place)) for path in list_files(place, key) if path not in used]
+        parent = next(iter(used)).parent
+        return [str(path.relative_to(parent)) for path in list_files(parent, key) if path not in used]
 
     def complete(self, folder: Path) -> dict[str, int]:
         """Replace class names by numbers of the training examples' classes."""
         files = {split: folder / f"{split}.parquet" for split in self.entry.splits}
-        found = {split: count_labels(path) for split, path in files.items()}
-        classes = () if self.task.labels else self._classes(found[TRAIN])
+        counts = {split: count_labels(path) for split, path in files.items()}
+        classes = () if self.task.labels else self._classes(counts[TRAIN])
         if not self.task.labels:
             self._require_classes(classes, MAX_CLASSES)
         for split in self.entry.development:
-            self._check_dev(split, found[TRAIN], found[split])
+            self._check_dev(split, counts[TRAIN], counts[split])
         if self.task.labels:
             return {}
         return {UNKNOWN: write_numbers(files.values(), make_schema(self.task), classes, fold=self.folds)}
@@ -141,7 +141,7 @@ class TextsReader(Reader):
                 if not self.folds:
                     require_same_spelling(self.entry.params.data, others, known, f"{look}: {split} has", "training has")
                 require_known_labels(known, set(names.values()), split, look)
-        require_several_labels({", ".join(str(names.get(x, x)) for x in one) for one in dev}, split, look)
+        require_several_labels({", ".join(str(names.get(x, x)) for x in label) for label in dev}, split, look)
 
     def check_files(self) -> CheckedFiles:
         """Check the first examples of each file, and the classes of files that are read completely."""
@@ -151,11 +151,11 @@ class TextsReader(Reader):
         for split in source_splits(self.entry):
             labels[split], inputs[split] = Counter(), Interpretation()
             most = None if is_small(self.entry, split) else HEAD
-            for one in read_split(self.entry, split, inputs[split], forms, most):
-                labels[split][tuple(one.label) if isinstance(one.label, list) else (one.label,)] += 1
-                has_pairs = one.second is not None
-                keys[split].append(fold_texts(one.first, one.second))
-        whole = {split for split, found in labels.items() if found.total() < HEAD or is_small(self.entry, split)}
+            for example in read_split(self.entry, split, inputs[split], forms, most):
+                labels[split][tuple(example.label) if isinstance(example.label, list) else (example.label,)] += 1
+                has_pairs = example.second is not None
+                keys[split].append(fold_texts(example.first, example.second))
+        whole = {split for split, counter in labels.items() if counter.total() < HEAD or is_small(self.entry, split)}
         learned = task.labels or self._classes(labels[TRAIN])
         if not task.labels and TRAIN in whole:
             # If a part of the file is set aside, the training examples may have fewer classes than the file.
@@ -163,7 +163,9 @@ class TextsReader(Reader):
         source = TRAIN if split_params(self.entry) is not None else self.entry.development[0]
         dev, constant = None, None
         if source in whole and len(self.entry.development) == 1 and not (task.is_regression or task.is_multilabel):
-            named = {str(task.labels[int(one)] if task.labels else one): n for (one,), n in labels[source].items()}
+            named = {
+                str(task.labels[int(label)] if task.labels else label): n for (label,), n in labels[source].items()
+            }
             dev, constant = count_dev(self.entry, labels[source].total()), most_frequent(Counter(named))
         for split in whole.intersection(self.entry.development):
             if task.name or TRAIN in whole:
@@ -171,13 +173,13 @@ class TextsReader(Reader):
         summary = f"{task.name} in {data.path}" if isinstance(data, GlueDataParams) else ""
         if isinstance(data, OwnDataParams):
             summary = f"{data.train_path} and {data.dev_path or 'a part of it'}: {_columns(inputs)}"
-        seen = count_seen({split: some for split, some in keys.items() if split in whole})
+        seen = count_seen({split: texts for split, texts in keys.items() if split in whole})
         return CheckedFiles(summary, inputs, learned, bool(task.name) or TRAIN in whole, has_pairs, dev, constant, seen)
 
 
 def _columns(inputs: Mapping[str, Interpretation]) -> str:
     """Return the columns of each split that differs from those before."""
-    return "; ".join(dict.fromkeys(one.meaning()[1] for one in inputs.values()))
+    return "; ".join(dict.fromkeys(interpretation.meaning()[1] for interpretation in inputs.values()))
 
 
 def write_split(task: TextTask, examples: Iterator[TextExample], path: Path) -> int:
@@ -192,7 +194,7 @@ def count_labels(path: Path) -> Counter[Label]:
     column = pq.read_table(path, columns=["label"]).column("label")
     if pa.types.is_list(column.type):
         return Counter(map(tuple, column.to_pylist()))
-    return Counter({(one["values"],): one["counts"] for one in pc.value_counts(column).to_pylist()})
+    return Counter({(row["values"],): row["counts"] for row in pc.value_counts(column).to_pylist()})
 
 
 def count_names(labels: Counter[Label]) -> Counter[str]:
@@ -218,10 +220,12 @@ def write_numbers(paths: Collection[Path], schema: pa.Schema, labels: Sequence[s
         partial = path.with_suffix(".part")
         with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
             for batch in read_batches(path, None, ROW_GROUP, "examples"):
-                found = batch.column("label").to_pylist()
-                lists = [sorted({number_of[x] for x in (one if isinstance(one, list) else [one])}) for one in found]
-                count += sum(max(one, default=-1) >= len(labels) for one in lists)
-                numbers = lists if pa.types.is_list(schema.field("label").type) else [one[0] for one in lists]
+                values = batch.column("label").to_pylist()
+                lists = [
+                    sorted({number_of[x] for x in (item if isinstance(item, list) else [item])}) for item in values
+                ]
+                count += sum(max(row, default=-1) >= len(labels) for row in lists)
+                numbers = lists if pa.types.is_list(schema.field("label").type) else [row[0] for row in lists]
                 column = pa.array(numbers, schema.field("label").type)
                 columns = [column if name == "label" else batch.column(name) for name in schema.names]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema))

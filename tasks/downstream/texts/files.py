@@ -100,11 +100,11 @@ def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool 
         labelled: require columns of labels.
     """
     others = {"id": make_column(names.id, IDS, key.format("id"), required=False)}
-    own = names.label if isinstance(names.label, list) else [names.label] if names.label else []
+    label_columns = names.label if isinstance(names.label, list) else [names.label] if names.label else []
     if not labelled:
-        others |= {f"{KEPT} {name}": ColumnSpec((name,), "", False) for name in own} or make_kept(LABELS, "")
+        others |= {f"{KEPT} {name}": ColumnSpec((name,), "", False) for name in label_columns} or make_kept(LABELS, "")
     elif isinstance(names.label, list):
-        others |= {FLAG + name: ColumnSpec((name,), key.format(LABEL)) for name in own}
+        others |= {FLAG + name: ColumnSpec((name,), key.format(LABEL)) for name in label_columns}
     else:
         others[LABEL] = make_column(names.label, LABELS, key.format(LABEL))
     if labelled:
@@ -114,8 +114,8 @@ def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool 
         text["text_pair"] = make_column(names.text_pair, (), key.format("text_pair"))
     pairs = PAIRS if names.text is None and names.text_pair is None else ()
     usual = [{part: ColumnSpec((name,), key) for part, name in zip(TEXT_PARTS, pair, strict=True)} for pair in pairs]
-    layouts: list[Columns] = [{**one, **others} for one in (*usual, text)]
-    return [*({**one, **PRODIGY} for one in layouts), *layouts] if labelled else layouts
+    layouts: list[Columns] = [{**layout, **others} for layout in (*usual, text)]
+    return [*({**layout, **PRODIGY} for layout in layouts), *layouts] if labelled else layouts
 
 
 def glue_layouts(task: TextTask, key: str, *, labelled: bool = True) -> list[Columns]:
@@ -151,8 +151,8 @@ def read_split(
         else:
             paths = list_tables(data.path_of(split), key := f"{section}.{split}_path")
         for path in paths:
-            for one in read_file(entry, path, key, reading, most, split, forms=forms):
-                yield one if len(paths) == 1 else one._replace(id=f"{path.name}, {one.id}")
+            for example in read_file(entry, path, key, reading, most, split, forms=forms):
+                yield example if len(paths) == 1 else example._replace(id=f"{path.name}, {example.id}")
         return
     config = spec.name if isinstance(data, GlueDataParams) else data.dataset_config
     address = (data.dataset, config, spec.hub_split(split), data.dataset_revision)
@@ -193,7 +193,7 @@ def record_spec(entry: Entry, key: str, named_by: str = "", *, labelled: bool = 
         return RecordSpec(what, text_layouts(data.columns, named_by, labelled=labelled), ENDINGS)
     task = entry.params_as(TextsParams).text_task
     headers = [(*task.columns, LABEL), *([COLA_FIELDS] if task.name == "cola" else [])]
-    endings = [one for one in ENDINGS if labelled or one != ".tsv"]
+    endings = [ending for ending in ENDINGS if labelled or ending != ".tsv"]
     return RecordSpec(what, glue_layouts(task, key, labelled=labelled), endings, headers=headers, class_names=False)
 
 
@@ -209,18 +209,18 @@ def _read_records(
         yield from examples
         return
     source, count, misread = records.problems.source, 0, Counter[str]()
-    for one in examples:
+    for example in examples:
         count += 1
-        if one.second is None:
-            misread[_find_misread(one, is_by_name=reading.is_by_name("text"))] += 1
-        if not is_missing_text(one[:2], one.id, reading) or data.missing_texts != "drop":
-            yield one
+        if example.second is None:
+            misread[_find_misread(example, is_by_name=reading.is_by_name("text"))] += 1
+        if not is_missing_text(example[:2], example.id, reading) or data.missing_texts != "drop":
+            yield example
     refuse_missing_texts(data, count, source, reading)
-    for what, found in misread.items():
-        if what and found > count / 2:
+    for what, number in misread.items():
+        if what and number > count / 2:
             setting = column_setting(entry.key("data")).format("text")
             raise InputError(
-                f"{source}: the text of {found:,} of {count:,} examples is {what}. Set {setting} to a column of texts "
+                f"{source}: the text of {number:,} of {count:,} examples is {what}. Set {setting} to a column of texts "
                 "without labels"
             )
 
@@ -249,23 +249,23 @@ def _check_records(
             how = "an example that its annotator did not accept (Prodigy's column answer): leave such lines out, as "
             problems.add(f'{how}grep \'"answer": *"accept"\' FILE does', line.where, line.values[ANSWER])
             continue
-        one = _make_example(line, labels, bool(spec.name), problems, reading)
-        if one is None:
+        example = _make_example(line, labels, bool(spec.name), problems, reading)
+        if example is None:
             continue
         if labels is not None and quotes_are_open:
             labels.lines.add(line)
         if spec.name:
             what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
-            is_whole = all(one[: len(spec.columns)])
+            is_whole = all(example[: len(spec.columns)])
             reading.count(f"{split} examples with an empty text, {what}", line.where, not is_whole)
             if split == TRAIN and not is_whole:
                 continue
-        if isinstance(one.label, list):
-            distinct = list(dict.fromkeys(one.label))
+        if isinstance(example.label, list):
+            distinct = list(dict.fromkeys(example.label))
             reading.count(f"{split} examples without a label", line.where, not distinct)
-            reading.count(f"{split} examples that repeat a label", line.where, len(distinct) < len(one.label))
-            one = one._replace(label=distinct)
-        yield one
+            reading.count(f"{split} examples that repeat a label", line.where, len(distinct) < len(example.label))
+            example = example._replace(label=distinct)
+        yield example
     if labels is not None:
         labels.judge(problems, is_train=split == TRAIN)
         forms.has_decimals |= labels.numbers.is_decimal
@@ -278,13 +278,13 @@ def _check_records(
         )
 
 
-def _find_misread(one: TextExample, *, is_by_name: bool) -> str:
+def _find_misread(example: TextExample, *, is_by_name: bool) -> str:
     """Return what the text of an example is instead; empty: nothing. The column that you named may have numbers."""
-    if one.first in (one.label if isinstance(one.label, list) else [one.label]):
+    if example.first in (example.label if isinstance(example.label, list) else [example.label]):
         return "its label"
-    if FASTTEXT in one.first:
+    if FASTTEXT in example.first:
         return f"a line of fastText with its label ({FASTTEXT})"
-    return "a number" if is_by_name and parse_number(one.first) is not None else ""
+    return "a number" if is_by_name and parse_number(example.first) is not None else ""
 
 
 def _require_clear_columns(entry: Entry, records: Records, reading: Interpretation) -> Iterator[TableRow]:
@@ -298,7 +298,7 @@ def _require_clear_columns(entry: Entry, records: Records, reading: Interpretati
         if not number and "text_pair" not in line.names and reading.is_by_name("text"):
             usual = {*SECOND.get(fold_name(name), ()), *(f"{fold_name(name)}{end}" for end in ("2", "_2"))}
             usual |= {*TEXTS} if fold_name(name) != TEXTS[0] else set()
-            for other in (one for one in sorted(reading.unused_columns) if fold_name(one) in usual):
+            for other in (column for column in sorted(reading.unused_columns) if fold_name(column) in usual):
                 raise InputError(
                     f"{records.problems.source}: a label may be about {name!r} alone, or about both {name!r} and "
                     f"{other!r}. Set {key.format('text')} to the first, or also {key.format('text_pair')} to the second"
@@ -320,7 +320,9 @@ def _find_other_labels(label: str, unused: Collection[str]) -> list[str]:
     if fold_name(label) in CERTAIN_LABELS:
         return []
     may_be_rated = fold_name(label) in RATINGS
-    return [one for one in sorted(unused) if fold_name(one) in LABELS or (may_be_rated and fold_name(one) not in INDEX)]
+    return [
+        name for name in sorted(unused) if fold_name(name) in LABELS or (may_be_rated and fold_name(name) not in INDEX)
+    ]
 
 
 def _make_example(
@@ -357,20 +359,20 @@ def list_tables(path: Path, key: str) -> list[Path]:
     """
     files = list_files(path, key)
     tables = _without_metadata(files)
-    endings = {file_suffix(one) for one in tables}
+    endings = {file_suffix(table) for table in tables}
     if len(endings) != 1:
-        found = f"{', '.join(sorted(endings))} in one folder" if endings else ", ".join(f.name for f in files[:5])
+        listing = f"{', '.join(sorted(endings))} in one folder" if endings else ", ".join(f.name for f in files[:5])
         raise InputError(
             f"{path}: {key} must be a table ({', '.join(ENDINGS)}) or a folder of tables of one kind; found "
-            f"{found or 'nothing'}"
+            f"{listing or 'nothing'}"
         )
     return tables
 
 
 def _without_metadata(files: Iterable[Path]) -> list[Path]:
     """Return the tables: next to others, a .json file such as dataset_info.json is metadata."""
-    tables = [one for one in files if file_suffix(one) in ENDINGS]
-    return [one for one in tables if file_suffix(one) != ".json"] or tables
+    tables = [file for file in files if file_suffix(file) in ENDINGS]
+    return [table for table in tables if file_suffix(table) != ".json"] or tables
 
 
 def glue_files(task: TextTask, folder: Path, split: str, key: str) -> list[Path]:
@@ -380,19 +382,19 @@ def glue_files(task: TextTask, folder: Path, split: str, key: str) -> list[Path]
         InputError: no file, or several with different extensions.
     """
     listed = list_files(folder, key)
-    places = [place for name in (task.name, task.title) if (place := folder / name).is_dir()]
+    places = [subfolder for name in (task.name, task.title) if (subfolder := folder / name).is_dir()]
     if len(places) != 1:
-        found = " and ".join(map(str, places)) or "neither"
+        listing = " and ".join(map(str, places)) or "neither"
         raise InputError(
-            f"{key}={folder} must contain one folder of {task.title}, {task.name}/ or {task.title}/; found {found}"
+            f"{key}={folder} must contain one folder of {task.title}, {task.name}/ or {task.title}/; found {listing}"
         )
     stems = dict.fromkeys((split, task.hub_split(split)))
-    own = {path: path.name.lower().partition(file_suffix(path))[0].partition("-0")[0] for path in listed}
-    files = _without_metadata(path for path, stem in own.items() if path.parent == places[0] and stem in stems)
-    if len({(path.suffix, own[path]) for path in files}) != 1:
+    path_stems = {path: path.name.lower().partition(file_suffix(path))[0].partition("-0")[0] for path in listed}
+    files = _without_metadata(path for path, stem in path_stems.items() if path.parent == places[0] and stem in stems)
+    if len({(path.suffix, path_stems[path]) for path in files}) != 1:
         raise InputError(
             f"{places[0]} must contain one file of {split} examples, {' or '.join(f'{stem}.tsv' for stem in stems)} "
-            f"(or {', '.join(one for one in ENDINGS if one != '.tsv')}); found "
+            f"(or {', '.join(ending for ending in ENDINGS if ending != '.tsv')}); found "
             f"{', '.join(path.name for path in files) or 'none'}"
         )
     return files
@@ -415,8 +417,8 @@ def detect_labels(train: Path, columns: ClassificationColumnParams) -> dict[str,
     present = list(rows[0]) if rows else []
     if isinstance(columns.label, list):
         return several if rows else {}
-    if found := find_layout(present, text_layouts(columns, "--column")):
-        return several if all(is_label_list(row.get(found[LABEL][0])) for row in rows) else {}
+    if layout := find_layout(present, text_layouts(columns, "--column")):
+        return several if all(is_label_list(row.get(layout[LABEL][0])) for row in rows) else {}
     chosen = find_layout(present, text_layouts(columns, "--column", labelled=False)) or {}
     others = [name for name in present if name not in [text for text, _ in chosen.values()]]
     if columns.label or not chosen or len(others) < 2:

@@ -52,8 +52,8 @@ class TextsInference(Inference[TextsDevSet, Array, TextsAnswers, Prediction]):
             if len(names) == len(texts):
                 return dict(zip(names, texts, strict=True))
             counts.append(len(names))
-        one = "one text: omit --text-pair" if 1 in counts else "two texts: pass --text and --text-pair, or a table"
-        raise ParamsError(f"this model reads {one}")
+        required = "one text: omit --text-pair" if 1 in counts else "two texts: pass --text and --text-pair, or a table"
+        raise ParamsError(f"this model reads {required}")
 
     def require_columns(self, path: Path, *, labelled: bool) -> None:
         wanted = record_spec(self.entry, INPUT, COLUMN, labelled=labelled)
@@ -64,16 +64,16 @@ class TextsInference(Inference[TextsDevSet, Array, TextsAnswers, Prediction]):
         return make_schema(self.task) if self.task.labels else add_labels(make_schema(self.task), self.model_classes)
 
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, object]]:
-        for one in self._read_file(path, reading, labelled=False):
-            yield {**one._asdict(), **({"label": []} if self.task.is_multilabel else {})}
+        for example in self._read_file(path, reading, labelled=False):
+            yield {**example._asdict(), **({"label": []} if self.task.is_multilabel else {})}
 
     def _read_file(self, path: Path, reading: Interpretation, **how: Any) -> Iterator[TextExample]:
         """Yield the examples of a file; refuse pairs of texts if the model was trained on single texts."""
         data = self.entry.params_as(TextsParams).data
         is_own = isinstance(data, ClassificationDataParams) and data.columns.text_pair is None
         is_single = is_own and "text" in reading.trained and "text_pair" not in reading.trained
-        for one in read_file(self.entry, path, INPUT, reading, named_by=COLUMN, **how):
-            if is_single and one.second is not None:
+        for example in read_file(self.entry, path, INPUT, reading, named_by=COLUMN, **how):
+            if is_single and example.second is not None:
                 first, second = map(column_names(reading.record()).__getitem__, TEXT_PARTS)
                 single = COLUMN.format("text").replace("NAME", first)
                 pair = COLUMN.format("text_pair").replace("NAME", second)
@@ -81,7 +81,7 @@ class TextsInference(Inference[TextsDevSet, Array, TextsAnswers, Prediction]):
                     f"{path} has pairs of texts, {first!r} and {second!r}, and the model was trained on single texts. "
                     f"Pass {single} to read one column, or {single} {pair} for pairs"
                 )
-            yield one
+            yield example
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         flags = () if self.task.labels else self.model_classes

@@ -35,8 +35,8 @@ class Texts(Kind):
         from tasks.downstream.scoring.thresholds import read_recorded
         from tasks.downstream.texts.scores import select_thresholds
 
-        found = select_thresholds(read_recorded(folder))
-        return {"evaluate": found} if found else {}
+        thresholds = select_thresholds(read_recorded(folder))
+        return {"evaluate": thresholds} if thresholds else {}
 
     def recipe_for(self, train: Path, options: Mapping[str, object]) -> dict[str, object]:
         from tasks.downstream.texts.examples import recipe_for

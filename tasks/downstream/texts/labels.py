@@ -80,13 +80,13 @@ class LabelReader:
             number = self.numbers.read(value, where)
             self.stand_ins.add(number, where)
             return number
-        found = self._parse_labels(value) if self.task.is_multilabel else [self._parse_class(value)]
-        for name in found:
+        names = self._parse_labels(value) if self.task.is_multilabel else [self._parse_class(value)]
+        for name in names:
             self.names[name] += 1
             self.places.setdefault(name, where)
         if len(self.names) > MAX_DIFFERENT:
             raise InputError(f"there are more than {MAX_DIFFERENT:,} different labels up to {where}. Check its column")
-        return found if self.task.is_multilabel else found[0]
+        return names if self.task.is_multilabel else names[0]
 
     def _parse_glue(self, value: Any) -> float:
         (low, high), names = self.task.answers, () if self.task.is_regression else self.task.labels
@@ -156,7 +156,7 @@ class LabelReader:
         if not self.form:
             is_vector = self.data.label_form != "lists" and separator is None and len(value) > 1 and are_flags(value)
             self.form = "flags" if is_vector else "lists"
-        return self._read_flags(value) if self.form == "flags" else [self._parse_class(one) for one in value]
+        return self._read_flags(value) if self.form == "flags" else [self._parse_class(item) for item in value]
 
     def _read_flags(self, value: list[object]) -> list[str]:
         """Return the labels of a list of 0 and 1."""

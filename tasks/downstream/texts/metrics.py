@@ -33,8 +33,8 @@ def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") 
 
 def count_class(outcomes: Array, number: float) -> tuple[Array, Array, Array]:
     """Return 1 or 0 for each example: it is of this class, is predicted as such, and both; [N] each."""
-    gold, found = (outcomes == number).astype(np.float64).T
-    return gold, found, gold * found
+    gold, predicted = (outcomes == number).astype(np.float64).T
+    return gold, predicted, gold * predicted
 
 
 def is_right(outcomes: Array) -> Array:
@@ -50,7 +50,7 @@ def find_extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Ar
     if metric == "matthews_correlation":  # either class may be absent
         values, counts = np.arange(2.0), np.bincount(labels == 1, minlength=2)
     label = number if metric == "f1" else values[counts.argmin()]
-    other = next((one for one in values[np.argsort(-counts)] if one != label), 1.0 - label)
+    other = next((value for value in values[np.argsort(-counts)] if value != label), 1.0 - label)
     return np.array([label, other]), np.array([label, label])
 
 
@@ -60,8 +60,8 @@ def _accuracy(outcomes: Array, weights: Array) -> Array:
 
 def _counts(outcomes: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
     """Return true positives, false positives, false negatives and true negatives of class 1; [R] each."""
-    gold, found, both = count_class(outcomes, 1)
-    tp, fp, fn, tn = (weights @ one for one in (both, found - both, gold - both, 1 - gold - found + both))
+    gold, predicted, both = count_class(outcomes, 1)
+    tp, fp, fn, tn = (weights @ count for count in (both, predicted - both, gold - both, 1 - gold - predicted + both))
     return tp, fp, fn, tn
 
 
@@ -74,8 +74,8 @@ def _macro_f1(outcomes: Array, weights: Array) -> Array:
     """Return the mean F1 of classes that occur or are predicted in a resample, as in scikit-learn."""
     total, classes = np.zeros(len(weights)), np.zeros(len(weights))
     for number in np.unique(outcomes[outcomes >= 0]):
-        gold, found, both = count_class(outcomes, number)
-        below = weights @ (gold + found)
+        gold, predicted, both = count_class(outcomes, number)
+        below = weights @ (gold + predicted)
         total += divide(2 * (weights @ both), below)
         classes += below > 0
     return 100 * divide(total, classes)

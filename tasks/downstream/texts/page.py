@@ -68,39 +68,39 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
     ) -> Sequence[Slice]:
         names, order = label_ranges([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
         prefix = "" if len(self.scores.entry.development) == 1 else f"{split}, "
-        found = slice_by(f"{prefix}length", names, order, self.scores.metrics, split, outcomes)
+        slices = slice_by(f"{prefix}length", names, order, self.scores.metrics, split, outcomes)
         if self.task.is_regression:
-            return found
+            return slices
         classes, what = examples.classes, "label" if self.task.is_multilabel else "class"
         counts = [self.scores.form.count(outcomes, number) for number in range(len(classes))]
-        gold, seen, correct = (np.stack(one, axis=1) for one in zip(*counts, strict=True))
+        gold, seen, correct = (np.stack(columns, axis=1) for columns in zip(*counts, strict=True))
         is_known = [number < examples.learned for number in range(len(classes))]
         groups = slice_groups(f"{prefix}{what}", classes, is_known, gold, seen, correct, both=False)
-        return found + [one for one in groups if what == "label" or one.examples or one.counts["found"]]
+        return slices + [group for group in groups if what == "label" or group.examples or group.counts["found"]]
 
-    def more_figures(self, found: TextsView) -> dict[str, object]:
-        figures, curve = self.scores.threshold_figures(), found.curve
+    def more_figures(self, view: TextsView) -> dict[str, object]:
+        figures, curve = self.scores.threshold_figures(), view.curve
         return figures | ({"risk_coverage_area": round(curve.area, 6)} if curve and MIN_PROBABILITY in figures else {})
 
-    def more_files(self, found: TextsView) -> dict[str, str]:
+    def more_files(self, view: TextsView) -> dict[str, str]:
         files = {}
-        for path, (split, answers) in zip(self.scores.entry.decision_files, found.answers.items(), strict=False):
-            names = found.examples[split].classes[: answers.logits.shape[1]]
+        for path, (split, answers) in zip(self.scores.entry.decision_files, view.answers.items(), strict=False):
+            names = view.examples[split].classes[: answers.logits.shape[1]]
             files[path.name] = csv_text(names, answers.form.probabilities(answers.logits).tolist())
-        if self.scores.decision.min_probability is not None and found.curve is not None:
-            points = ((coverage, risk, -doubt) for coverage, risk, doubt in found.curve.points)
+        if self.scores.decision.min_probability is not None and view.curve is not None:
+            points = ((coverage, risk, -doubt) for coverage, risk, doubt in view.curve.points)
             files["risk-coverage.csv"] = csv_text(("coverage", "risk", "probability"), points)
         return files
 
-    def page(self, found: TextsView) -> str:
+    def page(self, view: TextsView) -> str:
         least, sentence = self.scores.decision.min_probability, "The probability is that of the predicted class."
         if self.task.is_multilabel:
             sentence = "The probability that all labels of a text are right is the product of theirs."
-        stated = self.scores.threshold_figures().get(THRESHOLDS, [])
-        notes = {one["label"]: f"threshold {one[THRESHOLD]:.3f}" for one in stated}
-        values = page_values(self.scores, found, sentence, bar_notes=notes)
-        if found.curve is not None and least is not None:
-            values |= {"curve_plot": page_parts.plot_risk_coverage(found.curve, -least), "curve_file": True}
+        thresholds = self.scores.threshold_figures().get(THRESHOLDS, [])
+        notes = {row["label"]: f"threshold {row[THRESHOLD]:.3f}" for row in thresholds}
+        values = page_values(self.scores, view, sentence, bar_notes=notes)
+        if view.curve is not None and least is not None:
+            values |= {"curve_plot": page_parts.plot_risk_coverage(view.curve, -least), "curve_file": True}
         return render_html(
             __file__,
             "texts.html.j2",
@@ -109,8 +109,8 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
             is_multilabel=self.task.is_multilabel,
             thresholds=self.scores.threshold_figures(),
             sets=[
-                self._figures(split, examples, found.answers[split], found.outcomes[split])
-                for split, examples in found.examples.items()
+                self._figures(split, examples, view.answers[split], view.outcomes[split])
+                for split, examples in view.examples.items()
             ],
         )
 
@@ -135,7 +135,7 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
 
     def _plot_thresholds(self, examples: TextsDevSet, answers: TextsAnswers) -> Plot | None:
         """Plot F1 by threshold for the second of two classes, or for the labels with the most examples."""
-        known, used = examples.learned, [one.value for one in answers.form.thresholds] or [0.5]
+        known, used = examples.learned, [threshold.value for threshold in answers.form.thresholds] or [0.5]
         if self.task.is_multilabel:
             counts = examples.labels[:, :known].sum(axis=0)
             chosen, truth = np.argsort(-counts, kind="stable")[: page_parts.MOST_LINES].tolist(), examples.labels
@@ -147,32 +147,40 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
         items = {names[number]: (shares[:, number], truth[:, number]) for number in chosen}
         return page_parts.plot_thresholds(items, {names[number]: used[number % len(used)] for number in chosen})
 
-    def mistakes(self, found: TextsView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+    def mistakes(self, view: TextsView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         rows = [
-            (split, one.name, *_split_pair(one.text), one.label, one.answer, one.probability, margin)
-            for split, examples in found.examples.items()
-            for one in self._list_mistakes(examples, found.answers[split], found.outcomes[split])
-            for margin in [self.scores.margin(found.answers[split], one.number)]
+            (
+                split,
+                mistake.name,
+                *_split_pair(mistake.text),
+                mistake.label,
+                mistake.answer,
+                mistake.probability,
+                margin,
+            )
+            for split, examples in view.examples.items()
+            for mistake in self._list_mistakes(examples, view.answers[split], view.outcomes[split])
+            for margin in [self.scores.margin(view.answers[split], mistake.number)]
         ]
         columns = ("set", "id", "text", "text_pair", "label", "answer", "probability", "margin")
         empty = [number for number, name in enumerate(columns) if all(row[number] is None for row in rows)]
         kept = [number for number in range(len(columns)) if number not in empty or columns[number] not in OPTIONAL]
-        kept = kept if len(found.examples) > 1 else kept[1:]
-        return [columns[one] for one in kept], ([row[one] for one in kept] for row in rows)
+        kept = kept if len(view.examples) > 1 else kept[1:]
+        return [columns[index] for index in kept], ([row[index] for index in kept] for row in rows)
 
     def _list_mistakes(self, examples: TextsDevSet, answers: TextsAnswers, outcomes: Array) -> list[Mistake]:
         """Return the mistakes: the most confident, or the largest error, first."""
         classes, predictions = examples.classes, self.scores.predictions(answers)
         if self.task.is_regression:
             badness = np.abs(outcomes[:, PREDICTION] - outcomes[:, LABEL])
-            shown, truth = (outcomes[:, one].round(6).tolist() for one in (PREDICTION, LABEL))
+            shown, truth = (outcomes[:, column].round(6).tolist() for column in (PREDICTION, LABEL))
             probabilities: list[float | None] = [None] * len(truth)
         else:
             sure = answers.form.confidences(answers.logits)
             badness = np.where(self.scores.form.is_correct(outcomes) == 1, 0.0, sure)
-            shown = [name_answer(classes, one) for one in predictions]
+            shown = [name_answer(classes, prediction) for prediction in predictions]
             labels = examples.labels.astype(int)
-            truth = [name_answer(classes, np.flatnonzero(one) if np.ndim(one) else one) for one in labels]
+            truth = [name_answer(classes, np.flatnonzero(label) if np.ndim(label) else label) for label in labels]
             probabilities = sure.round(6).tolist()
         return [
             Mistake(
@@ -195,5 +203,5 @@ def _split_pair(text: str) -> tuple[str, str | None]:
 
 def frequent_confusions(names: Sequence[str], outcomes: Array) -> list[tuple[str, str, int]]:
     """Return the most frequent confusions: label, predicted class, and count."""
-    counts = Counter((one, other) for one, other in outcomes.astype(int).tolist() if one != other)
-    return [(names[one], name_answer(names, other), count) for (one, other), count in counts.most_common(WORST)]
+    counts = Counter((label, other) for label, other in outcomes.astype(int).tolist() if label != other)
+    return [(names[label], name_answer(names, other), count) for (label, other), count in counts.most_common(WORST)]

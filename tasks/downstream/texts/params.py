@@ -253,11 +253,11 @@ class ClassificationParams(TextsParams):
             )
         if how.min_probability is not None and task.is_multilabel:
             raise ValueError("evaluate.min_probability applies to one class per text. Set evaluate.threshold")
-        stated = {name for name in type(self.gate).model_fields if getattr(self.gate, name) is not None}
+        floors = {name for name in type(self.gate).model_fields if getattr(self.gate, name) is not None}
         for name in SELECTIVE_FLOORS:
-            if how.min_probability is None and name in stated:
+            if how.min_probability is None and name in floors:
                 raise ValueError(f"gate.{name} requires evaluate.min_probability. Set it, for example to 0.9")
-        if others := stated.intersection(name for one in OWN_TASKS for name in one.floors) - set(task.floors):
+        if others := floors.intersection(name for own_task in OWN_TASKS for name in own_task.floors) - set(task.floors):
             raise ValueError(f"gate.{min(others)} does not apply to {task.title}. Set {' or '.join(task.floors)}")
         return self
 

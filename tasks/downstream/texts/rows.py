@@ -76,15 +76,15 @@ def make_sequences(
     tokenizer: Tokenizer, firsts: list[str], seconds: list[str] | None, row_length: int
 ) -> EncodedSequences:
     """Return sequences of single sentences or pairs of at most `row_length` tokens, without labels."""
-    info, one = read_tokenizer_info(tokenizer), encode(tokenizer, firsts)
+    info, first = read_tokenizer_info(tokenizer), encode(tokenizer, firsts)
     if seconds is None:
-        kept = np.minimum(one.lengths, row_length - info.special_per_text)
-        pieces = [(one.token_ids, one.starts, kept)]
-        whole = one.lengths + info.special_per_text
+        kept = np.minimum(first.lengths, row_length - info.special_per_text)
+        pieces = [(first.token_ids, first.starts, kept)]
+        whole = first.lengths + info.special_per_text
     else:
-        two = encode(tokenizer, seconds)
-        kept, others = keep_longest_first(one.lengths, two.lengths, row_length - info.special_per_pair)
-        pieces = [(one.token_ids, one.starts, kept), (two.token_ids, two.starts, others)]
-        whole = one.lengths + two.lengths + info.special_per_pair
+        second = encode(tokenizer, seconds)
+        kept, others = keep_longest_first(first.lengths, second.lengths, row_length - info.special_per_pair)
+        pieces = [(first.token_ids, first.starts, kept), (second.token_ids, second.starts, others)]
+        whole = first.lengths + second.lengths + info.special_per_pair
     joined, counts = join_sequences(info, *pieces), {"truncated to fit": int((whole > row_length).sum())}
     return EncodedSequences(joined.token_ids, joined.lengths, joined.second_starts, counts=counts, whole_lengths=whole)

@@ -32,7 +32,7 @@ def join_texts(batch: pa.RecordBatch) -> list[str]:
 def make_flags(labels: pa.ListArray, count: int) -> np.ndarray:
     """Return int8 [examples, count]: 1 where an example has the label; other numbers of labels are left out."""
     flags = np.zeros((len(labels), count), np.int8)
-    example, number = (one.to_numpy() for one in (pc.list_parent_indices(labels), pc.list_flatten(labels)))
+    example, number = (array.to_numpy() for array in (pc.list_parent_indices(labels), pc.list_flatten(labels)))
     known = (number >= 0) & (number < count)
     flags[example[known], number[known]] = 1
     return flags

@@ -95,14 +95,14 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
 
     def prepare(self, root: Path) -> Self:
         """Choose the thresholds on held-out training examples, if the parameters ask for it."""
-        own = self.know_labels(root)
+        prepared = self.know_labels(root)
         if not self.decision.is_chosen:
-            return own
+            return prepared
         fraction = self.entry.rows.held_out_fraction
         path, rows = self.entry.examples_file(TRAIN, root), self.entry.rows_folder(HELD_OUT, root)
         examples = self._read(path, lambda text: is_held_out(text, fraction, seed=0))
         logits = self.read_logits(examples, rows, root / artifacts.logits_file(self.entry.name, HELD_OUT))
-        return replace(own, chosen=tuple(self.form.choose_thresholds(logits, examples.labels)))
+        return replace(prepared, chosen=tuple(self.form.choose_thresholds(logits, examples.labels)))
 
     def read_examples(self, path: Path) -> TextsDevSet:
         return self._read(path, lambda text: True)
@@ -132,16 +132,16 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
         Raises:
             InputError: those of the parameters do not fit the classes.
         """
-        stated, key, several = self.decision.threshold, self.entry.key("evaluate", THRESHOLD), self.task.is_multilabel
-        if stated is not None and not several and len(known) != 2:
+        setting, key, several = self.decision.threshold, self.entry.key("evaluate", THRESHOLD), self.task.is_multilabel
+        if setting is not None and not several and len(known) != 2:
             raise InputError(f"{key} needs two classes; the model has {len(known)}. Set it to null")
-        if isinstance(stated, dict):
-            if set(stated) != set(known):
-                differing = ", ".join(sorted(set(stated) ^ set(known))[:5])
+        if isinstance(setting, dict):
+            if set(setting) != set(known):
+                differing = ", ".join(sorted(set(setting) ^ set(known))[:5])
                 raise InputError(f"{key} must have a number for each label of the model; these differ: {differing}")
-            return [ChosenThreshold(stated[name]) for name in known]
-        if isinstance(stated, float | int) or (stated is None and several):
-            return [ChosenThreshold(0.5 if stated is None else stated)]
+            return [ChosenThreshold(setting[name]) for name in known]
+        if isinstance(setting, float | int) or (setting is None and several):
+            return [ChosenThreshold(0.5 if setting is None else setting)]
         return list(self.chosen)
 
     def names(self, examples: TextsDevSet) -> Sequence[str]:
@@ -216,11 +216,11 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
         parts = read_batches(path, ["label"], 65536, self.entry.stage("examples"))
         numbers = (
             (number for part in parts for number in part.column("label").to_pylist()),
-            (number for one in examples.values() for number in one.labels.astype(int).tolist()),
+            (number for dev_set in examples.values() for number in dev_set.labels.astype(int).tolist()),
             (number for split in predictions.values() for number in split if number is not None),
         )
         counts = map(Counter, numbers)
-        named = ({name: one[number] for number, name in enumerate(first.classes)} for one in counts)
+        named = ({name: count[number] for number, name in enumerate(first.classes)} for count in counts)
         return ClassCounts(*named)
 
     def verify_decisions(
@@ -231,16 +231,16 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
             again = f"Run the stage {self.entry.stage('evaluate')} again"
             try:
                 shares = np.loadtxt(root / file, delimiter=",", skiprows=1, ndmin=2)
-                values = [float(one[THRESHOLD]) for one in metrics.get(THRESHOLDS, [metrics] * (THRESHOLD in metrics))]
+                values = [float(row[THRESHOLD]) for row in metrics.get(THRESHOLDS, [metrics] * (THRESHOLD in metrics))]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{root / file} or the recorded thresholds are damaged ({error}). {again}") from None
             thresholds = self._thresholds(self.known)
             if self.decision.is_chosen and len(values) in (1, shares.shape[1]):
-                thresholds = [ChosenThreshold(one) for one in values]
-            stated = [one.value for one in thresholds], self.decision.min_probability
-            [given] = predictions.values()
+                thresholds = [ChosenThreshold(value) for value in values]
+            expected = [threshold.value for threshold in thresholds], self.decision.min_probability
+            [saved] = predictions.values()
             decided = replace(self.form, thresholds=thresholds).decide(shares)
-            if (values, metrics.get(MIN_PROBABILITY)) != stated or decided != list(given):
+            if (values, metrics.get(MIN_PROBABILITY)) != expected or decided != list(saved):
                 raise InputError(
                     f"the recorded thresholds of {self.entry.name} are not those of its parameters, or do not give its "
                     f"predictions from {root / file}. {again}"
@@ -256,7 +256,9 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
     @property
     def metrics(self) -> Metrics:
         parts = [
-            one for split in self.entry.development for one in self.form.metrics(split, self.task.metric_names(split))
+            metric
+            for split in self.entry.development
+            for metric in self.form.metrics(split, self.task.metric_names(split))
         ]
         parts += [self.form.class_f1(name, functools.partial(self._number, name)) for name in self._class_floors]
         return Metrics(tuple(parts), "score" if self.task.name else "")
@@ -274,7 +276,7 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
         by_class = self._class_floors.items()
         return (
             *(self.make_limit(floor.removeprefix("min_"), floor, "max_drop") for floor in floors),
-            *(Limit(f"f1_of_{one}", floor, f"min_f1_by_class.{one}", None, "") for one, floor in by_class),
+            *(Limit(f"f1_of_{name}", floor, f"min_f1_by_class.{name}", None, "") for name, floor in by_class),
         )
 
     def settings(self, metrics: Mapping[str, object]) -> dict[str, object]:
@@ -286,37 +288,44 @@ class TextsScores(Scores[TextsDevSet, Array, TextsAnswers, Prediction]):
     def baselines(self, examples: Mapping[str, TextsDevSet], rule: str = "") -> list[Baseline]:
         """Return the best constant prediction: the class or labels with the best score, or any value."""
         first, *_ = examples.values()
-        constants = self.form.constants(first.labels, max(one.learned for one in examples.values()))
-        found = [
-            self.outcomes_of(examples, {split: [one] * len(some.labels) for split, some in examples.items()})
-            for one in constants
+        constants = self.form.constants(first.labels, max(dev_set.learned for dev_set in examples.values()))
+        constant_outcomes = [
+            self.outcomes_of(examples, {split: [constant] * len(dev_set.labels) for split, dev_set in examples.items()})
+            for constant in constants
         ]
-        scores = [self.metrics.compute(one)[self.limits[0].metric] for one in found] if len(found) > 1 else [0.0]
+        scores = (
+            [self.metrics.compute(outcomes)[self.limits[0].metric] for outcomes in constant_outcomes]
+            if len(constant_outcomes) > 1
+            else [0.0]
+        )
         best = scores.index(max(scores))
         if self.task.is_regression:
-            return [Baseline("the best constant answer", found[best])]
-        return [Baseline(f'always answering "{name_answer(first.classes, constants[best])}"', found[best])]
+            return [Baseline("the best constant answer", constant_outcomes[best])]
+        return [Baseline(f'always answering "{name_answer(first.classes, constants[best])}"', constant_outcomes[best])]
 
     def threshold_figures(self) -> dict[str, Any]:
         """Return the thresholds and the limit of the decision for the metrics file; empty without any."""
-        least, chosen = self.decision.min_probability, [one.record(THRESHOLD) for one in self._thresholds(self.known)]
-        found: dict[str, object] = {} if least is None else {MIN_PROBABILITY: least}
+        least, chosen = (
+            self.decision.min_probability,
+            [threshold.record(THRESHOLD) for threshold in self._thresholds(self.known)],
+        )
+        figures: dict[str, object] = {} if least is None else {MIN_PROBABILITY: least}
         if len(chosen) > 1:
             by_label = zip(self.known, chosen, strict=False)
-            return {**found, THRESHOLDS: [{"label": name, **one} for name, one in by_label]}
-        return {**found, **(chosen[0] if chosen else {})}
+            return {**figures, THRESHOLDS: [{"label": name, **threshold} for name, threshold in by_label]}
+        return {**figures, **(chosen[0] if chosen else {})}
 
 
 def select_thresholds(recorded: Mapping[str, Any]) -> dict[str, object]:
     """Return the recorded thresholds of a decision as parameters: a number, or one per label."""
-    found = {key: recorded[key] for key in (THRESHOLD, MIN_PROBABILITY) if key in recorded}
+    thresholds = {key: recorded[key] for key in (THRESHOLD, MIN_PROBABILITY) if key in recorded}
     if THRESHOLDS in recorded:
-        found[THRESHOLD] = {one["label"]: one[THRESHOLD] for one in recorded[THRESHOLDS]}
-    return found
+        thresholds[THRESHOLD] = {row["label"]: row[THRESHOLD] for row in recorded[THRESHOLDS]}
+    return thresholds
 
 
 def name_answer(names: Sequence[str], answer: Any) -> str:
     """Return the class or the labels of an answer by name."""
     if np.ndim(answer) == 0:
         return names[answer] if answer >= 0 else "no answer"
-    return ", ".join(names[one] for one in answer) or "none"
+    return ", ".join(names[number] for number in answer) or "none"
