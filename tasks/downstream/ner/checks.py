@@ -70,7 +70,7 @@ class NerData(ExampleFiles):
         self.tally.counters["sentences with entities"][split] += sum(
             any(tag != OUTSIDE for tag in sentence or []) for sentence in tags
         )
-        texts = ["\n".join(one or "" for one in sentence or []) for sentence in words.to_pylist()]
+        texts = ["\n".join(word or "" for word in sentence or []) for sentence in words.to_pylist()]
         self.add_keys(split, texts)
         judged = [
             self._judge(split, sentence or [], int(length)) for sentence, length in zip(tags, lengths, strict=True)
@@ -84,9 +84,11 @@ class NerData(ExampleFiles):
         unknown = sum(find_problem(tag) is not None for tag in tags)
         if unknown:
             return int(len(tags) != words), unknown, 0
-        found = find_entities(tags)
-        self.tally.counters[split].update(one.type for one in found)
-        self.tally.histograms["entities"].add(np.array([one.last - one.first for one in found], dtype=np.int64))
+        entities = find_entities(tags)
+        self.tally.counters[split].update(entity.type for entity in entities)
+        self.tally.histograms["entities"].add(
+            np.array([entity.last - entity.first for entity in entities], dtype=np.int64)
+        )
         return int(len(tags) != words), 0, len(find_inside_starts(tags))
 
     def totals(self) -> Totals:
@@ -171,11 +173,11 @@ class TagRows(WindowData):
         tagged = [f"{token} {names[label]}" for token, label in zip(tokens, labels, strict=True) if label > 0]
         return shorten(tagged, SHOWN_TAGS) or "no entity"
 
-    def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
+    def label_features(self, rows: Columns, sequences: RowSequences, lines: FeatureLines) -> Columns:
         labels = rows[COLUMN]
-        word = found.real & (rows["position_ids"] > 0)
+        word = sequences.real & (rows["position_ids"] > 0)
         self.tally.counts["labelled"] += int((word & (labels != IGNORED)).sum())
-        at_cls = found.real & ~word & (labels != IGNORED)
+        at_cls = sequences.real & ~word & (labels != IGNORED)
         features = {"labels_at_words": at_cls.sum(axis=1)}
         return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, lines)}
 
@@ -184,8 +186,8 @@ class TagRows(WindowData):
         window = rows["feature_ids"][row, slot]
         first, count = self._words_before[window], self._words_before[window + 1] - self._words_before[window]
         words, row = concatenate_ranges(first, count), np.repeat(row, count)
-        place = np.repeat(lines.starts[lines.known], count) + self._positions[words]
-        labels = rows[COLUMN][row, np.clip(place, 0, rows[COLUMN].shape[1] - 1)]
+        positions = np.repeat(lines.starts[lines.known], count) + self._positions[words]
+        labels = rows[COLUMN][row, np.clip(positions, 0, rows[COLUMN].shape[1] - 1)]
         return np.bincount(row[labels != self._tags[words]], minlength=len(lines.known))
 
     def totals(self) -> Totals:
@@ -202,9 +204,9 @@ class TagRows(WindowData):
 def read_tags(examples: SourceExamples, labels: Sequence[str]) -> np.ndarray:
     """Return the label number of each word's tag; -100 for tags not in `labels`."""
     numbers = {name: number for number, name in enumerate(labels)}
-    found = [np.zeros(0, np.int64)]
+    label_numbers = [np.zeros(0, np.int64)]
     for batch in examples.read(("tags",)):
         tags = batch.column("tags").flatten().dictionary_encode()
         known = np.array([numbers.get(tag, IGNORED) for tag in tags.dictionary.to_pylist()], np.int64)
-        found.append(known[tags.indices.to_numpy(zero_copy_only=False)])
-    return np.concatenate(found)
+        label_numbers.append(known[tags.indices.to_numpy(zero_copy_only=False)])
+    return np.concatenate(label_numbers)

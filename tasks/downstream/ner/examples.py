@@ -39,12 +39,12 @@ class NerReader(Reader):
         said, inputs, statistics = list[str](), dict[str, Interpretation](), dict[str, TagStatistics]()
         spellings = self._choose_spellings(whole=True)
         for split in source_splits(self.entry):
-            found = statistics.setdefault(split, TagStatistics(spellings=spellings))
+            counts = statistics.setdefault(split, TagStatistics(spellings=spellings))
             reading = inputs.setdefault(split, Interpretation())
             records = open_sentences(params, section, split, reading)
-            sentences = read_sentences(records, params, found, reading)
+            sentences = read_sentences(records, params, counts, reading)
             count = write_records(sentences, folder / f"{split}.parquet", SCHEMA, ROW_GROUP)
-            said.append(f"{count:,} {split} sentences with {found.entities.total():,} entities")
+            said.append(f"{count:,} {split} sentences with {counts.entities.total():,} entities")
         refuse_similar(params, section, statistics)
         return "; ".join([", ".join(said), *write_reading(folder, params.source, inputs).summary()])
 
@@ -57,11 +57,11 @@ class NerReader(Reader):
         params = self.entry.params_as(NerParams).data.model_copy(update={"tag_scheme": "auto"})
         if params.similar_labels != "fold":
             return {}
-        found = [
+        type_counts = [
             check_sentences(params, self.entry.key("data"), split, Interpretation(), whole=whole)[0].entities
             for split in source_splits(self.entry)
         ]
-        return choose_spellings({name: found[0][name] for types in found for name in types})
+        return choose_spellings({name: type_counts[0][name] for types in type_counts for name in types})
 
     def complete(self, folder: Path) -> dict[str, int]:
         """Write the labels of the training sentences to labels.json."""
@@ -89,14 +89,16 @@ class NerReader(Reader):
         params = self.entry.params_as(NerParams).data
         inputs = {split: Interpretation() for split in source_splits(self.entry)}
         section, spellings = self.entry.key("data"), self._choose_spellings(whole=False)
-        found = [check_sentences(params, section, split, one, spellings=spellings) for split, one in inputs.items()]
-        refuse_similar(params, section, {split: one for split, (one, _) in zip(inputs, found, strict=True)})
-        (train, is_whole_train), (dev, is_whole_dev) = found[0], found[-1]
+        results = [
+            check_sentences(params, section, split, reading, spellings=spellings) for split, reading in inputs.items()
+        ]
+        refuse_similar(params, section, {split: counts for split, (counts, _) in zip(inputs, results, strict=True)})
+        (train, is_whole_train), (dev, is_whole_dev) = results[0], results[-1]
         if is_whole_train:
             # If a part of the file is set aside, the training sentences may have fewer types than the file.
             self._require_types(train.entities, MAX_TYPES if split_params(self.entry) is None else math.inf)
-        whole = [one.entities for one, is_whole in found if is_whole]
-        keys = {split: one.keys for split, (one, is_whole) in zip(inputs, found, strict=True) if is_whole}
+        whole = [counts.entities for counts, is_whole in results if is_whole]
+        keys = {split: counts.keys for split, (counts, is_whole) in zip(inputs, results, strict=True) if is_whole}
         if len(whole) == len(self.entry.splits):
             self._check_dev(*whole)
         return CheckedFiles(
@@ -111,4 +113,4 @@ class NerReader(Reader):
 
 def _types(path: Path) -> Counter[str]:
     [tags] = read_columns(path, ("tags",), ROW_GROUP, "examples")
-    return Counter(one.type for sentence in tags for one in find_entities(sentence))
+    return Counter(entity.type for sentence in tags for entity in find_entities(sentence))

@@ -72,24 +72,24 @@ class NerInference(Inference[NerDevSet, WordLogits, NerAnswers, str]):
         return open_sentence_file(path, INPUT, COLUMN, self.data, reading, tagged=tagged)
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
-        data, found, types = self.data, TagStatistics(), TagStatistics()
+        data, counts, types = self.data, TagStatistics(), TagStatistics()
         labels = read_example_labels(target.parent, self.entry.stage("examples"))
         known = sorted({split_tag(name)[1] for name in labels} - {""})
         if data.similar_labels == "fold":
             for _ in read_sentences(self._open(path, first := Interpretation()), data, types, first):
                 pass
             names = match_known(types.entities, known, fold=True)
-            found.spellings = {name: own for name, own in names.items() if name != own}
-        sentences = read_sentences(self._open(path, reading), data, found, reading)
+            counts.spellings = {name: spelling for name, spelling in names.items() if name != spelling}
+        sentences = read_sentences(self._open(path, reading), data, counts, reading)
         write_records(sentences, target, SCHEMA, ROW_GROUP)
-        require_same_spelling(data, found.entities, known, f"{path} has", "the model has")
-        if found.entities and found.entities.keys().isdisjoint(known):
+        require_same_spelling(data, counts.entities, known, f"{path} has", "the model has")
+        if counts.entities and counts.entities.keys().isdisjoint(known):
             raise InputError(
                 f"{path}: no entity has a type of the model ({', '.join(known)}); found "
-                f"{', '.join(sorted(found.entities)[:5])}. Pass {COLUMN.format('tags')} for another column, "
+                f"{', '.join(sorted(counts.entities)[:5])}. Pass {COLUMN.format('tags')} for another column, "
                 "or rename the types in the file"
             )
-        unknown = (count for name, count in found.entities.items() if name not in known)
+        unknown = (count for name, count in counts.entities.items() if name not in known)
         reading.counts[UNKNOWN_TO_MODEL] += sum(unknown)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
@@ -97,18 +97,18 @@ class NerInference(Inference[NerDevSet, WordLogits, NerAnswers, str]):
 
     def records(self, examples: NerDevSet, answers: NerAnswers, n_best: int) -> Iterator[dict[str, object]]:
         for tokens, tags, sureness in zip(examples.tokens, answers.tags, answers.sureness, strict=True):
-            found = [
+            entities = [
                 {
-                    "type": one.type,
-                    "text": " ".join(tokens[one.first : one.last]),
-                    "start": one.first,
-                    "end": one.last,
-                    "score": round(float(sureness[one.first : one.last].mean()), 6),
+                    "type": entity.type,
+                    "text": " ".join(tokens[entity.first : entity.last]),
+                    "start": entity.first,
+                    "end": entity.last,
+                    "score": round(float(sureness[entity.first : entity.last].mean()), 6),
                 }
-                for one in find_entities(tags)
+                for entity in find_entities(tags)
             ]
-            yield {"tokens": tokens, "tags": tags, "scores": sureness.round(6).tolist(), "entities": found}
+            yield {"tokens": tokens, "tags": tags, "scores": sureness.round(6).tolist(), "entities": entities}
 
     def describe(self, record: Mapping[str, Any]) -> str:
-        found = (f"{one['text']} ({one['type']} {one['score']:.1%})" for one in record["entities"])
-        return ", ".join(found) or "no entity"
+        entities = (f"{entity['text']} ({entity['type']} {entity['score']:.1%})" for entity in record["entities"])
+        return ", ".join(entities) or "no entity"

@@ -55,7 +55,7 @@ class NerReport(Report[NerDevSet, WordLogits, NerAnswers, str]):
             return self
         train = self.scores.read_examples(path)
         named = zip(train.tokens, map(find_entities, train.tags), strict=True)
-        return replace(self, known=frozenset(_text(words, one) for words, some in named for one in some))
+        return replace(self, known=frozenset(_text(words, entity) for words, entities in named for entity in entities))
 
     def slices(
         self, split: str, examples: NerDevSet, logits: WordLogits, answers: NerAnswers, outcomes: Array
@@ -66,23 +66,26 @@ class NerReport(Report[NerDevSet, WordLogits, NerAnswers, str]):
         of_types = type_slices(examples.tags, predictions, logits.labels)
         return [*of_types, *known_slices(examples, predictions, self.known), *of_length]
 
-    def mistakes(self, found: NerView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
-        [(split, examples)] = found.examples.items()
-        answers, outcomes = found.answers[split], found.outcomes[split]
+    def mistakes(self, view: NerView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        [(split, examples)] = view.examples.items()
+        answers, outcomes = view.answers[split], view.outcomes[split]
         rows = (
             (
-                *(one.name, " ".join(examples.tokens[one.number])),
-                *("; ".join(f"{text} ({type})" for text, type in some) for some in (one.missed, one.invented)),
-                *(round(one.f1, 2), round(one.sureness, 6), self.scores.margin(answers, one.number)),
+                *(mistake.name, " ".join(examples.tokens[mistake.number])),
+                *(
+                    "; ".join(f"{text} ({type})" for text, type in entities)
+                    for entities in (mistake.missed, mistake.invented)
+                ),
+                *(round(mistake.f1, 2), round(mistake.sureness, 6), self.scores.margin(answers, mistake.number)),
             )
-            for one in worst_mistakes(examples, answers, outcomes)
+            for mistake in worst_mistakes(examples, answers, outcomes)
         )
         return ("id", "text", "missed", "wrong", "f1", "probability", "margin"), rows
 
-    def page(self, found: NerView) -> str:
-        [(split, examples)] = found.examples.items()
-        mistakes = worst_mistakes(examples, found.answers[split], found.outcomes[split])
-        names, gold, seen = word_types(examples.tags, found.answers[split].tags)
+    def page(self, view: NerView) -> str:
+        [(split, examples)] = view.examples.items()
+        mistakes = worst_mistakes(examples, view.answers[split], view.outcomes[split])
+        names, gold, seen = word_types(examples.tags, view.answers[split].tags)
         few = len(names) <= SHOWN_TYPES
         owners = np.repeat(np.arange(len(examples.tokens)), [*map(len, examples.tokens)])
 
@@ -92,7 +95,7 @@ class NerReport(Report[NerDevSet, WordLogits, NerAnswers, str]):
         return render_html(
             __file__,
             "ner.html.j2",
-            **page_values(self.scores, found, PROBABILITY),
+            **page_values(self.scores, view, PROBABILITY),
             confusion=count_confusions(names, gold, seen) if few else (),
             cells=sample_cells((gold, seen), describe),
             mistakes=mistakes[:WORST],
@@ -101,14 +104,14 @@ class NerReport(Report[NerDevSet, WordLogits, NerAnswers, str]):
 
 
 def word_types(
-    gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Return the types of all entities, then `OUTSIDE`, and the number of the true and of the predicted type of each
     word."""
-    words = [[split_tag(tag)[1] for tags in some for tag in tags] for some in (gold, found)]
+    words = [[split_tag(tag)[1] for tags in sentences for tag in tags] for sentences in (gold, predicted)]
     names = sorted({*words[0], *words[1]} - {""})
     numbers = {name: number for number, name in enumerate([*names, ""])}
-    true, seen = (np.array([numbers[one] for one in some], dtype=np.int64) for some in words)
+    true, seen = (np.array([numbers[name] for name in types], dtype=np.int64) for types in words)
     return [*names, OUTSIDE], true, seen
 
 
@@ -118,20 +121,24 @@ def type_slices(gold: Sequence[Sequence[str]], predictions: Sequence[str | None]
     """
     answered = [[] if text is None else text.split(" ") for text in predictions]
     learned = {split_tag(label)[1] for label in labels}
-    types = sorted({one.type for some in (gold, answered) for tags in some for one in find_entities(tags)})
+    types = sorted(
+        {entity.type for sentences in (gold, answered) for tags in sentences for entity in find_entities(tags)}
+    )
     counted = np.array([count_outcomes(gold, predictions, only=name) for name in types]).reshape(-1, len(gold), 5)
-    gold_counts, found, correct = (counted[:, :, column].T for column in (GOLD, FOUND, CORRECT))
-    return slice_groups(TYPE, types, [name in learned for name in types], gold_counts, found, correct, counted="gold")
+    gold_counts, predicted, correct = (counted[:, :, column].T for column in (GOLD, FOUND, CORRECT))
+    return slice_groups(
+        TYPE, types, [name in learned for name in types], gold_counts, predicted, correct, counted="gold"
+    )
 
 
 def known_slices(examples: NerDevSet, predictions: Sequence[str | None], known: Set[str] | None) -> list[Slice]:
     """Return scores of the entities that the training sentences have, and of others; none without these sentences."""
     counts = np.zeros((3, len(examples.tokens), 2))
     for number, (words, tags, text) in enumerate(zip(examples.tokens, examples.tags, predictions, strict=True)):
-        gold, found = set(find_entities(tags)), set(find_entities((text or "").split(" ")))
-        for row, some in zip(counts, (gold, found, gold & found), strict=True):
-            for one in some:
-                row[number, int(_text(words, one) not in (known or ()))] += 1
+        gold, predicted = set(find_entities(tags)), set(find_entities((text or "").split(" ")))
+        for row, entities in zip(counts, (gold, predicted, gold & predicted), strict=True):
+            for entity in entities:
+                row[number, int(_text(words, entity) not in (known or ()))] += 1
     names = ("seen in train", "new")
     return [] if known is None else slice_groups("known entity", names, [True, True], *counts, counted="gold")
 
@@ -182,28 +189,33 @@ def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) ->
 
 def _describe(number: int, examples: NerDevSet, answers: NerAnswers, f1: float, sureness: float) -> Mistake:
     words = examples.tokens[number]
-    gold, found = find_entities(examples.tags[number]), find_entities(answers.tags[number])
-    differing = sorted(set(gold) ^ set(found), key=lambda one: (one.first, one.last, one.type))
+    gold, predicted = find_entities(examples.tags[number]), find_entities(answers.tags[number])
+    differing = sorted(set(gold) ^ set(predicted), key=lambda entity: (entity.first, entity.last, entity.type))
     first, last = 0, len(words)
     if last > 2 * AROUND:
         first, last = max(0, differing[0].first - AROUND), min(last, differing[0].last + AROUND)
     cut = Piece("…", "", "")
-    pieces = [cut] * (first > 0) + split_pieces(words, gold, found, first, last) + [cut] * (last < len(words))
+    pieces = [cut] * (first > 0) + split_pieces(words, gold, predicted, first, last) + [cut] * (last < len(words))
     missed, invented = (
-        [(" ".join(words[one.first : one.last]), one.type) for one in some if one not in others]
-        for some, others in ((gold, found), (found, gold))
+        [(" ".join(words[entity.first : entity.last]), entity.type) for entity in entities if entity not in others]
+        for entities, others in ((gold, predicted), (predicted, gold))
     )
     return Mistake(number, examples.names[number], pieces, missed, invented, f1, sureness)
 
 
 def split_pieces(
-    words: Sequence[str], gold: Sequence[Entity], found: Sequence[Entity], first: int, last: int
+    words: Sequence[str], gold: Sequence[Entity], predicted: Sequence[Entity], first: int, last: int
 ) -> list[Piece]:
     """Return the words first to last - 1, split at the boundaries of entities."""
-    of_gold, of_found = ({place: one for one in some for place in range(one.first, one.last)} for some in (gold, found))
+    gold_at, predicted_at = (
+        {position: entity for entity in entities for position in range(entity.first, entity.last)}
+        for entities in (gold, predicted)
+    )
     made = []
-    for (there, seen), places in groupby(range(first, last), lambda place: (of_gold.get(place), of_found.get(place))):
-        text = " ".join(words[place] for place in places)
-        exact = there is not None and there == seen
-        made.append(Piece(text, there.type if there else "", seen.type if seen else "", exact))
+    for (label, answer), positions in groupby(
+        range(first, last), lambda position: (gold_at.get(position), predicted_at.get(position))
+    ):
+        text = " ".join(words[position] for position in positions)
+        exact = label is not None and label == answer
+        made.append(Piece(text, label.type if label else "", answer.type if answer else "", exact))
     return made

@@ -38,19 +38,19 @@ def split_windows(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[
 
     split_windows([1] * 10, room=6, overlap=2) == [(0, 6), (4, 10)]
     """
-    found: list[tuple[int, int]] = []
+    windows: list[tuple[int, int]] = []
     start = 0
     while True:
         stop, held = start, 0
         while stop < len(pieces) and held + pieces[stop] <= room:
             held += pieces[stop]
             stop += 1
-        found.append((start, stop))
+        windows.append((start, stop))
         if stop == len(pieces):
-            return found
+            return windows
         # The overlap must leave room for the next word.
         shared, start, most = 0, stop, min(overlap, room - pieces[stop])
-        while start > found[-1][0] + 1 and shared + pieces[start - 1] <= most:
+        while start > windows[-1][0] + 1 and shared + pieces[start - 1] <= most:
             start -= 1
             shared += pieces[start]
 
@@ -69,12 +69,12 @@ def make_windows(
     ends = np.cumsum(pieces)
     starts = ends - pieces
     of_sentences = np.diff(np.concatenate([[0], ends])[bounds])
-    found = [
+    spans = [
         (number, bounds[number] + first, bounds[number] + stop)
         for number, held in enumerate(of_sentences.tolist())
         for first, stop in _spans_of(pieces[bounds[number] : bounds[number + 1]], held, room, overlap)
     ]
-    example, first_words, stop_words = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    example, first_words, stop_words = np.array(spans, dtype=np.int64).reshape(-1, 3).T
     begin, inner = starts[first_words], ends[stop_words - 1] - starts[first_words]
     window, positions = _owners(first_words, stop_words, ends)
     joined = join_sequences(vocabulary, (_pieces_of_words(encoded, pieces, vocabulary), begin, inner))
@@ -102,9 +102,9 @@ def _spans_of(pieces: np.ndarray, held: int, room: int, overlap: int) -> list[tu
 def _pieces_of_words(encoded: EncodedTexts, pieces: np.ndarray, vocabulary: TokenizerInfo) -> np.ndarray:
     """Return the tokens of all words, `pieces` of each; [UNK] for a word without tokens."""
     kept = np.full(int(pieces.sum()), vocabulary.unk, dtype=vocabulary.dtype)
-    there, starts = encoded.lengths > 0, np.cumsum(pieces) - pieces
-    kept[concatenate_ranges(starts[there], pieces[there])] = encoded.token_ids[
-        concatenate_ranges(encoded.starts[there], pieces[there])
+    present, starts = encoded.lengths > 0, np.cumsum(pieces) - pieces
+    kept[concatenate_ranges(starts[present], pieces[present])] = encoded.token_ids[
+        concatenate_ranges(encoded.starts[present], pieces[present])
     ]
     return kept
 
@@ -164,8 +164,8 @@ def token_labels(windows: EncodedSequences, labels: np.ndarray) -> np.ndarray:
     Args:
         labels: int16 label of each word.
     """
-    own: pa.ListArray = windows.features["positions"]
+    positions: pa.ListArray = windows.features["positions"]
     first = np.cumsum(windows.lengths) - windows.lengths
-    found = np.full(len(windows.token_ids), IGNORED, dtype=np.int16)
-    found[np.repeat(first, own.value_lengths()) + own.flatten()] = labels
-    return found
+    all_labels = np.full(len(windows.token_ids), IGNORED, dtype=np.int16)
+    all_labels[np.repeat(first, positions.value_lengths()) + positions.flatten()] = labels
+    return all_labels

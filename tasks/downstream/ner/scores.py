@@ -46,15 +46,15 @@ def read_word_logits(files: FeatureFiles, words: Sequence[int]) -> WordLogits:
     labels, example, n_tokens = read_parquet_labels(files.features)[0], index["example_index"], index["n_tokens"]
     ordered = len(example) > 0 and example.min() >= 0 and example.max() < len(words) and (np.diff(example) >= 0).all()
     lists = next(files.read_lists("positions", [len(example)])) if ordered else pa.array([], pa.list_(pa.int32()))
-    own, positions = np.asarray(lists.value_lengths()), lists.flatten().to_numpy()
-    if not ordered or not np.array_equal(np.bincount(example, own, len(words)), words):
+    word_counts, positions = np.asarray(lists.value_lengths()), lists.flatten().to_numpy()
+    if not ordered or not np.array_equal(np.bincount(example, word_counts, len(words)), words):
         raise files.refuse_rows("the windows do not match the sentences of the development set")
-    if not ((positions > 0) & (positions < np.repeat(n_tokens, own))).all():
+    if not ((positions > 0) & (positions < np.repeat(n_tokens, word_counts))).all():
         raise files.refuse_rows("invalid word positions")
     [[values]] = files.read_logits(("logits",), n_tokens * len(labels), [len(example)])
     first = np.cumsum(n_tokens) - n_tokens
     bounds = np.concatenate([[0], np.cumsum(words, dtype=np.int64)])
-    return WordLogits(labels, values.reshape(-1, len(labels))[np.repeat(first, own) + positions], bounds)
+    return WordLogits(labels, values.reshape(-1, len(labels))[np.repeat(first, word_counts) + positions], bounds)
 
 
 GOLD, WORDS, FOUND, CORRECT, RIGHT = range(5)
@@ -106,10 +106,10 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers, str]):
 
     def read_examples(self, path: Path) -> NerDevSet:
         made_by = self.entry.stage("examples")
-        found = NerDevSet(*read_columns(path, ("tokens", "tags", "id"), READ_AT_ONCE, made_by))
-        if not found.tokens:
+        examples = NerDevSet(*read_columns(path, ("tokens", "tags", "id"), READ_AT_ONCE, made_by))
+        if not examples.tokens:
             raise InputError(f"{path} contains no sentences. Run the stage {made_by} again")
-        return found
+        return examples
 
     def names(self, examples: NerDevSet) -> Sequence[str]:
         return examples.names
@@ -134,7 +134,7 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers, str]):
         odds = np.exp(values - values.max(axis=1, keepdims=True))
         first, second = np.sort(values, axis=1)[:, :-3:-1].T
         return NerAnswers(
-            [one.tolist() for one in np.split(names, inner)],
+            [tags.tolist() for tags in np.split(names, inner)],
             np.split(1 / odds.sum(axis=1), inner),
             np.split(first - second, inner),
             values - first[:, None],
@@ -152,7 +152,9 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers, str]):
         """Return the probability of each predicted entity, the mean of those of its words; see `Scores`."""
         starts = np.cumsum([0, *map(len, answers.tags)])
         spans = [
-            (at + one.first, at + one.last) for at, some in zip(starts, answers.entities, strict=False) for one in some
+            (at + entity.first, at + entity.last)
+            for at, entities in zip(starts, answers.entities, strict=False)
+            for entity in entities
         ]
         first, last = np.array(spans, dtype=np.int64).reshape(-1, 2).T
         words = np.concatenate([np.empty(0, np.int64), *(np.arange(*span) for span in spans)])
@@ -169,15 +171,15 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers, str]):
     def correctness(self, examples: NerDevSet, answers: NerAnswers, outcomes: Array) -> Array:
         """Return 1 for each predicted entity with the words and the type of a true one, else 0."""
         gold = [set(find_entities(tags)) for tags in examples.tags]
-        right = [one in there for there, some in zip(gold, answers.entities, strict=True) for one in some]
+        right = [entity in true for true, entities in zip(gold, answers.entities, strict=True) for entity in entities]
         return np.array(right, dtype=np.float64)
 
     def check_predictions(self, path: Path, split: str, examples: NerDevSet, values: object) -> list[str | None]:
         """Check the tags of each sentence; null for a sentence without prediction."""
-        found = list(values) if isinstance(values, list) else []
-        if len(found) != len(examples.tokens):
-            raise InputError(f"{path} has tags for {len(found)} sentences of {split}, which has {len(examples.tokens)}")
-        for name, words, text in zip(examples.names, examples.tokens, found, strict=True):
+        texts = list(values) if isinstance(values, list) else []
+        if len(texts) != len(examples.tokens):
+            raise InputError(f"{path} has tags for {len(texts)} sentences of {split}, which has {len(examples.tokens)}")
+        for name, words, text in zip(examples.names, examples.tokens, texts, strict=True):
             if text is None:
                 continue
             tags = text.split(" ") if isinstance(text, str) else []
@@ -186,7 +188,7 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers, str]):
                     f"{path}: sentence {name} of {split} has {text!r:.60}, {len(words)} tags (O, B-type or I-type), "
                     "separated by spaces, are required"
                 )
-        return found
+        return texts
 
     def outcomes(self, examples: NerDevSet, predictions: Sequence[str | None]) -> Array:
         return count_outcomes(examples.tags, predictions)
@@ -196,12 +198,18 @@ class NerScores(Scores[NerDevSet, WordLogits, NerAnswers, str]):
         return (self.make_limit("f1", "min_f1", "max_f1_drop"),)
 
     def is_possible(self, quantities: Sequence[float]) -> bool:
-        found, correct, right = quantities
-        return all(one >= 0 and one == int(one) for one in quantities) and correct <= found and correct <= right
+        predicted, correct, right = quantities
+        return (
+            all(count >= 0 and count == int(count) for count in quantities)
+            and correct <= predicted
+            and correct <= right
+        )
 
     def baselines(self, examples: Mapping[str, NerDevSet], rule: str = "") -> list[Baseline]:
         """Return predicting no entities."""
-        nothing = {split: [" ".join([OUTSIDE] * len(words)) for words in one.tokens] for split, one in examples.items()}
+        nothing = {
+            split: [" ".join([OUTSIDE] * len(words)) for words in dev_set.tokens] for split, dev_set in examples.items()
+        }
         return [Baseline("predicting no entities", self.outcomes_of(examples, nothing))]
 
     @property
@@ -220,17 +228,20 @@ def count_outcomes(gold: Sequence[Sequence[str]], predictions: Sequence[str | No
     rows = []
     for tags, text in zip(gold, predictions, strict=True):
         answered = [] if text is None else text.split(" ")
-        there, found = ({one for one in find_entities(some) if only in (None, one.type)} for some in (tags, answered))
-        right = sum(one == other for one, other in zip(tags, answered, strict=False))
-        rows.append((len(there), len(tags), len(found), len(there & found), right))
+        true, predicted = (
+            {entity for entity in find_entities(sentence) if only in (None, entity.type)}
+            for sentence in (tags, answered)
+        )
+        right = sum(tag == other for tag, other in zip(tags, answered, strict=False))
+        rows.append((len(true), len(tags), len(predicted), len(true & predicted), right))
     return np.array(rows, dtype=np.float64).reshape(-1, 5)
 
 
 def _extremes(outcomes: Array) -> tuple[Array, Array]:
     """Return an entirely wrong and an entirely correct sentence, with the mean numbers of entities and words of
     sentences with entities."""
-    some = outcomes[outcomes[:, GOLD] > 0]
-    gold, words = (some if len(some) else np.ones((1, 2)))[:, [GOLD, WORDS]].mean(axis=0)
+    with_entities = outcomes[outcomes[:, GOLD] > 0]
+    gold, words = (with_entities if len(with_entities) else np.ones((1, 2)))[:, [GOLD, WORDS]].mean(axis=0)
     return np.array([gold, words, gold, 0.0, 0.0]), np.array([gold, words, gold, gold, words])
 
 

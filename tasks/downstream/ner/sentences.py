@@ -128,11 +128,11 @@ class TagStatistics:
 def table_columns(names: NerColumnParams, named_by: str) -> dict[str, ColumnSpec]:
     """Return the columns of a table of sentences or words."""
 
-    def make(part: str, own: str | None, usual: Sequence[str], *, required: bool = False) -> ColumnSpec:
+    def make(part: str, column: str | None, usual: Sequence[str], *, required: bool = False) -> ColumnSpec:
         key = named_by.format(part)
-        if own and own.isdecimal():  # a column of CoNLL files
-            return ColumnSpec((own, *usual), key, required)
-        return make_column(own, usual, key, required=required)._replace(required=required)
+        if column and column.isdecimal():  # a column of CoNLL files
+            return ColumnSpec((column, *usual), key, required)
+        return make_column(column, usual, key, required=required)._replace(required=required)
 
     return {
         "tokens": make("tokens", names.tokens, TOKENS, required=True),
@@ -215,7 +215,7 @@ def check_sentences(
     Raises:
         InputError: as `read_sentences`, for these sentences.
     """
-    found = TagStatistics(spellings=spellings or {})
+    counts = TagStatistics(spellings=spellings or {})
     records = open_sentences(params, section, split, reading)
     until = math.inf if whole else time.monotonic() + CHECK_SECONDS * (params.source == "files")
 
@@ -225,25 +225,25 @@ def check_sentences(
             if number >= FIRST_SENTENCES and time.monotonic() > until:
                 return
 
-    for one in read_sentences(records._replace(rows=first_rows()), params, found, reading):
-        found.keys.append(fold_texts(*one.tokens))
-    return found, next(records.rows, None) is None
+    for sentence in read_sentences(records._replace(rows=first_rows()), params, counts, reading):
+        counts.keys.append(fold_texts(*sentence.tokens))
+    return counts, next(records.rows, None) is None
 
 
 def read_sentences(
-    records: Records, params: NerDataParams, found: TagStatistics, reading: Interpretation
+    records: Records, params: NerDataParams, counts: TagStatistics, reading: Interpretation
 ) -> Iterator[Sentence]:
     """Yield the sentences of an opened source, in IOB2.
 
     Args:
-        found: receives statistics of the tags.
+        counts: receives statistics of the tags.
         reading: receives counts of what was read and skipped.
 
     Raises:
         InputError: an unreadable file; at the end, all problems with words and tags, or words that are not sentences.
     """
     is_empty, problems = True, records.problems
-    for sentence in parse_sentences(records, params.tag_scheme, found, reading):
+    for sentence in parse_sentences(records, params.tag_scheme, counts, reading):
         is_empty = False
         yield sentence
     if is_empty:
@@ -251,35 +251,35 @@ def read_sentences(
             f"{problems.source} contains no sentence{list_empty(reading)}. Required is a word with its tag on each "
             "line, or a table of words and tags"
         )
-    if found.sentences == 1 and found.words > LONGEST:
+    if counts.sentences == 1 and counts.words > LONGEST:
         raise InputError(
-            f"{problems.source} is a single sentence of {found.words:,} words. End each sentence with a blank line, or "
-            "name the column that the rows of a sentence share"
+            f"{problems.source} is a single sentence of {counts.words:,} words. End each sentence with a blank line, "
+            "or name the column that the rows of a sentence share"
         )
-    if found.words > LONGEST * found.sentences:
+    if counts.words > LONGEST * counts.sentences:
         reading.remark(
-            f"sentences have {found.words / found.sentences:,.0f} words on average: does a blank line end each?"
+            f"sentences have {counts.words / counts.sentences:,.0f} words on average: does a blank line end each?"
         )
-    if params.columns.sentence != ROW and share_of(found.single, found.sentences) > MAX_SHARE:
+    if params.columns.sentence != ROW and share_of(counts.single, counts.sentences) > MAX_SHARE:
         raise InputError(f"{problems.source} {describe_single(OPTION, reading)}")
-    if params.columns.tokens is None and share_of(found.numbers, found.words, found.sentences) > MAX_SHARE:
+    if params.columns.tokens is None and share_of(counts.numbers, counts.words, counts.sentences) > MAX_SHARE:
         raise InputError(
             f"{problems.source} has words that are their own number in the sentence. Name the column of the words, or "
             f"this column if numbers are the words: {OPTION.format('tokens')}"
         )
-    types = f", types: {shorten(sorted(found.entities), SHOWN_TYPES)}" if found.entities else ""
-    reading.labels = f"tags in {found.scheme}{types}"
+    types = f", types: {shorten(sorted(counts.entities), SHOWN_TYPES)}" if counts.entities else ""
+    reading.labels = f"tags in {counts.scheme}{types}"
 
 
-def refuse_similar(params: NerDataParams, section: str, found: Mapping[str, TagStatistics]) -> None:
+def refuse_similar(params: NerDataParams, section: str, statistics: Mapping[str, TagStatistics]) -> None:
     """Refuse types that differ only in case, blanks or normal form, unless `similar_labels` says what to do.
 
     Args:
-        found: source -> its statistics.
+        statistics: source -> its statistics.
     """
     first = dict[str, str]()
-    for source, one in found.items():
-        for name, where in one.first.items():
+    for source, counts in statistics.items():
+        for name, where in counts.first.items():
             first.setdefault(name, f"{source}, {where}")
     if params.similar_labels != "refuse" or not (groups := fold_labels(first)):
         return
@@ -291,7 +291,9 @@ def refuse_similar(params: NerDataParams, section: str, found: Mapping[str, TagS
     )
 
 
-def parse_sentences(records: Records, scheme: str, found: TagStatistics, reading: Interpretation) -> Iterator[Sentence]:
+def parse_sentences(
+    records: Records, scheme: str, counts: TagStatistics, reading: Interpretation
+) -> Iterator[Sentence]:
     """Yield the sentence of each record; other arguments as for `read_sentences`.
 
     Args:
@@ -314,37 +316,37 @@ def parse_sentences(records: Records, scheme: str, found: TagStatistics, reading
         if not words and not is_tagged:
             problems.add("empty sentence", row.where)
         if scheme == "auto" and (other := detect_scheme(tags)):
-            found.other = found.other if found.other not in ("", "BIOES") else other
+            counts.other = counts.other if counts.other not in ("", "BIOES") else other
             tags = convert_bioes(tags)
-        if found.spellings:
-            tags = _fold_types(tags, row, found, reading)
+        if counts.spellings:
+            tags = _fold_types(tags, row, counts, reading)
         if _is_sound(words, tags, row, scheme, problems):
             inside = find_inside_starts(tags)
             reading.count(EMPTY, row.where, not words)
             if inside:
                 reading.count(REPAIRED, _locate(row, inside[0]), len(inside))
-            found.begun_inside += len(inside)
-            found.begun_apart += len(find_begin_starts(tags))
-            for one in find_entities(tags):
-                found.entities[one.type] += 1
-                if one.type not in found.first:
-                    found.first[one.type] = _locate(row, one.first)
+            counts.begun_inside += len(inside)
+            counts.begun_apart += len(find_begin_starts(tags))
+            for entity in find_entities(tags):
+                counts.entities[entity.type] += 1
+                if entity.type not in counts.first:
+                    counts.first[entity.type] = _locate(row, entity.first)
             if words:
-                found.sentences += 1
-                found.words += len(words)
-                found.single += len(words) == 1
-                found.numbers += sum(map(operator.eq, words, NUMBERS))
+                counts.sentences += 1
+                counts.words += len(words)
+                counts.single += len(words) == 1
+                counts.numbers += sum(map(operator.eq, words, NUMBERS))
                 yield Sentence(document, words, convert_to_iob2(tags), name_record(row, reading), read_kept(row))
     problems.refuse()
 
 
-def _fold_types(tags: Sequence[object], row: TableRow, found: TagStatistics, reading: Interpretation) -> list[object]:
+def _fold_types(tags: Sequence[object], row: TableRow, counts: TagStatistics, reading: Interpretation) -> list[object]:
     folded = []
     for at, tag in enumerate(tags):
         prefix, name = split_tag(tag) if isinstance(tag, str) else ("", "")
-        if name in found.spellings:
-            tag = f"{prefix}-{found.spellings[name]}"
-            reading.count(f"tags of type {name!r} read as {found.spellings[name]!r}", _locate(row, at))
+        if name in counts.spellings:
+            tag = f"{prefix}-{counts.spellings[name]}"
+            reading.count(f"tags of type {name!r} read as {counts.spellings[name]!r}", _locate(row, at))
         folded.append(tag)
     return folded
 

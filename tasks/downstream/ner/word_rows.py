@@ -81,7 +81,7 @@ def _has_one_word(row: TableRow) -> bool:
 def _has_repeats(head: list[TableRow]) -> bool:
     """Return True if several rows seem to have the same sentence."""
     sentences = [row.values.get("sentence") for row in head]
-    return any(is_empty(one) or one == before for before, one in itertools.pairwise(sentences))
+    return any(is_empty(sentence) or sentence == before for before, sentence in itertools.pairwise(sentences))
 
 
 def _join_rows(
