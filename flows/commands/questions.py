@@ -69,9 +69,9 @@ def answer_question(ctx: click.Context, name: str, question: str, as_json: bool,
     evaluate: Any = infer_entry(model, "squad", run=run).params.evaluate
     longest = args["max_answer_length"] or evaluate.max_answer_length
     more = {"top": max(1, args["n_best"]), "max_answer_length": longest, "null_threshold": odds}
-    answers, logits = ask.ask(model, question, context, shape, place=spec, **more)
+    answers, logits = ask.ask(model, question, context, shape, spec=spec, **more)
     if args["compare"] is not None:
-        others, other_logits = ask.ask(model, question, context, shape, place=args["compare"], **more)
+        others, other_logits = ask.ask(model, question, context, shape, spec=args["compare"], **more)
         both = [(spec, answers[0]), (args["compare"], others[0])]
         _print_comparison(both, ask.compare_logits(logits, other_logits), as_json)
         return

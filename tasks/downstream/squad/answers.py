@@ -98,10 +98,10 @@ class WindowFiles(FeatureFiles):
         counts = np.diff([0, *stops]).tolist()
         logits, first = self.read_logits(LOGITS, lengths, counts), 0
         for count, offsets in zip(counts, self.read_lists("offsets", counts), strict=True):
-            here = {name: column[first : first + count] for name, column in index.items()}
-            counted = self._context_tokens(here, offsets, first)
+            columns = {name: column[first : first + count] for name, column in index.items()}
+            counted = self._context_tokens(columns, offsets, first)
             starts, ends = next(logits)
-            yield _joined(here, offsets.flatten().to_numpy().reshape(-1, 2), counted, starts, ends)
+            yield _joined(columns, offsets.flatten().to_numpy().reshape(-1, 2), counted, starts, ends)
             first += count
 
     def windows_of_examples(self) -> list[int]:
@@ -242,18 +242,18 @@ def probable_answers(
         max_answer_length: maximum length in tokens, before widening.
         null_threshold: odds above which no answer is returned; None: always return one.
     """
-    found: dict[tuple[int, int], Answer] = {}
+    by_span: dict[tuple[int, int], Answer] = {}
     count = range(len(windows))
     ranked, odds = zip(*(_rank_window(windows, n, context, words, top, max_answer_length) for n in count), strict=True)
-    candidates = sorted(itertools.chain(*ranked), key=lambda one: -one.score)
+    candidates = sorted(itertools.chain(*ranked), key=lambda candidate: -candidate.score)
     null = None if null_threshold is None else Answer("", 0, 0, min(odds), min(odds))
     for answer in candidates:
         if null and _log(null.score) - (null_threshold or 0.0) > _log(answer.score):
-            found[0, 0], null = null, None
-        found.setdefault((answer.start, answer.end), answer)
-        if len(found) >= top:
+            by_span[0, 0], null = null, None
+        by_span.setdefault((answer.start, answer.end), answer)
+        if len(by_span) >= top:
             break
-    return list(found.values())[:top]
+    return list(by_span.values())[:top]
 
 
 def _rank_window(
@@ -281,7 +281,7 @@ def _rank_window(
         if len(distinct) == top:
             break
     chosen = [(begins[n], stops[n], float(scores[n])) for n in (*distinct.values(), *order[-1:])]
-    return [_cut_answer(context, *one, one[-1]) for one in chosen], float(start[0] * end[0])
+    return [_cut_answer(context, *span, span[-1]) for span in chosen], float(start[0] * end[0])
 
 
 def _log(probability: float) -> float:
@@ -326,9 +326,9 @@ def _best_tokens(values: Array, bounds: Array, keep: int) -> tuple[Array, Array]
 
 def null_scores(windows: SquadWindows, examples: int) -> Array:
     """Return the null score of each example, [E]."""
-    found = np.full(examples, np.inf)
-    np.minimum.at(found, windows.example_index, windows.cls_logits[:, 0] + windows.cls_logits[:, 1])
-    return found
+    scores = np.full(examples, np.inf)
+    np.minimum.at(scores, windows.example_index, windows.cls_logits[:, 0] + windows.cls_logits[:, 1])
+    return scores
 
 
 def rank_with_null(spans: Sequence[Answer], null_score: float, threshold: float) -> list[Answer]:
@@ -341,24 +341,24 @@ def rank_with_null(spans: Sequence[Answer], null_score: float, threshold: float)
     null = Answer("", 0, 0, null_score, 0.0)
     real = [span for span in spans if span.text]
     first = null if not real or null_score - real[0].score > threshold else real[0]
-    others = sorted((one for one in (*real, null) if one is not first), key=lambda one: -one.score)
+    others = sorted((answer for answer in (*real, null) if answer is not first), key=lambda answer: -answer.score)
     return add_probabilities([first, *others])
 
 
 def best_span(answers: Sequence[Answer]) -> Answer:
     """Return the best answer with text from a result of `rank_with_null`, or an empty answer with score 0."""
-    return next((one for one in answers if one.text), Answer("", 0, 0, 0.0, 0.0))
+    return next((answer for answer in answers if answer.text), Answer("", 0, 0, 0.0, 0.0))
 
 
 def null_odds(answers: Sequence[Answer]) -> float:
     """Return the null score minus the score of the best span, from a result of `rank_with_null`."""
-    null = next(one for one in answers if not one.text)
+    null = next(answer for answer in answers if not answer.text)
     return null.score - best_span(answers).score
 
 
 def odds_and_spans(answers: Sequence[Sequence[Answer]]) -> tuple[list[float], list[str]]:
     """Return `null_odds` and the text of `best_span` of each question."""
-    return [null_odds(one) for one in answers], [best_span(one).text for one in answers]
+    return [null_odds(candidates) for candidates in answers], [best_span(candidates).text for candidates in answers]
 
 
 def choose_null_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Sequence[bool]) -> ChosenThreshold:
@@ -384,7 +384,7 @@ def read_null_threshold(folder: Path) -> float | None:
     Raises:
         InputError: the recorded value is not a number.
     """
-    found = read_recorded(folder).get(NULL_THRESHOLD)
-    if not isinstance(found, int | float | None):
-        raise InputError(f"{folder}: {NULL_THRESHOLD} must be a number, found {found!r:.40}")
-    return None if found is None else float(found)
+    threshold = read_recorded(folder).get(NULL_THRESHOLD)
+    if not isinstance(threshold, int | float | None):
+        raise InputError(f"{folder}: {NULL_THRESHOLD} must be a number, found {threshold!r:.40}")
+    return None if threshold is None else float(threshold)

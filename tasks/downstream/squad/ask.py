@@ -51,16 +51,16 @@ def find_model(name: str, tokenizer: Path | None = None, instead: str = "") -> I
     Raises:
         InputError: as `find_any_model`, or the model is for another task.
     """
-    found = find_any_model(name, tokenizer)
+    model = find_any_model(name, tokenizer)
     suffix = Squad.suffix
-    if found.architectures and not any(name.endswith(suffix) for name in found.architectures):
-        if instead and any(name.endswith("Classification") for name in found.architectures):
-            raise InputError(f"{found.folder} is {', '.join(found.architectures)}, not for questions. Run {instead}")
+    if model.architectures and not any(name.endswith(suffix) for name in model.architectures):
+        if instead and any(name.endswith("Classification") for name in model.architectures):
+            raise InputError(f"{model.folder} is {', '.join(model.architectures)}, not for questions. Run {instead}")
         raise InputError(
-            f"{found.folder} is {', '.join(found.architectures)}, a class ...{suffix} is required. Name a "
+            f"{model.folder} is {', '.join(model.architectures)}, a class ...{suffix} is required. Name a "
             "model fine-tuned on questions (models/squad or its published folder)"
         )
-    return found
+    return model
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,17 @@ class WindowShape:
     doc_stride: int
 
     @staticmethod
-    def for_model(found: InferenceModel, row_length: int | None = None, doc_stride: int | None = None) -> WindowShape:
+    def for_model(model: InferenceModel, row_length: int | None = None, doc_stride: int | None = None) -> WindowShape:
         """Return the requested lengths; default: 384 or the model's maximum, and 128 or half the length.
 
         Raises:
             InputError: longer than the model supports.
         """
-        if row_length is not None and row_length > found.max_tokens:
+        if row_length is not None and row_length > model.max_tokens:
             raise InputError(
-                f"--row-length {row_length} is too long: this model supports up to {found.max_tokens} tokens"
+                f"--row-length {row_length} is too long: this model supports up to {model.max_tokens} tokens"
             )
-        length = min(MAX_ROW_LENGTH, found.max_tokens) if row_length is None else row_length
+        length = min(MAX_ROW_LENGTH, model.max_tokens) if row_length is None else row_length
         return WindowShape(length, min(length // 2, MAX_DOC_STRIDE) if doc_stride is None else doc_stride)
 
 
@@ -91,7 +91,7 @@ def ask(
     context: str,
     shape: WindowShape,
     *,
-    place: RuntimeSpec = CPU,
+    spec: RuntimeSpec = CPU,
     top: int = 1,
     max_answer_length: int = MAX_ANSWER_LENGTH,
     null_threshold: float | None = None,
@@ -111,7 +111,7 @@ def ask(
     for what, text in (("question", question), ("context", context)):
         if not text.strip():
             raise InputError(f"the {what} is empty. A question and a text with its answer are required")
-    windows = _predict(model.with_absolute_paths(), question, context, shape, place)
+    windows = _predict(model.with_absolute_paths(), question, context, shape, spec)
     answers = probable_answers(
         windows,
         context,
@@ -137,9 +137,7 @@ def number_words(tokenizer: Tokenizer, windows: SquadWindows, context: str, shap
     return words[concatenate_ranges(starts, counts)]
 
 
-def _predict(
-    model: InferenceModel, question: str, context: str, shape: WindowShape, place: RuntimeSpec
-) -> SquadWindows:
+def _predict(model: InferenceModel, question: str, context: str, shape: WindowShape, spec: RuntimeSpec) -> SquadWindows:
     """Return the windows of the context with their logits; the question is never truncated."""
     params = validate_section(SquadParams, defaults_of("squad", NAME), "the defaults of squad")
     lengths = {"row_length": shape.row_length, "doc_stride": shape.doc_stride, "max_question_length": shape.row_length}
@@ -148,7 +146,7 @@ def _predict(
     [split] = entry.development
     with scratch_checkout(entry, model):
         write_questions([SquadQuestion("question", "", context, question, ())], entry.examples_file(split))
-        run_inference(kind.encoder(entry), model, split, InferenceOptions(place, ROWS_AT_ONCE, lambda _: None))
+        run_inference(kind.encoder(entry), model, split, InferenceOptions(spec, ROWS_AT_ONCE, lambda _: None))
         _, logits = kind.inference(entry).scores.read_split(split)
         return logits.read()
 

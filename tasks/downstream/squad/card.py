@@ -19,8 +19,8 @@ HUB_TITLES = {
 
 def make_card(scores: SquadScores, facts: CardFacts) -> str:
     """Return the model card; see `tasks.downstream.card.write_card`."""
-    metrics, own, titles = facts.metrics, facts.entry_parameters, scores.metrics.titles
-    generated = own["data"]["source"] == "demo"
+    metrics, parameters, titles = facts.metrics, facts.entry_parameters, scores.metrics.titles
+    generated = parameters["data"]["source"] == "demo"
     dataset = ("Podium demo questions (generated)", "podium-demo") if generated else evaluated_on(facts, "questions")
     results = list_results(metrics, {name: HUB_TITLES.get(name, title) for name, title in titles.items()}, {}, 1)
     folder = "FOLDER" if facts.name == "." else shlex.quote(facts.name)
@@ -34,7 +34,7 @@ def make_card(scores: SquadScores, facts: CardFacts) -> str:
         dataset=dataset[0],
         total=metrics.get("total"),
         generated=generated,
-        max_answer_length=own["evaluate"]["max_answer_length"],
+        max_answer_length=parameters["evaluate"]["max_answer_length"],
         threshold=metrics[NULL_THRESHOLD] if scores.nullable else None,
         metrics=metrics,
         baseline=score_of(metrics, "constant_score") if "constant_score" in metrics else None,

@@ -55,7 +55,7 @@ class QuestionData(ExampleFiles):
         unseen = "no dev question is in train with the same context"
         in_place = "the context has the text of every answer at answer_start (in characters)"
         answered = f"unanswerable: use allows questions without an answer: {LOOK}"
-        some = DataCheck("answers_present", "answers", "every question has at least one answer", answered, minimum=1)
+        present = DataCheck("answers_present", "answers", "every question has at least one answer", answered, minimum=1)
         both = f"provide both kinds of questions ({LOOK}), or set unanswerable to drop or refuse"
         groups = (
             DataCheck(
@@ -85,7 +85,7 @@ class QuestionData(ExampleFiles):
                 in_place,
                 f"correct answer_start in the source file: {LOOK}",
             ),
-            *(() if self._nullable else (some,)),
+            *(() if self._nullable else (present,)),
         )
 
     @property
@@ -93,19 +93,19 @@ class QuestionData(ExampleFiles):
         """Number of questions without an answer, by split."""
         return self.tally.counters["bare"]
 
-    def _label(self, part: FilePart, batch: pa.RecordBatch, first: int, place: int) -> str:
-        key = batch.column("id")[place].as_py() or ""
-        return f"{part.name} {key}" if key.strip() else f"{part.name} line {first + place}"
+    def _label(self, part: FilePart, batch: pa.RecordBatch, first: int, offset: int) -> str:
+        key = batch.column("id")[offset].as_py() or ""
+        return f"{part.name} {key}" if key.strip() else f"{part.name} line {first + offset}"
 
     def _features(self, split: str, batch: pa.RecordBatch, label: Label) -> Frame:
         answers = batch.column("answers").to_pylist()
         contexts, keys = text_features.to_strings(batch.column("context")), _question_keys(batch)
         self.add_keys(split, keys, folded=False)
-        texts = [(one or {}).get("text") or "" for given in answers for one in given or []]
+        texts = [(answer or {}).get("text") or "" for references in answers for answer in references or []]
         columns = batch.column("context"), batch.column("question"), pa.array(texts, pa.string())
         for name, column in zip(self.measured, columns, strict=True):
             self.tally.histograms[name].add(text_features.count_characters(column))
-        counts = [_judge_answers(given, context) for given, context in zip(answers, contexts, strict=True)]
+        counts = [_judge_answers(references, context) for references, context in zip(answers, contexts, strict=True)]
         total, empty, misplaced = np.array(counts, np.int64).reshape(-1, 3).T
         self._bare[split] += int((total == 0).sum())
         return {"answers_present": total, "answers_not_empty": empty, "answer_in_context": misplaced}
@@ -159,14 +159,14 @@ def _question_keys(batch: pa.RecordBatch) -> np.ndarray:
 
 def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) -> tuple[int, int, int]:
     """Return the numbers of answers, of empty ones, and of those that are not at answer_start."""
-    given = [((one or {}).get("text") or "", (one or {}).get("answer_start")) for one in answers or []]
+    pairs = [((answer or {}).get("text") or "", (answer or {}).get("answer_start")) for answer in answers or []]
     # startswith counts a negative start from the end.
     misplaced = [
         text
-        for text, start in given
+        for text, start in pairs
         if text.strip() and (start is None or start < 0 or not context.startswith(text, start))
     ]
-    return len(given), sum(not text.strip() for text, _ in given), len(misplaced)
+    return len(pairs), sum(not text.strip() for text, _ in pairs), len(misplaced)
 
 
 class AnswerRows(WindowData):
@@ -206,7 +206,7 @@ class AnswerRows(WindowData):
         first, last = (int(row[name][slot]) - start for name in ("start_positions", "end_positions"))
         return " ".join(tokens[first : last + 1]) if first > 0 else "no answer in this window"
 
-    def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
+    def label_features(self, rows: Columns, sequences: RowSequences, lines: FeatureLines) -> Columns:
         features = answer_features(rows, lines)
         self.tally.counts.update({name: int(features[name].sum()) for name in ("answered", "labelled")})
         if self._examples is not None:
@@ -222,8 +222,8 @@ class AnswerRows(WindowData):
 
     def _compare_targets(self, examples: SourceExamples) -> TotalFeature:
         spans = np.full((len(self._ids), 2), NONE, np.int32)
-        for found in self.tally.lists["spans"]:
-            spans[found[:, 0]] = found[:, 1:]
+        for chunk in self.tally.lists["spans"]:
+            spans[chunk[:, 0]] = chunk[:, 1:]
         targets, differ = int((spans[:, 0] != NONE).sum()), 0
         shown: list[str] = []
         for decoded, answers in self._decode(examples, spans):
@@ -256,7 +256,7 @@ class AnswerRows(WindowData):
                     while number >= before + len(questions):
                         before, questions = before + len(questions), next(batches)
                     context, answers = (questions.column(name)[number - before].as_py() for name in PARTS)
-                    yield context[first:last], [one["text"] for one in answers]
+                    yield context[first:last], [answer["text"] for answer in answers]
 
     def numbers(self) -> dict[str, object]:
         labelled, answered = self.tally.counts["labelled"], self.tally.counts["answered"]

@@ -37,16 +37,16 @@ def compare(
     common = [(name, answers) for name, answers in references if name in first and name in second]
     if not common:
         raise ValueError("no question has both predictions")
-    scores = [score(common, one) for one in (first, second)]
-    before, after = (np.column_stack([one.exact_match, one.f1]) for one in scores)
-    found = OVERALL.compare({"dev": before}, {"dev": after}, confidence)
+    scores = [score(common, predictions) for predictions in (first, second)]
+    before, after = (np.column_stack([result.exact_match, result.f1]) for result in scores)
+    comparison = OVERALL.compare({"dev": before}, {"dev": after}, confidence)
     names = [name for name, _ in common]
     answers = [first[name] for name in names], [second[name] for name in names]
     changed = changed_answers(names, answers, (before, after), {"exact": 0, "f1": 1})
     return {
-        "questions": found.pop("examples"),
-        "mcnemar": found.pop("exact_match_mcnemar"),
-        **found,
+        "questions": comparison.pop("examples"),
+        "mcnemar": comparison.pop("exact_match_mcnemar"),
+        **comparison,
         "changed": [record for _, record in changed],
     }
 
@@ -70,25 +70,25 @@ def compare_files(questions: Path, first: Path, second: Path, confidence: float 
 
 def changed_csv(changed: Sequence[Mapping[str, object]]) -> str:
     """Return a CSV with a line for each changed answer."""
-    return csv_text(CHANGED, ([one[name] for name in CHANGED] for one in changed))
+    return csv_text(CHANGED, ([question[name] for name in CHANGED] for question in changed))
 
 
-def format_comparison(found: Mapping[str, Any], confidence: float) -> str:
+def format_comparison(comparison: Mapping[str, Any], confidence: float) -> str:
     """Return text for the terminal; the largest changes of F1 come first."""
-    lines = [f"{found['questions']} questions with both predictions, {len(found['changed'])} answers changed"]
+    lines = [f"{comparison['questions']} questions with both predictions, {len(comparison['changed'])} answers changed"]
     for name, title in OVERALL.titles.items():
-        points = "{mean:+.2f} points ({low:+.2f} to {high:+.2f}".format_map(found[f"{name}_difference"])
+        points = "{mean:+.2f} points ({low:+.2f} to {high:+.2f}".format_map(comparison[f"{name}_difference"])
         lines.append(
-            f"{title}: {found[f'{name}_first']:.2f} -> {found[f'{name}_second']:.2f}, {points} at confidence "
+            f"{title}: {comparison[f'{name}_first']:.2f} -> {comparison[f'{name}_second']:.2f}, {points} at confidence "
             f"{confidence:g}, paired bootstrap)"
         )
     lines.append(
         "correct only in the first: {first_only}, only in the second: {second_only} (McNemar's exact test, two-sided: "
-        "p = {p_value:.4g})".format_map(found["mcnemar"])
+        "p = {p_value:.4g})".format_map(comparison["mcnemar"])
     )
-    ranked = sorted(found["changed"], key=lambda one: -abs(one["second_f1"] - one["first_f1"]))
+    ranked = sorted(comparison["changed"], key=lambda question: -abs(question["second_f1"] - question["first_f1"]))
     change = "  {id}: {first!r} (F1 {first_f1:.2f}) -> {second!r} (F1 {second_f1:.2f})"
-    lines += [change.format_map(one) for one in ranked[:SHOWN]]
+    lines += [change.format_map(question) for question in ranked[:SHOWN]]
     if len(ranked) > SHOWN:
         lines.append(f"  ... and {len(ranked) - SHOWN} more (--changed FILE lists all)")
     return "\n".join(lines)

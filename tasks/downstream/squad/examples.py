@@ -83,15 +83,17 @@ def make_questions(params: SquadDataParams, folder: Path) -> str:
     """
     splits = ("train",) if params.dev_is_apart else ("train", "dev")
     inputs = {split: Interpretation() for split in splits}
-    found = {split: _load(params, split, inputs[split]) for split in splits}
-    if not params.dev_is_apart and not any(one.counts[MADE] for one in inputs.values()):
-        _refuse_common_ids(params, **found)
+    sets = {split: _load(params, split, inputs[split]) for split in splits}
+    if not params.dev_is_apart and not any(interpretation.counts[MADE] for interpretation in inputs.values()):
+        _refuse_common_ids(params, **sets)
     folder.mkdir(parents=True, exist_ok=True)
-    for split, questions in found.items():
+    for split, questions in sets.items():
         write_questions(questions, folder / f"{split}.parquet")
-        inputs[split].counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
+        inputs[split].counts[REPEATED] += len(questions) - len(
+            {(question.question, question.context) for question in questions}
+        )
     reading = write_reading(folder, params.source, inputs)
-    counts = [f"{split} {len(some):,} on {len({q.context for q in some}):,} contexts" for split, some in found.items()]
+    counts = [f"{split} {len(part):,} on {len({q.context for q in part}):,} contexts" for split, part in sets.items()]
     return ", ".join([f"questions ({params.source}): {', '.join(counts)}", *reading.summary()])
 
 
@@ -127,8 +129,8 @@ def check_question_file(path: Path, key: str, params: SquadDataParams, reading: 
         InputError: file not found, unknown extension, or invalid questions (all problems).
     """
     is_large = path.is_file() and path.stat().st_size > WHOLE_BYTES
-    found = read_question_file(path, key, params, reading, most=FIRST_RECORDS if is_large else None)
-    return None if is_large else len(found)
+    questions = read_question_file(path, key, params, reading, most=FIRST_RECORDS if is_large else None)
+    return None if is_large else len(questions)
 
 
 def write_questions(questions: Iterable[SquadQuestion], path: Path) -> None:

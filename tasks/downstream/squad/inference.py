@@ -83,8 +83,8 @@ class SquadInference(Inference[list[SquadQuestion], WindowFiles, list[list[Answe
     def records(
         self, examples: list[SquadQuestion], answers: list[list[Answer]], n_best: int
     ) -> Iterator[dict[str, object]]:
-        for found in answers:
-            best = [_record(answer) for answer in found[: max(n_best, 1)]]
+        for candidates in answers:
+            best = [_record(answer) for answer in candidates[: max(n_best, 1)]]
             yield {**best[0], **({N_BEST: best} if n_best else {})}
 
     def describe(self, record: Mapping[str, Any]) -> str:

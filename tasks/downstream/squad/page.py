@@ -83,63 +83,66 @@ class SquadReport(Report[list[SquadQuestion], WindowFiles, list[list[Answer]], s
         odds, spans = odds_and_spans(answers[split])
         return risk_coverage(odds, self.scores.outcomes(questions, spans)[:, EXACT].tolist(), "null odds")
 
-    def more_figures(self, found: SquadView) -> dict[str, object]:
+    def more_figures(self, view: SquadView) -> dict[str, object]:
         """Return the threshold, the scores of the best threshold, and the area under the risk-coverage curve."""
-        if found.own_curve is None:
+        if view.own_curve is None:
             return {}
-        [(split, questions)] = found.examples.items()
-        odds, spans = odds_and_spans(found.answers[split])
+        [(split, questions)] = view.examples.items()
+        odds, spans = odds_and_spans(view.answers[split])
         exact, overlap = self.scores.outcomes(questions, spans)[:, [EXACT, OVERLAP]].T.tolist()
         return {
             **self.scores.threshold.record(NULL_THRESHOLD, self.scores.record),
             **best_figures(has_answers(questions), {"exact": exact, "f1": overlap}, odds, list(map(bool, spans))),
-            "risk_coverage_area": round(found.own_curve.area, 6),
+            "risk_coverage_area": round(view.own_curve.area, 6),
         }
 
-    def page(self, found: SquadView) -> str:
-        [(split, questions)] = found.examples.items()
-        own, values = found.own_curve, page_values(self.scores, found, PROBABILITY, BAR_TITLES)
-        texts = found.predictions[split]
-        withheld = [np.array(some) for some in ([not one.answers for one in questions], [not text for text in texts])]
-        if own:
+    def page(self, view: SquadView) -> str:
+        [(split, questions)] = view.examples.items()
+        curve, values = view.own_curve, page_values(self.scores, view, PROBABILITY, BAR_TITLES)
+        texts = view.predictions[split]
+        withheld = [
+            np.array(flags)
+            for flags in ([not question.answers for question in questions], [not text for text in texts])
+        ]
+        if curve:
             values |= {
-                "curve": own,
-                "curve_plot": plot_risk_coverage(own, self.scores.threshold.value),
+                "curve": curve,
+                "curve_plot": plot_risk_coverage(curve, self.scores.threshold.value),
                 "curve_file": True,
             }
         return render_html(
             __file__,
             "squad.html.j2",
             **values,
-            own_curve=own,
+            own_curve=curve,
             answered=count_confusions(_KINDS, *withheld),
-            cells=sample_cells(withheld, lambda one: (questions[one].id, questions[one].question)),
-            mistakes=worst_mistakes(questions, found.answers[split], found.outcomes[split]),
+            cells=sample_cells(withheld, lambda number: (questions[number].id, questions[number].question)),
+            mistakes=worst_mistakes(questions, view.answers[split], view.outcomes[split]),
             shown=WORST,
             shown_candidates=SHOWN_CANDIDATES,
             excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),
         )
 
-    def mistakes(self, found: SquadView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
-        [(split, questions)] = found.examples.items()
-        answers, numbers = found.answers[split], {one.id: number for number, one in enumerate(questions)}
+    def mistakes(self, view: SquadView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        [(split, questions)] = view.examples.items()
+        answers, numbers = view.answers[split], {question.id: number for number, question in enumerate(questions)}
         rows = (
             (
-                *(one.question.id, one.question.question, " | ".join(dict.fromkeys(one.question.texts))),
-                *(one.prediction.text, round(100 * one.f1, 2), round(one.prediction.probability, 6)),
-                self.scores.margin(answers, numbers[one.question.id]),
+                *(mistake.question.id, mistake.question.question, " | ".join(dict.fromkeys(mistake.question.texts))),
+                *(mistake.prediction.text, round(100 * mistake.f1, 2), round(mistake.prediction.probability, 6)),
+                self.scores.margin(answers, numbers[mistake.question.id]),
             )
-            for one in worst_mistakes(questions, answers, found.outcomes[split])
+            for mistake in worst_mistakes(questions, answers, view.outcomes[split])
         )
         return ("id", "question", "answers", "answer", "f1", "probability", "margin"), rows
 
-    def more_files(self, found: SquadView) -> dict[str, str]:
-        [(split, questions)] = found.examples.items()
-        files = {"nbest.json": nbest_json(questions, found.answers[split])}
-        if found.own_curve is not None:
+    def more_files(self, view: SquadView) -> dict[str, str]:
+        [(split, questions)] = view.examples.items()
+        files = {"nbest.json": nbest_json(questions, view.answers[split])}
+        if view.own_curve is not None:
             names = [question.id for question in questions]
-            odds, spans = odds_and_spans(found.answers[split])
-            files["risk-coverage.csv"] = csv_text(("coverage", "risk", "null_odds"), found.own_curve.points)
+            odds, spans = odds_and_spans(view.answers[split])
+            files["risk-coverage.csv"] = csv_text(("coverage", "risk", "null_odds"), view.own_curve.points)
             files["null_odds.json"] = json.dumps(dict(zip(names, odds, strict=True)), indent=0) + "\n"
             files["spans.json"] = json.dumps(dict(zip(names, spans, strict=True)), indent=0, ensure_ascii=False) + "\n"
         return files
@@ -151,10 +154,10 @@ def nbest_json(questions: Sequence[SquadQuestion], answers: Sequence[Sequence[An
     start and end are characters of the context; score is the sum of the two logits.
     """
     lines = []
-    for question, found in zip(questions, answers, strict=True):
+    for question, ranked in zip(questions, answers, strict=True):
         records = [
             {**vars(answer), "score": round(answer.score, 4), "probability": round(answer.probability, 6)}
-            for answer in found
+            for answer in ranked
         ]
         lines.append(f"{json.dumps(question.id, ensure_ascii=False)}: {json.dumps(records, ensure_ascii=False)}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -219,10 +222,10 @@ def question_word(question: str) -> str:
 
     whom and whose count as who, how much as how many.
     """
-    found = _FIRST_WORD.search(" ".join(question.lower().split()))
-    if found is None:
+    match = _FIRST_WORD.search(" ".join(question.lower().split()))
+    if match is None:
         return "other"
-    word = found.group(1)
+    word = match.group(1)
     return {"whom": "who", "whose": "who", "how much": "how many"}.get(word, word)
 
 
@@ -247,20 +250,20 @@ def slice_scores(questions: Sequence[SquadQuestion], windows: Sequence[int], sco
         CONTEXT_LENGTH: label_ranges([len(q.context.split()) for q in questions], _CONTEXT_WORDS, "over 400 words"),
         WINDOWS: label_ranges(windows, _WINDOWS, "3 or more windows"),
     }
-    found = [part for by, (names, order) in labels.items() for part in _slices(by, names, order, scores)]
-    return found + _by_title([question.title for question in questions], scores)
+    slices = [part for by, (names, order) in labels.items() for part in _slices(by, names, order, scores)]
+    return slices + _by_title([question.title for question in questions], scores)
 
 
 def _by_title(titles: Sequence[str], scores: Array) -> list[Slice]:
     counts = Counter(titles)
     if len(counts) < 2:
         return []
-    own = [name for name, count in counts.most_common(TITLES) if count >= TITLE_QUESTIONS]
-    found = [replace(part, slice=part.slice or "(no title)") for part in _slices(TITLE, titles, own, scores)]
-    found.sort(key=lambda part: (part.figures["f1"], part.slice))
-    rest = f"{len(counts) - len(own):,} other titles"
-    few = [title not in own for title in titles]
-    return found + _slices(TITLE, [rest] * sum(few), [rest], scores[few])
+    frequent = [name for name, count in counts.most_common(TITLES) if count >= TITLE_QUESTIONS]
+    slices = [replace(part, slice=part.slice or "(no title)") for part in _slices(TITLE, titles, frequent, scores)]
+    slices.sort(key=lambda part: (part.figures["f1"], part.slice))
+    rest = f"{len(counts) - len(frequent):,} other titles"
+    few = [title not in frequent for title in titles]
+    return slices + _slices(TITLE, [rest] * sum(few), [rest], scores[few])
 
 
 def _slices(by: str, names: Sequence[str], order: Sequence[str], scores: Array) -> list[Slice]:

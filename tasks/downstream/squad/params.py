@@ -190,10 +190,10 @@ class SquadParams(EntryParams):
                 )
             return self
         gate = (f"gate.{name}" for name in GROUP_LIMITS if getattr(self.gate, name) is not None)
-        stated = [*gate, *(["evaluate.null_threshold"] if self.evaluate.null_threshold != "auto" else [])]
-        if stated:
+        limits = [*gate, *(["evaluate.null_threshold"] if self.evaluate.null_threshold != "auto" else [])]
+        if limits:
             raise ValueError(
-                f"{', '.join(stated)} requires questions without an answer, but data.unanswerable is "
+                f"{', '.join(limits)} requires questions without an answer, but data.unanswerable is "
                 f"{self.data.unanswerable}. Set it to use"
             )
         return self

@@ -123,13 +123,13 @@ def read_json_questions(
     reading.formats[JSON_FORMATS[0] if is_flat else ARTICLES] += 1
     if is_flat:
         return select_columns(objects, [columns], problems.source, reading)
-    return itertools.chain.from_iterable(_read_article(where, one, problems) for where, one in objects)
+    return itertools.chain.from_iterable(_read_article(where, article, problems) for where, article in objects)
 
 
 def _read_article(at: str, article: Mapping[str, object], problems: ProblemList) -> Iterator[TableRow]:
     for paragraph, where in list_objects(article, "paragraphs", at, problems):
-        for qa, place in list_objects(paragraph, "qas", where, problems):
-            yield TableRow(place, {"title": article.get("title"), **paragraph, **qa})
+        for qa, location in list_objects(paragraph, "qas", where, problems):
+            yield TableRow(location, {"title": article.get("title"), **paragraph, **qa})
 
 
 def list_objects(
@@ -238,7 +238,7 @@ class QuestionParser:
             InputError: no records, or invalid questions (all problems in one message).
         """
         rows, source = itertools.islice(self.records.rows, most), self.problems.source
-        parsed = [one for row in rows if (one := self.question(row)) is not None]
+        parsed = [result for row in rows if (result := self.question(row)) is not None]
         questions = self.place_answers(parsed)
         self.problems.refuse()
         if not parsed:
@@ -250,7 +250,7 @@ class QuestionParser:
             raise InputError(
                 f"none of {len(parsed):,} questions has an answer at its place, and {what} drops them. {advice}"
             )
-        longest = max((one for _, one in parsed), key=lambda one: len(one.context))
+        longest = max((question for _, question in parsed), key=lambda question: len(question.context))
         require_room_for_text(f"{source}: the context of question {longest.id!r}", longest.context)
         return questions
 
@@ -265,8 +265,8 @@ class QuestionParser:
             answers = self._flat_answers(values, at) if self._is_flat(row) else self._answers(row)
             values = {"id": at, **values, ANSWERS: answers}
             self.reading.count(MADE, at, not has_id)
-        elif isinstance(one := values.get(ANSWERS), Mapping):
-            values = {**values, ANSWERS: self._pair(one.get("text"), one.get(START), at)}
+        elif isinstance(record := values.get(ANSWERS), Mapping):
+            values = {**values, ANSWERS: self._pair(record.get("text"), record.get(START), at)}
         name = read_id(values, at, problems, self.reading, filled=True)
         context, wording = (read_text(values, part, at, problems, filled=True) for part in ("context", "question"))
         title = "" if values.get("title") is None else read_text(values, "title", at, problems)
@@ -298,15 +298,15 @@ class QuestionParser:
         for where, question in parsed:
             placed = []
             for answer in question.answers:
-                if found := find_place(where, question.context, answer, reading, is_utf16=is_utf16):
-                    placed.append(found)
+                if placement := find_place(where, question.context, answer, reading, is_utf16=is_utf16):
+                    placed.append(placement)
                 elif self.data.misplaced_answers == "drop":
                     reading.count(MISPLACED, where)
                 else:
                     self.problems.add(NOT_IN_PLACE, f"{where}: {describe_place(question.context, answer)}")
             answers += len(placed)
-            cut += sum(_cuts_word(question.context, one) for one in placed)
-            whole = sum(len(one.text) == len(question.context.strip()) for one in placed)
+            cut += sum(_cuts_word(question.context, placed_answer) for placed_answer in placed)
+            whole = sum(len(placed_answer.text) == len(question.context.strip()) for placed_answer in placed)
             reading.count("answers that are the whole context", where, whole)
             if placed or (not question.answers and self.data.unanswerable == "use"):
                 questions.append(question._replace(answers=tuple(placed)))
@@ -371,17 +371,17 @@ class QuestionParser:
         if not isinstance(text, list) and not isinstance(start, list):
             text, start = [text], [start]
         if not (isinstance(text, list) and isinstance(start, list) and len(text) == len(start)):
-            counts = [len(one) if isinstance(one, list) else type(one).__name__ for one in (text, start)]
+            counts = [len(value) if isinstance(value, list) else type(value).__name__ for value in (text, start)]
             self.problems.add("text and answer_start are not lists of equal length", at, counts)
             return []
-        return [{"text": one, START: place} for one, place in zip(text, start, strict=True)]
+        return [{"text": value, START: offset} for value, offset in zip(text, start, strict=True)]
 
     def _references(self, values: Mapping[str, object], at: str, *, strict: bool) -> tuple[ReferenceAnswer, ...]:
         """Return the answers; add what is wrong with them to the problems."""
-        stated = values.get(IMPOSSIBLE)
-        word = str(stated).strip().lower()
-        if word not in _WORDS or (strict and not isinstance(stated, bool | None)):
-            self.problems.add(f"{IMPOSSIBLE} is not true or false", at, stated)
+        flag = values.get(IMPOSSIBLE)
+        word = str(flag).strip().lower()
+        if word not in _WORDS or (strict and not isinstance(flag, bool | None)):
+            self.problems.add(f"{IMPOSSIBLE} is not true or false", at, flag)
         impossible = _WORDS.get(word)
         if impossible is not None and impossible == bool(values.get(ANSWERS)) and self.data.unanswerable != "refuse":
             kind = "is_impossible: true and an answer, or false and no answer; correct one of the two"
@@ -389,12 +389,12 @@ class QuestionParser:
         if impossible:
             return ()
         answers = []
-        for answer, place in list_objects(values, ANSWERS, at, self.problems):
-            text, start = read_text(answer, "text", place, self.problems, filled=True), _as_integer(answer.get(START))
+        for answer, where in list_objects(values, ANSWERS, at, self.problems):
+            text, start = (read_text(answer, "text", where, self.problems, filled=True), _as_integer(answer.get(START)))
             if START not in answer:
-                self.problems.add(f"{START} is missing", place)
+                self.problems.add(f"{START} is missing", where)
             elif type(start) is not int:
-                self.problems.add(f"{START} is not an integer", place, start)
+                self.problems.add(f"{START} is not an integer", where, start)
             elif text is not None:
                 answers.append(ReferenceAnswer(text, start))
         return tuple(answers)
@@ -431,21 +431,23 @@ def read_references(path: Path, reading: Interpretation | None = None) -> list[t
     problems, log = ProblemList(str(path), "questions"), Interpretation()
     columns = {part: ColumnSpec((part,), SCORED, False) for part in ("id", "answers")}
     rows = read_json_questions(path, SCORED, log, problems, columns=columns)
-    found = [_make_reference(row, problems, log) for row in rows]
+    references = [_make_reference(row, problems, log) for row in rows]
     if reading is not None:
         reading.counts[NUMERIC_IDS] += log.counts[NUMERIC_IDS]
     problems.refuse()
-    if not found:
+    if not references:
         raise InputError(f"{path} contains no questions")
-    return found
+    return references
 
 
 def _make_reference(row: TableRow, problems: ProblemList, reading: Interpretation) -> tuple[str, tuple[str, ...]]:
     values, answers = row.values, row.values.get("answers")
     if isinstance(answers, Mapping) and isinstance(texts := answers.get("text"), list):  # the format of `datasets`
         values = {**values, "answers": [{"text": text} for text in texts]}
-    found = [read_text(one, "text", at, problems) for one, at in list_objects(values, "answers", row.where, problems)]
-    return read_id(values, row.where, problems, reading) or "", tuple(text for text in found if text is not None)
+    wordings = [
+        read_text(answer, "text", at, problems) for answer, at in list_objects(values, "answers", row.where, problems)
+    ]
+    return read_id(values, row.where, problems, reading) or "", tuple(text for text in wordings if text is not None)
 
 
 def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | None = None) -> list[SquadQuestion]:
@@ -460,16 +462,16 @@ def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | Non
         InputError: the file is missing, unreadable or empty, or lacks columns.
     """
     wanted = None if ids is None else set(ids)
-    found: list[SquadQuestion] = []
+    questions: list[SquadQuestion] = []
     contexts: dict[str, str] = {}
     for batch in read_batches(path, SquadQuestion._fields, READ_AT_ONCE, "examples"):
         for row in batch.to_pylist():
             if wanted is None or row["id"] in wanted:
                 row["context"] = contexts.setdefault(row["context"], row["context"])  # the file repeats contexts
                 row[ANSWERS] = tuple(ReferenceAnswer(**answer) for answer in row[ANSWERS])
-                found.append(SquadQuestion(**row))
-    if not found and wanted is None:
+                questions.append(SquadQuestion(**row))
+    if not questions and wanted is None:
         raise InputError(f"{path} contains no questions. Set dev_path of section data to a file with questions")
-    if most is not None and len(found) > most:
-        return [found[number * len(found) // most] for number in range(most)]
-    return found
+    if most is not None and len(questions) > most:
+        return [questions[number * len(questions) // most] for number in range(most)]
+    return questions

@@ -113,7 +113,7 @@ def find_answers(
         answer_starts, answer_ends: int[E] characters in the context, end exclusive; -1 = no answer.
     """
     columns, count = features.features, len(features.lengths)
-    begins, ends = (one[columns["example_index"]] for one in (answer_starts, answer_ends))  # [F]
+    begins, ends = (positions[columns["example_index"]] for positions in (answer_starts, answer_ends))  # [F]
     lists: pa.ListArray = columns["offsets"]
     offsets = from_arrow(lists.values).reshape(-1, 2)
     bounds = from_arrow(lists.offsets).astype(np.int64) // 2

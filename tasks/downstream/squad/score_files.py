@@ -59,8 +59,8 @@ def f1(prediction: str, references: Sequence[str], nullable: bool = False) -> fl
     As in the official v1.1 script, a prediction without words has F1 0 even if the reference has none ("the" and "The":
     exact match 1, F1 0); in 2.0 it has 1. Arguments and errors are those of `exact_match`.
     """
-    found = Counter(normalize_answer(prediction).split())
-    return max(_overlap(found, Counter(text.split()), nullable) for text in _normal(references, nullable))
+    predicted = Counter(normalize_answer(prediction).split())
+    return max(_overlap(predicted, Counter(text.split()), nullable) for text in _normal(references, nullable))
 
 
 def _normal(references: Sequence[str], nullable: bool) -> list[str]:
@@ -72,13 +72,13 @@ def _normal(references: Sequence[str], nullable: bool) -> list[str]:
     return normal
 
 
-def _overlap(found: Counter[str], wanted: Counter[str], nullable: bool) -> float:
-    if nullable and not (found and wanted):
-        return float(found == wanted)
-    common = (found & wanted).total()
+def _overlap(predicted: Counter[str], wanted: Counter[str], nullable: bool) -> float:
+    if nullable and not (predicted and wanted):
+        return float(predicted == wanted)
+    common = (predicted & wanted).total()
     if common == 0:
         return 0.0
-    precision, recall = common / found.total(), common / wanted.total()
+    precision, recall = common / predicted.total(), common / wanted.total()
     return 2 * precision * recall / (precision + recall)
 
 
@@ -93,14 +93,14 @@ def figures_v2(has_answer: Sequence[bool], exact: Sequence[float], overlap: Sequ
 
     A group without questions is omitted.
     """
-    found: dict[str, float | int] = {}
+    figures: dict[str, float | int] = {}
     for prefix, group in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
         members = [number for number, has in enumerate(has_answer) if has in group]
         if members:
             for name, scores in (("exact", exact), ("f1", overlap)):
-                found[prefix + name] = 100.0 * sum(scores[number] for number in members) / len(members)
-            found[prefix + "total"] = len(members)
-    return found
+                figures[prefix + name] = 100.0 * sum(scores[number] for number in members) / len(members)
+            figures[prefix + "total"] = len(members)
+    return figures
 
 
 def apply_threshold(
@@ -133,11 +133,11 @@ def best_figures(
     has_answer: Sequence[bool], scores: Mapping[str, Sequence[float]], odds: Sequence[float], answered: Sequence[bool]
 ) -> dict[str, float]:
     """Return best_exact, best_exact_thresh, best_f1 and best_f1_thresh from `exact` and `f1` of the best spans."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, values in scores.items():
         best, threshold = best_threshold(values, odds, has_answer, answered)
-        found |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
-    return found
+        figures |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
+    return figures
 
 
 @dataclass(frozen=True)
@@ -169,14 +169,14 @@ def score(questions: References, predictions: Mapping[str, str]) -> PredictionSc
     if not questions:
         raise ValueError("no questions to score")
     nullable = not all(references for _, references in questions)
-    found = [(predictions.get(identifier), references) for identifier, references in questions]
+    pairs = [(predictions.get(identifier), references) for identifier, references in questions]
     exact, overlap = (
-        tuple(0.0 if text is None else rule(text, references, nullable) for text, references in found)
+        tuple(0.0 if text is None else rule(text, references, nullable) for text, references in pairs)
         for rule in (exact_match, f1)
     )
     unanswered = tuple(identifier for identifier, _ in questions if identifier not in predictions)
     known = dict(questions)
-    return PredictionScores(exact, overlap, unanswered, tuple(one for one in predictions if one not in known))
+    return PredictionScores(exact, overlap, unanswered, tuple(name for name in predictions if name not in known))
 
 
 def score_files(
@@ -202,7 +202,7 @@ def score_files(
     references, answers = read_references(questions, reading), read_predictions(predictions)
     for noted in reading.summary():
         log.warning("%s: %s", questions, noted)
-    scores, has_answer = score(references, answers), [bool(given) for _, given in references]
+    scores, has_answer = score(references, answers), [bool(texts) for _, texts in references]
     if lacking := scores.unanswered:
         total = len(references)
         if len(lacking) == total:
@@ -214,14 +214,14 @@ def score_files(
         return scores.summary() if all(has_answer) else figures_v2(has_answer, scores.exact_match, scores.f1)
     if all(has_answer):
         raise InputError(f"every question of {questions} has an answer; {odds} applies only to unanswerable questions")
-    stated = read_odds(odds)
-    if lacking := tuple(name for name, _ in references if name not in stated):
+    odds_by_id = read_odds(odds)
+    if lacking := tuple(name for name, _ in references if name not in odds_by_id):
         raise InputError(f"{odds} lacks {len(lacking)} questions: {_list_ids(lacking)}")
-    by_question = [stated[name] for name, _ in references]
-    found = {"exact": scores.exact_match, "f1": scores.f1}
-    decided = (apply_threshold(one, by_question, has_answer, threshold) for one in found.values())
+    by_question = [odds_by_id[name] for name, _ in references]
+    figures = {"exact": scores.exact_match, "f1": scores.f1}
+    decided = (apply_threshold(values, by_question, has_answer, threshold) for values in figures.values())
     answered = [bool(answers.get(name)) for name, _ in references]
-    return figures_v2(has_answer, *decided) | best_figures(has_answer, found, by_question, answered)
+    return figures_v2(has_answer, *decided) | best_figures(has_answer, figures, by_question, answered)
 
 
 def _list_ids(ids: Sequence[str]) -> str:

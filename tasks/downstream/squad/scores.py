@@ -101,8 +101,8 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], s
     @property
     def threshold(self) -> ChosenThreshold:
         """No-answer threshold, if questions may have no answer; BERT's until `prepare` chooses one."""
-        stated = self.params.evaluate.null_threshold
-        return self.chosen or ChosenThreshold(0.0 if stated == "auto" else stated)
+        setting = self.params.evaluate.null_threshold
+        return self.chosen or ChosenThreshold(0.0 if setting == "auto" else setting)
 
     @property
     def quantities(self) -> tuple[str, ...]:
@@ -125,14 +125,14 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], s
         return replace(self, chosen=choose_null_threshold(odds, overlap, has_answers(questions)))
 
     def read_examples(self, path: Path) -> list[SquadQuestion]:
-        found = read_questions(path)
-        bare = next((question.id for question in found if not question.answers), None)
+        questions = read_questions(path)
+        bare = next((question.id for question in questions if not question.answers), None)
         if bare is not None and self.answered and not self.nullable:
             raise InputError(
                 f"{path}: question {bare!r} has no answer, but {self.entry.key('data', 'unanswerable')} is not use. "
                 f"Run {self.entry.stage('examples')} again"
             )
-        return found
+        return questions
 
     def names(self, examples: list[SquadQuestion]) -> Sequence[str]:
         return [question.id for question in examples]
@@ -141,10 +141,15 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], s
         """Return hashes of id, unless it is a position that other files may differ in, question, context and reference
         answers."""
         parts = [
-            ["" if _POSITION.fullmatch(one.id) else one.id, one.question, one.context, list(one.texts)]
-            for one in examples
+            [
+                "" if _POSITION.fullmatch(question.id) else question.id,
+                question.question,
+                question.context,
+                list(question.texts),
+            ]
+            for question in examples
         ]
-        return [hashlib.sha256(json.dumps(one).encode("ascii")).hexdigest() for one in parts]
+        return [hashlib.sha256(json.dumps(part).encode("ascii")).hexdigest() for part in parts]
 
     def read_logits(self, examples: list[SquadQuestion], rows: Path, logits: Path) -> WindowFiles:
         ids = [question.id for question in examples]
@@ -157,30 +162,30 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], s
         params, answers = self.params.evaluate, []
         for part, windows in logits.parts():
             contexts = [question.context for question in examples[part]]
-            found = best_answers(windows, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
+            ranked = best_answers(windows, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
             if self.nullable:
                 nulls = null_scores(windows, len(contexts)).tolist()
-                found = [
-                    rank_with_null(some, null, self.threshold.value) for some, null in zip(found, nulls, strict=True)
+                ranked = [
+                    rank_with_null(spans, null, self.threshold.value) for spans, null in zip(ranked, nulls, strict=True)
                 ]
-            answers += found
+            answers += ranked
         return answers
 
     def predictions(self, answers: list[list[Answer]]) -> Sequence[str]:
-        return [found[0].text for found in answers]
+        return [candidates[0].text for candidates in answers]
 
     def margin(self, answers: list[list[Answer]], number: int) -> float | None:
         """Return the lead over the next answer with another text; no answer is scored minus the threshold."""
-        found = answers[number]
-        scores = [one.score - (0.0 if one.text else self.threshold.value) for one in found]
-        others = [score for score, one in zip(scores, found, strict=True) if one.text != found[0].text]
+        candidates = answers[number]
+        scores = [answer.score - (0.0 if answer.text else self.threshold.value) for answer in candidates]
+        others = [score for score, answer in zip(scores, candidates, strict=True) if answer.text != candidates[0].text]
         return round(scores[0] - max(others), 4) if others else None
 
     def scaled_confidences(self, answers: list[list[Answer]]) -> Callable[[float], Array]:
         scores = np.full((len(answers), max(map(len, answers), default=1)), -np.inf)
-        for row, found in zip(scores, answers, strict=True):
-            row[: len(found)] = [one.score for one in found]
-        plain = np.array([found[0].probability for found in answers])
+        for row, spans in zip(scores, answers, strict=True):
+            row[: len(spans)] = [answer.score for answer in spans]
+        plain = np.array([candidates[0].probability for candidates in answers])
 
         def scaled(temperature: float) -> Array:
             leads = (scores - scores[:, :1]) / temperature
@@ -197,20 +202,22 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], s
     ) -> dict[str, str]:
         """Return {id: text}, the format of the official scripts; an empty text means no answer."""
         [(split, questions)] = examples.items()
-        found = zip(questions, predictions[split], strict=True)
-        return {question.id: text for question, text in found if text is not None}
+        pairs = zip(questions, predictions[split], strict=True)
+        return {question.id: text for question, text in pairs if text is not None}
 
     def read_predictions(self, path: Path, examples: Mapping[str, list[SquadQuestion]]) -> dict[str, list[str | None]]:
-        found = read_predictions(path)
-        return {split: [found.get(question.id) for question in one] for split, one in examples.items()}
+        saved = read_predictions(path)
+        return {split: [saved.get(question.id) for question in questions] for split, questions in examples.items()}
 
     def outcomes(self, examples: list[SquadQuestion], predictions: Sequence[str | None]) -> Array:
         scores = [
-            (0.0, 0.0) if text is None else tuple(rule(text, one.texts, self.nullable) for rule in (exact_match, f1))
-            for one, text in zip(examples, predictions, strict=True)
+            (0.0, 0.0)
+            if text is None
+            else tuple(rule(text, question.texts, self.nullable) for rule in (exact_match, f1))
+            for question, text in zip(examples, predictions, strict=True)
         ]
-        found = np.array(scores, dtype=np.float64).reshape(-1, 2)
-        return np.column_stack([has_answers(examples), found]) if self.nullable else found
+        columns = np.array(scores, dtype=np.float64).reshape(-1, 2)
+        return np.column_stack([has_answers(examples), columns]) if self.nullable else columns
 
     def choose_rule(self, root: Path) -> str:
         """Return the rule with the best score on the training questions."""
@@ -226,11 +233,14 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], s
         """Return the answers of the rule, or never answering if that is better."""
         answers = {"giving no answer": lambda context: ""} if self.nullable else {}
         answers |= {f"{rule} as the answer": RULES[rule]} if rule else {}
-        found = [
-            self.outcomes_of(examples, {split: [take(one.context) for one in some] for split, some in examples.items()})
+        candidates = [
+            self.outcomes_of(
+                examples,
+                {split: [take(question.context) for question in questions] for split, questions in examples.items()},
+            )
             for take in answers.values()
         ]
-        best = sorted(found, key=lambda outcomes: -self.metrics.compute(outcomes)["f1"])[:1]
+        best = sorted(candidates, key=lambda outcomes: -self.metrics.compute(outcomes)["f1"])[:1]
         return [Baseline(" or ".join(answers), outcomes) for outcomes in best]
 
     @property
@@ -250,12 +260,12 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], s
     def figures(self, outcomes: Outcomes, baseline: Baseline | None) -> dict[str, float]:
         """Return the metrics; with unanswerable questions also under the names and in the precision of the official
         script."""
-        found = super().figures(outcomes, baseline)
+        figures = super().figures(outcomes, baseline)
         if not self.nullable:
-            return found
+            return figures
         [rows] = outcomes.values()
         columns = (rows[:, column].tolist() for column in (HAS_ANSWER, EXACT, OVERLAP))
-        return {name: x for name, x in found.items() if not math.isnan(x)} | figures_v2(*columns)
+        return {name: x for name, x in figures.items() if not math.isnan(x)} | figures_v2(*columns)
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -293,9 +303,9 @@ def has_answers(questions: Sequence[SquadQuestion]) -> list[bool]:
     return [bool(question.answers) for question in questions]
 
 
-def flat_logits(found: SquadWindows) -> tuple[Array, np.ndarray]:
+def flat_logits(windows: SquadWindows) -> tuple[Array, np.ndarray]:
     """Return start and end logits of the context tokens and [CLS], and the question number of each."""
-    window = np.repeat(np.arange(len(found)), np.diff(found.bounds))
-    where = np.concatenate([window, window, np.repeat(np.arange(len(found)), 2)])
-    values = np.concatenate([found.start_logits, found.end_logits, found.cls_logits.reshape(-1)])
-    return values.astype(np.float64), found.example_index[where]
+    window = np.repeat(np.arange(len(windows)), np.diff(windows.bounds))
+    where = np.concatenate([window, window, np.repeat(np.arange(len(windows)), 2)])
+    values = np.concatenate([windows.start_logits, windows.end_logits, windows.cls_logits.reshape(-1)])
+    return values.astype(np.float64), windows.example_index[where]

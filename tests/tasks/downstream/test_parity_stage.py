@@ -176,7 +176,7 @@ def test_the_stage_compares_with_what_predict_wrote(
 def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
     model = ask.find_model(str(root / artifacts.model_folder("squad")))
     question = (model, "Who founded the town?", SHORT, ask.WindowShape.for_model(model))
-    ((first, *_), before), ((second, *_), after) = (ask.ask(*question, place=one) for one in (FP32, BF16))
+    ((first, *_), before), ((second, *_), after) = (ask.ask(*question, spec=one) for one in (FP32, BF16))
     found = ask.compare_logits(before, after)
     assert first.text in SHORT
     assert second.text in SHORT
