@@ -20,7 +20,9 @@ def make_card(scores: PairsScores, facts: CardFacts) -> str:
         dataset=dataset[0],
         total=metrics["examples"],
         texts=metrics["texts"],
-        baselines=[(one["name"], score_of(one, scores.limits[0].metric)) for one in metrics["baselines"]],
+        baselines=[
+            (baseline["name"], score_of(baseline, scores.limits[0].metric)) for baseline in metrics["baselines"]
+        ],
         lead=titles[scores.limits[0].metric],
         is_scored=scores.is_scored,
         pooling=facts.entry_parameters["pooling"],

@@ -41,7 +41,7 @@ class PairsData(ExampleFiles):
         columns = [batch.column(name) for name in present]
         for name, column in zip(self.measured, columns, strict=False):
             self.tally.histograms[name].add(text_features.count_characters(column))
-        self.add_keys(split, ["\t".join(some) for some in zip(*(one.to_pylist() for one in columns), strict=True)])
+        self.add_keys(split, ["\t".join(texts) for texts in zip(*(part.to_pylist() for part in columns), strict=True)])
         scores = batch.column(SCORE).to_numpy(zero_copy_only=False)
         return {
             "texts_present": np.asarray(sum(map(text_features.is_missing, columns))) + (len(present) < 2),
@@ -73,8 +73,8 @@ class PairsRowData(RowData):
             self._scores = scores.to_numpy(zero_copy_only=False).astype(np.float32)
         return []
 
-    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
-        ids, present = rows["feature_ids"], found.present(rows["feature_ids"].shape[1])
+    def kind_features(self, rows: Columns, sequences: RowSequences) -> Columns:
+        ids, present = rows["feature_ids"], sequences.present(rows["feature_ids"].shape[1])
         wrong = present & (rows["roles"] != ids % self.manifest.unit)
         numbers = np.clip(ids // self.manifest.unit, 0, max(0, len(self._scores) - 1))
         known = present & (len(self._scores) > 0)

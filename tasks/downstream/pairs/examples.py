@@ -124,9 +124,9 @@ class PairTable:
             if problems.count == before and not dropped:
                 anchor, positive, negative = texts["anchor"], texts["positive"], texts.get("negative")
                 reading.count("pairs of equal texts", line.where, anchor == positive)
-                own = {SCORE: score} if self.params.is_scored else {"anchor": anchor, "positive": positive}
-                values = values or own
-                different |= {part for part, value in own.items() if value != values[part]}
+                content = {SCORE: score} if self.params.is_scored else {"anchor": anchor, "positive": positive}
+                values = values or content
+                different |= {part for part, value in content.items() if value != values[part]}
                 if score is not None and count <= HEAD:
                     overlaps.append((score, _overlap(anchor, positive)))
                 reading.count("pairs whose negative is the positive", line.where, negative == positive)
@@ -136,7 +136,7 @@ class PairTable:
         if not count:
             empty = list_empty(reading)
             raise InputError(f"{problems.source} contains no pair{empty}. Rows with two texts are required")
-        for part in (part for part, found in numbers.items() if found == count):
+        for part in (part for part, number in numbers.items() if number == count):
             raise InputError(
                 f"{problems.source}: each {part} is a number, where a text is required. Set {self.key.format(part)} "
                 "to the column of texts"
@@ -147,9 +147,9 @@ class PairTable:
                 f"or measured. Set {self.key.format(part)} to another column, or add pairs with another {part}"
             )
         lowest = min(FALLING, -3 / math.sqrt(max(1, len(overlaps))))  # three standard errors of one without meaning
-        if overlaps and (found := _correlate_ranks(overlaps)) < lowest:
+        if overlaps and (trend := _correlate_ranks(overlaps)) < lowest:
             reading.remark(
-                f"larger scores go with fewer words in common (correlation {found:.2f}): a score must be larger the "
+                f"larger scores go with fewer words in common (correlation {trend:.2f}): a score must be larger the "
                 "more similar the texts are. Replace distances by similarities, such as 1 - score"
             )
 
@@ -176,13 +176,13 @@ class PairTable:
         """Refuse columns with another reading: two usual names of a part, similarities, texts that may be wrong."""
         key, unused = self.key, sorted(self.reading.unused_columns - {UNNAMED})
         if self.params.scores == "refuse":
-            told, use = "which may say how well both texts belong together", f"Set {self.scores} to "
+            doubt, use = "which may say how well both texts belong together", f"Set {self.scores} to "
             if SCORE in line.names:
                 use += "use (the model learns it) or ignore (those of every row do)"
-                raise InputError(f"{source} has the column {line.names[SCORE]!r}, {told}. {use}")
-            if found := self._list_scores(unused):
+                raise InputError(f"{source} has the column {line.names[SCORE]!r}, {doubt}. {use}")
+            if score_columns := self._list_scores(unused):
                 use += f"ignore (those of every row do), or to use, and {key.format(SCORE)}"
-                raise InputError(f"{source} has the column {found[0]!r}, {told}. {use}")
+                raise InputError(f"{source} has the column {score_columns[0]!r}, {doubt}. {use}")
         for part, usual in USUAL.items():
             others = [name for name in unused if fold_name(name) in usual]
             if part in line.names and self.reading.is_by_name(part) and others:
@@ -203,7 +203,7 @@ class PairTable:
             for row in itertools.islice(self.open_records({**self.layout, **others}, Interpretation()).rows, LOOK):
                 for name in kept:
                     values[name].append(row.values.get(OTHER + name))
-        return [name for name, found in values.items() if _are_scores([x for x in found if x is not None and x != ""])]
+        return [name for name, cells in values.items() if _are_scores([x for x in cells if x is not None and x != ""])]
 
 
 def _overlap(first: str, second: str) -> float:
@@ -222,9 +222,9 @@ def _correlate_ranks(pairs: Sequence[tuple[float, float]]) -> float:
 def _are_scores(values: Sequence[object]) -> bool:
     """Tell whether all values are numbers or truth values; different whole numbers are ids."""
     numbers = [float(x) if isinstance(x, int | float) else _parse_truth(str(x)) for x in values]
-    stated = [x for x in numbers if x is not None]
-    is_id = len({*stated}) == len(stated) > 2 and all(x.is_integer() for x in stated)
-    return 0 < len(stated) == len(values) and not is_id
+    parsed = [x for x in numbers if x is not None]
+    is_id = len({*parsed}) == len(parsed) > 2 and all(x.is_integer() for x in parsed)
+    return 0 < len(parsed) == len(values) and not is_id
 
 
 def _parse_truth(text: str) -> float | None:
@@ -248,8 +248,8 @@ class PairsReader(Reader):
     def write_examples(self, folder: Path) -> str:
         inputs = {split: Interpretation() for split in source_splits(self.entry)}
         counts = {
-            split: write_records(self._read(split, one), folder / f"{split}.parquet", SCHEMA, ROW_GROUP)
-            for split, one in inputs.items()
+            split: write_records(self._read(split, interpretation), folder / f"{split}.parquet", SCHEMA, ROW_GROUP)
+            for split, interpretation in inputs.items()
         }
         reading = write_reading(folder, self.entry.params_as(PairsParams).data.source, inputs)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
@@ -260,8 +260,8 @@ class PairsReader(Reader):
         data, inputs, keys = self.entry.params_as(PairsParams).data, dict[str, Interpretation](), dict[str, list[str]]()
         for split in source_splits(self.entry):
             inputs[split], small = Interpretation(), is_small(self.entry, split)
-            found = [fold_texts(*one[:3]) for one in self._read(split, inputs[split], None if small else HEAD)]
-            keys |= {split: found} if small else {}
+            folded = [fold_texts(*pair[:3]) for pair in self._read(split, inputs[split], None if small else HEAD)]
+            keys |= {split: folded} if small else {}
         dev = count_dev(self.entry, len(keys[split])) if split in keys else None
         summary = f"{data.train_path} and {data.dev_path or 'a part of it'}"
         return CheckedFiles(summary, inputs, dev_count=dev, seen=count_seen(keys))

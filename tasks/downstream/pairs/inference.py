@@ -35,11 +35,11 @@ class PairsInference(Inference[PairsDevSet, NDArray[np.float32], PairsAnswers, A
 
     @property
     def layouts(self) -> Sequence[Columns]:
-        own = self.entry.params_as(PairsParams).data.columns
+        columns = self.entry.params_as(PairsParams).data.columns
         return [
             {
-                "anchor": make_column(own.anchor, TEXT, COLUMN.format("anchor") + PLAIN_HINT),
-                "id": make_column(own.id, ("id",), COLUMN.format("id"), required=False),
+                "anchor": make_column(columns.anchor, TEXT, COLUMN.format("anchor") + PLAIN_HINT),
+                "id": make_column(columns.id, ("id",), COLUMN.format("id"), required=False),
             }
         ]
 

@@ -43,32 +43,35 @@ class PairsReport(Report[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
     def slices(
         self, split: str, examples: PairsDevSet, logits: NDArray[np.float32], answers: PairsAnswers, outcomes: Array
     ) -> Sequence[Slice]:
-        texts = [examples.texts[some[0]] if some else "" for some in examples.relevant]
-        found: list[Slice] = []
-        for by, some in (("length of the anchor", examples.anchors), ("length of the positive", texts)):
-            names, order = label_ranges([len(text.split()) for text in some], _WORDS, "over 100 words")
-            found += slice_by(by, names, order, self.scores.metrics, split, outcomes)
-        return found
+        texts = [examples.texts[relevant[0]] if relevant else "" for relevant in examples.relevant]
+        slices: list[Slice] = []
+        for by, measured in (("length of the anchor", examples.anchors), ("length of the positive", texts)):
+            names, order = label_ranges([len(text.split()) for text in measured], _WORDS, "over 100 words")
+            slices += slice_by(by, names, order, self.scores.metrics, split, outcomes)
+        return slices
 
-    def more_figures(self, found: PairsView) -> dict[str, object]:
+    def more_figures(self, view: PairsView) -> dict[str, object]:
         """Return the number of texts, and the scores of every baseline."""
         baselines = [
-            {"name": one.name, **{name: round(x, 4) for name, x in self.scores.metrics.compute(one.outcomes).items()}}
-            for one in found.baselines
+            {
+                "name": baseline.name,
+                **{name: round(x, 4) for name, x in self.scores.metrics.compute(baseline.outcomes).items()},
+            }
+            for baseline in view.baselines
         ]
-        return {"texts": sum(len(one.texts) for one in found.examples.values()), "baselines": baselines}
+        return {"texts": sum(len(dev_set.texts) for dev_set in view.examples.values()), "baselines": baselines}
 
-    def more_files(self, found: PairsView) -> dict[str, str]:
+    def more_files(self, view: PairsView) -> dict[str, str]:
         return {BEFORE: format_json(self.scores.before or {})}
 
-    def mistakes(self, found: PairsView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
-        return Mistake._fields, self._list_mistakes(found)
+    def mistakes(self, view: PairsView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        return Mistake._fields, self._list_mistakes(view)
 
-    def _list_mistakes(self, found: PairsView) -> list[Mistake]:
+    def _list_mistakes(self, view: PairsView) -> list[Mistake]:
         """Return the mistakes, the worst first: not found, then by rank; of scored pairs the largest difference of
         ranks."""
-        [(split, examples)] = found.examples.items()
-        answers, outcomes = found.answers[split], found.outcomes[split]
+        [(split, examples)] = view.examples.items()
+        answers, outcomes = view.answers[split], view.outcomes[split]
         if self.scores.is_scored:
             ranks = np.argsort(np.argsort(outcomes, axis=0, kind="stable"), axis=0, kind="stable")
             order = np.argsort(-np.abs(ranks[:, 0] - ranks[:, 1]), kind="stable")
@@ -78,21 +81,21 @@ class PairsReport(Report[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
         return [self._describe(number, examples, answers) for number in order.tolist()]
 
     def _describe(self, number: int, examples: PairsDevSet, answers: PairsAnswers) -> Mistake:
-        relevant, found = examples.relevant[number], answers.found[number]
+        relevant, ranked = examples.relevant[number], answers.found[number]
         expected, similarity = examples.texts[relevant[0]], float(answers.similarities[number, 0])
         shared = examples.names[number], examples.anchors[number], expected
-        if not isinstance(found, list):
+        if not isinstance(ranked, list):
             return Mistake(*shared, f"{examples.targets[number]:g}", None, round(similarity, 6), None)
-        rank = next((place for place, one in enumerate(found, 1) if one in relevant), None)
+        rank = next((position for position, text in enumerate(ranked, 1) if text in relevant), None)
         margin = self.scores.margin(answers, number)
-        return Mistake(*shared, examples.texts[found[0]], rank, round(similarity, 6), margin)
+        return Mistake(*shared, examples.texts[ranked[0]], rank, round(similarity, 6), margin)
 
-    def page(self, found: PairsView) -> str:
-        mistakes = self._list_mistakes(found)
+    def page(self, view: PairsView) -> str:
+        mistakes = self._list_mistakes(view)
         return render_html(
             __file__,
             "pairs.html.j2",
-            **page_values(self.scores, found, ""),
+            **page_values(self.scores, view, ""),
             mistakes=mistakes[:WORST],
             wrong=len(mistakes),
             is_scored=self.scores.is_scored,

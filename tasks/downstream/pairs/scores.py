@@ -82,17 +82,17 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
 
     def prepare(self, root: Path) -> Self:
         """Read the answers of the model before training, if the stage predict wrote its embeddings."""
-        found = dict[str, Sequence[Answer]]()
+        answers = dict[str, Sequence[Answer]]()
         for split in self.entry.development:
             before = f"before-{split}"
             if (root / artifacts.logits_file(self.entry.name, before)).is_file():
-                found[split] = self.predictions(self.answer(*self.read_split(split, root, before)))
-        return replace(self, before=found or None)
+                answers[split] = self.predictions(self.answer(*self.read_split(split, root, before)))
+        return replace(self, before=answers or None)
 
     def know_labels(self, root: Path) -> Self:
         """Read the answers of the model before training, which the stage evaluate wrote."""
-        found = find_object(root / artifacts.EVALUATION / self.entry.name / BEFORE)
-        return self if self.before or not found else replace(self, before=found)
+        recorded = find_object(root / artifacts.EVALUATION / self.entry.name / BEFORE)
+        return self if self.before or not recorded else replace(self, before=recorded)
 
     def read_examples(self, path: Path) -> PairsDevSet:
         made_by, columns = self.entry.stage("examples"), (*TEXTS, SCORE, "id")
@@ -118,8 +118,8 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
         belonging = defaultdict[str, dict[int, None]](dict)
         for anchor, positive in zip(*texts[:2], strict=True):
             belonging[anchor][numbers[positive]] = None
-        own, reached = [list(belonging[anchor]) for anchor in texts[0]], (first, np.array(places))
-        return PairsDevSet(texts[0], names, list(numbers), own, reached, none.astype(np.float64))
+        relevant_sets, reached = [list(belonging[anchor]) for anchor in texts[0]], (first, np.array(places))
+        return PairsDevSet(texts[0], names, list(numbers), relevant_sets, reached, none.astype(np.float64))
 
     def names(self, examples: PairsDevSet) -> Sequence[str]:
         return examples.names
@@ -127,8 +127,10 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
     def keys(self, examples: PairsDevSet) -> list[str]:
         """Return hashes of the anchors with their texts; a search depends on all texts."""
         [union] = [""] if self.is_scored else hash_texts(["\n".join(sorted(examples.texts))])
-        own = ["\t".join(examples.texts[one] for one in some) for some in examples.relevant]
-        return hash_texts(f"{anchor}\t{text}\n{union}" for anchor, text in zip(examples.anchors, own, strict=True))
+        relevant_texts = ["\t".join(examples.texts[number] for number in numbers) for numbers in examples.relevant]
+        return hash_texts(
+            f"{anchor}\t{text}\n{union}" for anchor, text in zip(examples.anchors, relevant_texts, strict=True)
+        )
 
     def read_logits(self, examples: PairsDevSet, rows: Path, logits: Path) -> NDArray[np.float32]:
         """Return the embeddings of all sequences, [sequences, H]."""
@@ -136,15 +138,15 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
         try:
             with pa.OSFile(str(logits)) as source:
                 column = pa.ipc.open_file(source).read_all()["embedding"].combine_chunks()
-                found: NDArray[np.float32] = column.flatten().to_numpy().reshape(len(column), -1)
+                vectors: NDArray[np.float32] = column.flatten().to_numpy().reshape(len(column), -1)
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise InputError(f"{logits} cannot be read as embeddings ({error}). Run the stage {stage} again") from None
-        last = max((int(one.max()) for one in examples.places if len(one)), default=0)
-        if len(found) <= last:
+        last = max((int(places.max()) for places in examples.places if len(places)), default=0)
+        if len(vectors) <= last:
             raise InputError(f"{logits} has embeddings of other texts. Run the stage {stage} again")
-        if not np.isfinite(found).all():
+        if not np.isfinite(vectors).all():
             raise LogitsNotFinite(f"{logits} has values that are not finite. Run the stage {stage} again")
-        return found
+        return vectors
 
     def flat_logits(self, logits: NDArray[np.float32]) -> tuple[Array, NDArray[np.int64]]:
         return logits.reshape(-1).astype(np.float64), np.repeat(np.arange(len(logits)), logits.shape[1])
@@ -155,13 +157,13 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
         if self.is_scored and len(texts):
             values = (anchors.astype(np.float64) * texts).sum(axis=1).round(7)
             return PairsAnswers(values.tolist(), values[:, None], anchors)
-        found, similarities = list[Answer](), [np.empty((0, min(SHOWN, len(texts))))]
+        ranked, similarities = list[Answer](), [np.empty((0, min(SHOWN, len(texts))))]
         for start in range(0, len(anchors) if len(texts) else 0, AT_ONCE):
             compared = anchors[start : start + AT_ONCE] @ texts.T
             order = np.argsort(-compared, axis=1, kind="stable")[:, :SHOWN]
-            found += order.tolist()
+            ranked += order.tolist()
             similarities.append(np.take_along_axis(compared, order, axis=1).astype(np.float64))
-        return PairsAnswers(found, np.concatenate(similarities), anchors)
+        return PairsAnswers(ranked, np.concatenate(similarities), anchors)
 
     def predictions(self, answers: PairsAnswers) -> Sequence[Answer]:
         return answers.found
@@ -173,29 +175,29 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
 
     def check_predictions(self, path: Path, split: str, examples: PairsDevSet, values: object) -> list[Answer | None]:
         """Check the numbers of texts, or similarities; null for an anchor without answer."""
-        found = list(values) if isinstance(values, list) else []
+        answers = list(values) if isinstance(values, list) else []
         count = len(examples.texts)
-        for value in found:
+        for value in answers:
             right = isinstance(value, float | int) if self.is_scored else isinstance(value, list)
             if isinstance(value, list):
                 right = len({*value}) == len(value) <= SHOWN and all(type(x) is int and 0 <= x < count for x in value)
             if value is not None and not right:
                 raise InputError(f"{path}: {split} has {value!r:.60}, which is not an answer")
-        if len(found) != len(examples.anchors):
-            raise InputError(f"{path} has {len(found)} answers for {split}, which has {len(examples.anchors)}")
-        return found
+        if len(answers) != len(examples.anchors):
+            raise InputError(f"{path} has {len(answers)} answers for {split}, which has {len(examples.anchors)}")
+        return answers
 
     def outcomes(self, examples: PairsDevSet, predictions: Sequence[Answer | None]) -> Array:
         if self.is_scored:
-            values = [-1.0 if one is None else one for one in predictions]
+            values = [-1.0 if prediction is None else prediction for prediction in predictions]
             return np.column_stack([examples.targets, np.array(values, np.float64)])
         rows = []
-        for own, found in zip(examples.relevant, predictions, strict=True):
-            hits = np.isin(found if isinstance(found, list) else [], own)
+        for relevant, answer in zip(examples.relevant, predictions, strict=True):
+            hits = np.isin(answer if isinstance(answer, list) else [], relevant)
             gains = 1 / np.log2(np.arange(2, SHOWN + 2))
             rank = int(hits.argmax()) + 1 if hits.any() else 0
-            best = gains[: len(own)].sum()
-            shares = [hits[:1].sum() / len(own), hits.sum() / len(own)]
+            best = gains[: len(relevant)].sum()
+            shares = [hits[:1].sum() / len(relevant), hits.sum() / len(relevant)]
             rows.append((*shares, 1 / rank if rank else 0.0, gains[: len(hits)][hits].sum() / best))
         return np.array(rows, np.float64).reshape(-1, len(QUANTITIES))
 
@@ -212,20 +214,21 @@ class PairsScores(Scores[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
         return tuple(self.make_limit(name, f"min_{name}", "max_drop") for name in names)
 
     def is_possible(self, quantities: Sequence[float]) -> bool:
-        return self.is_scored or all(0 <= one <= 1 for one in quantities)
+        return self.is_scored or all(0 <= quantity <= 1 for quantity in quantities)
 
     def baselines(self, examples: Mapping[str, PairsDevSet], rule: str = "") -> list[Baseline]:
         """Return the model before training, if it is known, and BM25."""
-        found = list[tuple[str, Mapping[str, Sequence[Answer | None]]]]()
+        baselines = list[tuple[str, Mapping[str, Sequence[Answer | None]]]]()
         if self.before is not None:
-            path, own = artifacts.EVALUATION / self.entry.name / BEFORE, self.before
+            path, before = artifacts.EVALUATION / self.entry.name / BEFORE, self.before
             checked = {
-                split: self.check_predictions(path, split, one, own.get(split)) for split, one in examples.items()
+                split: self.check_predictions(path, split, dev_set, before.get(split))
+                for split, dev_set in examples.items()
             }
-            found.append(("the model before training", checked))
-        if not self.is_scored and all(one.texts for one in examples.values()):
-            found.append(("BM25", {split: search_words(one) for split, one in examples.items()}))
-        return [Baseline(name, self.outcomes_of(examples, answers)) for name, answers in found]
+            baselines.append(("the model before training", checked))
+        if not self.is_scored and all(dev_set.texts for dev_set in examples.values()):
+            baselines.append(("BM25", {split: search_words(dev_set) for split, dev_set in examples.items()}))
+        return [Baseline(name, self.outcomes_of(examples, answers)) for name, answers in baselines]
 
 
 def search_words(examples: PairsDevSet) -> list[Answer]:
@@ -239,9 +242,9 @@ def search_words(examples: PairsDevSet) -> list[Answer]:
     queries = bm25s.tokenize(examples.anchors, stopwords=None, show_progress=False, return_ids=False)
     index = bm25s.BM25(backend="numpy")
     index.index(texts, show_progress=False)
-    found = list[Answer]()
+    answers = list[Answer]()
     for words in queries:
         known = [word for word in words if word in texts.vocab]
         scores = index.get_scores(known) if known else np.zeros(len(examples.texts))
-        found.append(np.argsort(-scores, kind="stable")[:SHOWN].tolist())
-    return found
+        answers.append(np.argsort(-scores, kind="stable")[:SHOWN].tolist())
+    return answers
