@@ -51,13 +51,13 @@ class Calibration:
 
     def record(self) -> dict[str, object]:
         """Return plain values for the metrics file."""
-        bins = [{name: x if x is None else round(x, 6) for name, x in asdict(one).items()} for one in self.bins]
-        found = {"calibration_error": round(self.error, 6), "brier_score": round(self.brier, 6), "calibration": bins}
+        bins = [{name: x if x is None else round(x, 6) for name, x in asdict(part).items()} for part in self.bins]
+        figures = {"calibration_error": round(self.error, 6), "brier_score": round(self.brier, 6), "calibration": bins}
         if self.scaled is not None and self.temperature is not None:
-            found["temperature"] = round(self.temperature, 4)
-            found["calibration_error_with_temperature"] = round(self.scaled.error, 6)
-            found["brier_score_with_temperature"] = round(self.scaled.brier, 6)
-        return found
+            figures["temperature"] = round(self.temperature, 4)
+            figures["calibration_error_with_temperature"] = round(self.scaled.error, 6)
+            figures["brier_score_with_temperature"] = round(self.scaled.brier, 6)
+        return figures
 
 
 def compute_calibration(probabilities: Sequence[float], right: Sequence[float], bins: int = BINS) -> Calibration:
@@ -67,18 +67,18 @@ def compute_calibration(probabilities: Sequence[float], right: Sequence[float], 
         probabilities: 0 to 1, one per prediction, at least one.
         right: 1.0 (correct) or 0.0 per prediction.
     """
-    stated, came_true = np.asarray(probabilities, dtype=np.float64), np.asarray(right, dtype=np.float64)
-    numbers, found, gap = np.clip(np.ceil(stated * bins).astype(int) - 1, 0, bins - 1), [], 0.0
+    predicted, came_true = np.asarray(probabilities, dtype=np.float64), np.asarray(right, dtype=np.float64)
+    numbers, parts, gap = np.clip(np.ceil(predicted * bins).astype(int) - 1, 0, bins - 1), [], 0.0
     for number in range(bins):
-        here, hits = stated[numbers == number], came_true[numbers == number]
-        low, high, count = number / bins, (number + 1) / bins, len(here)
+        members, hits = predicted[numbers == number], came_true[numbers == number]
+        low, high, count = number / bins, (number + 1) / bins, len(members)
         if not count:
-            found.append(Bin(low, high, 0))
+            parts.append(Bin(low, high, 0))
             continue
-        confidence, accuracy = float(here.mean()), float(hits.mean())
+        confidence, accuracy = float(members.mean()), float(hits.mean())
         gap += count * abs(accuracy - confidence)
-        found.append(Bin(low, high, count, confidence, accuracy, *_wilson(int(hits.sum()), count)))
-    return Calibration(gap / len(stated), float(((stated - came_true) ** 2).mean()), tuple(found))
+        parts.append(Bin(low, high, count, confidence, accuracy, *_wilson(int(hits.sum()), count)))
+    return Calibration(gap / len(predicted), float(((predicted - came_true) ** 2).mean()), tuple(parts))
 
 
 def _wilson(hits: int, count: int) -> tuple[float, float]:
@@ -97,7 +97,7 @@ def calibrate(scaled: Callable[[float], np.ndarray], right: np.ndarray) -> Calib
     """
     plain = compute_calibration(scaled(1.0).tolist(), right.tolist())
     half = np.random.default_rng(0).permutation(len(right)) % 2 == 0
-    if len(right) < MIN_SCALED or not all(0 < right[one].mean() < 1 for one in (half, ~half)):
+    if len(right) < MIN_SCALED or not all(0 < right[members].mean() < 1 for members in (half, ~half)):
         return plain
     crossed = np.where(half, *(scaled(_fit_temperature(scaled, right, other)) for other in (~half, half)))
     chosen = _fit_temperature(scaled, right, np.ones(len(right), bool))
@@ -109,8 +109,8 @@ def _fit_temperature(scaled: Callable[[float], np.ndarray], right: np.ndarray, m
     low, high, best = 0.05, 20.0, 1.0
     for _ in range(6):
         grid = np.geomspace(low, high, 9)
-        shares = [np.clip(scaled(float(one))[members], 1e-12, 1 - 1e-12) for one in grid]
+        shares = [np.clip(scaled(float(temperature))[members], 1e-12, 1 - 1e-12) for temperature in grid]
         gains = [np.log(np.where(right[members] == 1, share, 1 - share)).mean() for share in shares]
-        place = int(np.argmax(gains))
-        low, best, high = (float(grid[min(max(one, 0), 8)]) for one in (place - 1, place, place + 1))
+        index = int(np.argmax(gains))
+        low, best, high = (float(grid[min(max(position, 0), 8)]) for position in (index - 1, index, index + 1))
     return best

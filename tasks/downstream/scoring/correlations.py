@@ -34,21 +34,21 @@ def find_value_extremes(outcomes: Array) -> tuple[Array, Array]:
 
 
 def _pearson(outcomes: Array, weights: Array) -> tuple[Array, Array]:
-    value, prediction = (np.broadcast_to(one, weights.shape) for one in outcomes.T)
+    value, prediction = (np.broadcast_to(column, weights.shape) for column in outcomes.T)
     return _correlate(value, prediction, weights)
 
 
 def _spearman(outcomes: Array, weights: Array) -> tuple[Array, Array]:
-    value, prediction = (_ranks(one, weights) for one in outcomes.T)
+    value, prediction = (_ranks(column, weights) for column in outcomes.T)
     return _correlate(value, prediction, weights)
 
 
 def _ranks(values: Array, weights: Array) -> Array:
     """Return the mean rank of each value [resamples, examples], with example n repeated weights[r, n] times."""
-    _, place, repeated = np.unique(values, return_inverse=True, return_counts=True)
-    counts = np.add.reduceat(weights[:, np.argsort(place)], np.cumsum(repeated) - repeated, axis=1)
+    _, index, repeated = np.unique(values, return_inverse=True, return_counts=True)
+    counts = np.add.reduceat(weights[:, np.argsort(index)], np.cumsum(repeated) - repeated, axis=1)
     ranks: Array = np.cumsum(counts, axis=1) - (counts - 1) / 2
-    return ranks[:, place]
+    return ranks[:, index]
 
 
 def _correlate(one: Array, other: Array, weights: Array) -> tuple[Array, Array]:
@@ -64,9 +64,9 @@ def _correlate(one: Array, other: Array, weights: Array) -> tuple[Array, Array]:
     one, other = (x - mean(x) for x in (one, other))
     one, other = (divide(x, np.sqrt(np.broadcast_to(mean(x * x), x.shape))) for x in (one, other))
     product = one * other
-    found = np.clip(mean(product), -1, 1) * varies[:, None]
-    spread = mean((product - found / 2 * (one * one + other * other)) ** 2)
-    return found[:, 0], divide(np.sqrt(spread / one.shape[1]), 1 - found**2)[:, 0]
+    coefficients = np.clip(mean(product), -1, 1) * varies[:, None]
+    spread = mean((product - coefficients / 2 * (one * one + other * other)) ** 2)
+    return coefficients[:, 0], divide(np.sqrt(spread / one.shape[1]), 1 - coefficients**2)[:, 0]
 
 
 def divide(above: Array, below: Array) -> Array:

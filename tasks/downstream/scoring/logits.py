@@ -38,14 +38,14 @@ class FeatureFiles:
             InputError: the file cannot be read, lacks a column, or does not number its features.
         """
         batches = list(read_batches(self.features, (FEATURE_ID, *names), READ_AT_ONCE, self.stage("rows")))
-        found: dict[str, Array] = {
+        columns: dict[str, Array] = {
             name: np.concatenate([np.empty(0, np.int64), *(_values(batch.column(name)) for batch in batches)])
             for name in (FEATURE_ID, *names)
         }
-        numbers = found.pop(FEATURE_ID)
+        numbers = columns.pop(FEATURE_ID)
         if not np.array_equal(numbers, np.arange(len(numbers))):
             raise self.refuse_rows(f"{FEATURE_ID} must be 0, 1, ... in order")
-        return found
+        return columns
 
     def read_lists(self, column: str, counts: Sequence[int]) -> Iterator[pa.ListArray]:
         """Yield a list column in parts of these numbers of features; raises the errors of `read_numbers`."""
@@ -88,11 +88,11 @@ class FeatureFiles:
             raise self.refuse_logits(f"{what}: {len(numbers)} lines for {features} features")
 
     def _flat(self, lists: pa.ListArray, lengths: Array, first: int) -> Array:
-        found = np.asarray(lists.value_lengths().fill_null(-1))
-        if len(other := np.flatnonzero(found != lengths)):
+        counts = np.asarray(lists.value_lengths().fill_null(-1))
+        if len(other := np.flatnonzero(counts != lengths)):
             line = int(other[0])
             raise self.refuse_logits(
-                f"has {found[line]} logits for feature {first + line}, {lengths[line]} are required: rows and "
+                f"has {counts[line]} logits for feature {first + line}, {lengths[line]} are required: rows and "
                 "predictions belong to different runs"
             )
         values = _values(lists.flatten())

@@ -104,7 +104,7 @@ class Metric:
 
     def with_extremes(self, outcomes: Array, weights: Array) -> Array:
         """Return the metric with the worst, then with the best example added, whose weights come last: [2, R]."""
-        return np.stack([self.weighted(np.vstack([outcomes, one]), weights) for one in self.extremes(outcomes)])
+        return np.stack([self.weighted(np.vstack([outcomes, extreme]), weights) for extreme in self.extremes(outcomes)])
 
 
 def ratio_metric(
@@ -132,8 +132,8 @@ def ratio_metric(
 
     def weighted(outcomes: Array, weights: Array) -> Array:
         total = weights @ below(outcomes)
-        found: Array = np.full_like(total, empty)
-        return np.divide(100 * (weights @ above(outcomes)), total, out=found, where=total > 0)
+        rates: Array = np.full_like(total, empty)
+        return np.divide(100 * (weights @ above(outcomes)), total, out=rates, where=total > 0)
 
     return Metric(name, title, weighted, official=official, **more)
 
@@ -168,8 +168,8 @@ def count_rates(
 
     def rate(name: str, title: str, times: int, of_gold: int, of_found: int) -> Metric:
         def below(outcomes: Array) -> Array:
-            gold, found, _ = count(outcomes)
-            return of_gold * gold + of_found * found
+            gold, predicted, _ = count(outcomes)
+            return of_gold * gold + of_found * predicted
 
         prefixes = (f"{what}_", f"{what} ") if what else ("", "")
         return ratio_metric(
@@ -195,17 +195,19 @@ class Metrics:
     @property
     def titles(self) -> dict[str, str]:
         """Metric -> name for users, the leading metric first: the mean, if the task uses it."""
-        return ({self.mean: self.mean} if self.mean else {}) | {one.name: one.title for one in self.parts}
+        return ({self.mean: self.mean} if self.mean else {}) | {metric.name: metric.title for metric in self.parts}
 
     def for_split(self, split: str) -> Metrics:
         """Return the metrics of one development set."""
-        parts = tuple(one for one in self.parts if one.split == split)
+        parts = tuple(metric for metric in self.parts if metric.split == split)
         return Metrics(parts, self.mean if len(parts) > 1 else "")
 
     def compute(self, outcomes: Outcomes) -> dict[str, float]:
         """Return every metric in percent."""
-        found = {one.name: one.whole(outcomes[one.split]) for one in self.parts if one.split in outcomes}
-        return self._with_mean(found)
+        scores = {
+            metric.name: metric.whole(outcomes[metric.split]) for metric in self.parts if metric.split in outcomes
+        }
+        return self._with_mean(scores)
 
     def resample(self, models: Sequence[Outcomes], *, bounds: bool = False) -> list[dict[str, Any]]:
         """Return every metric of several models over the same bootstrap resamples: [R] each.
@@ -217,46 +219,50 @@ class Metrics:
         generator, draw = np.random.default_rng(0), draw_weights if bounds else draw_counts
         blocks: list[dict[str, list[Array]]] = [{} for _ in models]
         for split in models[0]:
-            here = [one for one in self.parts if one.split == split]
+            metrics = [part for part in self.parts if part.split == split]
             for weights in draw(len(models[0][split]), RESAMPLES, generator):
                 for drawn, outcomes in zip(blocks, models, strict=True):
-                    for one in here:
-                        value = one.with_extremes if bounds else one.draw
-                        drawn.setdefault(one.name, []).append(value(outcomes[split], weights))
-        found = [{name: np.concatenate(parts, axis=-1) for name, parts in drawn.items()} for drawn in blocks]
-        correlations = tuple(one for one in self.parts if one.correlate) if bounds else ()
+                    for metric in metrics:
+                        value = metric.with_extremes if bounds else metric.draw
+                        drawn.setdefault(metric.name, []).append(value(outcomes[split], weights))
+        resampled = [{name: np.concatenate(parts, axis=-1) for name, parts in drawn.items()} for drawn in blocks]
+        correlations = tuple(part for part in self.parts if part.correlate) if bounds else ()
         if correlations:
-            for bounded, plain in zip(found, Metrics(correlations).resample(models), strict=True):
-                bounded |= {name: np.stack([one, one]) for name, one in plain.items() if _is_wide(one)}
-        return [self._with_mean(one) for one in found]
+            for bounded, plain in zip(resampled, Metrics(correlations).resample(models), strict=True):
+                bounded |= {name: np.stack([values, values]) for name, values in plain.items() if _is_wide(values)}
+        return [self._with_mean(scores) for scores in resampled]
 
-    def _with_mean(self, found: dict[str, Any]) -> dict[str, Any]:
-        return {**found, self.mean: sum(found.values()) / len(found)} if self.mean else found
+    def _with_mean(self, scores: dict[str, Any]) -> dict[str, Any]:
+        return {**scores, self.mean: sum(scores.values()) / len(scores)} if self.mean else scores
 
     def figures(self, outcomes: Outcomes) -> dict[str, float]:
         """Return every metric with its 95% interval, rounded to four decimals."""
         [drawn] = self.resample([outcomes], bounds=True)
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for name, value in self.compute(outcomes).items():
             bounds = make_interval(drawn[name], value)
-            found |= {name: round(value, 4), f"{name}_low": round(bounds.low, 4), f"{name}_high": round(bounds.high, 4)}
-        return found
+            scores |= {
+                name: round(value, 4),
+                f"{name}_low": round(bounds.low, 4),
+                f"{name}_high": round(bounds.high, 4),
+            }
+        return scores
 
     def differences(self, first: Outcomes, second: Outcomes, confidence: float) -> dict[str, PairedDifference]:
         """Return the difference of every metric, first minus second, in points on the same examples, with its test."""
         ours, theirs = self.compute(first), self.compute(second)
         drawn = self.resample([first, second])
-        found = {}
+        differences = {}
         for name in ours:
             apart, test = drawn[0][name] - drawn[1][name], self.mcnemar(name, second, first)
             bounds = make_interval(apart, ours[name] - theirs[name], confidence)
             p_value = bootstrap_p_value(apart) if test is None else test.p_value
-            found[name] = PairedDifference(**vars(bounds), p_value=p_value, mcnemar=test)
-        return found
+            differences[name] = PairedDifference(**vars(bounds), p_value=p_value, mcnemar=test)
+        return differences
 
     def widen(
         self,
-        found: Mapping[str, ConfidenceInterval],
+        differences: Mapping[str, ConfidenceInterval],
         models: Sequence[Outcomes],
         other: Outcomes,
         confidence: float,
@@ -266,39 +272,39 @@ class Metrics:
         those without a width, because all resamples are equal.
 
         Args:
-            found: metric -> difference of the mean of the models and the other model, on the same examples.
+            differences: metric -> difference of the mean of the models and the other model, on the same examples.
         """
-        least = dict.fromkeys(found, width) | {one.name: NO_WIDTH for one in self.parts if one.correlate}
-        narrow = {name for name, one in found.items() if one.high - one.low < least[name]}
+        least = dict.fromkeys(differences, width) | {metric.name: NO_WIDTH for metric in self.parts if metric.correlate}
+        narrow = {name for name, difference in differences.items() if difference.high - difference.low < least[name]}
         if not narrow:
-            return dict(found)
+            return dict(differences)
         *ours, theirs = self.resample([*models, other], bounds=True)
-        means = {name: np.mean([one[name] for one in ours], axis=0) - theirs[name][::-1] for name in found}
+        means = {name: np.mean([scores[name] for scores in ours], axis=0) - theirs[name][::-1] for name in differences}
         return {
-            name: make_interval(means[name], one.mean, confidence) if name in narrow else one
-            for name, one in found.items()
+            name: make_interval(means[name], difference.mean, confidence) if name in narrow else difference
+            for name, difference in differences.items()
         }
 
     def mcnemar(self, name: str, first: Outcomes, second: Outcomes) -> McNemar | None:
         """Return McNemar's exact test of the first against the second; None if the metric is not a share of correct
         answers."""
-        one = next((metric for metric in self.parts if metric.name == name), None)
-        if one is None or one.right is None:
+        metric = next((part for part in self.parts if part.name == name), None)
+        if metric is None or metric.right is None:
             return None
-        return mcnemar_exact(*(one.right(outcomes[one.split]) for outcomes in (first, second)))
+        return mcnemar_exact(*(metric.right(outcomes[metric.split]) for outcomes in (first, second)))
 
     def compare(self, first: Outcomes, second: Outcomes, confidence: float = 0.95) -> dict[str, object]:
         """Return every metric of two models, their differences (second minus first) and McNemar's test where it
         applies, as plain values in percent with four decimals."""
         ours, theirs = self.compute(first), self.compute(second)
-        found: dict[str, object] = {"examples": sum(map(len, first.values()))}
+        comparison: dict[str, object] = {"examples": sum(map(len, first.values()))}
         for name, difference in self.differences(second, first, confidence).items():
-            found |= {f"{name}_first": round(ours[name], 4), f"{name}_second": round(theirs[name], 4)}
+            comparison |= {f"{name}_first": round(ours[name], 4), f"{name}_second": round(theirs[name], 4)}
             bounds = {key: round(getattr(difference, key), 4) for key in ("mean", "low", "high")}
-            found[f"{name}_difference"] = {**bounds, "p_value": difference.p_value}
+            comparison[f"{name}_difference"] = {**bounds, "p_value": difference.p_value}
             if difference.mcnemar is not None:
-                found[f"{name}_mcnemar"] = asdict(difference.mcnemar)
-        return found
+                comparison[f"{name}_mcnemar"] = asdict(difference.mcnemar)
+        return comparison
 
 
 def keep_common(*models: Outcomes) -> tuple[int, list[Outcomes]]:
@@ -306,9 +312,9 @@ def keep_common(*models: Outcomes) -> tuple[int, list[Outcomes]]:
 
     The number is 0 if a development set has none.
     """
-    kept = {split: ~np.isnan(np.hstack([one[split] for one in models])).any(axis=1) for split in models[0]}
+    kept = {split: ~np.isnan(np.hstack([model[split] for model in models])).any(axis=1) for split in models[0]}
     common = sum(int(keep.sum()) for keep in kept.values()) if all(keep.any() for keep in kept.values()) else 0
-    return common, [{split: one[split][keep] for split, keep in kept.items()} for one in models]
+    return common, [{split: model[split][keep] for split, keep in kept.items()} for model in models]
 
 
 def changed_answers(
@@ -344,7 +350,7 @@ def make_interval(drawn: Array, value: float, confidence: float = 0.95) -> Confi
         drawn: [R], or [2, R] with the worst and with the best example.
     """
     tail = (1 - confidence) / 2
-    below, above = (one[~np.isnan(one)] for one in np.broadcast_to(drawn, (2, drawn.shape[-1])))
+    below, above = (values[~np.isnan(values)] for values in np.broadcast_to(drawn, (2, drawn.shape[-1])))
     if math.isnan(value) or not len(below):
         return ConfidenceInterval(value, math.nan, math.nan)
     return ConfidenceInterval(value, float(np.quantile(below, tail)), float(np.quantile(above, 1 - tail)))
@@ -402,10 +408,12 @@ def slice_by(
         names: value of each example.
         outcomes: [N, Q] of the examples.
     """
-    members, here = np.asarray(names, dtype=object), metrics.for_split(split)
+    members, split_metrics = np.asarray(names, dtype=object), metrics.for_split(split)
     rows = {name: outcomes[members == name] for name in order}
     return [
-        Slice(by, name, len(some), here.figures({split: some}), counted) for name, some in rows.items() if len(some)
+        Slice(by, name, len(group), split_metrics.figures({split: group}), counted)
+        for name, group in rows.items()
+        if len(group)
     ]
 
 
@@ -414,7 +422,7 @@ def slice_groups(
     names: Sequence[str],
     are_known: Sequence[bool],
     gold: Array,
-    found: Array,
+    predicted: Array,
     correct: Array,
     *,
     counted: str = "examples",
@@ -430,14 +438,14 @@ def slice_groups(
     slices: list[Slice] = []
     for first in range(0, len(names), _GROUPS_AT_ONCE):
         part = slice(first, first + _GROUPS_AT_ONCE)
-        counts = [one[:, part] for one in (gold, found, correct)]
-        some = np.maximum(1, (counts[0] > 0).sum(axis=0))
-        size = np.where(counts[0].any(axis=0), counts[0].sum(axis=0) / some, 1.0)
+        counts = [array[:, part] for array in (gold, predicted, correct)]
+        nonempty = np.maximum(1, (counts[0] > 0).sum(axis=0))
+        size = np.where(counts[0].any(axis=0), counts[0].sum(axis=0) / nonempty, 1.0)
         blocks = [
-            [*(weights[:, :-1] @ one for one in counts), weights[:, -1:] * size]
+            [*(weights[:, :-1] @ count for count in counts), weights[:, -1:] * size]
             for weights in draw_weights(len(gold), RESAMPLES, np.random.default_rng(0))
         ]
-        totals = [one.sum(axis=0) for one in counts]
+        totals = [count.sum(axis=0) for count in counts]
         drawn_true, drawn_seen, drawn_hits, added = map(np.concatenate, zip(*blocks, strict=True))
         figures: list[dict[str, float]] = [{} for _ in size]
         for name, (_, times, of_gold, of_found) in RATES.items():
@@ -451,10 +459,12 @@ def slice_groups(
             keys = (name, f"{name}_low", f"{name}_high")
             for row, *bounds in zip(figures, value, low, high, strict=True):
                 row |= {key: round(float(x), 4) for key, x in zip(keys, bounds, strict=True)}
-        here = zip(names[part], are_known[part], *(one.astype(int).tolist() for one in totals), figures, strict=True)
+        records = zip(
+            names[part], are_known[part], *(total.astype(int).tolist() for total in totals), figures, strict=True
+        )
         slices += [
             Slice(by, group, true, row, counted, {"found": seen, "correct": hits, "learnt": known})
-            for group, known, true, seen, hits, row in here
+            for group, known, true, seen, hits, row in records
         ]
     return slices
 

@@ -55,27 +55,27 @@ class NearDuplicateScores:
         """Return entries for the metrics file; empty if near-duplicates were not searched."""
         if self.threshold is None:
             return {}
-        parts = [{"in": one.source, "examples": one.examples, "of": one.of, **one.figures} for one in self.sources]
+        parts = [{"in": part.source, "examples": part.examples, "of": part.of, **part.figures} for part in self.sources]
         return {NEAR_DUPLICATES: self.sources[-1].examples, FROM: self.threshold, WITHOUT: parts}
 
 
 def score_without_duplicates(task: Scores, report: NearDuplicateReport, outcomes: Outcomes) -> NearDuplicateScores:
     """Return the scores without near-duplicates, for each source and for all sources together."""
     groups: list[tuple[str, int | None, int, Sequence[SourceReport]]]
-    groups = [(one.name, one.compared, one.passed_over, [one]) for one in report.sources]
+    groups = [(source.name, source.compared, source.passed_over, [source]) for source in report.sources]
     if len(groups) > 1:
         groups.append((ANY, None, 0, report.sources))
-    found, total = [], sum(map(len, outcomes.values()))
+    scores, total = [], sum(map(len, outcomes.values()))
     for name, compared, passed_over, sources in groups:
-        excluded = {split: [number for one in sources for number in one.examples(split)] for split in outcomes}
+        excluded = {split: [number for source in sources for number in source.examples(split)] for split in outcomes}
         left = {split: np.delete(rows, excluded[split], axis=0) for split, rows in outcomes.items()}
         figures = task.metrics.figures(left) if all(map(len, left.values())) else {}
         known = {metric: value for metric, value in figures.items() if not math.isnan(value)}
         taken = total - sum(map(len, left.values()))
-        found.append(FilteredScores(name, compared, passed_over, taken, total, known))
-    pairs = [pair for one in report.sources for pair in one.shown]
+        scores.append(FilteredScores(name, compared, passed_over, taken, total, known))
+    pairs = [pair for source in report.sources for pair in source.shown]
     shown = tuple((pair.pair, *diff_words(pair.text, pair.other)) for pair in pairs)
-    return NearDuplicateScores(report.threshold, tuple(found), shown)
+    return NearDuplicateScores(report.threshold, tuple(scores), shown)
 
 
 def diff_words(text: str, other: str) -> tuple[Pieces, Pieces]:
@@ -84,14 +84,14 @@ def diff_words(text: str, other: str) -> tuple[Pieces, Pieces]:
     keys = [["".join(filter(str.isalnum, word.casefold())) for word in words] for words in (first, second)]
     equal = SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_matching_blocks()
     shared = [(block.a + step, block.b + step) for block in equal for step in range(block.size)]
-    return _pieces(first, {one for one, _ in shared}), _pieces(second, {one for _, one in shared})
+    return _pieces(first, {number for number, _ in shared}), _pieces(second, {number for _, number in shared})
 
 
 def _pieces(words: Sequence[str], shared: set[int]) -> Pieces:
     pieces: Pieces = []
     for alone, group in groupby(range(len(words)), lambda number: number not in shared):
-        some = [words[number] for number in group]
-        if not alone and len(some) > 2 * AROUND:
-            some = [*some[:AROUND], "… ", *some[-AROUND:]]
-        pieces.append((alone, "".join(some)))
+        part = [words[number] for number in group]
+        if not alone and len(part) > 2 * AROUND:
+            part = [*part[:AROUND], "… ", *part[-AROUND:]]
+        pieces.append((alone, "".join(part)))
     return pieces

@@ -31,14 +31,14 @@ def group_bars(slices: Sequence[Slice], titles: Mapping[str, str]) -> list[tuple
     return groups
 
 
-def count_confusions(names: Sequence[str], gold: np.ndarray, found: np.ndarray) -> list[tuple[str, list[int]]]:
+def count_confusions(names: Sequence[str], gold: np.ndarray, predicted: np.ndarray) -> list[tuple[str, list[int]]]:
     """Return the confusion matrix: each class with the number of predictions of each class.
 
     Args:
         gold, found: class numbers, [N] each; examples with negative ones are left out.
     """
-    size, kept = len(names), (gold >= 0) & (found >= 0)
-    pairs = gold[kept].astype(int) * size + found[kept].astype(int)
+    size, kept = len(names), (gold >= 0) & (predicted >= 0)
+    pairs = gold[kept].astype(int) * size + predicted[kept].astype(int)
     return list(zip(names, np.bincount(pairs, minlength=size**2).reshape(size, size).tolist(), strict=True))
 
 
@@ -51,33 +51,36 @@ def sample_cells(
         classes: the true and the predicted class numbers, see `count_confusions`.
         describe: returns the name and the text of an example by its number.
     """
-    gold, found = classes
+    gold, predicted = classes
     numbers: dict[tuple[int, int], list[int]] = {}
-    for number in np.flatnonzero((gold >= 0) & (found >= 0)).tolist():
-        some = numbers.setdefault((int(gold[number]), int(found[number])), [])
-        if len(some) < MOST_IN_CELL:
-            some.append(number)
+    for number in np.flatnonzero((gold >= 0) & (predicted >= 0)).tolist():
+        members = numbers.setdefault((int(gold[number]), int(predicted[number])), [])
+        if len(members) < MOST_IN_CELL:
+            members.append(number)
     most = max(1, MOST_IN_CELLS // max(1, len(numbers)))
-    return {cell: [_cut(*describe(one)) for one in some[:most]] for cell, some in sorted(numbers.items())}
+    return {cell: [_cut(*describe(example)) for example in sample[:most]] for cell, sample in sorted(numbers.items())}
 
 
 def _cut(name: str, text: str) -> tuple[str, str]:
     return name, text if len(text) <= CELL_CHARACTERS else f"{text[:CELL_CHARACTERS]}…"
 
 
-def plot_reliability(found: Calibration) -> Plot:
+def plot_reliability(calibration: Calibration) -> Plot:
     """Plot accuracy over predicted probability, with 95% intervals; the diagonal is perfect calibration."""
     lines = [PlotLine("", [(0.0, 0.0), (1.0, 1.0)], color=7, dots=())]
-    drawn = [("as predicted" if found.scaled else "", found, 0), ("with temperature", found.scaled, 1)]
-    for name, one, color in drawn:
-        for first, part in enumerate(part for part in (one.bins if one else ()) if part.count):
+    drawn = [
+        ("as predicted" if calibration.scaled else "", calibration, 0),
+        ("with temperature", calibration.scaled, 1),
+    ]
+    for name, variant, color in drawn:
+        for first, part in enumerate(part for part in (variant.bins if variant else ()) if part.count):
             confidence, accuracy = part.confidence or 0.0, part.accuracy or 0.0
             low, high = part.accuracy_low or 0.0, part.accuracy_high or 0.0
             said = f"{name}\n" * bool(name) + f"{part.count:,} answers\nprobability {confidence:.3f}"
             dot = (confidence, accuracy, f"{said}\naccuracy {accuracy:.3f}\n95% interval {low:.3f} to {high:.3f}")
             interval = [(confidence, low), (confidence, high)]
             lines.append(PlotLine("" if first else name, interval, marks=True, color=color, dots=[dot]))
-    label = f"reliability diagram, expected calibration error {found.error:.3f}"
+    label = f"reliability diagram, expected calibration error {calibration.error:.3f}"
     return plot_lines(lines, "predicted probability", "accuracy", label)
 
 
@@ -105,24 +108,24 @@ def plot_thresholds(shares: Mapping[str, tuple[Array, Array]], used: Mapping[str
     for number, (name, (probability, truth)) in enumerate(list(shares.items())[:MOST_LINES]):
         points = np.append(grid, used[name])
         both = (probability, probability[truth == 1])
-        found, hits = (len(some) - np.searchsorted(np.sort(some), points, side="right") for some in both)
-        f1 = 100 * 2 * hits / np.maximum(1, found + truth.sum())
+        accepted, hits = (len(scores) - np.searchsorted(np.sort(scores), points, side="right") for scores in both)
+        f1 = 100 * 2 * hits / np.maximum(1, accepted + truth.sum())
         lines.append(PlotLine(name, list(zip(grid.tolist(), f1.tolist(), strict=False)), color=number))
         mark = (used[name], float(f1[-1]), f"{name}\nthreshold in use {used[name]:.3f}\nF1 {f1[-1]:.1f}")
         lines.append(PlotLine("", [], marks=True, color=number, dots=[mark]))
     return plot_lines(lines, "threshold (probability)", "F1 (percent)", "F1 by threshold")
 
 
-def plot_values(names: Sequence[str], gold: Array, found: Array) -> tuple[Plot, Plot]:
+def plot_values(names: Sequence[str], gold: Array, predicted: Array) -> tuple[Plot, Plot]:
     """Return plots of predicted over true values, and of their differences, evenly sampled from the examples."""
     chosen = np.unique(np.linspace(0, len(gold) - 1, MOST_DOTS).astype(int)).tolist()
 
     def plot(values: Array, guide: Array, up: str, label: str) -> Plot:
-        told = (f"example {names[n]}\nlabel {gold[n]:.2f}\npredicted {found[n]:.2f}" for n in chosen)
-        dots = list(zip(gold[chosen].tolist(), values[chosen].tolist(), told, strict=True))
+        hints = (f"example {names[n]}\nlabel {gold[n]:.2f}\npredicted {predicted[n]:.2f}" for n in chosen)
+        dots = list(zip(gold[chosen].tolist(), values[chosen].tolist(), hints, strict=True))
         ideal = PlotLine("", list(zip(ends.tolist(), guide.tolist(), strict=True)), color=7, dots=())
         return plot_lines([ideal, PlotLine("", [], marks=True, color=0, dots=dots)], "label", up, label, False)
 
-    ends, error = np.array([gold.min(), gold.max()]), float(np.abs(found - gold).mean())
-    scatter = plot(found, ends, "predicted value", "predicted value by label")
-    return scatter, plot(found - gold, 0 * ends, "error (predicted - label)", f"errors, mean absolute {error:.3f}")
+    ends, error = np.array([gold.min(), gold.max()]), float(np.abs(predicted - gold).mean())
+    scatter = plot(predicted, ends, "predicted value", "predicted value by label")
+    return scatter, plot(predicted - gold, 0 * ends, "error (predicted - label)", f"errors, mean absolute {error:.3f}")

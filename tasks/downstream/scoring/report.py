@@ -74,29 +74,29 @@ class Report(ABC, Generic[E, L, A, P]):
         """Return risk and coverage by another doubt than the answers' probabilities; None: the kind has no other."""
         return None
 
-    def more_figures(self, found: EvaluationView[E, A, P]) -> dict[str, object]:
+    def more_figures(self, view: EvaluationView[E, A, P]) -> dict[str, object]:
         """Return additional figures of this kind that need more than the predictions."""
         return {}
 
     @abstractmethod
-    def mistakes(self, found: EvaluationView[E, A, P]) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+    def mistakes(self, view: EvaluationView[E, A, P]) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         """Return the columns and rows of mistakes.csv: every wrong answer, the worst first.
 
         All kinds have the columns id, probability (of the answer) and margin (see `Scores.margin`).
         """
 
     @abstractmethod
-    def page(self, found: EvaluationView[E, A, P]) -> str:
+    def page(self, view: EvaluationView[E, A, P]) -> str:
         """Return the report as HTML."""
 
-    def more_files(self, found: EvaluationView[E, A, P]) -> dict[str, str]:
+    def more_files(self, view: EvaluationView[E, A, P]) -> dict[str, str]:
         """Return file name -> text of additional files of the evaluation."""
         return {}
 
 
 def page_values(
     scores: Scores[E, L, A, P],
-    found: EvaluationView[E, A, P],
+    view: EvaluationView[E, A, P],
     probability: str,
     bar_titles: Mapping[str, str] | None = None,
     bar_notes: Mapping[str, str] | None = None,
@@ -108,23 +108,23 @@ def page_values(
         bar_titles: metric -> short title next to the bars of slices, in this order; None: all metrics.
         bar_notes: name of a group -> its note next to its bar.
     """
-    titles, about, task = scores.metrics.titles, found.about, scores.entry.params.title
+    titles, about, task = scores.metrics.titles, view.about, scores.entry.params.title
     parts = {name: title for name, title in titles.items() if name != scores.metrics.mean}
     bar_titles = bar_titles or parts | {name: title for name, (title, *_) in RATES.items()}
     return {
-        **{name: getattr(found, name) for name in ("metrics", "note", "near", "calibrated", "curve", "baseline")},
+        **{name: getattr(view, name) for name in ("metrics", "note", "near", "calibrated", "curve", "baseline")},
         "title": f"Evaluation of {about['Model']} on {about['File']}" if about else f"Evaluation: {task}",
         "about": {**about, "Task": task} if about else {},
         "titles": titles,
         "record": scores.record,
-        "count": found.metrics.get(scores.counted),
-        "bars": group_bars(found.slices, bar_titles),
+        "count": view.metrics.get(scores.counted),
+        "bars": group_bars(view.slices, bar_titles),
         "bar_titles": bar_titles,
         "bar_notes": bar_notes or {},
         "probability": probability,
-        "reliability_plot": found.calibrated and plot_reliability(found.calibrated),
-        "curve_plot": found.curve and plot_risk_coverage(found.curve),
+        "reliability_plot": view.calibrated and plot_reliability(view.calibrated),
+        "curve_plot": view.curve and plot_risk_coverage(view.curve),
         "curve_file": False,
         "mistakes_file": artifacts.MISTAKES,
-        "example_names": {split: scores.names(one) for split, one in found.examples.items()},
+        "example_names": {split: scores.names(dev_set) for split, dev_set in view.examples.items()},
     }

@@ -168,7 +168,10 @@ class Scores(ABC, Generic[E, L, A, P]):
         """
         try:
             values = read_json(path)
-            return {split: self.check_predictions(path, split, one, values[split]) for split, one in examples.items()}
+            return {
+                split: self.check_predictions(path, split, dev_set, values[split])
+                for split, dev_set in examples.items()
+            }
         except FileNotFoundError:
             raise InputError(f"{path} not found. Run the stage {self.entry.stage('evaluate')}") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -235,7 +238,7 @@ class Scores(ABC, Generic[E, L, A, P]):
     def best_of(self, baselines: Sequence[Baseline]) -> Baseline | None:
         """Return the baseline with the best leading metric; None if there are none."""
         lead = self.limits[0].metric
-        return max(baselines, key=lambda one: self.metrics.compute(one.outcomes)[lead], default=None)
+        return max(baselines, key=lambda baseline: self.metrics.compute(baseline.outcomes)[lead], default=None)
 
     def baseline(self, examples: Mapping[str, E], rule: str = "") -> Baseline | None:
         """Return the best of `baselines`."""
@@ -266,8 +269,8 @@ class Scores(ABC, Generic[E, L, A, P]):
 
     def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, object]:
         """Return the metrics without text of the user: without types or labels that the model does not know."""
-        slices = [one for one in metrics.get("slices", []) if one.get("learnt", True)]
-        return {**metrics, "slices": [one for one in slices if one.get("by") not in self.private_slices]}
+        slices = [row for row in metrics.get("slices", []) if row.get("learnt", True)]
+        return {**metrics, "slices": [row for row in slices if row.get("by") not in self.private_slices]}
 
     def know_labels(self, root: Path) -> Self:
         """Return the scores with the classes of the examples in the checkout `root`, if metrics need them."""
@@ -281,11 +284,11 @@ class Scores(ABC, Generic[E, L, A, P]):
 
     def outcomes_of(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[P | None]]) -> dict[str, Array]:
         """Return `outcomes` of every development set."""
-        return {split: self.outcomes(one, predictions[split]) for split, one in examples.items()}
+        return {split: self.outcomes(dev_set, predictions[split]) for split, dev_set in examples.items()}
 
     def figures(self, outcomes: Outcomes, baseline: Baseline | None) -> dict[str, float]:
         """Return every official metric with its interval, the score of the baseline, and the number of examples."""
-        found = self.metrics.figures(outcomes)
+        figures = self.metrics.figures(outcomes)
         if baseline is not None:
-            found["constant_score"] = round(self.metrics.compute(baseline.outcomes)[self.limits[0].metric], 4)
-        return {**found, self.counted: sum(map(len, outcomes.values()))}
+            figures["constant_score"] = round(self.metrics.compute(baseline.outcomes)[self.limits[0].metric], 4)
+        return {**figures, self.counted: sum(map(len, outcomes.values()))}

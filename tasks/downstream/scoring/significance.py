@@ -130,8 +130,8 @@ def describe_power(sample: str, what: str, half_width: float) -> str:
     difference is significant. A true difference of that size is detected in half of all samples; one that is 1.4 times
     as large in four of five.
     """
-    found = f"With {sample}, {what} must reach about {half_width:.1f} points to count."
-    return found if round(half_width, 1) > 0 else ""
+    sentence = f"With {sample}, {what} must reach about {half_width:.1f} points to count."
+    return sentence if round(half_width, 1) > 0 else ""
 
 
 def interval_over_seeds(measured: Array, drawn: Array, examples: int, confidence: float) -> ConfidenceInterval:

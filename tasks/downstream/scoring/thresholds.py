@@ -36,15 +36,15 @@ class ChosenThreshold:
 
     def record(self, key: str, record: str = "example") -> dict[str, float | int]:
         """Return plain values for the metrics file, under keys that begin with `key`."""
-        found = {key: self.value, f"{key}_lower": self.low, f"{key}_upper": self.high}
-        return {name: x for name, x in {**found, f"{key}_{record}s": self.examples or None}.items() if x is not None}
+        figures = {key: self.value, f"{key}_lower": self.low, f"{key}_upper": self.high}
+        return {name: x for name, x in {**figures, f"{key}_{record}s": self.examples or None}.items() if x is not None}
 
 
 def choose_threshold(
     keys: Array,
     columns: Sequence[Array],
     score: Callable[..., Array],
-    place: Callable[[Array], Array],
+    to_thresholds: Callable[[Array], Array],
     owners: np.ndarray | None = None,
     resamples: int = RESAMPLES,
 ) -> ChosenThreshold:
@@ -54,7 +54,7 @@ def choose_threshold(
         keys: [M].
         columns: values [M] to sum over the accepted items.
         score: returns the score [R, cuts] from these sums, [R, cuts] each; the first cut accepts nothing.
-        place: returns the threshold of each cut, [cuts], from the distinct keys in ascending order.
+        to_thresholds: returns the threshold of each cut, [cuts], from the distinct keys in ascending order.
         owners: [M] example of each item; None: item n is example n.
 
     Returns:
@@ -68,7 +68,7 @@ def choose_threshold(
 
     def best(weights: Array) -> np.ndarray:
         sums = [np.cumsum(weights[:, rows] * column[order], axis=1)[:, ends] for column in columns]
-        return np.argmax(score(*(np.pad(one, ((0, 0), (1, 0))) for one in sums)), axis=1)
+        return np.argmax(score(*(np.pad(total, ((0, 0), (1, 0))) for total in sums)), axis=1)
 
     examples, step = int(rows.max()) + 1, max(1, _CELLS // len(order))
     drawn = [
@@ -76,7 +76,7 @@ def choose_threshold(
         for block in draw_counts(examples, resamples, np.random.default_rng(0))
         for first in range(0, len(block), step)
     ]
-    places = place(ascending[ends])
+    places = to_thresholds(ascending[ends])
     low, high = (float(x) for x in np.quantile(places[np.concatenate(drawn)], (0.025, 0.975)))
     return ChosenThreshold(float(places[best(np.ones((1, examples)))[0]]), low, high, examples)
 
@@ -92,8 +92,8 @@ def score_both_classes(hits: Array, accepted: Array) -> Array:
     left = accepted[:, -1:] - accepted
     right = left - (hits[:, -1:] - hits)  # not accepted, and not true
     others = accepted[:, -1:] - hits[:, -1:]
-    found: Array = score_f1(hits, accepted) + 2 * right / np.maximum(left + others, np.finfo(np.float64).tiny)
-    return found / 2
+    total: Array = score_f1(hits, accepted) + 2 * right / np.maximum(left + others, np.finfo(np.float64).tiny)
+    return total / 2
 
 
 def choose_probability(
@@ -137,8 +137,8 @@ class RiskCoverage:
 
     def steps(self) -> list[tuple[float, float, str]]:
         """Return coverage, risk and threshold of some shares of the examples, the largest first."""
-        found = [self.points[math.ceil(share * len(self.points)) - 1] for share in SHOWN_COVERAGES]
-        return [(coverage, risk, self.describe(limit)) for coverage, risk, limit in dict.fromkeys(found)]
+        points = [self.points[math.ceil(share * len(self.points)) - 1] for share in SHOWN_COVERAGES]
+        return [(coverage, risk, self.describe(limit)) for coverage, risk, limit in dict.fromkeys(points)]
 
     @property
     def area(self) -> float:
@@ -180,8 +180,8 @@ def read_recorded(folder: Path) -> Mapping[str, object]:
     Raises:
         InputError: the file is damaged.
     """
-    own = folder.resolve()
-    for path in (folder / SETTINGS, own.parent.parent / artifacts.metrics_file(own.name)):
+    resolved = folder.resolve()
+    for path in (folder / SETTINGS, resolved.parent.parent / artifacts.metrics_file(resolved.name)):
         try:
             values = dict(read_json(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -195,5 +195,5 @@ def read_recorded(folder: Path) -> Mapping[str, object]:
 
 def _is_about(metrics: Mapping[str, Any], weights: Path) -> bool:
     files = metrics.get("files", [])
-    stated = [one.get("sha256") for one in files if Path(str(one.get("path"))).name == weights.name]
-    return weights.is_file() and stated == [sha256_of(weights)]
+    hashes = [file.get("sha256") for file in files if Path(str(file.get("path"))).name == weights.name]
+    return weights.is_file() and hashes == [sha256_of(weights)]
