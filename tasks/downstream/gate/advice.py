@@ -89,15 +89,15 @@ def advise(
     dev = f"{examples:,} development {record}s"
     if any(name.startswith(("data_", "predictions_", "scores_belong")) for name in failed):
         return []  # those reasons name the stage to run, and its result may change the scores
-    found = [Advice(f"{note}.") for note in notes[:1]]
-    found += [one for one in (_judge_training(facts),) if one is not None]
-    found += _judge_classes(facts.classes, dev)
-    if not found and set(failed) == {"beats_constant_answer"} and gain is not None and gain.mean > 0:
+    advice = [Advice(f"{note}.") for note in notes[:1]]
+    advice += [item for item in (_judge_training(facts),) if item is not None]
+    advice += _judge_classes(facts.classes, dev)
+    if not advice and set(failed) == {"beats_constant_answer"} and gain is not None and gain.mean > 0:
         # the width of the interval shrinks with the square root of the number of examples
         needed = math.ceil(examples * ((gain.mean - gain.low) / gain.mean) ** 2 / 10 + 0.5) * 10
         text = f"The gain of {gain.mean:.2f} points is too small for {dev}: about {needed:,} would show it"
-        found.append(Advice(f"{text}. Use a larger development set.", {"data.dev_path": "FILE"}))
-    return found[:MAX_ADVICE]
+        advice.append(Advice(f"{text}. Use a larger development set.", {"data.dev_path": "FILE"}))
+    return advice[:MAX_ADVICE]
 
 
 def _judge_training(facts: TrainingFacts) -> Advice | None:
@@ -121,7 +121,7 @@ def _judge_training(facts: TrainingFacts) -> Advice | None:
         rate, epochs = {"finetune.learning_rate": facts.usual_rate}, {"finetune.epochs": round(4 * facts.epochs, 2)}
         return Advice(f"{text} Train more epochs or with a higher learning rate.", rate if slow else epochs)
     fewer = "Train fewer epochs or on more examples."
-    best = min(facts.held_out, key=lambda one: one[1], default=(0, math.nan))
+    best = min(facts.held_out, key=lambda point: point[1], default=(0, math.nan))
     if facts.held_out and facts.held_out[-1][1] > RISEN * best[1]:
         text = f"The held-out loss rose from {best[1]:.3f} after update {best[0]} to {facts.held_out[-1][1]:.3f}"
         epochs = {"finetune.epochs": max(0.1, round(facts.epochs * best[0] / max(1, facts.updates), 2))}
@@ -138,16 +138,16 @@ def _judge_classes(counts: ClassCounts | None, dev: str) -> list[Advice]:
         return []
     absent = [name for name, count in counts.dev.items() if count and not counts.train.get(name)]
     never = [name for name in counts.dev if counts.dev[name] and not counts.answered.get(name) and name not in absent]
-    found = []
+    advice = []
     for name in absent[:1]:
         text = f'No training example has the label "{name}", but {counts.dev[name]} of {dev} have.'
-        found.append(Advice(f"{text} Add examples of it, or correct the label.", {"data.train_path": "FILE"}))
+        advice.append(Advice(f"{text} Add examples of it, or correct the label.", {"data.train_path": "FILE"}))
     if len(answered := [name for name, count in counts.answered.items() if count]) == 1 and never:
-        found.append(Advice(f'The model answers "{answered[0]}" for all {dev}.'))
+        advice.append(Advice(f'The model answers "{answered[0]}" for all {dev}.'))
     elif never:
         text = f'The model never answers "{never[0]}", the label of {counts.dev[never[0]]} of {dev} and of '
-        found.append(Advice(f"{text}{counts.train[never[0]]:,} training examples. Add examples of it."))
-    return found
+        advice.append(Advice(f"{text}{counts.train[never[0]]:,} training examples. Add examples of it."))
+    return advice
 
 
 def read_losses(path: Path) -> list[tuple[int, float]]:

@@ -47,12 +47,17 @@ class ExportEvidence:
 
 
 def gather_exports(
-    task: Scores, subject: ReleaseSubject, examples: Mapping[str, object], own: Outcomes, hashes: Hashes, root: Path
+    task: Scores,
+    subject: ReleaseSubject,
+    examples: Mapping[str, object],
+    reference: Outcomes,
+    hashes: Hashes,
+    root: Path,
 ) -> dict[str, ExportEvidence]:
     """Read the evidence of every exported file of the checkout `root`.
 
     Args:
-        own: outcomes of the model itself.
+        reference: outcomes of the model itself.
 
     Raises:
         InputError: a file is missing or damaged.
@@ -61,36 +66,36 @@ def gather_exports(
         return {}
     again = f"Run the stage {task.entry.stage('export')}"
     listed = (find_object(root / subject.export_metrics) or {}).get("exports")
-    stated = {one.get("name"): one for one in listed or () if isinstance(one, dict)}
-    found = {}
+    records = {item.get("name"): item for item in listed or () if isinstance(item, dict)}
+    exports = {}
     for name, path in subject.exports.items():
-        one, answers = stated.get(name), artifacts.exported_predictions(subject.name, name)
-        if one is None or hashes.get(path.as_posix()) is None:
+        record, answers = records.get(name), artifacts.exported_predictions(subject.name, name)
+        if record is None or hashes.get(path.as_posix()) is None:
             raise InputError(f"{root / subject.export_metrics} or {root / path} lacks {name}. {again}")
         predictions = task.read_predictions(root / answers, examples)
         outcomes = task.outcomes_of(examples, predictions)
         scores = task.metrics.figures(outcomes)
-        parity, apart = one.get("transformers_difference"), one.get("logit_difference")
+        parity, apart = record.get("transformers_difference"), record.get("logit_difference")
         finite = all(isinstance(x, float | int) and math.isfinite(x) for x in (parity, apart))
-        found[name] = ExportEvidence(
-            form=one.get("format", ""),
+        exports[name] = ExportEvidence(
+            form=record.get("format", ""),
             size=(root / path).stat().st_size,
             scores=scores,
             answered=sum(answer is not None for split in predictions.values() for answer in split),
             examples=sum(map(len, outcomes.values())),
-            belongs=one.get("sha256") == hashes[path.as_posix()]
-            and all(_is_equal(one.get(metric), value) for metric, value in scores.items()),
-            differences=task.metrics.differences(outcomes, own, task.confidence),
+            belongs=record.get("sha256") == hashes[path.as_posix()]
+            and all(_is_equal(record.get(metric), value) for metric, value in scores.items()),
+            differences=task.metrics.differences(outcomes, reference, task.confidence),
             parity=float(parity or 0.0) if finite else None,
         )
-    return found
+    return exports
 
 
-def _is_equal(stated: object, value: float) -> bool:
-    return isinstance(stated, float | int) and (abs(stated - value) <= 1e-3 or math.isnan(value))
+def _is_equal(recorded: object, value: float) -> bool:
+    return isinstance(recorded, float | int) and (abs(recorded - value) <= 1e-3 or math.isnan(value))
 
 
-def decide_export(task: Scores, found: ExportEvidence) -> dict[str, object]:
+def decide_export(task: Scores, evidence: ExportEvidence) -> dict[str, object]:
     """Accept an exported file if all checks pass; return the verdict as plain values.
 
     - Its scores meet the floors of the model.
@@ -98,34 +103,40 @@ def decide_export(task: Scores, found: ExportEvidence) -> dict[str, object]:
     - All logits are finite; in fp32, none differs from transformers by more than 1e-4.
     - Every example has a prediction, and the file is the one that was scored.
     """
-    title = f" of {artifacts.EXPORT_FILES[found.form]}"
-    checks = check_scores(task, ScoreEvidence(found.scores, None, None, f"{found.examples} {task.record}s"))
-    most = {**MAX_DROP, **(task.entry.params.gate.max_export_drop or {})}[found.form]
-    compared = {one.metric: found.differences[one.metric] for one in task.limits if one.tolerated_key}
-    checks += [_check_drop(task, metric, most, one, found.form) for metric, one in compared.items()]
-    limit, shown = MAX_LOGIT_DIFFERENCE.get(found.form, math.inf), "not finite"
-    if found.parity is not None:
-        shown = f"{found.parity:.2g}"
+    title = f" of {artifacts.EXPORT_FILES[evidence.form]}"
+    checks = check_scores(task, ScoreEvidence(evidence.scores, None, None, f"{evidence.examples} {task.record}s"))
+    most = {**MAX_DROP, **(task.entry.params.gate.max_export_drop or {})}[evidence.form]
+    compared = {bound.metric: evidence.differences[bound.metric] for bound in task.limits if bound.tolerated_key}
+    checks += [_check_drop(task, metric, most, difference, evidence.form) for metric, difference in compared.items()]
+    limit, shown = MAX_LOGIT_DIFFERENCE.get(evidence.form, math.inf), "not finite"
+    if evidence.parity is not None:
+        shown = f"{evidence.parity:.2g}"
     required = f"{limit:g}" if math.isfinite(limit) else "finite"
     reason = f"The largest difference of a logit{title} from transformers is {shown}; required: {required}."
-    checks.append(GateCheck("logits", found.parity is not None and found.parity <= limit, shown, required, reason))
-    lacking = f"{found.examples - found.answered} of {found.examples} {task.record}s have no prediction{title}."
-    complete = found.answered == found.examples
-    checks.append(GateCheck("predictions_complete", complete, found.answered, found.examples, lacking))
+    checks.append(
+        GateCheck("logits", evidence.parity is not None and evidence.parity <= limit, shown, required, reason)
+    )
+    lacking = (
+        f"{evidence.examples - evidence.answered} of {evidence.examples} {task.record}s have no prediction{title}."
+    )
+    complete = evidence.answered == evidence.examples
+    checks.append(GateCheck("predictions_complete", complete, evidence.answered, evidence.examples, lacking))
     other = f"The scores{title} do not belong to this file. Run the stage {task.entry.stage('export')} again."
-    checks.append(GateCheck("scores_belong", found.belongs, "same" if found.belongs else "other", "same", other))
+    checks.append(GateCheck("scores_belong", evidence.belongs, "same" if evidence.belongs else "other", "same", other))
     reasons = [check.reason for check in checks if not check.ok]
     return {
         "accepted": not reasons,
-        NOT_WORSE: all(one.excludes_drop(most) or math.isnan(one.mean) for one in compared.values()),
-        "bytes": found.size,
+        NOT_WORSE: all(
+            difference.excludes_drop(most) or math.isnan(difference.mean) for difference in compared.values()
+        ),
+        "bytes": evidence.size,
         "reasons": reasons,
         "checks": [check.as_values() for check in checks],
-        "metrics": round_finite(found.scores),
+        "metrics": round_finite(evidence.scores),
         "differences": {
-            name: round_finite({"mean": one.mean, "low": one.low, "high": one.high})
-            for name, one in found.differences.items()
-            if math.isfinite(one.mean)
+            name: round_finite({"mean": difference.mean, "low": difference.low, "high": difference.high})
+            for name, difference in evidence.differences.items()
+            if math.isfinite(difference.mean)
         },
     }
 
@@ -152,22 +163,22 @@ def list_model_files(
     if not verdicts:
         return [], None
     size = weights.stat().st_size
-    own = {"accepted": True, NOT_WORSE: True, "bytes": size, "metrics": metrics, "differences": {}, "checks": []}
-    files = {weights.name: own, **verdicts}
-    fitting = [name for name, one in files.items() if one["accepted"] and one[NOT_WORSE]]
+    model = {"accepted": True, NOT_WORSE: True, "bytes": size, "metrics": metrics, "differences": {}, "checks": []}
+    files = {weights.name: model, **verdicts}
+    fitting = [name for name, verdict in files.items() if verdict["accepted"] and verdict[NOT_WORSE]]
     preferred = min(fitting, key=lambda name: files[name]["bytes"]) if prefer == "smallest" else None
     rows = [
         {
             "name": name,
             "metric": task.metrics.titles[lead],
-            "megabytes": one["bytes"] / 1e6,
-            "accepted": one["accepted"],
-            "failed": [check for check in one["checks"] if not check["ok"]],
-            "score": one["metrics"][lead],
-            "low": one["metrics"][f"{lead}_low"],
-            "high": one["metrics"][f"{lead}_high"],
-            "difference": one["differences"].get(lead),
+            "megabytes": verdict["bytes"] / 1e6,
+            "accepted": verdict["accepted"],
+            "failed": [check for check in verdict["checks"] if not check["ok"]],
+            "score": verdict["metrics"][lead],
+            "low": verdict["metrics"][f"{lead}_low"],
+            "high": verdict["metrics"][f"{lead}_high"],
+            "difference": verdict["differences"].get(lead),
         }
-        for name, one in files.items()
+        for name, verdict in files.items()
     ]
-    return sorted(rows, key=lambda one: one["name"] != preferred), preferred
+    return sorted(rows, key=lambda row: row["name"] != preferred), preferred

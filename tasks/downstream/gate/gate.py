@@ -114,7 +114,7 @@ def gather_evidence(
     task, examples = task.read_all(root)
     baselines = task.baselines(examples, rule)
     predictions = task.read_predictions(root / subject.predictions, examples)
-    belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
+    belong = all(file["sha256"] == hashes[file["path"]] for file in metrics["files"] if file["path"] in scored_files)
     outcomes = task.outcomes_of(examples, predictions)
     task.verify_decisions(metrics, predictions, root)
     if belong:  # otherwise the check of hashes reports it
@@ -123,8 +123,8 @@ def gather_evidence(
     baselines = baselines if task.entry.params.gate.above_baseline else []
 
     def measure_gain(without: Outcomes) -> ConfidenceInterval:
-        found = task.metrics.differences(outcomes, without, task.confidence)
-        return task.metrics.widen(found, [outcomes], without, task.confidence)[task.limits[0].metric]
+        differences = task.metrics.differences(outcomes, without, task.confidence)
+        return task.metrics.widen(differences, [outcomes], without, task.confidence)[task.limits[0].metric]
 
     gain, baseline = find_least_gain(baselines, measure_gain)
     theirs = None
@@ -132,8 +132,8 @@ def gather_evidence(
         if os.path.lexists(root / released):  # a lost link is not "none released"
             require_readable(root / released, task.entry.key("gate", "released"))
         theirs = read_released_outcomes(task, examples, root / released / subject.entry.params.released_below)
-    own = _read_judged_model(task, subject, outcomes, hashes, root)
-    trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
+    candidate = _read_judged_model(task, subject, outcomes, hashes, root)
+    trained = None if seeds is None else read_seeds(task, examples, root / seeds, candidate)
     taught = None
     if subject.teacher is not None and task.entry.params.gate.max_teacher_drop is not None:
         taught = read_outcomes(task, examples, root / subject.teacher / SCORES)
@@ -147,12 +147,12 @@ def gather_evidence(
             baseline,
         ),
         examples=count,
-        answered=sum(one is not None for split in predictions.values() for one in split),
+        answered=sum(prediction is not None for split in predictions.values() for prediction in split),
         scores_belong=belong,
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
         trainings={name: find_object(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
         teacher=None if taught is None else compare_teacher(task, answers, taught),
-        recipe=None if trained is None else score_recipe(task, trained, own, theirs, baselines),
+        recipe=None if trained is None else score_recipe(task, trained, candidate, theirs, baselines),
         exports=gather_exports(task, subject, examples, outcomes, hashes, root),
         compared=_describe_comparison(task, None if released is None else root / released, theirs is not None),
         is_opposed=theirs is not None and is_opposed(task, theirs),
@@ -174,7 +174,7 @@ def is_opposed(task: Scores, outcomes: Outcomes) -> bool:
     if task.metrics.parts[0].correlate is not None:
         with np.errstate(invalid="ignore"):  # a constant answer has no correlation
             return bool(np.corrcoef(label, answer)[0, 1] < -OPPOSED / math.sqrt(len(rows)))
-    chance = sum(float(np.mean(label == one) * np.mean(answer == one)) for one in np.unique(label))
+    chance = sum(float(np.mean(label == number) * np.mean(answer == number)) for number in np.unique(label))
     return bool(np.mean(label == answer) < chance - OPPOSED * math.sqrt(chance * (1 - chance) / len(rows)))
 
 
@@ -213,20 +213,20 @@ def compare_teacher(task: Scores, ours: Outcomes, theirs: Outcomes) -> ReleasedC
     Resamples of few examples, or of few that differ, understate what other examples may show. So the lower bound adds
     one example that only the teacher has right, as the interval of a score adds one that is wrong.
     """
-    common, (own, other) = keep_common(ours, theirs)
-    found = task.metrics.differences(own, other, task.confidence) if common else {}
-    bounded = task.metrics.widen(found, [own], other, task.confidence, math.inf)
+    common, (student, other) = keep_common(ours, theirs)
+    differences = task.metrics.differences(student, other, task.confidence) if common else {}
+    bounded = task.metrics.widen(differences, [student], other, task.confidence, math.inf)
     return ReleasedComparison(common, bounded)
 
 
 def paired_differences(task: Scores, ours: Outcomes, theirs: Outcomes) -> tuple[int, dict[str, PairedDifference]]:
     """Return the number of examples that both models predicted, and on these every metric of the first minus that of
     the second; outcomes are NaN without a prediction."""
-    common, (own, other) = keep_common(ours, theirs)
-    return common, task.metrics.differences(own, other, task.confidence) if common else {}
+    common, (first, other) = keep_common(ours, theirs)
+    return common, task.metrics.differences(first, other, task.confidence) if common else {}
 
 
-def verify_scores(path: Path, stated: Mapping[str, Any], counted: Mapping[str, float], stage: str) -> None:
+def verify_scores(path: Path, recorded: Mapping[str, Any], counted: Mapping[str, float], stage: str) -> None:
     """Check that the scores in a metrics file agree with the predictions.
 
     Args:
@@ -237,11 +237,11 @@ def verify_scores(path: Path, stated: Mapping[str, Any], counted: Mapping[str, f
         InputError: scores differ, or the file has intervals of unknown scores.
     """
     wrong = [
-        f"{name}={stated.get(name)!r}, computed {value}"
+        f"{name}={recorded.get(name)!r}, computed {value}"
         for name, value in counted.items()
-        if not (_is_number(stated.get(name)) and abs(stated[name] - value) <= COUNTED_ALIKE)
+        if not (_is_number(recorded.get(name)) and abs(recorded[name] - value) <= COUNTED_ALIKE)
     ]
-    wrong += [f"{name}, not a score of this task" for name in stated if name.endswith("_low") and name not in counted]
+    wrong += [f"{name}, not a score of this task" for name in recorded if name.endswith("_low") and name not in counted]
     if wrong:
         raise InputError(
             f"{path} does not match the predictions: {'; '.join(wrong[:5])}. One of the files was changed. Rerun "
@@ -304,25 +304,25 @@ def decide(task: Scores, evidence: Evidence) -> dict[str, Any]:
     - With other seeds of the recipe, the recipe is also checked, see `check_recipe`. This can add reasons against a
       release but never remove one, because this one model is published.
     """
-    found = check_scores(task, evidence.own)
+    checks = check_scores(task, evidence.own)
     if evidence.own.released is not None and not evidence.own.released.common:
-        found.append(_nothing_in_common(task))
+        checks.append(_nothing_in_common(task))
     if evidence.is_opposed:
-        found.append(_opposed(task))
+        checks.append(_opposed(task))
     if evidence.teacher is not None:
-        found.append(check_teacher(task, evidence.teacher))
-    found += [check_verdict(name, valid) for name, valid in evidence.verdicts.items()]
-    found += [check_loss(name, figures) for name, figures in evidence.trainings.items()]
+        checks.append(check_teacher(task, evidence.teacher))
+    checks += [check_verdict(name, valid) for name, valid in evidence.verdicts.items()]
+    checks += [check_loss(name, figures) for name, figures in evidence.trainings.items()]
     if evidence.recipe is not None:
-        found += check_recipe(task, evidence.recipe)
-    found += _check_predictions(task, evidence)
-    reasons = [check.reason for check in found if not check.ok]
+        checks += check_recipe(task, evidence.recipe)
+    checks += _check_predictions(task, evidence)
+    reasons = [check.reason for check in checks if not check.ok]
     note = None if reasons else _without_floor(task)
-    exports = {name: decide_export(task, one) for name, one in evidence.exports.items()}
+    exports = {name: decide_export(task, export) for name, export in evidence.exports.items()}
     return {
         "accepted": not reasons,
         "reasons": reasons,
-        "checks": [check.as_values() for check in found],
+        "checks": [check.as_values() for check in checks],
         COMPARED: evidence.compared,
         **({} if evidence.recipe is None else recipe_record(task, evidence.recipe)),
         **({} if note is None else {WITHOUT_FLOOR: note}),
@@ -416,7 +416,7 @@ def gate(parameters: Mapping[str, object], name: str, root: Path = Path()) -> di
     verdict = {**decide(task, evidence), JUDGED: dict(hashes)}
     failed = [check["name"] for check in verdict["checks"] if not check["ok"]]
     if failed and (advice := find_advice(task, subject, evidence, failed, root)):
-        verdict[ADVICE] = [one._asdict() for one in advice]
+        verdict[ADVICE] = [item._asdict() for item in advice]
     write_json(root / subject.gate, {**verdict, CODE: git_state(root)})
     return verdict
 
@@ -440,10 +440,12 @@ def find_advice(
         evidence.own.values[task.limits[0].metric],
     )
     cut = [note for note in read_notes(root / artifacts.validation_report(task.entry.verdict("rows"))) if CUT in note]
-    found = advise(facts, failed, evidence.own.over_baseline, evidence.examples, task.record, cut)
+    advice = advise(facts, failed, evidence.own.over_baseline, evidence.examples, task.record, cut)
     keys = ("finetune.learning_rate", "finetune.epochs", *(f"data.{name}" for name in params.data.model_dump()))
     names = {key: task.entry.key(*key.split(".")) for key in keys}
-    return [one._replace(set={names[key]: value for key, value in one.set.items() if key in names}) for one in found]
+    return [
+        item._replace(set={names[key]: value for key, value in item.set.items() if key in names}) for item in advice
+    ]
 
 
 def decide_on_files(
@@ -465,12 +467,12 @@ def main() -> None:
     print(f"gate of {entry.name}: {word}, {passed} of {len(verdict['checks'])} checks passed")
     for reason in verdict["reasons"]:
         print(f"  - {reason}")
-    for file, one in verdict.get(EXPORTS, {}).items():
-        print(f"  {file}: {'accepted' if one['accepted'] else 'rejected'}")
-        for reason in one["reasons"]:
+    for file, export in verdict.get(EXPORTS, {}).items():
+        print(f"  {file}: {'accepted' if export['accepted'] else 'rejected'}")
+        for reason in export["reasons"]:
             print(f"    - {reason}")
-    for one in verdict.get(ADVICE, ()):
-        print(f"  {one['text']}")
+    for item in verdict.get(ADVICE, ()):
+        print(f"  {item['text']}")
     for key in (COMPARED, WITHOUT_FLOOR):
         if key in verdict:
             print(f"  {verdict[key]}")

@@ -124,16 +124,16 @@ def _floor(task: Scores, limit: Limit, floor: float, scored: ScoreEvidence) -> G
 
 
 def _over_baseline(task: Scores, difference: ConfidenceInterval, scored: ScoreEvidence) -> GateCheck:
-    metric, found = task.limits[0].metric, format_points(difference) + scored.over_seeds
+    metric, measured = task.limits[0].metric, format_points(difference) + scored.over_seeds
     score = scored.values[metric] - difference.mean
     smallest = describe_power(scored.scored_on, "a gain", difference.mean - difference.low)
     reason = (
-        f"{_title(task, metric)}{scored.owner} is no better than {scored.baseline} ({score:.2f}): {found} at "
+        f"{_title(task, metric)}{scored.owner} is no better than {scored.baseline} ({score:.2f}): {measured} at "
         f"confidence {task.confidence:g}. {smallest}"
     ).rstrip()
     numbers = _describe_difference(metric, difference, difference.direction)
     required = "significantly more than 0 points"
-    return GateCheck("beats_constant_answer", difference.low > 0, found, required, reason, numbers)
+    return GateCheck("beats_constant_answer", difference.low > 0, measured, required, reason, numbers)
 
 
 def _no_drop(task: Scores, number: int, limit: Limit, scored: ScoreEvidence, released: ReleasedComparison) -> GateCheck:
@@ -142,28 +142,30 @@ def _no_drop(task: Scores, number: int, limit: Limit, scored: ScoreEvidence, rel
     difference = released.differences[limit.metric]
     test = difference.mcnemar if isinstance(difference, PairedDifference) else None
     examples, most = f"{released.common} {task.record}s", limit.tolerated or 0.0
-    found = f"{format_points(difference)}{scored.over_seeds} on {examples}"
+    measured = f"{format_points(difference)}{scored.over_seeds} on {examples}"
     if test is not None:
-        found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
+        measured += (
+            f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
+        )
     smallest = describe_power(examples, "a drop", difference.high - difference.mean)
     reason = (
-        f"{_title(task, limit.metric)}{scored.owner} dropped significantly against the released model: {found} at "
+        f"{_title(task, limit.metric)}{scored.owner} dropped significantly against the released model: {measured} at "
         f"confidence {task.confidence:g}; {most:g} points are tolerated "
         f"({task.entry.key('gate', limit.tolerated_key)}). {smallest}"
     ).rstrip()
     fell = difference.shows_drop(most, task.confidence)
     verdict = difference.verdict(task.confidence) if isinstance(difference, PairedDifference) else difference.direction
     numbers = _describe_difference(limit.metric, difference, verdict)
-    return GateCheck(name, not fell, found, no_drop_requirement(task, limit), reason, numbers)
+    return GateCheck(name, not fell, measured, no_drop_requirement(task, limit), reason, numbers)
 
 
 def check_teacher(task: Scores, teacher: ReleasedComparison) -> GateCheck:
     """Check that the leading metric is not below the teacher's by more than the tolerated drop (non-inferiority)."""
     metric, most = task.limits[0].metric, task.entry.params.gate.max_teacher_drop or 0.0
     difference = teacher.differences.get(metric, ConfidenceInterval(math.nan, math.nan, math.nan))
-    found = f"{format_points(difference)} on {teacher.common} {task.record}s"
+    measured = f"{format_points(difference)} on {teacher.common} {task.record}s"
     reason = (
-        f"{_title(task, metric)} may be more than {most:g} points below the teacher's: {found} at confidence "
+        f"{_title(task, metric)} may be more than {most:g} points below the teacher's: {measured} at confidence "
         f"{task.confidence:g}; the lower bound must be at least {0 - most:g} "
         f"({task.entry.key('gate', 'max_teacher_drop')})."
     )
@@ -171,7 +173,7 @@ def check_teacher(task: Scores, teacher: ReleasedComparison) -> GateCheck:
         reason += f" With this difference, up to {needed:,} {task.record}s would be needed."
     required = f"{task.metrics.titles[metric]} at most {most:g} points below the teacher's"
     numbers = _describe_difference(metric, difference, difference.direction)
-    return GateCheck("teacher", difference.excludes_drop(most), found, required, reason, numbers)
+    return GateCheck("teacher", difference.excludes_drop(most), measured, required, reason, numbers)
 
 
 def _describe_difference(metric: str, difference: ConfidenceInterval, verdict: str) -> dict[str, object]:
@@ -213,7 +215,7 @@ def seed_file_name(seed: int) -> str:
     return f"seed-{seed}.json"
 
 
-def read_seeds(task: Scores, examples: Mapping[str, object], folder: Path, own: SeedModel) -> list[SeedModel]:
+def read_seeds(task: Scores, examples: Mapping[str, object], folder: Path, candidate: SeedModel) -> list[SeedModel]:
     """Return the candidate and the other models of its recipe, sorted by seed.
 
     Args:
@@ -227,17 +229,17 @@ def read_seeds(task: Scores, examples: Mapping[str, object], folder: Path, own: 
     files = {path: FILE.fullmatch(path.name) for path in sorted(folder.glob("*.json"))}
     if wrong := [path.name for path, match in files.items() if match is None]:
         raise InputError(f"{folder} contains {wrong[0]}. Files of other seeds are named like {seed_file_name(43)}")
-    found = [_read(task, examples, path, int(match[1])) for path, match in files.items() if match is not None]
-    if not found:
+    models = [_read(task, examples, path, int(match[1])) for path, match in files.items() if match is not None]
+    if not models:
         raise InputError(
             f"{folder} contains no file like {seed_file_name(43)}. Copy scores.json of other seeds there, or "
             f"set {task.entry.key('gate', 'seeds')}=null"
         )
-    for other in found:
-        if other.seed == own.seed:
+    for other in models:
+        if other.seed == candidate.seed:
             path = folder / seed_file_name(other.seed)
-            raise InputError(f"{path} has seed {own.seed}, the seed of the candidate. Remove the file")
-    every = sorted([own, *found], key=lambda one: one.seed)
+            raise InputError(f"{path} has seed {candidate.seed}, the seed of the candidate. Remove the file")
+    every = sorted([candidate, *models], key=lambda model: model.seed)
     for first, second in combinations(every, 2):
         if first.weights is not None and first.weights == second.weights:
             raise InputError(
@@ -248,19 +250,19 @@ def read_seeds(task: Scores, examples: Mapping[str, object], folder: Path, own: 
 
 
 def _read(task: Scores, examples: Mapping[str, object], path: Path, seed: int) -> SeedModel:
-    outcomes, stated = read_outcomes(task, examples, path), read_json(path)
-    missing = sum(int(np.isnan(one).any(axis=1).sum()) for one in outcomes.values())
+    outcomes, recorded = read_outcomes(task, examples, path), read_json(path)
+    missing = sum(int(np.isnan(rows).any(axis=1).sum()) for rows in outcomes.values())
     if missing:
         total = sum(map(len, outcomes.values()))
         raise InputError(
             f"{path} lacks predictions for {missing} of {total} dev {task.record}s. All models of a recipe need "
             "the same examples: evaluate that seed on them, or remove the file"
         )
-    if stated.get(SEED, seed) != seed:
-        raise InputError(f"{path} records seed {stated[SEED]!r:.40}. Its name must have the same seed")
-    _require_recipe(task, path, stated.get(FINETUNE))
-    weights = stated.get(WEIGHTS)
-    return SeedModel(seed, outcomes, _held_out(path, stated.get(HELD_OUT)), None if weights is None else str(weights))
+    if recorded.get(SEED, seed) != seed:
+        raise InputError(f"{path} records seed {recorded[SEED]!r:.40}. Its name must have the same seed")
+    _require_recipe(task, path, recorded.get(FINETUNE))
+    weights = recorded.get(WEIGHTS)
+    return SeedModel(seed, outcomes, _held_out(path, recorded.get(HELD_OUT)), None if weights is None else str(weights))
 
 
 def _held_out(path: Path, figures: Any) -> tuple[str, float] | None:
@@ -278,14 +280,14 @@ def recipe_params(task: Scores) -> dict[str, object]:
     return {name: value for name, value in values.items() if name != SEED}
 
 
-def _require_recipe(task: Scores, path: Path, stated: object) -> None:
-    if stated is None:
+def _require_recipe(task: Scores, path: Path, recorded: object) -> None:
+    if recorded is None:
         return
-    own = recipe_params(task)
-    theirs = stated if isinstance(stated, dict) else {}
-    differing = [name for name in own if theirs.get(name) != own[name]]
+    expected = recipe_params(task)
+    theirs = recorded if isinstance(recorded, dict) else {}
+    differing = [name for name in expected if theirs.get(name) != expected[name]]
     if differing:
-        shown = ", ".join(f"{name} {theirs.get(name)!r:.40} instead of {own[name]!r}" for name in differing[:5])
+        shown = ", ".join(f"{name} {theirs.get(name)!r:.40} instead of {expected[name]!r}" for name in differing[:5])
         raise InputError(f"{path} has another recipe: {shown} ({task.entry.key('finetune')})")
 
 
@@ -305,7 +307,7 @@ class RecipeScores:
     @property
     def judged_by(self) -> str | None:
         """Held-out figure that selects the model; None if it is not known for all seeds."""
-        names = {None if one is None else one[0] for one in self.held_out.values()}
+        names = {None if figure is None else figure[0] for figure in self.held_out.values()}
         return names.pop() if len(names) == 1 else None
 
 
@@ -313,12 +315,16 @@ def find_least_gain(
     baselines: Sequence[Baseline], measure: Callable[[Outcomes], ConfidenceInterval]
 ) -> tuple[ConfidenceInterval | None, str]:
     """Return the gain with the lowest bound, and the name of its baseline: above 0 if every baseline is beaten."""
-    gains = [(measure(one.outcomes), one.name) for one in baselines]
+    gains = [(measure(baseline.outcomes), baseline.name) for baseline in baselines]
     return min(gains, key=lambda gain: gain[0].low, default=(None, ""))
 
 
 def score_recipe(
-    task: Scores, trained: Sequence[SeedModel], own: SeedModel, theirs: Outcomes | None, baselines: Sequence[Baseline]
+    task: Scores,
+    trained: Sequence[SeedModel],
+    candidate: SeedModel,
+    theirs: Outcomes | None,
+    baselines: Sequence[Baseline],
 ) -> RecipeScores:
     """Score all models of a recipe and compare them with baselines and released model.
 
@@ -327,40 +333,40 @@ def score_recipe(
         theirs: outcomes of the released model, NaN without a prediction; None before the first release.
         baselines: answers without the model; empty: not compared.
     """
-    ours = [one.outcomes for one in trained]
+    ours = [model.outcomes for model in trained]
     released = None
     if theirs is not None:
         common, (*kept, other) = keep_common(*ours, theirs)
         released = ReleasedComparison(common, _intervals(task, kept, other)) if common else None
 
     def measure_gain(without: Outcomes) -> ConfidenceInterval:
-        found = task.metrics.widen(_intervals(task, ours, without), ours, without, task.confidence)
-        return found[task.limits[0].metric]
+        differences = task.metrics.widen(_intervals(task, ours, without), ours, without, task.confidence)
+        return differences[task.limits[0].metric]
 
     gain, baseline = find_least_gain(baselines, measure_gain)
     intervals = _intervals(task, ours)
-    means = {name: one.mean for name, one in intervals.items()}
-    scores = {one.seed: task.metrics.compute(one.outcomes) for one in trained}
+    means = {name: interval.mean for name, interval in intervals.items()}
+    scores = {model.seed: task.metrics.compute(model.outcomes) for model in trained}
     evidence = ScoreEvidence(means, gain, released, f"these seeds and {task.record}s", baseline, scores)
-    return RecipeScores(own.seed, {one.seed: one.held_out for one in trained}, intervals, evidence)
+    return RecipeScores(candidate.seed, {model.seed: model.held_out for model in trained}, intervals, evidence)
 
 
 def _intervals(task: Scores, ours: Sequence[Outcomes], other: Outcomes | None = None) -> dict[str, ConfidenceInterval]:
     """Return every metric's mean over the models, or its gain over another model, with intervals."""
     models = [*ours, *([] if other is None else [other])]
-    measured, drawn = [task.metrics.compute(one) for one in models], task.metrics.resample(models)
-    examples, found = sum(map(len, ours[0].values())), {}
+    measured, drawn = [task.metrics.compute(outcomes) for outcomes in models], task.metrics.resample(models)
+    examples, intervals = sum(map(len, ours[0].values())), {}
     bounded = [] if other is not None else task.metrics.resample(ours, bounds=True)
     for name in measured[0]:
-        scores, resampled = np.array([one[name] for one in measured]), np.array([one[name] for one in drawn])
+        scores, resampled = (np.array([row[name] for row in measured]), np.array([row[name] for row in drawn]))
         if other is not None:
             scores, resampled = scores[:-1] - scores[-1], resampled[:-1] - resampled[-1]
-        found[name] = one = interval_over_seeds(scores, resampled, examples, task.confidence)
+        intervals[name] = interval = interval_over_seeds(scores, resampled, examples, task.confidence)
         if other is None:  # the uncertainty of the examples alone, also if all seeds have everything correct
-            least = make_interval(np.mean([drawn[name] for drawn in bounded], axis=0), one.mean, task.confidence)
-            low, high = min(one.low, least.low), max(one.high, least.high)
-            found[name] = ConfidenceInterval(one.mean, max(-HIGHEST, low), min(HIGHEST, high))
-    return found
+            least = make_interval(np.mean([drawn[name] for drawn in bounded], axis=0), interval.mean, task.confidence)
+            low, high = min(interval.low, least.low), max(interval.high, least.high)
+            intervals[name] = ConfidenceInterval(interval.mean, max(-HIGHEST, low), min(HIGHEST, high))
+    return intervals
 
 
 def check_recipe(task: Scores, recipe: RecipeScores) -> list[GateCheck]:
@@ -381,18 +387,18 @@ def _check_selection(task: Scores, recipe: RecipeScores) -> GateCheck:
     required = "the best held-out score of all seeds"
     if recipe.judged_by is None:
         return GateCheck("recipe_model", True, f"seed {recipe.own}; not all held-out scores are known", required)
-    scores = {seed: one[1] for seed, one in recipe.held_out.items() if one is not None}
+    scores = {seed: figure[1] for seed, figure in recipe.held_out.items() if figure is not None}
     best = max(scores, key=lambda seed: scores[seed])
-    own = scores[recipe.own]
+    own_score = scores[recipe.own]
     shown_own, shown_best = (
-        format_figure(recipe.judged_by, signed_figure(recipe.judged_by, score)) for score in (own, scores[best])
+        format_figure(recipe.judged_by, signed_figure(recipe.judged_by, score)) for score in (own_score, scores[best])
     )
-    found = f"seed {recipe.own}, {recipe.judged_by} {shown_own}"
+    measured = f"seed {recipe.own}, {recipe.judged_by} {shown_own}"
     reason = (
-        f"The candidate is {found} on held-out training examples, but seed {best} has {shown_best}. Run the gate for "
-        f"that model, with the scores of the others in {task.entry.key('gate', 'seeds')}."
+        f"The candidate is {measured} on held-out training examples, but seed {best} has {shown_best}. Run the gate "
+        f"for that model, with the scores of the others in {task.entry.key('gate', 'seeds')}."
     )
-    return GateCheck("recipe_model", own >= scores[best], found, required, reason)
+    return GateCheck("recipe_model", own_score >= scores[best], measured, required, reason)
 
 
 def recipe_record(task: Scores, recipe: RecipeScores) -> dict[str, object]:
@@ -401,21 +407,23 @@ def recipe_record(task: Scores, recipe: RecipeScores) -> dict[str, object]:
     The values are lists because `dvc metrics show` makes a column of every number in an object.
     """
     scores = recipe.evidence.seeds
-    deviations = {name: float(np.std([one[name] for one in scores.values()], ddof=1)) for name in recipe.intervals}
+    deviations = {name: float(np.std([row[name] for row in scores.values()], ddof=1)) for name in recipe.intervals}
     return {
         "seeds": [
             {
                 "seed": seed,
                 "this_model": seed == recipe.own,
-                "held_out": None if one is None else {one[0]: signed_figure(*one)},
+                "held_out": None if figure is None else {figure[0]: signed_figure(*figure)},
                 **round_finite(scores[seed]),
             }
-            for seed, one in recipe.held_out.items()
+            for seed, figure in recipe.held_out.items()
         ],
         "recipe": [
             {"metric": name, "title": task.metrics.titles[name], "confidence": task.confidence}
-            | round_finite({"mean": one.mean, "deviation": deviations[name], "low": one.low, "high": one.high})
-            for name, one in recipe.intervals.items()
+            | round_finite(
+                {"mean": interval.mean, "deviation": deviations[name], "low": interval.low, "high": interval.high}
+            )
+            for name, interval in recipe.intervals.items()
         ],
         "chosen_by": recipe.judged_by,
     }

@@ -27,13 +27,13 @@ def scores_json(task: Scores, examples: Mapping[str, object], predictions: Mappi
     Quantities known from the examples themselves are omitted.
     """
     sets = {}
-    for split, one in examples.items():
-        rows = task.outcomes(one, predictions[split])[:, task.known_quantities :].tolist()
-        answered = zip(task.keys(one), rows, predictions[split], strict=True)
+    for split, dev_set in examples.items():
+        rows = task.outcomes(dev_set, predictions[split])[:, task.known_quantities :].tolist()
+        answered = zip(task.keys(dev_set), rows, predictions[split], strict=True)
         sets[split] = {key: row for key, row, prediction in answered if prediction is not None}
     about = f"SHA-256 of an example -> {', '.join(task.quantities[task.known_quantities :])} of its answer"
-    found = ",\n".join(f"{json.dumps(split)}: {_by_line(scores)}" for split, scores in sorted(sets.items()))
-    return f'{{"about": {json.dumps(about)}, "scores": {{\n{found}\n}}}}\n'
+    lines = ",\n".join(f"{json.dumps(split)}: {_by_line(scores)}" for split, scores in sorted(sets.items()))
+    return f'{{"about": {json.dumps(about)}, "scores": {{\n{lines}\n}}}}\n'
 
 
 def _by_line(scores: Mapping[str, object]) -> str:
@@ -58,7 +58,8 @@ def read_released_outcomes(task: Scores, examples: Mapping[str, object], folder:
 def mark_unanswered(outcomes: Outcomes, predictions: Mapping[str, Sequence[object]]) -> dict[str, Array]:
     """Return outcomes with NaN for the examples without a prediction."""
     return {
-        split: np.where([[one is None] for one in predictions[split]], np.nan, rows) for split, rows in outcomes.items()
+        split: np.where([[prediction is None] for prediction in predictions[split]], np.nan, rows)
+        for split, rows in outcomes.items()
     }
 
 
@@ -66,9 +67,9 @@ def read_outcomes(task: Scores, examples: Mapping[str, object], path: Path) -> d
     """Read outcomes on these examples from a scores.json, NaN without a prediction; raises the errors of
     `read_scores`."""
     scores, nothing, outcomes = read_scores(task, path), [math.nan] * (len(task.quantities) - task.known_quantities), {}
-    for split, one in examples.items():
-        keys = task.keys(one)
-        outcomes[split] = task.outcomes(one, [None] * len(keys))
+    for split, dev_set in examples.items():
+        keys = task.keys(dev_set)
+        outcomes[split] = task.outcomes(dev_set, [None] * len(keys))
         outcomes[split][:, task.known_quantities :] = [scores[split].get(key, nothing) for key in keys]
     return outcomes
 
@@ -85,7 +86,7 @@ def read_scores(task: Scores, path: Path) -> dict[str, dict[str, list[float]]]:
         sets = {split: dict(sets[split]) for split in task.entry.development}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} has no scores of {', '.join(task.entry.development)} ({error!r}). {again}") from None
-    return {split: {key: _read_row(task, path, key, row) for key, row in one.items()} for split, one in sets.items()}
+    return {split: {key: _read_row(task, path, key, row) for key, row in rows.items()} for split, rows in sets.items()}
 
 
 def _read_row(task: Scores, path: Path, key: str, row: Any) -> list[float]:
@@ -94,7 +95,7 @@ def _read_row(task: Scores, path: Path, key: str, row: Any) -> list[float]:
         KEY.fullmatch(key)
         and isinstance(row, list)
         and len(row) == len(names)
-        and all(type(one) in (int, float) and math.isfinite(one) for one in row)
+        and all(type(value) in (int, float) and math.isfinite(value) for value in row)
         and task.is_possible(row)
     )
     if not good:
@@ -102,7 +103,7 @@ def _read_row(task: Scores, path: Path, key: str, row: Any) -> list[float]:
             f"{path}: {key!r:.80} has {row!r:.40}, required is a SHA-256 with {', '.join(names)}. Use "
             f"evaluation/{SCORES} of a release"
         )
-    return [float(one) for one in row]
+    return [float(value) for value in row]
 
 
 def find_scores_file(folder: Path) -> Path | None:
@@ -111,7 +112,7 @@ def find_scores_file(folder: Path) -> Path | None:
     Raises:
         InputError: both exist, which may be of different models.
     """
-    found = [folder / name for name in (SCORES, PREDICTIONS) if (folder / name).is_file()]
-    if len(found) > 1:
-        raise InputError(f"{folder} contains {SCORES} and {found[1].name}, which may differ. Remove one of them")
-    return found[0] if found else None
+    files = [folder / name for name in (SCORES, PREDICTIONS) if (folder / name).is_file()]
+    if len(files) > 1:
+        raise InputError(f"{folder} contains {SCORES} and {files[1].name}, which may differ. Remove one of them")
+    return files[0] if files else None

@@ -65,8 +65,8 @@ class ReleaseSubject:
             released: folder of the released model, if there is one to compare with.
             seeds: folder with the scores of other seeds, if any.
         """
-        found = (path for folder in (self.model, artifacts.TOKENIZER) for path in sorted((root / folder).rglob("*")))
-        names = [path.relative_to(root) for path in found if not path.is_dir()]
+        paths = (path for folder in (self.model, artifacts.TOKENIZER) for path in sorted((root / folder).rglob("*")))
+        names = [path.relative_to(root) for path in paths if not path.is_dir()]
         names += [folder / "manifest.json" for folder in self.rows]
         if self.teacher is not None:
             names += [self.teacher / artifacts.TEACHER_RECORD, self.teacher / "scores.json"]
@@ -94,14 +94,16 @@ class ReleaseSubject:
 
     def row_folders(self, root: Path) -> dict[str, Path]:
         """Return name -> existing folder of packed rows of this release."""
-        found = {folder.relative_to(artifacts.ROWS).as_posix().replace("/", "-"): root / folder for folder in self.rows}
-        return {name: folder for name, folder in found.items() if (folder / "manifest.json").is_file()}
+        folders = {
+            folder.relative_to(artifacts.ROWS).as_posix().replace("/", "-"): root / folder for folder in self.rows
+        }
+        return {name: folder for name, folder in folders.items() if (folder / "manifest.json").is_file()}
 
 
 def make_subject(entry: Entry, params: Params) -> ReleaseSubject:
     """Return the subject for the release of an entry's model."""
-    found, name = find_upstream(entry, params), entry.name
-    of_phases = (*map(artifacts.rows_folder, found.phases), *(entry.rows_folder(split) for split in entry.splits))
+    upstream, name = find_upstream(entry, params), entry.name
+    of_phases = (*map(artifacts.rows_folder, upstream.phases), *(entry.rows_folder(split) for split in entry.splits))
     return ReleaseSubject(
         entry=entry,
         model=artifacts.model_folder(name),
@@ -110,13 +112,13 @@ def make_subject(entry: Entry, params: Params) -> ReleaseSubject:
         gate=artifacts.metrics_file(name, "gate"),
         references=(*(entry.examples_file(split) for split in entry.development), *entry.decision_files),
         rows=of_phases,
-        base_model=artifacts.BASE_MODEL / "base_model.json" if found.base_model else None,
+        base_model=artifacts.BASE_MODEL / "base_model.json" if upstream.base_model else None,
         teacher=artifacts.teacher_folder(name) if entry.params.distill.has_teacher else None,
-        verdicts=(*(["corpus"] if found.corpus else []), *found.phases, entry.verdict(), entry.verdict("rows")),
-        trainings=(*(f"pretrain-{phase}" for phase in found.phases), artifacts.job_name(name, "finetune")),
+        verdicts=(*(["corpus"] if upstream.corpus else []), *upstream.phases, entry.verdict(), entry.verdict("rows")),
+        trainings=(*(f"pretrain-{phase}" for phase in upstream.phases), artifacts.job_name(name, "finetune")),
         exports={
-            artifacts.EXPORT_FILES[one]: artifacts.exports_folder(name) / artifacts.EXPORT_FILES[one]
-            for one in entry.params.export.formats
+            artifacts.EXPORT_FILES[form]: artifacts.exports_folder(name) / artifacts.EXPORT_FILES[form]
+            for form in entry.params.export.formats
         },
     )
 
@@ -132,21 +134,21 @@ def hash_files(files: Mapping[str, Path]) -> dict[str, str | None]:
 
 
 @contextlib.contextmanager
-def copy_privately(files: Mapping[str, Path], place: Path) -> Iterator[tuple[Path, dict[str, str | None]]]:
+def copy_privately(files: Mapping[str, Path], parent: Path) -> Iterator[tuple[Path, dict[str, str | None]]]:
     """Copy files into a folder that only this user can enter, and remove it at the end of the context.
 
     Remains of killed processes are removed.
 
     Args:
         files: name below that folder -> source, read once.
-        place: parent folder.
+        parent: folder to create that folder in.
 
     Raises:
         InputError: a source is not a regular file.
     """
-    place.mkdir(parents=True, exist_ok=True)
-    clear_partial(place / "held")
-    folder = partial_path(place / "held")
+    parent.mkdir(parents=True, exist_ok=True)
+    clear_partial(parent / "held")
+    folder = partial_path(parent / "held")
     folder.mkdir(mode=0o700)
     try:
         yield folder, {name: _copy(path, folder / name) for name, path in sorted(files.items())}

@@ -26,9 +26,9 @@ def format_recipe(verdict: Mapping[str, Any], published: bool) -> str | None:
     if not seeds:
         return None
     scores = ", ".join(map(_score, verdict["recipe"]))
-    own = next(one["seed"] for one in seeds if one["this_model"])
+    seed = next(record["seed"] for record in seeds if record["this_model"])
     best = ", best held-out" if verdict["chosen_by"] else ""
-    return f"recipe over {len(seeds)} seeds: {scores}; {'published' if published else 'candidate'}: seed {own}{best}"
+    return f"recipe over {len(seeds)} seeds: {scores}; {'published' if published else 'candidate'}: seed {seed}{best}"
 
 
 def format_advice(verdict: Mapping[str, Any], name: str) -> list[str]:
@@ -39,19 +39,19 @@ def format_advice(verdict: Mapping[str, Any], name: str) -> list[str]:
         name: name of the run; "." for a run without one.
     """
     run = "Try podium run" if name == "." else f"Try podium run --like {name}"
-    found = []
-    for one in sorted(verdict.get(ADVICE, ()), key=lambda one: bool(one["set"])):
+    lines = []
+    for advice in sorted(verdict.get(ADVICE, ()), key=lambda item: bool(item["set"])):
         sets = [
             f"--set {key}={value:g}" if isinstance(value, float) else f"--set {key}={value}"
-            for key, value in one["set"].items()
+            for key, value in advice["set"].items()
         ]
-        found.append(" ".join([one["text"], *([run, *sets] if sets else [])]))
-    return found
+        lines.append(" ".join([advice["text"], *([run, *sets] if sets else [])]))
+    return lines
 
 
-def _score(one: Mapping[str, object]) -> str:
-    mean, low, high = ("none" if one[name] is None else f"{one[name]:.2f}" for name in ("mean", "low", "high"))
-    return f"{one['title']} {mean} ({low} to {high})"
+def _score(record: Mapping[str, object]) -> str:
+    mean, low, high = ("none" if record[name] is None else f"{record[name]:.2f}" for name in ("mean", "low", "high"))
+    return f"{record['title']} {mean} ({low} to {high})"
 
 
 def held_out_score(figures: Mapping[str, object]) -> tuple[str, float]:
