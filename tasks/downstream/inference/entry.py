@@ -22,7 +22,7 @@ Stated = Mapping[str, Mapping[str, object]]
 
 
 def infer_entry(
-    model: InferenceModel, task: str | None = None, stated: Stated | None = None, run: Mapping[str, Any] | None = None
+    model: InferenceModel, task: str | None = None, explicit: Stated | None = None, run: Mapping[str, Any] | None = None
 ) -> Entry:
     """Return the entry that a model was fine-tuned for.
 
@@ -31,7 +31,7 @@ def infer_entry(
 
     Args:
         task: value of --task, needed if the model alone is ambiguous.
-        stated: parameters by section; they take precedence.
+        explicit: parameters by section; they take precedence.
         run: parameters of the entry in the run that trained the model; empty or None for any other model.
 
     Raises:
@@ -41,8 +41,8 @@ def infer_entry(
     released = run or _released(model)
     if released and task is None:
         kind = released["kind"]  # with the parameters of its own, such as the name of a GLUE task
-        own = kind_params(kind).model_fields.keys() - EntryParams.model_fields.keys()
-        options = {name: released[name] for name in own if name in released}
+        kind_fields = kind_params(kind).model_fields.keys() - EntryParams.model_fields.keys()
+        options = {name: released[name] for name in kind_fields if name in released}
     else:
         kind, options = _select_kind(model, task)
     values = {**defaults_of(kind, NAME), **options}
@@ -56,7 +56,7 @@ def infer_entry(
     # A release of another version may state parameters that this one does not have.
     taken = {name: {key: x for key, x in stating.items() if key in values[name]} for name, stating in taken.items()}
     of_folder = KINDS[kind].read_params(model.folder)
-    for section, stating in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
+    for section, stating in (*taken.items(), *of_folder.items(), *(explicit or {}).items()):
         values[section] = {**values.get(section, {}), **stating}
     params = validate_section(kind_params(kind), values, "the parameters of this model")
     if params.rows.row_length > model.max_tokens:
@@ -67,29 +67,29 @@ def infer_entry(
     return Entry(NAME, params, params.rows, "")
 
 
-def choose_entry(model: InferenceModel, path: Path, stated: Stated | None = None, *, labelled: bool) -> Entry:
+def choose_entry(model: InferenceModel, path: Path, explicit: Stated | None = None, *, labelled: bool) -> Entry:
     """Return the entry of a model that was not released; if its classes are those of GLUE tasks, the columns decide.
 
     Args:
-        stated: as in `infer_entry`, as are the errors.
+        explicit: as in `infer_entry`, as are the errors.
         labelled: the file has labels.
     """
     fitting, sure = _match_tasks(model)
     others = [task for task in fitting if task not in sure]
     if _released(model) or not others:
-        return infer_entry(model, None, stated)
+        return infer_entry(model, None, explicit)
     refusals = dict[str, PodiumError]()
     for tasks in (sure, others):
         entries = []
         for task in tasks:
             try:
-                entry = infer_entry(model, task, stated)
+                entry = infer_entry(model, task, explicit)
                 kind_of(entry).inference(entry).require_columns(path, labelled=labelled)
                 entries.append(entry)
             except PodiumError as error:
                 refusals[task] = error
         if entries:
-            return entries[0] if len(entries) == 1 else infer_entry(model, None, stated)
+            return entries[0] if len(entries) == 1 else infer_entry(model, None, explicit)
     text = "; ".join(f"--task {task}: {refusals[task]}" for task in (*others, sure[0]))
     raise InputError(f"the classes of {model.folder} fit {', '.join(sure)}, the columns of {path} no task. {text}")
 
@@ -125,13 +125,13 @@ def _released(model: InferenceModel) -> dict[str, Any]:
 
 def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str, object]]:
     """Return the kind that uses a model of this architecture, and the options that select its task."""
-    found, sure = _match_tasks(model)
+    matches, sure = _match_tasks(model)
     if task is None and len(sure) == 1:
         [task] = sure
-    if task not in found:
+    if task not in matches:
         said = f"--task {task} does not fit" if task else "its classes fit several tasks: pass --task NAME"
-        raise ParamsError(f"{model.folder}: {said}{nearest(task or '', list(found))}")
-    options = dict(found[task])
+        raise ParamsError(f"{model.folder}: {said}{nearest(task or '', list(matches))}")
+    options = dict(matches[task])
     return options.pop("kind"), options
 
 
@@ -146,11 +146,11 @@ def _match_tasks(model: InferenceModel) -> tuple[dict[str, dict[str, Any]], list
         )
     problem = model.config.get("problem_type")
     tasks = [(kind.is_fallback, kind.match_tasks(model.labels, problem)) for kind in fitting]
-    found = {word: values for _, some in tasks for word, values in some.items()}
-    if not found:
+    matches = {word: values for _, options in tasks for word, values in options.items()}
+    if not matches:
         raise InputError(
             f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which match no supported task"
         )
     unnamed = model.labels == tuple(f"LABEL_{number}" for number in range(len(model.labels)))
-    by_name = [] if unnamed else [word for is_fallback, some in tasks if not is_fallback for word in some]
-    return found, by_name or list(found)
+    by_name = [] if unnamed else [word for is_fallback, options in tasks if not is_fallback for word in options]
+    return matches, by_name or list(matches)

@@ -59,22 +59,22 @@ def read_fetched(folder: Path) -> list[FetchedRelease]:
     if not folder.exists():  # plain `dvc repro` fetches nothing
         return []
     try:
-        return [_release(one) for one in read_json(path)["releases"]]
+        return [_release(values) for values in read_json(path)["releases"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}). Remove {folder}; `podium run` fetches it again") from None
 
 
 def _release(values: Mapping[str, object]) -> FetchedRelease:
-    found = FetchedRelease(**values)  # type: ignore[arg-type]
+    release = FetchedRelease(**values)  # type: ignore[arg-type]
     good = (
-        TAG.fullmatch(found.tag)
-        and (found.commit is None or COMMIT.fullmatch(found.commit))
-        and {CONFIG, WEIGHTS} <= set(found.files) <= set(TAKEN)
-        and all(SHA256.fullmatch(one) for one in found.files.values())
+        TAG.fullmatch(release.tag)
+        and (release.commit is None or COMMIT.fullmatch(release.commit))
+        and {CONFIG, WEIGHTS} <= set(release.files) <= set(TAKEN)
+        and all(SHA256.fullmatch(digest) for digest in release.files.values())
     )
     if not good:
-        raise ValueError(f"{found.tag!r:.40} is not a release")
-    return found
+        raise ValueError(f"{release.tag!r:.40} is not a release")
+    return release
 
 
 def verify_release(release: FetchedRelease, folder: Path) -> None:

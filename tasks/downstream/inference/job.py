@@ -185,8 +185,8 @@ def read_precision(model: Path) -> str | None:
         folder = model.resolve()
         figures = find_object(folder.parent.parent / artifacts.metrics_file(folder.name, "predict"))
     by_split = [figures, *figures.values()] if isinstance(figures, Mapping) else []
-    stated = [one["precision"] for one in by_split if isinstance(one, Mapping) and "precision" in one]
-    return next((one for one in stated if one in PRECISIONS), None)
+    precisions = [record["precision"] for record in by_split if isinstance(record, Mapping) and "precision" in record]
+    return next((precision for precision in precisions if precision in PRECISIONS), None)
 
 
 def read_training_columns(model: Path) -> dict[str, str]:

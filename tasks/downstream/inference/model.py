@@ -53,7 +53,7 @@ class InferenceModel:
     def architectures(self) -> list[str]:
         """Transformers classes named in config.json; usually one."""
         named = self.config.get("architectures")
-        return [str(one) for one in named] if isinstance(named, list) else []
+        return [str(name) for name in named] if isinstance(named, list) else []
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -125,12 +125,12 @@ def find_exported(model: InferenceModel, form: str) -> Path:
     """
     name, folder = artifacts.EXPORT_FILES[form], model.folder.resolve()
     of_run = folder.parent.parent / artifacts.exports_folder(folder.name)
-    found = [path for path in (model.folder / name, of_run / name) if path.is_file()]
-    if not found:
+    paths = [path for path in (model.folder / name, of_run / name) if path.is_file()]
+    if not paths:
         raise InputError(
             f"{model.folder} has no {name}. Write it with podium export, and name the folder that it writes"
         )
-    return found[0]
+    return paths[0]
 
 
 def read_files(folder: Path) -> list[Path]:

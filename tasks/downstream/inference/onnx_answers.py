@@ -66,8 +66,10 @@ def read_sequences(rows: Path) -> Iterator[EncodedSequence]:
                     for column in ("input_ids", "token_type_ids", "sequence_ids", "feature_ids")
                 }
                 for row, slot in np.argwhere(columns["feature_ids"] >= 0):
-                    own = columns["sequence_ids"][row] == slot + 1
-                    ids, types = (columns[one][row][own].astype(np.int64) for one in ("input_ids", "token_type_ids"))
+                    members = columns["sequence_ids"][row] == slot + 1
+                    ids, types = (
+                        columns[column][row][members].astype(np.int64) for column in ("input_ids", "token_type_ids")
+                    )
                     yield EncodedSequence(int(columns["feature_ids"][row, slot]), ids, types)
 
 
@@ -93,11 +95,11 @@ def open_session(path: Path, threads: int = 1) -> InferenceSession:
     options.log_severity_level = 4  # its errors are raised as well
     with name_file(path):
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    if foreign := {one.name for one in session.get_inputs()} - {*INPUTS}:
+    if foreign := {tensor.name for tensor in session.get_inputs()} - {*INPUTS}:
         raise InputError(f"{path} is not an ONNX model of an encoder (it has the input {min(foreign)})")
-    for one in session.get_outputs():
-        if one.type != LOGITS:
-            raise InputError(f"{path} is not an ONNX model of an encoder (its output {one.name} is {one.type})")
+    for output in session.get_outputs():
+        if output.type != LOGITS:
+            raise InputError(f"{path} is not an ONNX model of an encoder (its output {output.name} is {output.type})")
     return session
 
 
@@ -105,7 +107,7 @@ def open_session(path: Path, threads: int = 1) -> InferenceSession:
 def name_file(path: Path) -> Iterator[None]:
     """Turn errors of onnxruntime, which derive from Exception alone, into an InputError that names the file."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
-    errors = tuple(one for one in vars(state).values() if isinstance(one, type) and issubclass(one, Exception))
+    errors = tuple(value for value in vars(state).values() if isinstance(value, type) and issubclass(value, Exception))
     try:
         yield
     except errors as error:
@@ -115,7 +117,7 @@ def name_file(path: Path) -> Iterator[None]:
 def run_session(session: InferenceSession, input_ids: np.ndarray, token_type_ids: np.ndarray) -> list[np.ndarray]:
     """Return the outputs of a model for sequences of equal length, [batch, length] each."""
     values = dict(zip(INPUTS, (input_ids, np.ones_like(input_ids), token_type_ids), strict=True))
-    return session.run(None, {one.name: values[one.name] for one in session.get_inputs()})
+    return session.run(None, {tensor.name: values[tensor.name] for tensor in session.get_inputs()})
 
 
 def answer_rows(path: Path, rows: Path, output: Path) -> tuple[int, int, float]:
@@ -133,14 +135,16 @@ def answer_rows(path: Path, rows: Path, output: Path) -> tuple[int, int, float]:
     """
     session, threads, started_at = open_session(path), count_threads(), time.perf_counter()
     progress = StageProgress(f"{path.name}", "sequences", read_manifest(rows).sequences)
-    names = [one.name for one in session.get_outputs()]
+    names = [tensor.name for tensor in session.get_outputs()]
     lists = [pa.field(name, pa.list_(pa.float32()), nullable=False) for name in names]
     schema = pa.schema([pa.field(FEATURE_ID, pa.int32(), nullable=False), *lists])
     waiting: dict[int, list[np.ndarray]] = {}
     written = tokens = 0
 
-    def answer(one: EncodedSequence) -> tuple[EncodedSequence, list[np.ndarray]]:
-        return one, [x.reshape(-1) for x in run_session(session, one.input_ids[None], one.token_type_ids[None])]
+    def answer(encoded: EncodedSequence) -> tuple[EncodedSequence, list[np.ndarray]]:
+        return encoded, [
+            x.reshape(-1) for x in run_session(session, encoded.input_ids[None], encoded.token_type_ids[None])
+        ]
 
     with (
         name_file(path),
@@ -153,15 +157,15 @@ def answer_rows(path: Path, rows: Path, output: Path) -> tuple[int, int, float]:
             nonlocal written
             ready = [waiting.pop(number) for number in range(written, written + count)]
             ids = pa.array(range(written, written + count), pa.int32())
-            columns = [pa.array([one[place] for one in ready], pa.list_(pa.float32())) for place in range(len(names))]
+            columns = [pa.array([row[index] for row in ready], pa.list_(pa.float32())) for index in range(len(names))]
             file.write_batch(pa.record_batch([ids, *columns], schema=schema))
             written += count
 
         sequences = read_sequences(rows)
-        while some := list(itertools.islice(sequences, READ_AT_ONCE)):
-            for one, logits in pool.map(answer, some):
-                waiting[one.number] = logits
-                tokens += len(one.input_ids)
+        while group := list(itertools.islice(sequences, READ_AT_ONCE)):
+            for sequence, logits in pool.map(answer, group):
+                waiting[sequence.number] = logits
+                tokens += len(sequence.input_ids)
                 progress.add(1)
             while all(number in waiting for number in range(written, written + READ_AT_ONCE)):
                 write(READ_AT_ONCE)

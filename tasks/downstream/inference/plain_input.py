@@ -67,8 +67,8 @@ def open_input(entry: Entry, path: Path | None, texts: Sequence[str], *, plain: 
             source = lines
         elif path is None:
             source = source.rename(source.with_suffix(f".{form}"))
-        told = f"{path.name if path else 'standard input'} is read as {FORM_NAMES.get(form, form)}"
-        yield source, told if path is None or form == PLAIN else ""
+        reading = f"{path.name if path else 'standard input'} is read as {FORM_NAMES.get(form, form)}"
+        yield source, reading if path is None or form == PLAIN else ""
 
 
 def detect_format(task: Inference, path: Path) -> str:

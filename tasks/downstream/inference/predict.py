@@ -111,54 +111,56 @@ def predict(
         split, reading = entry.development[0], Interpretation(trained=read_training_columns(model.folder))
         examples = entry.examples_file(split)
         before = () if first is None else task.read_unlabelled(first, Interpretation())
-        found = itertools.chain(before, task.read_unlabelled(path, reading))
-        count, kept = _keep(task, found, path, examples, reading, unique=output.kind == "json")
+        records = itertools.chain(before, task.read_unlabelled(path, reading))
+        count, kept = _keep(task, records, path, examples, reading, unique=output.kind == "json")
         for line in describe_inputs({path.name: reading}) if says_reading else ():
             how.say(line)
         result = run_inference(kind.encoder(entry), model, split, how)
         names = {ID: ID, **(_list_texts(task, examples) if output.with_text else {})}
-        labels = {one: f"input_{one}" if one in (*names.values(), *record.names) else one for one in kept}
+        labels = {name: f"input_{name}" if name in (*names.values(), *record.names) else name for name in kept}
         fields = [pa.field(name, pa.string()) for name in (*names.values(), *labels.values())]
         schema = pa.schema([*fields, *record])
         with open_writer(stream, output.kind, schema, task.answer_field, partial(_format_line, task), count) as write:
             for batch, part in _parts(entry, split):
-                own = batch.select(names).rename_columns(list(names.values())).to_pylist()
-                for one, pairs in zip(own, batch.column(KEPT).to_pylist(), strict=True):
-                    one |= {labels[name]: None for name in labels} | {labels[name]: value for name, value in pairs}
-                some = task.scores.read_examples(part / examples.name)
-                logits = task.scores.read_logits(some, part, part / "logits.arrow")
-                answers = task.records(some, task.scores.answer(some, logits), output.n_best)
-                write([{**one, **record} for one, record in zip(own, answers, strict=True)])
+                input_rows = batch.select(names).rename_columns(list(names.values())).to_pylist()
+                for input_row, pairs in zip(input_rows, batch.column(KEPT).to_pylist(), strict=True):
+                    input_row |= {labels[name]: None for name in labels} | {
+                        labels[name]: value for name, value in pairs
+                    }
+                part_examples = task.scores.read_examples(part / examples.name)
+                logits = task.scores.read_logits(part_examples, part, part / "logits.arrow")
+                answers = task.records(part_examples, task.scores.answer(part_examples, logits), output.n_best)
+                write([{**row, **record} for row, record in zip(input_rows, answers, strict=True)])
     return count, result
 
 
 def _list_texts(task: Inference, examples: Path) -> dict[str, str]:
     """Return column -> field of the texts of a file, without a column that has no text, such as that of the second."""
-    found = pq.read_metadata(examples)
-    groups = [found.row_group(number) for number in range(found.num_row_groups)]
-    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
-    filled = {one.path_in_schema for one in columns if one.statistics.null_count < one.num_values}
+    metadata = pq.read_metadata(examples)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+    filled = {column.path_in_schema for column in columns if column.statistics.null_count < column.num_values}
     return {name: field for name, field in task.text_fields.items() if name in filled}
 
 
 def _keep(
-    task: Inference, found: Iterable[dict[str, Any]], path: Path, target: Path, reading: Interpretation, *, unique: bool
+    task: Inference, rows: Iterable[dict[str, Any]], path: Path, target: Path, reading: Interpretation, *, unique: bool
 ) -> tuple[int, list[str]]:
-    """Write the examples `found` in a file to Parquet, with ids, none of them twice if `unique`; return their number,
+    """Write the `rows` of a file to Parquet, with ids, none of them twice if `unique`; return their number,
     and the columns of labels that the records repeat.
     """
     schema = pa.schema([*task.examples_schema, pa.field(KEPT, pa.map_(pa.string(), pa.string()))])
     schema = schema.with_metadata(task.examples_schema.metadata)
     hashes, count, kept = array.array("q"), 0, dict[str, None]()
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
-        for some in split_into_groups(found, _characters, KEPT_AT_ONCE, KEPT_CHARACTERS):
-            for one in some:
-                cells = one.get(KEPT, {}).items()
-                one[KEPT] = [(name, value if isinstance(value, str | None) else _json(value)) for name, value in cells]
-                kept |= dict.fromkeys(name for name, _ in one[KEPT])
-                hashes.append(hash(one[ID]))
-            writer.write_table(pa.Table.from_pylist(some, schema=schema))
-            count += len(some)
+        for group in split_into_groups(rows, _characters, KEPT_AT_ONCE, KEPT_CHARACTERS):
+            for row in group:
+                cells = row.get(KEPT, {}).items()
+                row[KEPT] = [(name, value if isinstance(value, str | None) else _json(value)) for name, value in cells]
+                kept |= dict.fromkeys(name for name, _ in row[KEPT])
+                hashes.append(hash(row[ID]))
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+            count += len(group)
     if not count:
         raise InputError(f"{path} contains no {task.scores.record}{list_empty(reading)}")
     if unique and (twice := count_repetitions(hashes)):
@@ -196,8 +198,8 @@ def _features(source: Path, target: Path, first: int, stop: int, sequence: int) 
     schema = pq.read_schema(source)
     table = pq.read_table(source, filters=wanted, use_threads=False, schema=schema)
     for name, before in (("feature_id", sequence), ("example_index", first)):
-        place = schema.get_field_index(name)
-        table = table.set_column(place, schema.field(place), pc.subtract(table[name], pa.scalar(before, pa.int32())))
+        index = schema.get_field_index(name)
+        table = table.set_column(index, schema.field(index), pc.subtract(table[name], pa.scalar(before, pa.int32())))
     pq.write_table(table.replace_schema_metadata(schema.metadata), target)
     return table.num_rows
 
@@ -327,17 +329,17 @@ def evaluate(
         result = run_inference(kind.encoder(entry), model, split, how)
         about = {"Model": name or model.folder.name, "File": path.name, "Date": f"{date.today():%-d %B %Y}"}
         page = page.prepare(Path())
-        found = replace(score_logits(page, development=[split]), about=about)
+        view = replace(score_logits(page, development=[split]), about=about)
         predictions = artifacts.predictions_file(entry.name).name
         judged = {file.name: file for file in (*model.weights, path)} | {predictions: made / predictions}
-        write_evaluation(page, found, made, {Path(name): file for name, file in judged.items()})
-        write_text(made / SCORES, scores_json(page.scores, found.examples, found.predictions))
-        metrics = {**found.metrics, "predict": {**prediction_figures(result), **prediction_measurements(result)}}
+        write_evaluation(page, view, made, {Path(name): file for name, file in judged.items()})
+        write_text(made / SCORES, scores_json(page.scores, view.examples, view.predictions))
+        metrics = {**view.metrics, "predict": {**prediction_figures(result), **prediction_measurements(result)}}
         write_json(made / METRICS, metrics)
     count = f"{format_count(metrics[page.scores.counted], f'{entry.record}s')} of {escape_name(path.name)}"
-    trained = _count_trained(page.scores, model.folder, page.scores.keys(found.examples[split]))
+    trained = _count_trained(page.scores, model.folder, page.scores.keys(view.examples[split]))
     warning = f"{trained:,} of these are training examples of the model, and do not tell how it does on others"
-    lines = [count, *format_scores(page.scores, metrics, found.baseline, split), *([warning] if trained else [])]
+    lines = [count, *format_scores(page.scores, metrics, view.baseline, split), *([warning] if trained else [])]
     return metrics, "\n".join(lines)
 
 

@@ -42,7 +42,7 @@ def predict_released(entry: Entry, device: DeviceParams, root: Path = Path()) ->
         return f"{said}no released model to compare with"
     verify_release(release, folder)
     (task, examples), where = kind_of(entry).scores(entry).read_all(root), folder / release.tag
-    count = sum(len(task.keys(one)) for one in examples.values())
+    count = sum(len(task.keys(dev_set)) for dev_set in examples.values())
     text = read_recorded_scores(task, examples, where / STATED_SCORES)
     predicted = text is None
     if text is not None:
@@ -60,7 +60,7 @@ def choose_release(
 ) -> tuple[FetchedRelease | None, FetchedRelease | None]:
     """Return the newest release of another model than `model`, and the newest release if it is `model` itself."""
     weights = sha256_of(model / WEIGHTS)
-    others = [one for one in releases if one.weights != weights]
+    others = [release for release in releases if release.weights != weights]
     itself = releases[0] if releases and releases[0].weights == weights else None
     return (others[0] if others else None), itself
 
@@ -71,7 +71,7 @@ def read_recorded_scores(task: Scores, examples: Mapping[str, object], path: Pat
         scores = read_scores(task, path)
     except (FileNotFoundError, InputError):  # a release without scores, or with those of other data
         return None
-    whole = all(set(task.keys(one)) <= set(scores[split]) for split, one in examples.items())
+    whole = all(set(task.keys(dev_set)) <= set(scores[split]) for split, dev_set in examples.items())
     return path.read_text(encoding="utf-8") if whole else None
 
 
@@ -83,32 +83,32 @@ def predict_dev_sets(entry: Entry, folder: Path, device: DeviceParams, root: Pat
         DeviceJobFailed: the model cannot run here.
     """
     model = find_model(str(folder))
-    own = entry_of_model(model)
+    model_entry = entry_of_model(model)
     ours = InferenceModel(root, root, 0, read_json(root / artifacts.model_folder(entry.name) / CONFIG))
     require_comparable(entry, model, ours.labels)
-    return predict_with(entry, model, own, device, root)
+    return predict_with(entry, model, model_entry, device, root)
 
 
 def predict_with(
-    entry: Entry, model: InferenceModel, own: Entry, device: DeviceParams, root: Path
+    entry: Entry, model: InferenceModel, model_entry: Entry, device: DeviceParams, root: Path
 ) -> dict[str, Sequence[object]]:
-    """Return the predictions of a model, fine-tuned for the entry `own`, for the development sets of another entry.
+    """Return the predictions of a model, fine-tuned for `model_entry`, for the development sets of another entry.
 
     Raises:
         DeviceJobFailed: the model cannot run here.
     """
     model = model.with_absolute_paths()
-    applied = kind_of(own).inference(own)
+    applied = kind_of(model_entry).inference(model_entry)
     scores = applied.scores
     files = {split: entry.examples_file(split, root).resolve() for split in entry.development}
     how = InferenceOptions(RuntimeSpec(device.runtime, device.precision), device.micro_batch_size, print)
-    found: dict[str, Sequence[object]] = {}
-    with scratch_checkout(own, model):
+    predictions: dict[str, Sequence[object]] = {}
+    with scratch_checkout(model_entry, model):
         for split, file in files.items():
-            link_or_copy(file, own.examples_file(split))
-            run_inference(kind_of(own).encoder(own), model, split, how)
-            found[split] = scores.predictions(scores.answer(*scores.read_split(split)))
-    return found
+            link_or_copy(file, model_entry.examples_file(split))
+            run_inference(kind_of(model_entry).encoder(model_entry), model, split, how)
+            predictions[split] = scores.predictions(scores.answer(*scores.read_split(split)))
+    return predictions
 
 
 def require_comparable(
@@ -144,13 +144,13 @@ def describe_label_difference(theirs: Sequence[str], labels: Sequence[str], all_
     return f"the classes {', '.join(theirs)}, the examples {', '.join(labels)}"
 
 
-def describe_task_difference(entry: Entry, own: Entry) -> str:
-    """Return how the task of a model, `own`, differs from that of an entry, after "the model"; empty: it does not."""
-    asked, found = (
-        ", ".join(f"{key} {value}" for key, value in {"kind": one.kind, **one.params.options}.items())
-        for one in (entry, own)
+def describe_task_difference(entry: Entry, model_entry: Entry) -> str:
+    """Return how the task of a model, `model_entry`, differs from that of `entry`, after "the model"; "" if not."""
+    asked, model_task = (
+        ", ".join(f"{key} {value}" for key, value in {"kind": side.kind, **side.params.options}.items())
+        for side in (entry, model_entry)
     )
-    return "" if asked == found else f"is for {found}, this entry for {asked}"
+    return "" if asked == model_task else f"is for {model_task}, this entry for {asked}"
 
 
 def write_released(

@@ -45,7 +45,7 @@ def search(
         query.write_text(json.dumps(task.make_record([text])), encoding="utf-8")
         count, _ = predict(entry, model, path, PredictionOutput(target, "parquet", with_text=True), how, first=query)
         [shown] = task.text_fields.values()
-        return heapq.nlargest(top, _compare(target, vector, shown), key=lambda one: one.similarity), count - 1
+        return heapq.nlargest(top, _compare(target, vector, shown), key=lambda near: near.similarity), count - 1
 
 
 def _compare(path: Path, vector: str, shown: str) -> Iterator[NearText]:
@@ -58,4 +58,4 @@ def _compare(path: Path, vector: str, shown: str) -> Iterator[NearText]:
             first = not len(wanted)
             wanted = vectors[0] if first else wanted
             rows = zip(vectors @ wanted, batch.column("id").to_pylist(), batch.column(shown).to_pylist(), strict=True)
-            yield from (NearText(float(one), str(name), str(text)) for one, name, text in list(rows)[int(first) :])
+            yield from (NearText(float(score), str(name), str(text)) for score, name, text in list(rows)[int(first) :])

@@ -80,18 +80,18 @@ def find_teacher(entry: Entry) -> Teacher:
     in_run = folder == run / artifacts.model_folder(folder.name)
     of_run = in_run and (run / artifacts.PARAMS).is_file() and not (folder / PROVENANCE).is_file()
     model = find_model(str(folder), run / artifacts.TOKENIZER if of_run else None)
-    stated: Any = value_at(read_yaml(run / artifacts.PARAMS), "downstream").get(folder.name) if of_run else None
-    if stated is None and not (folder / PROVENANCE).is_file():
+    parameters: Any = value_at(read_yaml(run / artifacts.PARAMS), "downstream").get(folder.name) if of_run else None
+    if parameters is None and not (folder / PROVENANCE).is_file():
         # Nothing states its task: the student's, with the defaults of the kind.
-        stated = {"kind": entry.kind, **entry.params.options, "rows": {}, "evaluate": {}}
+        parameters = {"kind": entry.kind, **entry.params.options, "rows": {}, "evaluate": {}}
     suffix = kind_of(entry).suffix
     if not any(name.endswith(suffix) for name in model.architectures):
         shown = ", ".join(model.architectures) or "a model without architectures in config.json"
         raise InputError(f"{key}: the teacher is {shown}, but {entry.kind} needs ...{suffix}. Choose another teacher")
-    found = Teacher(key, model, infer_entry(model, run=stated), commit)
-    if difference := describe_task_difference(entry, found.entry):
+    teacher = Teacher(key, model, infer_entry(model, run=parameters), commit)
+    if difference := describe_task_difference(entry, teacher.entry):
         raise InputError(f"{key}: the teacher {difference}. Choose a teacher for the same task")
-    return found
+    return teacher
 
 
 def require_same_labels(teacher: Teacher, labels: Sequence[str], all_known: bool = True) -> None:
@@ -107,7 +107,7 @@ def require_same_tokenizer(teacher: Teacher, tokenizer: FastTokenizer) -> None:
     """Refuse a teacher with another tokenizer than that of the rows, which gives other ids."""
     theirs = load_local_vocabulary(teacher.model.tokenizer, True, teacher.key.partition("=")[0])
     if teacher.entry.params.reads_words:
-        theirs, tokenizer = (one.with_prefix_space(True) for one in (theirs, tokenizer))
+        theirs, tokenizer = (side.with_prefix_space(True) for side in (theirs, tokenizer))
     differ = [name for name in COMPARED if theirs.values.get(name) != tokenizer.values.get(name)]
     if differ or theirs.tokens != tokenizer.tokens:
         sizes = f"{len(theirs.tokens):,} entries, this run's has {len(tokenizer.tokens):,}"
@@ -158,11 +158,11 @@ def _spread(lists: pa.ChunkedArray, ids: np.ndarray, width: int) -> pa.Array:
     Args:
         ids: int32[R, S], number of each sequence, -1 = none.
     """
-    own = lists.take(to_arrow(ids[ids >= 0])).combine_chunks()
-    counts = from_arrow(pc.list_value_length(own))
+    rows = lists.take(to_arrow(ids[ids >= 0])).combine_chunks()
+    counts = from_arrow(pc.list_value_length(rows))
     sizes = np.bincount(np.nonzero(ids >= 0)[0], weights=counts, minlength=len(ids))
     values = np.zeros((len(ids), width), np.float32)
-    values[np.arange(width) < sizes[:, None]] = from_arrow(own.flatten())
+    values[np.arange(width) < sizes[:, None]] = from_arrow(rows.flatten())
     return pa.FixedSizeListArray.from_arrays(to_arrow(values.reshape(-1)), type=pa.list_(pa.float32(), width))
 
 

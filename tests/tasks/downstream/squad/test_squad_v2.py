@@ -288,7 +288,7 @@ def test_a_finished_model_gives_no_answer_above_its_own_odds_or_those_that_are_s
 
 def applied(folder: Path, stated: Any = None) -> tuple[str, float | str]:
     """What becomes of questions without an answer where this model is used on a file, and above which odds."""
-    params: Any = applied_entry(find_model(str(folder)), stated=stated).params
+    params: Any = applied_entry(find_model(str(folder)), explicit=stated).params
     return params.data.unanswerable, params.evaluate.null_threshold
 
 
