@@ -50,39 +50,39 @@ def export(task: Scores, root: Path = Path()) -> dict[str, Any]:
     name, formats = task.entry.name, task.entry.params.export.formats
     folder = root / artifacts.model_folder(name)
     task, examples = task.prepare(root).read_all(root)
-    own = task.outcomes_of(examples, task.read_predictions(root / artifacts.predictions_file(name), examples))
-    found = []
+    reference = task.outcomes_of(examples, task.read_predictions(root / artifacts.predictions_file(name), examples))
+    exports = []
     with new_folder(root / artifacts.exports_folder(name)) as target, scratch_folder() as scratch:
         started_at, model = time.perf_counter(), load_model(folder)
         files = write_formats(model, formats, target)
         copy_files(target, folder, root / artifacts.TOKENIZER)
-        for one, path in files.items():
+        for form, path in files.items():
             predictions, difference = answer_examples(task, examples, path, scratch, root)
             sequences = [
                 sequence
                 for split in task.entry.development
                 for sequence in itertools.islice(read_sequences(task.entry.rows_folder(split, root)), COMPARED)
             ]
-            answered = artifacts.exported_predictions(name, artifacts.EXPORT_FILES[one])
+            answered = artifacts.exported_predictions(name, artifacts.EXPORT_FILES[form])
             write_json(
                 target / answered.relative_to(artifacts.exports_folder(name)),
                 task.predictions_json(examples, predictions),
             )
-            found.append(
+            exports.append(
                 {
-                    "name": artifacts.EXPORT_FILES[one],
-                    "format": one,
+                    "name": artifacts.EXPORT_FILES[form],
+                    "format": form,
                     "bytes": path.stat().st_size,
                     "sha256": sha256_of(path),
-                    **export_scores(task, task.baseline(examples), task.outcomes_of(examples, predictions), own),
+                    **export_scores(task, task.baseline(examples), task.outcomes_of(examples, predictions), reference),
                     "logit_difference": difference if math.isfinite(difference) else None,
                     "transformers_difference": compare_with_transformers(model, path, sequences),
                 }
             )
         print(f"exported and scored in {time.perf_counter() - started_at:.1f} s; measuring speed", flush=True)
         measured = measure_all(model, folder, files, read_json(folder / "config.json")["max_position_embeddings"] - 2)
-    versions = {one: importlib.metadata.version(one) for one in ("torch", *EXPORTING)}
-    metrics = {"exports": found, "opset": OPSET, "packages": versions}
+    versions = {package: importlib.metadata.version(package) for package in ("torch", *EXPORTING)}
+    metrics = {"exports": exports, "opset": OPSET, "packages": versions}
     write_json(root / artifacts.metrics_file(name, "export"), metrics)
     write_json(root / artifacts.measurements_file(name, "export"), measured)
     scores = read_json(root / artifacts.metrics_file(name))
@@ -96,26 +96,30 @@ def answer_examples(
     """Return the predictions of an exported file by development set, and the largest difference of its logits from
     those of the stage predict: NaN, and no predictions, if a logit is not finite."""
     predictions, largest = dict[str, Sequence[object]](), 0.0
-    for split, some in examples.items():
+    for split, dev_set in examples.items():
         rows, output = task.entry.rows_folder(split, root), scratch / f"{path.stem}-{split}.arrow"
         answer_rows(path, rows, output)
-        ours = task.read_logits(some, rows, root / artifacts.logits_file(task.entry.name, split))
+        ours = task.read_logits(dev_set, rows, root / artifacts.logits_file(task.entry.name, split))
         try:
-            logits = task.read_logits(some, rows, output)
+            logits = task.read_logits(dev_set, rows, output)
             apart = task.flat_logits(logits)[0] - task.flat_logits(ours)[0]
-            predictions[split] = task.predictions(task.answer(some, logits))
+            predictions[split] = task.predictions(task.answer(dev_set, logits))
             largest = max(largest, float(np.abs(apart).max(initial=0.0)))
         except LogitsNotFinite:
-            predictions[split], largest = [None] * len(task.names(some)), math.nan
+            predictions[split], largest = [None] * len(task.names(dev_set)), math.nan
     return predictions, largest
 
 
-def export_scores(task: Scores, baseline: Baseline | None, found: Outcomes, own: Outcomes) -> dict[str, object]:
+def export_scores(
+    task: Scores, baseline: Baseline | None, outcomes: Outcomes, reference: Outcomes
+) -> dict[str, object]:
     """Return every metric of an exported file with its interval, and its differences from the model's."""
-    apart = task.metrics.differences(found, own, task.confidence)
+    apart = task.metrics.differences(outcomes, reference, task.confidence)
     names = ("mean", "low", "high", "p_value")
-    differences = {metric: _finite({name: getattr(one, name) for name in names}) for metric, one in apart.items()}
-    return {**_finite(task.figures(found, baseline)), "differences": differences}
+    differences = {
+        metric: _finite({name: getattr(difference, name) for name in names}) for metric, difference in apart.items()
+    }
+    return {**_finite(task.figures(outcomes, baseline)), "differences": differences}
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
@@ -127,11 +131,11 @@ def main() -> None:
     entry = load_entry(entry_argument("Export a fine-tuned model and score the files."))
     task = kind_of(entry).scores(entry)
     lead = task.limits[0].metric
-    for one in export(task)["exports"]:
+    for record in export(task)["exports"]:
         print(
-            f"{one['name']}: {one['bytes'] / 1e6:.1f} MB, {task.metrics.titles[lead]} {one[lead]:.2f} "
-            f"({one[f'{lead}_low']:.2f} to {one[f'{lead}_high']:.2f}), logits differ by up to "
-            f"{one['transformers_difference'] or float('nan'):.2g} from transformers"
+            f"{record['name']}: {record['bytes'] / 1e6:.1f} MB, {task.metrics.titles[lead]} {record[lead]:.2f} "
+            f"({record[f'{lead}_low']:.2f} to {record[f'{lead}_high']:.2f}), logits differ by up to "
+            f"{record['transformers_difference'] or float('nan'):.2g} from transformers"
         )
 
 

@@ -42,8 +42,8 @@ def record_entry(folder: Path, model: InferenceModel, trained: Mapping[str, obje
     """Write what a release states about using its model: rows, evaluation, and what held-out examples decided."""
     entry, recorded = infer_entry(model, run=trained), read_recorded(model.folder)
     others = EntryParams.model_fields.keys() - {"kind", *TAKEN}
-    stated = {name: value for name, value in trained.items() if name not in others}
-    write_json(folder / PROVENANCE, {"parameters": {"downstream": {"exported": stated}}})
+    parameters = {name: value for name, value in trained.items() if name not in others}
+    write_json(folder / PROVENANCE, {"parameters": {"downstream": {"exported": parameters}}})
     if settings := kind_of(entry).scores(entry).settings(recorded) if recorded else {}:
         write_json(folder / SETTINGS, settings)
         write_json(folder / CONFIG, {**read_json(folder / CONFIG), "podium": settings})
@@ -74,12 +74,12 @@ def export_model(
         copy_files(target, readable, model.folder, model.tokenizer)
         if trained:
             record_entry(target, model, trained)
-        some = draw_sequences(loaded.config.vocab_size, min(model.max_tokens, LONGEST), COMPARED)
-        apart = compare_with_transformers(loaded, files[formats[0]], some)
+        sequences = draw_sequences(loaded.config.vocab_size, min(model.max_tokens, LONGEST), COMPARED)
+        apart = compare_with_transformers(loaded, files[formats[0]], sequences)
         limit = MAX_LOGIT_DIFFERENCE.get(formats[0], math.inf)
         if apart is None or apart > limit:
             raise InputError(f"{formats[0]}: logits differ by {apart} from transformers, {limit:g} is the limit")
     return {
-        "bytes": {EXPORT_FILES[one]: (folder / EXPORT_FILES[one]).stat().st_size for one in formats},
+        "bytes": {EXPORT_FILES[form]: (folder / EXPORT_FILES[form]).stat().st_size for form in formats},
         "transformers_difference": apart,
     }

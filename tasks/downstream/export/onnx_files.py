@@ -109,7 +109,7 @@ def load_model(folder: Path) -> PreTrainedModel:
         except FAULTS as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"{folder}: transformers cannot load the weights ({reason})") from None
-    if missing := sorted(one for one in info["missing_keys"] if not (pooled and one.startswith("pooler."))):
+    if missing := sorted(key for key in info["missing_keys"] if not (pooled and key.startswith("pooler."))):
         raise InputError(f"{folder} lacks weights: {', '.join(missing[:5])}. Only a fine-tuned model can be exported")
     if pooled:
         from tasks.downstream.export.pooled_encoder import PooledEncoder
@@ -181,8 +181,8 @@ def compare_with_transformers(model: PreTrainedModel, path: Path, sequences: Seq
 
     session, accepted = open_session(path), inspect.signature(model.forward).parameters
     largest = 0.0
-    for one in sequences:
-        ids, types = one.input_ids[None], one.token_type_ids[None]
+    for sequence in sequences:
+        ids, types = sequence.input_ids[None], sequence.token_type_ids[None]
         values = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": types}
         if all(name.name != "token_type_ids" for name in session.get_inputs()):
             del values["token_type_ids"]

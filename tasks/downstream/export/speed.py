@@ -43,16 +43,16 @@ def measure_all(model: PreTrainedModel, folder: Path, files: Mapping[str, Path],
         files: format -> exported file.
         longest: maximum length of the model.
     """
-    threads, lengths = sorted({1, count_threads()}), [one for one in LENGTHS if one <= longest]
-    found = []
+    threads, lengths = sorted({1, count_threads()}), [length for length in LENGTHS if length <= longest]
+    speeds = []
     for count in threads:
         runs = {TORCH: _run_torch(model, count)}
-        runs |= {artifacts.EXPORT_FILES[one]: _run_onnx(path, count) for one, path in files.items()}
+        runs |= {artifacts.EXPORT_FILES[form]: _run_onnx(path, count) for form, path in files.items()}
         for name, run in runs.items():
             figures = measure(run, lengths, model.config.vocab_size)
-            found += [{"name": name, "threads": count, **one} for one in figures]
+            speeds += [{"name": name, "threads": count, **row} for row in figures]
             shown = "; ".join(
-                f"{one['p50_ms']:.3g} ms for {one['length']} tokens ({one['calls']} calls)" for one in figures
+                f"{row['p50_ms']:.3g} ms for {row['length']} tokens ({row['calls']} calls)" for row in figures
             )
             print(f"{name}, {count} threads: {shown}", flush=True)
     processor = find_value("model name", Path("/proc/cpuinfo")) or platform.machine()
@@ -60,7 +60,7 @@ def measure_all(model: PreTrainedModel, folder: Path, files: Mapping[str, Path],
         "hardware": f"{processor}, {threads[-1]} threads",
         "batch": BATCH,
         "bytes": {TORCH: sum(path.stat().st_size for path in folder.glob("*.safetensors"))},
-        "speed": found,
+        "speed": speeds,
     }
 
 
@@ -83,16 +83,16 @@ def _run_onnx(path: Path, threads: int) -> Run:
 def measure(run: Run, lengths: Sequence[int], vocabulary: int) -> list[dict[str, float | int | None]]:
     """Return for each length the number of calls with one sequence and percentiles of their latency in milliseconds,
     and sequences per second in batches of 32; None for what was not measured."""
-    found = []
+    records = []
     for length in lengths:
         ids = np.random.default_rng(0).integers(0, vocabulary, (BATCH, length))
         run(ids[:1])
-        one, many = _time_calls(run, ids[:1]), list[float]()
-        if BATCH * float(np.median(one)) <= BATCH_SECONDS:
+        single, many = _time_calls(run, ids[:1]), list[float]()
+        if BATCH * float(np.median(single)) <= BATCH_SECONDS:
             many = _time_calls(run, ids)
         rate = round(BATCH / float(np.median(many)), 1) if many else None
-        found.append({"length": length, "calls": len(one), **_percentiles(one), "sequences_per_second": rate})
-    return found
+        records.append({"length": length, "calls": len(single), **_percentiles(single), "sequences_per_second": rate})
+    return records
 
 
 def _percentiles(seconds: Sequence[float]) -> dict[str, float | None]:
@@ -104,12 +104,12 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float | None]:
 
 
 def _time_calls(run: Run, ids: np.ndarray) -> list[float]:
-    found: list[float] = []
-    while not found or (len(found) < MAX_CALLS and sum(found) < (SECONDS if len(found) >= MIN_CALLS else MOST_SECONDS)):
+    times: list[float] = []
+    while not times or (len(times) < MAX_CALLS and sum(times) < (SECONDS if len(times) >= MIN_CALLS else MOST_SECONDS)):
         started_at = time.perf_counter()
         run(ids)
-        found.append(time.perf_counter() - started_at)
-    return found
+        times.append(time.perf_counter() - started_at)
+    return times
 
 
 def list_variants(
@@ -123,22 +123,22 @@ def list_variants(
         measured: result of `measure_all`.
         scores: metrics of the model itself.
     """
-    lengths = sorted({one["length"] for one in measured["speed"]})
+    lengths = sorted({row["length"] for row in measured["speed"]})
     middle = lengths[min(1, len(lengths) - 1)] if lengths else 0
-    speed = {one["name"]: one for one in measured["speed"] if one["threads"] == 1 and one["length"] == middle}
-    own = {**scores, "name": TORCH, "bytes": measured["bytes"][TORCH], "differences": {}}
+    speed = {row["name"]: row for row in measured["speed"] if row["threads"] == 1 and row["length"] == middle}
+    torch_variant = {**scores, "name": TORCH, "bytes": measured["bytes"][TORCH], "differences": {}}
     return [
         {
-            "name": one["name"],
-            "score": one[lead],
-            "low": one[f"{lead}_low"],
-            "high": one[f"{lead}_high"],
-            "difference": one["differences"].get(lead),
-            "megabytes": one["bytes"] / 1e6,
+            "name": variant["name"],
+            "score": variant[lead],
+            "low": variant[f"{lead}_low"],
+            "high": variant[f"{lead}_high"],
+            "difference": variant["differences"].get(lead),
+            "megabytes": variant["bytes"] / 1e6,
             "length": middle,
-            **{key: speed.get(one["name"], {}).get(key) for key in ("calls", "p50_ms", "p95_ms")},
+            **{key: speed.get(variant["name"], {}).get(key) for key in ("calls", "p50_ms", "p95_ms")},
         }
-        for one in (own, *metrics["exports"])
+        for variant in (torch_variant, *metrics["exports"])
     ]
 
 
@@ -152,13 +152,15 @@ def write_page(
     def plot(key: str, across: str) -> Plot:
         lines = [
             PlotLine(
-                one["name"],
-                [(one[key], one["low"]), (one[key], one["high"])],
+                form["name"],
+                [(form[key], form["low"]), (form[key], form["high"])],
                 marks=True,
                 color=number,
-                dots=[(one[key], one["score"], f"{one['name']}\n{across} {one[key]:.3g}\n{title} {one['score']:.2f}")],
+                dots=[
+                    (form[key], form["score"], f"{form['name']}\n{across} {form[key]:.3g}\n{title} {form['score']:.2f}")
+                ],
             )
-            for number, one in enumerate(variants)
+            for number, form in enumerate(variants)
         ]
         return plot_lines(lines, across, f"{title}, percent", f"{title} over {across}", from_zero=False)
 
