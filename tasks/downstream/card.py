@@ -108,7 +108,7 @@ def write_card(
     """
     parameters, provenance = facts.parameters, facts.provenance
     ran_with = provenance.get("stages_git") or {}
-    others = {n: one for n, one in ran_with.items() if one and one["revision"] != provenance["git"]["revision"]}
+    others = {n: git for n, git in ran_with.items() if git and git["revision"] != provenance["git"]["revision"]}
     return render_markdown(
         module,
         template,
@@ -128,9 +128,11 @@ def write_card(
         distill=facts.entry.params.distill,
         files=facts.files,
         preferred=facts.preferred,
-        served=next((one["name"] for one in facts.files if one["accepted"] and one["name"].endswith(".onnx")), None),
+        served=next(
+            (file["name"] for file in facts.files if file["accepted"] and file["name"].endswith(".onnx")), None
+        ),
         speed=facts.speed and {**facts.speed, "hardware": name_hardware(facts.speed["hardware"])},
-        costs=[_cost(name, one) for name, one in facts.measured.items()],
+        costs=[_cost(name, measurement) for name, measurement in facts.measured.items()],
         row_length=facts.entry_parameters["rows"]["row_length"],
         gate={**dict.fromkeys(RECIPE, ()), COMPARED: None, **facts.gate},
         recipe=format_recipe(facts.gate, published=True),
@@ -140,7 +142,7 @@ def write_card(
         git={**provenance["git"], "others": others},
         provenance=provenance,
         verdicts=len(provenance["data"]["verdicts"]),
-        row_notes=[note for one in provenance["data"]["verdicts"].values() for note in one.get("notes", ())],
+        row_notes=[note for verdict in provenance["data"]["verdicts"].values() for note in verdict.get("notes", ())],
         **values,
     )
 
@@ -152,11 +154,11 @@ def _count_phases(count: int) -> str:
 
 def _rows(metrics: Mapping[str, object], name: str, words: str) -> list[tuple[str, float, str]]:
     """Return label, percentage and 95% interval of a metric: for all examples, and without near-duplicates."""
-    found = [_score_row(metrics, name, words)]
+    rows = [_score_row(metrics, name, words)]
     near = _near_duplicates(metrics)
     if near and near["examples"] and name in near["without"]:
-        found.append(_score_row(near["without"], name, f"{words}, without near-duplicates"))
-    return found
+        rows.append(_score_row(near["without"], name, f"{words}, without near-duplicates"))
+    return rows
 
 
 def _score_row(metrics: Mapping[str, object], name: str, words: str) -> tuple[str, float, str]:
@@ -170,7 +172,7 @@ def _near_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     sources = parts[:-1] or parts  # the last one covers all sources
     return {
-        "sources": [(one["in"], one["examples"]) for one in sources],
+        "sources": [(source["in"], source["examples"]) for source in sources],
         "examples": parts[-1]["examples"],
         "of": parts[-1]["of"],
         "left": parts[-1]["of"] - parts[-1]["examples"],
@@ -247,18 +249,18 @@ def _base_name(facts: CardFacts) -> str | None:
 
 def evaluated_on(facts: CardFacts, examples: str) -> tuple[str, str]:
     """Return readable name and identifier of the files or the dataset of the scores, which has these `examples`."""
-    data, own = facts.entry_parameters["data"], f"own {examples}"
-    given, identifier = facts.entry.params.data, own.replace(" ", "-")
-    if isinstance(given, OwnDataParams) and given.dev_is_apart:
-        whole = facts.data_name or (data["dataset"] if data["source"] == "hub" else own)
-        name = own if whole == WITHHELD else whole
-        return f"{given.dev_fraction:g} of {name}, split off from training with seed {given.seed}", identifier
+    data, unnamed = facts.entry_parameters["data"], f"own {examples}"
+    params, identifier = facts.entry.params.data, unnamed.replace(" ", "-")
+    if isinstance(params, OwnDataParams) and params.dev_is_apart:
+        whole = facts.data_name or (data["dataset"] if data["source"] == "hub" else unnamed)
+        name = unnamed if whole == WITHHELD else whole
+        return f"{params.dev_fraction:g} of {name}, split off from training with seed {params.seed}", identifier
     if facts.data_name:
         return facts.data_name, identifier
     if data["source"] == "hub" and data["dataset"] != WITHHELD:
         return str(data["dataset"]), str(data["dataset"])
     known = data["source"] == "files" and data["dev_path"] != WITHHELD
-    return f"{own} ({data['dev_path']})" if known else own, identifier
+    return f"{unnamed} ({data['dev_path']})" if known else unnamed, identifier
 
 
 def _trainings(facts: CardFacts, tuning: str) -> list[dict[str, str]]:

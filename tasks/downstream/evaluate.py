@@ -76,24 +76,24 @@ def evaluate(
         raise InputError(f"{weights} not found. Run the stage {entry.stage('finetune')}")
     rule = page.scores.choose_rule(root)
     page = page.prepare(root)
-    found = score_logits(page, root, rule=rule)
-    near = score_without_duplicates(page.scores, report, found.outcomes)
-    metrics = {**found.metrics, **({BASELINE: rule} if rule else {}), **near.record()}
+    view = score_logits(page, root, rule=rule)
+    near = score_without_duplicates(page.scores, report, view.outcomes)
+    metrics = {**view.metrics, **({BASELINE: rule} if rule else {}), **near.record()}
     if (other := entry.params.against) is not None:
-        metrics[AGAINST] = compare_with_entry(page.scores, found, other, root)
-    found = replace(found, near=near, metrics=metrics, about=describe_run(entry, root))
+        metrics[AGAINST] = compare_with_entry(page.scores, view, other, root)
+    view = replace(view, near=near, metrics=metrics, about=describe_run(entry, root))
     with new_folder(root / artifacts.EVALUATION / name) as folder:
         predictions = artifacts.predictions_file(name)
         judged = {artifacts.model_folder(name) / weights.name: weights, predictions: folder / predictions.name}
-        write_evaluation(page, found, folder, judged)
-    for what, table in plot_tables(page.scores, found).items():
+        write_evaluation(page, view, folder, judged)
+    for what, table in plot_tables(page.scores, view).items():
         write_text(root / artifacts.PLOTS / f"{name}-{what}.csv", table)
-    write_json(root / artifacts.metrics_file(name), found.metrics)
-    return found
+    write_json(root / artifacts.metrics_file(name), view.metrics)
+    return view
 
 
 def compare_with_entry(
-    task: Scores[E, L, A, P], found: EvaluationView[E, A, P], other: str, root: Path
+    task: Scores[E, L, A, P], view: EvaluationView[E, A, P], other: str, root: Path
 ) -> list[dict[str, object]]:
     """Compare an evaluation with that of the entry `other`, which has the same examples.
 
@@ -104,9 +104,9 @@ def compare_with_entry(
     Raises:
         InputError: its predictions are missing or damaged.
     """
-    predictions = task.read_predictions(root / artifacts.predictions_file(other), found.examples)
-    theirs = task.outcomes_of(found.examples, predictions)
-    ours, before = (task.metrics.compute(one) for one in (found.outcomes, theirs))
+    predictions = task.read_predictions(root / artifacts.predictions_file(other), view.examples)
+    theirs = task.outcomes_of(view.examples, predictions)
+    ours, before = (task.metrics.compute(outcomes) for outcomes in (view.outcomes, theirs))
     return [
         {
             "metric": name,
@@ -114,10 +114,10 @@ def compare_with_entry(
             "entry": other,
             "before": round(before[name], 4),
             "score": round(ours[name], 4),
-            **{key: round(getattr(one, key), 4) for key in ("mean", "low", "high", "p_value")},
-            "verdict": one.verdict(CONFIDENCE),
+            **{key: round(getattr(difference, key), 4) for key in ("mean", "low", "high", "p_value")},
+            "verdict": difference.verdict(CONFIDENCE),
         }
-        for name, one in task.metrics.differences(found.outcomes, theirs, CONFIDENCE).items()
+        for name, difference in task.metrics.differences(view.outcomes, theirs, CONFIDENCE).items()
     ]
 
 
@@ -136,39 +136,41 @@ def describe_run(entry: Entry, root: Path) -> dict[str, str]:
 
 
 def write_evaluation(
-    page: Report[E, L, A, P], found: EvaluationView[E, A, P], folder: Path, judged: Mapping[Path, Path]
+    page: Report[E, L, A, P], view: EvaluationView[E, A, P], folder: Path, judged: Mapping[Path, Path]
 ) -> None:
     """Write predictions, report and additional files of an evaluation to a folder.
 
     Args:
-        found: the results; hashes of the evaluated files are added to its metrics.
+        view: the results; hashes of the evaluated files are added to its metrics.
         judged: recorded path -> actual path of each evaluated file, predictions included.
     """
     name = page.scores.entry.name
-    predictions = page.scores.predictions_json(found.examples, found.predictions)
+    predictions = page.scores.predictions_json(view.examples, view.predictions)
     write_json(folder / artifacts.predictions_file(name).name, predictions)
-    found.metrics["files"] = [{"path": str(place), "sha256": sha256_of(path)} for place, path in judged.items()]
+    view.metrics["files"] = [
+        {"path": str(recorded_path), "sha256": sha256_of(path)} for recorded_path, path in judged.items()
+    ]
     texts = {
-        artifacts.evaluation_page(name).name: page.page(found),
-        artifacts.MISTAKES: csv_text(*page.mistakes(found)),
-        **page.more_files(found),
+        artifacts.evaluation_page(name).name: page.page(view),
+        artifacts.MISTAKES: csv_text(*page.mistakes(view)),
+        **page.more_files(view),
     }
     for file, text in texts.items():
         write_text(folder / file, text)
 
 
-def plot_tables(task: Scores, found: EvaluationView[E, A, P]) -> dict[str, str]:
+def plot_tables(task: Scores, view: EvaluationView[E, A, P]) -> dict[str, str]:
     """Return name -> CSV of the plots in dvc.yaml: the leading metric of every slice in percent with its interval, and
     predicted probabilities with observed accuracy."""
     slices = []
-    for one in found.slices:
-        part, names = one.record(), (task.limits[0].metric, *task.metrics.titles, *one.figures)
-        lead = next(name for name in names if name in one.figures)
+    for group in view.slices:
+        part, names = group.record(), (task.limits[0].metric, *task.metrics.titles, *group.figures)
+        lead = next(name for name in names if name in group.figures)
         slices.append((part["by"], part["slice"], lead, part[lead], part[f"{lead}_low"], part[f"{lead}_high"]))
-    bins = [] if found.calibrated is None else [astuple(one) for one in found.calibrated.bins if one.count]
+    bins = [] if view.calibrated is None else [astuple(interval) for interval in view.calibrated.bins if interval.count]
     return {
         "slices": csv_text(("by", "slice", "metric", "score", "score_low", "score_high"), slices),
-        "calibration": csv_text([one.name for one in fields(Bin)], bins),
+        "calibration": csv_text([field.name for field in fields(Bin)], bins),
     }
 
 
@@ -183,16 +185,16 @@ def score_logits(
     outcomes: dict[str, Array] = {}
     slices: list[Slice] = []
     for split in entry.development if development is None else development:
-        here, logits = task.read_split(split, root)
-        examples[split] = here
-        answers[split] = task.answer(here, logits)
+        dev_set, logits = task.read_split(split, root)
+        examples[split] = dev_set
+        answers[split] = task.answer(dev_set, logits)
         predictions[split] = task.predictions(answers[split])
-        outcomes[split] = task.outcomes(here, predictions[split])
-        slices += page.slices(split, here, logits, answers[split], outcomes[split])
+        outcomes[split] = task.outcomes(dev_set, predictions[split])
+        slices += page.slices(split, dev_set, logits, answers[split], outcomes[split])
     baselines = task.baselines(examples, rule)
     baseline = task.best_of(baselines)
     calibrated, curve = judge_confidences(task, examples, answers, outcomes)
-    found = EvaluationView(
+    view = EvaluationView(
         examples,
         answers,
         predictions,
@@ -209,41 +211,43 @@ def score_logits(
     metrics = {
         "leading": [task.limits[0].metric],
         **task.figures(outcomes, baseline),
-        **page.more_figures(found),
-        "answered": sum(one is not None for split in predictions.values() for one in split),
+        **page.more_figures(view),
+        "answered": sum(prediction is not None for split in predictions.values() for prediction in split),
         **({} if calibrated is None else calibrated.record()),
         "slices": [part.record() for part in slices],
     }
     reading = read_reading(root / artifacts.EXAMPLES / entry.name)
     note = "; ".join(f"{reading['numbers'].get(what, 0):,} {what}" for what in reading["notes"])
-    return replace(found, metrics=metrics, note=note)
+    return replace(view, metrics=metrics, note=note)
 
 
 def judge_confidences(
     task: Scores[E, L, A, P], examples: Mapping[str, E], answers: Mapping[str, A], outcomes: Mapping[str, Array]
 ) -> tuple[Calibration, RiskCoverage] | tuple[None, None]:
     """Return calibration of the answers' probabilities, and the risk-coverage curve by probability."""
-    scaled = [one for found in answers.values() if (one := task.scaled_confidences(found)) is not None]
-    right = np.concatenate([task.correctness(one, answers[split], outcomes[split]) for split, one in examples.items()])
+    scaled = [scale for part in answers.values() if (scale := task.scaled_confidences(part)) is not None]
+    right = np.concatenate(
+        [task.correctness(dev_set, answers[split], outcomes[split]) for split, dev_set in examples.items()]
+    )
     if not scaled or not len(right):
         return None, None
 
     def confidences(temperature: float) -> Array:
-        return np.concatenate([one(temperature) for one in scaled])
+        return np.concatenate([rescale(temperature) for rescale in scaled])
 
     return calibrate(confidences, right), risk_coverage(-confidences(1.0), right)
 
 
-def format_scores(task: Scores, found: Mapping[str, object], baseline: str, split: str = "") -> list[str]:
+def format_scores(task: Scores, metrics: Mapping[str, object], baseline: str, split: str = "") -> list[str]:
     """Return a line for each official metric of all development sets, or of one, and for the baseline."""
     titles = (task.metrics.for_split(split) if split else task.metrics).titles
     width = max(map(len, titles.values()))
     lines = [
-        f"{title:{width}}  {found[name]:6.2f}  ({found[f'{name}_low']:.2f} to {found[f'{name}_high']:.2f})"
+        f"{title:{width}}  {metrics[name]:6.2f}  ({metrics[f'{name}_low']:.2f} to {metrics[f'{name}_high']:.2f})"
         for name, title in titles.items()
-        if name in found
+        if name in metrics
     ]
-    return [*lines, *([f"{baseline}: {found['constant_score']:.2f}"] if "constant_score" in found else [])]
+    return [*lines, *([f"{baseline}: {metrics['constant_score']:.2f}"] if "constant_score" in metrics else [])]
 
 
 def main() -> None:
@@ -254,9 +258,9 @@ def main() -> None:
     entry = find_entry(params, name)
     page = kind_of(entry).report(entry)
     started_at = time.perf_counter()
-    found = evaluate(page, report=search_near_duplicates(page, params))
-    took = f"{found.metrics[page.scores.counted]:,} {entry.record}s in {time.perf_counter() - started_at:.1f} s"
-    print(f"{entry.name}: {took}", *format_scores(page.scores, found.metrics, found.baseline), sep="\n")
+    view = evaluate(page, report=search_near_duplicates(page, params))
+    took = f"{view.metrics[page.scores.counted]:,} {entry.record}s in {time.perf_counter() - started_at:.1f} s"
+    print(f"{entry.name}: {took}", *format_scores(page.scores, view.metrics, view.baseline), sep="\n")
 
 
 if __name__ == "__main__":

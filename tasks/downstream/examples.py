@@ -52,9 +52,9 @@ def _set_apart(entry: Entry, groups: Groups, folder: Path) -> list[tuple[str, in
     [dev] = entry.development
     train, apart = folder / f"{TRAIN}.parquet", folder / f"{dev}.parquet"
     keys = (entry.key("data", "dev_fraction"), entry.key("data", "dev_path"))
-    found = split_off_dev(train, apart, groups, data.dev_fraction, data.seed, keys)
-    asked = f"dev_fraction {data.dev_fraction:g}, grouped by {found.grouping}, seed {data.seed}"
-    return [(f"of {found.total:,} training {entry.record}s set aside as {dev} ({asked})", found.examples)]
+    division = split_off_dev(train, apart, groups, data.dev_fraction, data.seed, keys)
+    asked = f"dev_fraction {data.dev_fraction:g}, grouped by {division.grouping}, seed {data.seed}"
+    return [(f"of {division.total:,} training {entry.record}s set aside as {dev} ({asked})", division.examples)]
 
 
 def _sampled(entry: Entry, folder: Path) -> list[tuple[str, int]]:

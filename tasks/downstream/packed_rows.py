@@ -132,7 +132,7 @@ class Encoder(ABC):
 
         entry = self.entry
         batches = read_batches(source, self.hashed, READ_AT_ONCE, entry.stage("examples"))
-        if {one for batch in batches for one in held_out(batch).to_pylist()} != {True, False}:
+        if {flag for batch in batches for flag in held_out(batch).to_pylist()} != {True, False}:
             raise InputError(
                 f"{entry.key('rows', 'held_out_fraction')}={fraction:g} leaves no {entry.record} of {source} on one "
                 f"side. Use more {entry.record}s or another fraction"
@@ -187,7 +187,7 @@ def read_chunks(
 def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
     """Return lists of int32 from concatenated `values`."""
     borders = np.concatenate([[0], np.cumsum(lengths)])
-    return pa.ListArray.from_arrays(*(to_arrow(one.astype(np.int32)) for one in (borders, values)))
+    return pa.ListArray.from_arrays(*(to_arrow(array.astype(np.int32)) for array in (borders, values)))
 
 
 def make_feature_table(schema: pa.Schema, sequences: EncodedSequences, first: int, first_example: int) -> pa.Table:

@@ -51,22 +51,22 @@ def compare_logits(task: Scores, first: Logits, second: Logits, root: Path = Pat
         examples = task.read_examples(task.entry.examples_file(split, root))
         names = task.names(examples)
         logits = [
-            task.read_logits(examples, task.entry.rows_folder(split, root), one[split]) for one in (first, second)
+            task.read_logits(examples, task.entry.rows_folder(split, root), files[split]) for files in (first, second)
         ]
         distances.append(logit_differences(task.flat_logits(logits[0]), task.flat_logits(logits[1]), names))
-        before, after = (task.answer(examples, one) for one in logits)
+        before, after = (task.answer(examples, values) for values in logits)
         pair = task.predictions(before), task.predictions(after)
         quantities = {name: column for column, name in enumerate(task.quantities) if column >= task.known_quantities}
-        for found, predictions in zip(outcomes, pair, strict=True):
-            found[split] = task.outcomes(examples, predictions)
+        for by_split, predictions in zip(outcomes, pair, strict=True):
+            by_split[split] = task.outcomes(examples, predictions)
         turned = changed_answers(names, pair, (outcomes[0][split], outcomes[1][split]), quantities)
         changed += [{**record, "margin": task.margin(before, number)} for number, record in turned]
-    largest = max(distances, key=lambda one: float(one["max_logit_difference"]))
+    largest = max(distances, key=lambda gap: float(gap["max_logit_difference"]))
     return {
         **largest,
-        "mean_logit_difference": float(np.mean([one["mean_logit_difference"] for one in distances])),
-        "rms_logit_difference": float(np.sqrt(np.mean([one["rms_logit_difference"] ** 2 for one in distances]))),
-        "max_logit": max(one["max_logit"] for one in distances),
+        "mean_logit_difference": float(np.mean([gap["mean_logit_difference"] for gap in distances])),
+        "rms_logit_difference": float(np.sqrt(np.mean([gap["rms_logit_difference"] ** 2 for gap in distances]))),
+        "max_logit": max(gap["max_logit"] for gap in distances),
         **task.metrics.compare(*outcomes),
         "changed_answers": len(changed),
         "changed": changed,
@@ -82,22 +82,22 @@ def logit_differences(
         max_logit_difference and its example, mean_logit_difference (of absolute values), rms_logit_difference, and for
         comparison max_logit, the largest absolute logit of the first.
     """
-    (one, example), (other, _) = first, second
-    if one.shape != other.shape:
+    (reference, example), (other, _) = first, second
+    if reference.shape != other.shape:
         raise InputError("the logits belong to different rows. Compute both from the same rows")
-    apart = np.abs(other.astype(np.float64) - one)
+    apart = np.abs(other.astype(np.float64) - reference)
     largest = int(apart.argmax())
     return {
         "max_logit_difference": float(apart[largest]),
         "max_logit_difference_in": names[int(example[largest])],
         "mean_logit_difference": float(apart.mean()),
         "rms_logit_difference": float(np.sqrt((apart**2).mean())),
-        "max_logit": float(np.abs(one).max()),
+        "max_logit": float(np.abs(reference).max()),
     }
 
 
 def predict_on(
-    place: RuntimeSpec, task: Scores, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
+    spec: RuntimeSpec, task: Scores, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
 ) -> tuple[dict[str, str], Logits]:
     """Predict the rows of all development sets on one device; write logits and job files to `folder`.
 
@@ -107,30 +107,30 @@ def predict_on(
     Raises:
         DeviceJobFailed: the model cannot run there; the message has the reason.
     """
-    device = params.device.model_copy(update={"runtime": place.runtime, "precision": place.precision})
-    found = {}
+    device = params.device.model_copy(update={"runtime": spec.runtime, "precision": spec.precision})
+    files = {}
     for split in task.entry.development:
-        found[split], run_folder = folder / split / "logits.arrow", folder / split
+        files[split], run_folder = folder / split / "logits.arrow", folder / split
         rows = task.entry.rows_folder(split, root)
-        job = build_predict_job(task.entry, params, rows, found[split], run_folder, root, model=model, device=device)
+        job = build_predict_job(task.entry, params, rows, files[split], run_folder, root, model=model, device=device)
         result = run_device_job(job)
-    return {"runtime": result.runtime, "precision": result.precision}, found
+    return {"runtime": result.runtime, "precision": result.precision}, files
 
 
-def check_limit(found: Mapping[str, Any], entry: Entry) -> None:
+def check_limit(result: Mapping[str, Any], entry: Entry) -> None:
     """Raise ParityLost if the logits differ by more than the entry's limit (None: no limit)."""
     limit = entry.params.parity.max_logit_difference
-    if limit is not None and found["max_logit_difference"] > limit:
+    if limit is not None and result["max_logit_difference"] > limit:
         raise ParityLost(
-            f"the logits differ by up to {found['max_logit_difference']:.4g} (in "
-            f"{found['max_logit_difference_in']!r}), the limit is {limit:g} "
-            f"({entry.key('parity', 'max_logit_difference')}); {found['changed_answers']} of {found['examples']} "
+            f"the logits differ by up to {result['max_logit_difference']:.4g} (in "
+            f"{result['max_logit_difference_in']!r}), the limit is {limit:g} "
+            f"({entry.key('parity', 'max_logit_difference')}); {result['changed_answers']} of {result['examples']} "
             "answers changed"
         )
 
 
 def compare_devices(
-    place: RuntimeSpec,
+    spec: RuntimeSpec,
     task: Scores,
     params: Params,
     output: Path | None,
@@ -157,25 +157,25 @@ def compare_devices(
             first = {key: of_predict[key] for key in ("runtime", "precision")}
             before = {split: artifacts.logits_file(name, split) for split in task.entry.development}
         folder = scratch if output is None or baseline else artifacts.RUNS / output.stem
-        second, after = predict_on(place, task, params, folder / "second", root, model)
-        found = compare_logits(task, before, after, root)
+        second, after = predict_on(spec, task, params, folder / "second", root, model)
+        result = compare_logits(task, before, after, root)
     if output is not None:
-        write_json(output, {"first": first, "second": second, **found})
-    check_limit(found, task.entry)
-    lead, places = task.limits[0].metric, ["{runtime}:{precision}".format_map(one) for one in (second, first)]
+        write_json(output, {"first": first, "second": second, **result})
+    check_limit(result, task.entry)
+    lead, places = task.limits[0].metric, ["{runtime}:{precision}".format_map(record) for record in (second, first)]
     return (
-        f"parity of {' with '.join(places)}: logits differ by up to {found['max_logit_difference']:.4g} (mean "
-        f"{found['mean_logit_difference']:.2g}, largest logit {found['max_logit']:.3g}), {found['changed_answers']} of "
-        f"{found['examples']} answers changed, {task.metrics.titles[lead]} {found[f'{lead}_first']:.2f} -> "
-        f"{found[f'{lead}_second']:.2f}"
+        f"parity of {' with '.join(places)}: logits differ by up to {result['max_logit_difference']:.4g} (mean "
+        f"{result['mean_logit_difference']:.2g}, largest logit {result['max_logit']:.3g}), "
+        f"{result['changed_answers']} of {result['examples']} answers changed, "
+        f"{task.metrics.titles[lead]} {result[f'{lead}_first']:.2f} -> {result[f'{lead}_second']:.2f}"
     )
 
 
 def _split_item(item: str, params: Params) -> tuple[str, str]:
     for name, entry in params.downstream.items():
-        for place in entry.parity.against:
-            if item == f"{name}-{place}":
-                return name, place
+        for target in entry.parity.against:
+            if item == f"{name}-{target}":
+                return name, target
     raise ParamsError(f"{item}: add RUNTIME[:PRECISION], or name a stage of downstream.*.parity.against")
 
 
@@ -194,7 +194,7 @@ def main() -> None:
     if said is None:
         name, said = _split_item(arguments.name.rpartition("@")[2], params)
     try:
-        place = RuntimeSpec.parse(said)
+        spec = RuntimeSpec.parse(said)
         baseline = None if arguments.baseline is None else RuntimeSpec.parse(arguments.baseline)
     except ValueError as error:
         parser.error(str(error))
@@ -205,7 +205,7 @@ def main() -> None:
         if arguments.model is not None or output is not None:
             parser.error("--model and --output need --baseline")
         output = artifacts.parity_file(task.entry.name, said)
-    sys.stdout.write(compare_devices(place, task, params, output, baseline, model=arguments.model) + "\n")
+    sys.stdout.write(compare_devices(spec, task, params, output, baseline, model=arguments.model) + "\n")
 
 
 if __name__ == "__main__":

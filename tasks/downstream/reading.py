@@ -118,10 +118,10 @@ def count_seen(keys: Mapping[str, Sequence[str]]) -> CommonExamples | None:
     Args:
         keys: split -> `fold_texts` of each example; only splits that were read as a whole.
     """
-    train, dev = keys.get(TRAIN, ()), [key for split, some in keys.items() if split != TRAIN for key in some]
+    train, dev = (keys.get(TRAIN, ()), [key for split, texts in keys.items() if split != TRAIN for key in texts])
     numbers = dict(zip({*train, *dev}, itertools.count()))
-    found = (np.array([numbers[key] for key in some]) for some in (train, dev))
-    return CommonExamples.find(*found) if train and dev else None
+    encoded = (np.array([numbers[key] for key in part]) for part in (train, dev))
+    return CommonExamples.find(*encoded) if train and dev else None
 
 
 def most_frequent(classes: Counter[str]) -> tuple[str, float] | None:

@@ -24,7 +24,7 @@ from tasks.validation.validate import validate_new_data
 
 def row_data_sets(encoder: Encoder, params: Params, folder: Path) -> list[DataSet]:
     """Return the data sets of the rows of all splits in `folder`, including held-out ones."""
-    found: list[DataSet] = []
+    data_sets: list[DataSet] = []
     for split in encoder.entry.splits:
         rows = folder / split
         held_out = find_held_out_rows(rows)
@@ -41,8 +41,8 @@ def row_data_sets(encoder: Encoder, params: Params, folder: Path) -> list[DataSe
                     training=split == TRAIN,
                     examples=source_examples(encoder, split, name if held_out else ""),
                 )
-                found.append(kind_of(encoder.entry).row_data(source))
-    return found
+                data_sets.append(kind_of(encoder.entry).row_data(source))
+    return data_sets
 
 
 def source_examples(encoder: Encoder, split: str, side: str) -> SourceExamples:

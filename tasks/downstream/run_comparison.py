@@ -61,20 +61,20 @@ def select_figures(task: Scores, figures: Mapping[str, float]) -> dict[str, dict
 def compare_runs(first: EvaluatedRun, second: EvaluatedRun) -> dict[str, Any]:
     """Compare the second run with the first; see `_against`. Entries of different kinds are not compared."""
     ours, theirs = first.task, second.task
-    one, other = ours.entry, theirs.entry
-    if (one.kind, one.development) != (other.kind, other.development):
+    entry, other = ours.entry, theirs.entry
+    if (entry.kind, entry.development) != (other.kind, other.development):
         return {
-            "why": f"{one.name} has kind {one.kind} and development sets {', '.join(one.development)}, {other.name} "
-            f"has kind {other.kind} and {', '.join(other.development)}. Name entries of one kind."
+            "why": f"{entry.name} has kind {entry.kind} and development sets {', '.join(entry.development)}, "
+            f"{other.name} has kind {other.kind} and {', '.join(other.development)}. Name entries of one kind."
         }
-    found = {}
+    aligned = {}
     for split, examples in first.examples.items():
         rows = dict(zip(theirs.keys(second.examples[split]), second.outcomes[split], strict=True))
         nothing = np.full(len(ours.quantities), np.nan)
-        found[split] = np.array([rows.get(key, nothing) for key in ours.keys(examples)])
-    files = [getattr(one.entry.params.data, "dev_path", None) for one in (ours, theirs)]
+        aligned[split] = np.array([rows.get(key, nothing) for key in ours.keys(examples)])
+    files = [getattr(side.entry.params.data, "dev_path", None) for side in (ours, theirs)]
     named = f" ({files[0]}, {files[1]})" if files[0] != files[1] else ""
-    return _against(first, found, sum(map(len, second.outcomes.values())), f"Development sets differ{named}: ")
+    return _against(first, aligned, sum(map(len, second.outcomes.values())), f"Development sets differ{named}: ")
 
 
 def compare_scores(first: EvaluatedRun, folder: Path) -> dict[str, Any]:
@@ -83,8 +83,10 @@ def compare_scores(first: EvaluatedRun, folder: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is missing or damaged.
     """
-    place = next((one for one in (folder, folder / artifacts.EVALUATION) if find_scores_file(one) is not None), folder)
-    theirs = read_released_outcomes(first.task, first.examples, place)
+    source = next(
+        (path for path in (folder, folder / artifacts.EVALUATION) if find_scores_file(path) is not None), folder
+    )
+    theirs = read_released_outcomes(first.task, first.examples, source)
     if theirs is None:
         raise InputError(f"{folder} is neither a run nor a folder with scores.json or predictions.json")
     return _against(first, theirs, None)
@@ -105,11 +107,14 @@ def _against(
         `why`, the reason for not comparing them.
     """
     task = first.task
-    common, found = paired_differences(task, theirs, first.outcomes)
+    common, intervals = paired_differences(task, theirs, first.outcomes)
     if not common:
         return {"why": f"{cause}no {task.record} was predicted by both. A paired test needs common {task.record}s."}
-    differences = {name: {**asdict(one), "verdict": one.verdict(task.confidence)} for name, one in found.items()}
-    tests = {name: one.pop("mcnemar") for name, one in differences.items()}
+    differences = {
+        name: {**asdict(difference), "verdict": difference.verdict(task.confidence)}
+        for name, difference in intervals.items()
+    }
+    tests = {name: record.pop("mcnemar") for name, record in differences.items()}
     return {
         "common": common,
         "examples": [sum(map(len, first.outcomes.values())), examples],

@@ -156,7 +156,7 @@ def predict(entry: Entry, params: Params) -> str:
     Raises:
         InputError: the rows are not valid.
     """
-    name, found, measured, lines = entry.name, {}, {}, []
+    name, predicted, measured, lines = entry.name, {}, {}, []
     require_valid_rows(entry)
     (artifacts.PREDICTIONS / name).mkdir(parents=True, exist_ok=True)
     for split in entry.predicted:
@@ -164,7 +164,7 @@ def predict(entry: Entry, params: Params) -> str:
         result = run_device_job(
             build_predict_job(entry, params, entry.rows_folder(split), artifacts.logits_file(name, split), folder)
         )
-        found[split], measured[split] = prediction_figures(result), prediction_measurements(result)
+        predicted[split], measured[split] = prediction_figures(result), prediction_measurements(result)
         lines.append(
             f"{name} {split}: {result.sequences} sequences in {result.train_seconds:.1f} s "
             f"({result.real_tokens_per_second:,.0f} tokens/s, {result.runtime}, {result.precision})"
@@ -174,7 +174,7 @@ def predict(entry: Entry, params: Params) -> str:
         folder, logits = artifacts.RUNS / artifacts.job_name(name, PREDICT) / f"before-{split}", f"before-{split}"
         rows, target = entry.rows_folder(split), artifacts.logits_file(name, logits)
         run_device_job(build_predict_job(entry, params, rows, target, folder, model=start))
-    for file, by_split in ((artifacts.metrics_file, found), (artifacts.measurements_file, measured)):
+    for file, by_split in ((artifacts.metrics_file, predicted), (artifacts.measurements_file, measured)):
         write_json(file(name, PREDICT), next(iter(by_split.values())) if len(by_split) == 1 else by_split)
     return "\n".join(lines)
 

@@ -28,5 +28,5 @@ def weigh_classes(entry: Entry, rows: Path) -> list[float] | None:
         with pa.memory_map(str(path)) as source:
             labels = pa.ipc.open_file(source).read_all().column("class_labels").combine_chunks().values.to_numpy()
             counts += np.bincount(labels[labels >= 0], minlength=len(counts))
-    found: list[float] = (counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist()
-    return found if counts.any() else [1.0] * len(counts)
+    weights: list[float] = (counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist()
+    return weights if counts.any() else [1.0] * len(counts)
