@@ -86,9 +86,9 @@ class Tally:
 
     def add(self, after: Tally) -> None:
         """Add the tally of the next part."""
-        for own, others in zip(vars(self).values(), vars(after).values(), strict=True):
+        for counter, others in zip(vars(self).values(), vars(after).values(), strict=True):
             for name, value in others.items():
-                own[name] += value
+                counter[name] += value
 
 
 class DataSet(ABC):

@@ -87,14 +87,14 @@ class NearDuplicateIndex:
 
     def _candidates(self, signed: np.ndarray) -> np.ndarray:
         """Return the pairs that share a band, as numbers of looked-up and indexed texts. [k, 2], ascending."""
-        keys, found = hash_bands(signed, self._bands, self._rows), [np.zeros((0, 2), np.int64)]
+        keys, pairs = hash_bands(signed, self._bands, self._rows), [np.zeros((0, 2), np.int64)]
         for band in range(self._bands):
             first = np.searchsorted(self._sorted[:, band], keys[:, band], "left")
             counts = np.searchsorted(self._sorted[:, band], keys[:, band], "right") - first
             other = np.repeat(np.arange(len(keys)), counts)
-            place = np.arange(len(other)) + np.repeat(first - np.cumsum(counts) + counts, counts)
-            found.append(np.stack([other, self._order[place, band]], axis=1))
-        return np.unique(np.concatenate(found), axis=0)
+            position = np.arange(len(other)) + np.repeat(first - np.cumsum(counts) + counts, counts)
+            pairs.append(np.stack([other, self._order[position, band]], axis=1))
+        return np.unique(np.concatenate(pairs), axis=0)
 
     def matches(self, others: Shingles) -> Iterator[Match]:
         """Yield the near-duplicates among other texts, in order of their numbers and those of indexed texts."""
@@ -140,12 +140,12 @@ class PieceFinder:
         """Return (document, first letter, end) of each piece."""
         hits = self._hits(documents)
         pieces: list[tuple[int, int, int]] = []
-        for some in np.split(hits, np.flatnonzero(np.diff(hits[:, :2], axis=0).any(axis=1)) + 1):
-            if len(some):
-                document, owner = some[0, :2].tolist()
+        for group in np.split(hits, np.flatnonzero(np.diff(hits[:, :2], axis=0).any(axis=1)) + 1):
+            if len(group):
+                document, owner = group[0, :2].tolist()
                 low, high = documents.bounds[document : document + 2].tolist()
-                found = _find_spans(some[:, 2], some[:, 3], int(self._lengths[owner]))
-                pieces += [(document, max(low, first), min(high, last)) for first, last in found]
+                spans = _find_spans(group[:, 2], group[:, 3], int(self._lengths[owner]))
+                pieces += [(document, max(low, first), min(high, last)) for first, last in spans]
         return list(dict.fromkeys(pieces))
 
     def _hits(self, documents: NormalizedLetters) -> np.ndarray:
@@ -155,11 +155,11 @@ class PieceFinder:
         seen = np.flatnonzero(self._table[hashes & self._mask])
         if not len(seen):
             return np.zeros((0, 4), np.int64)
-        place = np.minimum(np.searchsorted(self._hashes, hashes[seen]), len(self._hashes) - 1)
-        same = np.flatnonzero(self._hashes[place] == hashes[seen])
-        seen, place = seen[same], place[same]
-        found = np.stack([owner[seen], self._owner[place], starts[seen], self._offset[place]], axis=1)
-        return found[np.lexsort(found.T[2::-1])]
+        position = np.minimum(np.searchsorted(self._hashes, hashes[seen]), len(self._hashes) - 1)
+        same = np.flatnonzero(self._hashes[position] == hashes[seen])
+        seen, position = seen[same], position[same]
+        matches = np.stack([owner[seen], self._owner[position], starts[seen], self._offset[position]], axis=1)
+        return matches[np.lexsort(matches.T[2::-1])]
 
 
 def _find_spans(starts: np.ndarray, offsets: np.ndarray, length: int) -> set[tuple[int, int]]:
@@ -193,11 +193,11 @@ class DevelopmentTexts:
 
     def __init__(self, read: Read, splits: Sequence[str]) -> None:
         """Read the texts of these development sets."""
-        found: dict[str, list[tuple[str, int]]] = {}
+        by_text: dict[str, list[tuple[str, int]]] = {}
         for split in splits:
             for number, text in enumerate(text for batch in read(split) for text in batch):
-                found.setdefault(text[:BATCH_CHARACTERS], []).append((split, number))
-        self.splits, self.texts, self.examples = list(splits), list(found), list(found.values())
+                by_text.setdefault(text[:BATCH_CHARACTERS], []).append((split, number))
+        self.splits, self.texts, self.examples = list(splits), list(by_text), list(by_text.values())
         """Names of the sets, the texts, and for each text the sets and numbers of the examples that have it."""
 
 
@@ -220,13 +220,13 @@ class SourceMatches:
             text: [Duplicate(*example, round(similarity, 4), other) for example in examples[text]]
             for text, (similarity, other, _) in self.best.items()
         }
-        every = [pair for some in pairs.values() for pair in some]
+        every = [pair for group in pairs.values() for pair in group]
         ordered = sorted(every, key=lambda pair: (splits.index(pair.split), pair.example))
         ranked = sorted(self.best, key=lambda text: (-self.best[text][0], text))
         places = np.linspace(0, len(ranked) - 1, min(MAX_SHOWN, len(ranked))).round().astype(int)
         shown = [
             PairExcerpt(pairs[text][0], make_excerpt(development.texts[text]), self.best[text][2])
-            for text in (ranked[place] for place in places.tolist())
+            for text in (ranked[position] for position in places.tolist())
         ]
         return SourceReport(name, compared, passed_over, tuple(ordered), tuple(shown))
 
@@ -244,8 +244,8 @@ def find_near_duplicates(
     """
     examples = DevelopmentTexts(read, development)
     folder = None if corpus is None else corpus.absolute().parent  # all processes see it
-    with TemporaryDirectory(prefix=".near-duplicates-", dir=folder) as own:
-        texts = Path(own) / "texts.parquet"
+    with TemporaryDirectory(prefix=".near-duplicates-", dir=folder) as scratch:
+        texts = Path(scratch) / "texts.parquet"
         pq.write_table(pa.table({"text": pa.array(examples.texts, pa.large_string())}), texts)
         sources = [_search_training(examples, load_finder(texts, threshold).texts, read(training), record)]
         if corpus is not None:
@@ -259,16 +259,16 @@ def _search_training(
 ) -> SourceReport:
     best, seen, before = SourceMatches(), set[int](), 0
     progress = StageProgress("near-duplicates in training", f"{record}s")
-    for batch in ([text[:BATCH_CHARACTERS] for text in some] for some in batches):
+    for batch in ([text[:BATCH_CHARACTERS] for text in texts] for texts in batches):
         fresh: dict[int, tuple[int, str]] = {}
         keys = text_features.hash_strings(np.array(batch, dtype=object)).tolist()
         for number, (key, text) in enumerate(zip(keys, batch, strict=True), before):
             if key not in seen:
                 fresh.setdefault(key, (number, text))
         seen.update(fresh)
-        for some in _batch(fresh.values()):
-            for match in index.matches(make_shingles(extract_letters([text for _, text in some]))):
-                number, text = some[match.other]
+        for group in _batch(fresh.values()):
+            for match in index.matches(make_shingles(extract_letters([text for _, text in group]))):
+                number, text = group[match.other]
                 best.add(match.text, match.similarity, f"training {record} {number}", text)
         before += len(batch)
         progress.update(before)
@@ -297,15 +297,15 @@ def search_part(path: Path, threshold: float, part: FilePart) -> tuple[int, Sour
     for batch in text_features.read_text_batches(part.path, ["document_id", "text"], part.groups):
         ids, texts = (text_features.to_strings(batch.column(name)) for name in ("document_id", "text"))
         pairs = zip(ids, texts, strict=True)
-        for some in _batch((name, piece) for name, text in pairs for piece in split_text(text, finder.overlap)):
-            letters = extract_letters([text for _, text in some])
+        for group in _batch((name, piece) for name, text in pairs for piece in split_text(text, finder.overlap)):
+            letters = extract_letters([text for _, text in group])
             cut = finder.pieces.find(letters)
             parts = [letters.codes[:0], *(letters.codes[first:last] for _, first, last in cut)]
             bounds = np.cumsum([*map(len, parts)])
             shingles = make_shingles(NormalizedLetters(np.concatenate(parts), bounds))
             for match in finder.texts.matches(shingles):
                 number, first, last = cut[match.other]
-                best.add(match.text, match.similarity, f"document {some[number][0]}", letters.text(first, last))
+                best.add(match.text, match.similarity, f"document {group[number][0]}", letters.text(first, last))
         done += len(ids)
     return done, best
 
@@ -314,8 +314,8 @@ def _search_corpus(examples: DevelopmentTexts, texts: Path, threshold: float, fi
     best, done, parts = SourceMatches(), 0, plan_parts({path.name: path for path in files})
     progress = StageProgress("near-duplicates in text", "documents", sum(part.records for part in parts))
     workers = useful_workers(sum(part.bytes for part in parts), LEAST_BYTES)
-    for documents, found in ordered_map(partial(search_part, texts, threshold), parts, workers):
-        for text, match in found.best.items():
+    for documents, matches in ordered_map(partial(search_part, texts, threshold), parts, workers):
+        for text, match in matches.best.items():
             best.add(text, *match)
         done += documents
         progress.update(done)
@@ -332,7 +332,7 @@ def split_text(text: str, overlap: int) -> Iterator[str]:
 
 def _batch(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:
     """Yield named texts in batches whose shingles are made at a time."""
-    return split_into_groups(texts, lambda one: len(one[1]), BATCH_TEXTS, BATCH_CHARACTERS)
+    return split_into_groups(texts, lambda item: len(item[1]), BATCH_TEXTS, BATCH_CHARACTERS)
 
 
 def make_excerpt(text: str) -> str:

@@ -82,9 +82,9 @@ class CorpusData(ParquetFiles):
         whole = f"the text was not split into documents: {ADVICE}, or raise validate.max_document_characters"
         self.record_checks = (*self.text_checks(ADVICE), DataCheck("document_size", "text", size, whole, maximum=most))
 
-    def _label(self, part: FilePart, batch: pa.RecordBatch, first: int, place: int) -> str:
-        key = batch.column("document_id")[place].as_py() or ""
-        return key.strip() or f"document number {part.before + first + place}"
+    def _label(self, part: FilePart, batch: pa.RecordBatch, first: int, offset: int) -> str:
+        key = batch.column("document_id")[offset].as_py() or ""
+        return key.strip() or f"document number {part.before + first + offset}"
 
     def _features(self, name: str, batch: pa.RecordBatch, label: Label) -> Frame:
         characters = text_features.count_characters(batch.column("text"))
@@ -157,24 +157,24 @@ class MaskedLmRows(RowData):
             DataCheck("masked_once", "masked_positions", "no position masked twice", self.advice),
         )
 
-    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
+    def kind_features(self, rows: Columns, sequences: RowSequences) -> Columns:
         positions, used = rows["masked_positions"].astype(np.int64), rows["masked_labels"] != IGNORED
         self.tally.histograms["masked"].add(used.sum(axis=1))
-        length = found.real.shape[1]
+        length = sequences.real.shape[1]
         inside = (positions >= 0) & (positions < length)
-        is_real = np.take_along_axis(found.real, np.clip(positions, 0, length - 1), axis=1)
+        is_real = np.take_along_axis(sequences.real, np.clip(positions, 0, length - 1), axis=1)
         # Unused slots get unique values, so that equal neighbours are positions masked twice.
-        own = np.sort(np.where(used, positions, -1 - length - np.arange(positions.shape[1])), axis=1)
+        ordered = np.sort(np.where(used, positions, -1 - length - np.arange(positions.shape[1])), axis=1)
         return {
             "masked_in_sequence": count_per_row(used & inside & ~is_real),
-            "masked_once": count_per_row(own[:, 1:] == own[:, :-1]),
+            "masked_once": count_per_row(ordered[:, 1:] == ordered[:, :-1]),
         }
 
     def describe_label(self, row: Columns, slot: int, start: int, tokens: Sequence[str]) -> str:
         positions, labels = row["masked_positions"].astype(np.int64) - start, row["masked_labels"]
         inside = (labels != IGNORED) & (positions >= 0) & (positions < len(tokens))
         masked = zip(positions[inside], self.decode(labels[inside]), strict=True)
-        return ", ".join(f"{tokens[place]} was {token}" for place, token in masked)
+        return ", ".join(f"{tokens[position]} was {token}" for position, token in masked)
 
     @property
     def _figures(self) -> dict[str, float]:
@@ -224,11 +224,14 @@ class PretrainRows(MaskedLmRows):
             DataCheck("next_sentences", "next_sentence_labels", "a label for every sequence", self.advice),
         )
 
-    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
+    def kind_features(self, rows: Columns, sequences: RowSequences) -> Columns:
         labels = rows["next_sentence_labels"]
-        present = found.present(labels.shape[1])
+        present = sequences.present(labels.shape[1])
         self.tally.counts["random_next"] += int((present & (labels == 1)).sum())
-        return {**super().kind_features(rows, found), "next_sentences": count_per_row(present & (labels == IGNORED))}
+        return {
+            **super().kind_features(rows, sequences),
+            "next_sentences": count_per_row(present & (labels == IGNORED)),
+        }
 
     def describe_label(self, row: Columns, slot: int, start: int, tokens: Sequence[str]) -> str:
         following = "random next sentence" if row["next_sentence_labels"][slot] == 1 else "real next sentence"

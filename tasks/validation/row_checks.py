@@ -308,9 +308,9 @@ class RowData(DataSet):
         examples: dict[str, list[str]] = {"schema": [], "manifest_files": []}
         for name, rows in self.manifest.files.items():
             file = _open(self.folder / name)
-            found = sum(file.get_batch(i).num_rows for i in range(file.num_record_batches))
-            if found != rows:
-                examples["manifest_files"].append(f"{name} has {found:,} rows, manifest.json lists {rows:,}")
+            count = sum(file.get_batch(i).num_rows for i in range(file.num_record_batches))
+            if count != rows:
+                examples["manifest_files"].append(f"{name} has {count:,} rows, manifest.json lists {rows:,}")
             examples["schema"] += [
                 f"{name}: {field.name} must be {field.type}"
                 for field in self.schema
@@ -353,19 +353,19 @@ class RowData(DataSet):
 
     def _features(self, batch: pa.RecordBatch) -> Frame:
         rows = {field.name: self._matrix(batch.column(field.name)) for field in self.schema}
-        found, features = find_sequences(rows["sequence_ids"])
-        features |= self._declared_features(rows, found) | self.kind_features(rows, found)
+        sequences, features = find_sequences(rows["sequence_ids"])
+        features |= self._declared_features(rows, sequences) | self.kind_features(rows, sequences)
         if FEATURE_IDS in self._ends:
             ids = rows[FEATURE_IDS.name].reshape(-1)
             self.tally.lists["feature_ids"].append(ids[(ids >= 0) & (ids < self.manifest.sequences)])
         unknown = UnknownTokens(*self._special)
-        unknown.add(rows["input_ids"], found.real)
-        self.tally.histograms["tokens"].add(found.length)
-        self.tally.histograms["sequences"].add(found.per_row)
+        unknown.add(rows["input_ids"], sequences.real)
+        self.tally.histograms["tokens"].add(sequences.length)
+        self.tally.histograms["sequences"].add(sequences.per_row)
         self.tally.counts.update(
             rows=batch.num_rows,
-            sequences=len(found.row),
-            real_tokens=int(found.tokens.sum()),
+            sequences=len(sequences.row),
+            real_tokens=int(sequences.tokens.sum()),
             tokens=unknown.tokens,
             unknown=unknown.unknown,
         )
@@ -381,21 +381,21 @@ class RowData(DataSet):
             values = values.fill_null(0)
         return from_arrow(values).reshape(-1, width)
 
-    def _declared_features(self, rows: Columns, found: RowSequences) -> Columns:
+    def _declared_features(self, rows: Columns, sequences: RowSequences) -> Columns:
         """Return the features [n] of columns, the number of values that are not as declared, and of the starts of
         sequences, which several columns encode."""
         positions = rows["position_ids"]
-        expected = np.arange(positions.shape[1], dtype=np.int16) - found.start_of_token
-        first = found.row, found.start
+        expected = np.arange(positions.shape[1], dtype=np.int16) - sequences.start_of_token
+        first = sequences.row, sequences.start
         other_start = (rows["input_ids"][first] != self._cls_id) | (rows["token_type_ids"][first] != 0)
         slots = rows["cls_positions"].shape[1]
-        wrong_slots = rows["cls_positions"] != found.table(found.start, slots, ABSENT)
+        wrong_slots = rows["cls_positions"] != sequences.table(sequences.start, slots, ABSENT)
         features = {
-            "positions_restart": count_per_row(found.real & (positions != expected.astype(positions.dtype))),
-            "first_tokens": np.bincount(found.row[other_start], minlength=len(found.per_row)),
-            "cls_positions": count_per_row(wrong_slots) + np.maximum(found.per_row - slots, 0),
+            "positions_restart": count_per_row(sequences.real & (positions != expected.astype(positions.dtype))),
+            "first_tokens": np.bincount(sequences.row[other_start], minlength=len(sequences.per_row)),
+            "cls_positions": count_per_row(wrong_slots) + np.maximum(sequences.per_row - slots, 0),
         }
-        used = {TOKENS: found.real, SEQUENCES: found.present(slots)}
+        used = {TOKENS: sequences.real, SEQUENCES: sequences.present(slots)}
         used[SEQUENCE_LABELS] = np.repeat(used[SEQUENCES], max(1, self.manifest.num_labels), axis=1)
         for column in self._ends:
             if column.width == PREDICTIONS and column.least == IGNORED:
@@ -411,7 +411,7 @@ class RowData(DataSet):
             features[column.name] = count_per_row(wrong)
         return features
 
-    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
+    def kind_features(self, rows: Columns, sequences: RowSequences) -> Columns:
         """Return the features [n] of the record checks that a kind adds, from the columns of n rows as stored."""
         return {}
 
@@ -464,8 +464,11 @@ class RowData(DataSet):
         file = _open(self.folder / next(iter(self.manifest.files)))  # the checks passed, so there is a row
         batch = file.get_batch(0).slice(0, SAMPLES)
         rows = {field.name: self._matrix(batch.column(field.name)) for field in self.schema}
-        found, _ = find_sequences(rows["sequence_ids"])
-        places, shown = np.stack([found.row, found.slot, found.start, found.length], axis=1)[:SAMPLES].tolist(), []
+        sequences, _ = find_sequences(rows["sequence_ids"])
+        places, shown = (
+            np.stack([sequences.row, sequences.slot, sequences.start, sequences.length], axis=1)[:SAMPLES].tolist(),
+            [],
+        )
         for row, slot, start, length in places:
             tokens = self.decode(rows["input_ids"][row, start : start + length])
             label = self.describe_label({name: values[row] for name, values in rows.items()}, slot, start, tokens)
@@ -486,8 +489,8 @@ class RowData(DataSet):
         return [f"{self.name} rows: {text}" for text in (self._unknown.warning, cut) if text]
 
 
-def _label_row(first: int, place: int) -> str:
-    return f"row {first + place}"
+def _label_row(first: int, offset: int) -> str:
+    return f"row {first + offset}"
 
 
 def _open(path: Path) -> pa.ipc.RecordBatchFileReader:
@@ -547,10 +550,10 @@ class WindowData(RowData):
         self._ids, self._columns = columns.pop(FEATURE_ID), columns
         return []
 
-    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
+    def kind_features(self, rows: Columns, sequences: RowSequences) -> Columns:
         ids, count = rows["feature_ids"].astype(np.int64), len(self._ids)
-        present = found.present(ids.shape[1])
-        starts, lengths = (found.table(values, ids.shape[1], 0) for values in (found.start, found.length))
+        present = sequences.present(ids.shape[1])
+        starts, lengths = (sequences.table(values, ids.shape[1], 0) for values in (sequences.start, sequences.length))
         # Without lines there are no values to look up, and `known` is false everywhere.
         taken = np.clip(ids, 0, max(0, count - 1))
         columns = {name: values[taken] if count else np.zeros_like(ids) for name, values in self._columns.items()}
@@ -558,11 +561,11 @@ class WindowData(RowData):
         return {
             "feature_slots": (lines.present & ~lines.known).sum(axis=1),
             "feature_lengths": (lines.known & (lines.lengths != lines.columns[N_TOKENS])).sum(axis=1),
-            **self.label_features(rows, found, lines),
+            **self.label_features(rows, sequences, lines),
         }
 
     @abstractmethod
-    def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
+    def label_features(self, rows: Columns, sequences: RowSequences, lines: FeatureLines) -> Columns:
         """Return the features [n] of the checks of labels."""
 
     def totals(self) -> Totals:

@@ -48,14 +48,14 @@ def _find_stage(path: Path) -> str:
 def compare_schema(path: Path, required: pa.Schema) -> list[str]:
     """Describe how a file's columns differ from `required`; string and large_string are equivalent."""
     with open_stage_file(path, (), _find_stage(path)) as file:
-        found = file.schema_arrow
+        schema = file.schema_arrow
     differences = []
     for column in required:
-        index = found.get_field_index(column.name)
+        index = schema.get_field_index(column.name)
         if index < 0:
             differences.append(f"{path.name}: column {column.name} is missing")
-        elif _simplify(found.field(index).type) != _simplify(column.type):
-            differences.append(f"{path.name}: column {column.name} is {found.field(index).type}, not {column.type}")
+        elif _simplify(schema.field(index).type) != _simplify(column.type):
+            differences.append(f"{path.name}: column {column.name} is {schema.field(index).type}, not {column.type}")
     return differences
 
 
@@ -155,7 +155,7 @@ def find_repetitions(
         return 0, []
     suspects = np.unique(extra)
     confirmed = suspects[:CONFIRMED_HASHES]
-    counts = Counter(key for some in read_again() for key in some[np.isin(hash_strings(some), confirmed)])
+    counts = Counter(key for texts in read_again() for key in texts[np.isin(hash_strings(texts), confirmed)])
     repeated = {key: count for key, count in sorted(counts.items()) if count > 1}
     total = len(extra) if len(suspects) > CONFIRMED_HASHES else sum(repeated.values()) - len(repeated)
     return total, [f"{key} ({count} times)" for key, count in repeated.items()]
@@ -180,9 +180,9 @@ def plan_parts(files: Mapping[str, Path]) -> list[FilePart]:
     parts, before = [], 0
     for name, path in files.items():
         first, groups = 0, enumerate(_read_groups(path))
-        for some in split_into_groups(groups, lambda one: one[1].total_byte_size, MAX_LISTED, PART_BYTES):
-            numbers, rows = [number for number, _ in some], sum(group.num_rows for _, group in some)
-            size = sum(group.total_byte_size for _, group in some)
+        for row_groups in split_into_groups(groups, lambda item: item[1].total_byte_size, MAX_LISTED, PART_BYTES):
+            numbers, rows = [number for number, _ in row_groups], sum(group.num_rows for _, group in row_groups)
+            size = sum(group.total_byte_size for _, group in row_groups)
             parts.append(FilePart(name, path.absolute(), numbers, first, before, rows, size))
             first += rows
         before += first
@@ -250,9 +250,9 @@ class ParquetFiles(DataSet):
         """Number of records by file."""
         return self.tally.counters["records"]
 
-    def _label(self, part: FilePart, batch: pa.RecordBatch, first: int, place: int) -> str:
+    def _label(self, part: FilePart, batch: pa.RecordBatch, first: int, offset: int) -> str:
         """Return the label of a record of a batch whose first record is number `first` of its file."""
-        return f"{part.name} {self.record} {first + place}"
+        return f"{part.name} {self.record} {first + offset}"
 
     @abstractmethod
     def _features(self, name: str, batch: pa.RecordBatch, label: Label) -> Frame:
@@ -320,8 +320,8 @@ class ExampleFiles(ParquetFiles):
     def totals(self) -> Totals:
         counts = {f"{split}_{self.record}s": TotalFeature(self.records[split]) for split in self.files}
         (_, train), *others = ((split, sort_hashes(self.tally.lists[f"folded {split}"])) for split in self.files)
-        for split, own in others:
-            common = CommonExamples.find(train, own)
+        for split, keys in others:
+            common = CommonExamples.find(train, keys)
             counts[f"{split}_unseen"] = TotalFeature(100 * common.share, common.describe(self.record))
         return counts
 

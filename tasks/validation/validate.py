@@ -94,7 +94,10 @@ class ValidationResult:
         return replace(
             self,
             checks=(*self.checks, *map(add_prefix, other.checks)),
-            outcomes=(*self.outcomes, *(replace(one, check=add_prefix(one.check)) for one in other.outcomes)),
+            outcomes=(
+                *self.outcomes,
+                *(replace(outcome, check=add_prefix(outcome.check)) for outcome in other.outcomes),
+            ),
             notes=(*self.notes, *other.notes),
             more_rows={**self.more_rows, f"{prefix.replace('-', '_')}_rows": other.rows},
         )
@@ -111,18 +114,18 @@ def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
     outcomes = _validate_totals(validator, data.prerequisites, data.prepare())
     if not all(outcome.ok for outcome in outcomes):
         return ValidationResult(data.name, data.record, 0, checks, tuple(outcomes))
-    found = {check.name: CheckCounts(0, 0) for check in data.record_checks}
+    counted = {check.name: CheckCounts(0, 0) for check in data.record_checks}
     parts, data.tally = data.parts(), Tally()
     workers = useful_workers(sum(part.bytes for part in parts), LEAST_BYTES)
     for new, tally, frame in ordered_map(partial(check_part, data), parts, workers):
         if frame:  # as int64, of which Great Expectations counts failures in a quarter of the time
             whole = {name: numbers.astype("int64") for name, numbers in frame.items()}
             validator.confirm(data.record_checks, whole, new)
-        found = {name: counts + new[name] for name, counts in found.items()}
+        counted = {name: counts + new[name] for name, counts in counted.items()}
         data.tally.add(tally)
     outcomes += _validate_totals(validator, data.total_checks, data.totals())
     for check in data.record_checks:
-        counts = found[check.name]
+        counts = counted[check.name]
         records, every = counts.total, f"{counts.total:,} {data.record}s"
         text = f"{counts.failed:,} of {every} fail" if counts.failed else f"all {every} pass"
         outcomes.append(CheckOutcome(check, counts, text, counts.labels))
@@ -139,8 +142,8 @@ def _validate_totals(validator: LimitValidator, checks: Sequence[DataCheck], tot
     for check in checks:
         total = totals[check.name]
         examples = tuple(clip_text(text) for text in total.examples[:MAX_EXAMPLES])
-        found = total.shown or format_number(total.value)
-        outcomes.append(CheckOutcome(check, counted[check.name], found, examples))
+        value = total.shown or format_number(total.value)
+        outcomes.append(CheckOutcome(check, counted[check.name], value, examples))
     return outcomes
 
 
@@ -191,15 +194,15 @@ def validate_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]]) -
     report.unlink(missing_ok=True)  # older verdicts and pages are about other data
     data, *others = open_sets()
     validator = GxValidator() if data.is_user_data else LimitValidator()
-    found = validate_data(data, validator)
+    result = validate_data(data, validator)
     for other in others:
-        found = found.with_another(validate_data(other, validator), HELD_OUT if other.name == name else other.name)
-    found = replace(found, name=name)
-    values = found.verdict
+        result = result.with_another(validate_data(other, validator), HELD_OUT if other.name == name else other.name)
+    result = replace(result, name=name)
+    values = result.verdict
     html = report.with_suffix(".html")
     write_json(report, values)
-    write_text(html, render_page({**values, "samples": found.samples}))
-    write_json(artifacts.expectations_file(name), make_suite(name, found.checks))
+    write_text(html, render_page({**values, "samples": result.samples}))
+    write_json(artifacts.expectations_file(name), make_suite(name, result.checks))
     for text in values["notes"]:
         streams.note(f"{name}: {text}")
     if not values["valid"]:
@@ -217,8 +220,8 @@ def render_page(values: Mapping[str, Any]) -> str:
         __file__,
         "validation.html.j2",
         **{name: value for name, value in values.items() if name != "statistics"},
-        numbers=[(one["name"], format_number(one["value"]), "") for one in statistics["numbers"]],
-        histograms=[{**one, "bins": _format_bins(one)} for one in statistics["histograms"]],
+        numbers=[(number["name"], format_number(number["value"]), "") for number in statistics["numbers"]],
+        histograms=[{**histogram, "bins": _format_bins(histogram)} for histogram in statistics["histograms"]],
     )
 
 

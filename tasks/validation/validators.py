@@ -107,7 +107,7 @@ class LimitValidator:
         for check in checks:
             values, (low, high) = frame[check.name], check.limits
             failed = np.flatnonzero(~((values >= low) & (values <= high)))
-            labels = tuple(clip_text(label(one)) for one in failed[:MAX_EXAMPLES].tolist())
+            labels = tuple(clip_text(label(number)) for number in failed[:MAX_EXAMPLES].tolist())
             counts[check.name] = CheckCounts(len(failed), len(values), labels)
         return counts
 
@@ -159,31 +159,31 @@ class GxValidator(LimitValidator):
         suite = self._gx.ExpectationSuite("checks", expectations=[make_expectation(check) for check in checks])
         result = batch.validate(suite, result_format=COUNTS)
         records = max(map(len, frame.values()))
-        failed = dict(_count_failed(one, records) for one in result.results)
+        failed = dict(_count_failed(expectation, records) for expectation in result.results)
         # Great Expectations silently drops expectations that it does not know.
         evaluated = result.statistics["evaluated_expectations"]
         if evaluated != len(checks) or set(failed) != {check.name for check in checks}:
             raise CheckCrashed(f"{evaluated} of {len(checks)} checks were evaluated: {sorted(failed)}")
-        if other := [name for name, one in counts.items() if one.failed != failed[name]]:
+        if other := [name for name, count in counts.items() if count.failed != failed[name]]:
             raise CheckCrashed(f"Great Expectations counts the failures of {', '.join(other)} differently")
 
 
 def _count_failed(result: Any, records: int) -> tuple[str, int]:
     """Return the check of an expectation, and the number of records that failed it."""
     name = result.expectation_config.meta["check"]
-    found = result.result
+    details = result.result
     # `exception_info` has two shapes; an evaluated expectation has counts in both.
-    if "unexpected_count" not in found:
+    if "unexpected_count" not in details:
         raise CheckCrashed(f"check {name} raised: {result.exception_info}")
     # Great Expectations counts missing values as valid.
-    if found["element_count"] != records or found["missing_count"]:
+    if details["element_count"] != records or details["missing_count"]:
         raise CheckCrashed(
-            f"check {name} saw {found['element_count']} of {records} records, "
-            f"{found['missing_count']} of them without a value"
+            f"check {name} saw {details['element_count']} of {records} records, "
+            f"{details['missing_count']} of them without a value"
         )
-    if result.success != (found["unexpected_count"] == 0):
-        raise CheckCrashed(f"check {name}: success={result.success} with {found['unexpected_count']} failures")
-    return name, int(found["unexpected_count"])
+    if result.success != (details["unexpected_count"] == 0):
+        raise CheckCrashed(f"check {name}: success={result.success} with {details['unexpected_count']} failures")
+    return name, int(details["unexpected_count"])
 
 
 def make_expectation(check: DataCheck) -> Any:
@@ -215,7 +215,7 @@ def _expectation_values(check: DataCheck) -> dict[str, Any]:
     limits = {"min_value": low, "max_value": high}
     return {
         "type": "expect_column_values_to_be_between",
-        "kwargs": {"column": check.name, **{name: one for name, one in limits.items() if math.isfinite(one)}},
+        "kwargs": {"column": check.name, **{name: limit for name, limit in limits.items() if math.isfinite(limit)}},
         "description": check.required,
         "notes": check.advice,
         "meta": {"check": check.name, "column": check.column},
