@@ -135,24 +135,24 @@ def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
 @functools.lru_cache(maxsize=2)
 def _load(folder: Path, hashes: tuple[str, ...]) -> Tokenizer:
     """Load a tokenizer; `hashes` are part of the cache key, so that changed files are read again."""
-    found = read_tokenizer_folder(folder, True, str(folder))
-    tokenizer = found.build_for_texts()
+    fast_tokenizer = read_tokenizer_folder(folder, True, str(folder))
+    tokenizer = fast_tokenizer.build_for_texts()
     template = read_template(tokenizer, str(folder))
     tokenizer.encode_special_tokens = True  # affects only tokens with a role: the others were added as ordinary tokens
-    numbers = {name: tokenizer.token_to_id(content) for name, content in found.roles.items()}
+    numbers = {name: tokenizer.token_to_id(content) for name, content in fast_tokenizer.roles.items()}
     ids = {name: number for name, number in numbers.items() if number is not None}  # every role has one
     pad, unk, mask = (ids.pop(f"{name}_token") for name in ("pad", "unk", "mask"))
     _INFOS[tokenizer] = TokenizerInfo(
         **vars(template),
-        size=len(found.tokens),
+        size=len(fast_tokenizer.tokens),
         pad=pad,
         unk=unk,
         mask=mask,
         further=tuple({*ids.values(), *template.between} - {template.cls, template.sep}),
-        blank_before_words=found.blank_before_words,
-        bert=found.bert,
-        strips_accents=found.strips_accents,
-        independent_words=found.treats_words_independently(tokenizer),
+        blank_before_words=fast_tokenizer.blank_before_words,
+        bert=fast_tokenizer.bert,
+        strips_accents=fast_tokenizer.strips_accents,
+        independent_words=fast_tokenizer.treats_words_independently(tokenizer),
     )
     return tokenizer
 
@@ -270,8 +270,8 @@ class WordCache:
         encodings = self._tokenizer.encode_batch([" ".join(group) for group in groups], add_special_tokens=False)
         tokens, spans, counts = [], [], []
         for group, encoding in zip(groups, encodings, strict=True):
-            own = np.fromiter(map(len, group), np.int64, len(group)) + 1
-            starts = np.cumsum(own) - own
+            lengths = np.fromiter(map(len, group), np.int64, len(group)) + 1
+            starts = np.cumsum(lengths) - lengths
             offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
             owner = np.searchsorted(starts, offsets[:, 0], side="right") - 1
             tokens.append(np.array(encoding.ids, dtype=np.uint32))
@@ -286,8 +286,8 @@ class BlankSeparatedCache(WordCache):
     _split = staticmethod(_BLANKS.split)
 
     def _tokenize(self, new: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        found = _encode_uncached(self._tokenizer, new)
-        return found.token_ids, found.offsets, found.lengths
+        encoded = _encode_uncached(self._tokenizer, new)
+        return encoded.token_ids, encoded.offsets, encoded.lengths
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
@@ -310,9 +310,9 @@ def find_word_numbers(tokenizer: Tokenizer, text: str) -> np.ndarray:
     parts = _split(text) if read_tokenizer_info(tokenizer).independent_words else [(0, text)]
     for _, part in parts:
         with LibraryErrors("the tokenizer", "cannot encode a text"):
-            found = tokenizer.encode(part, add_special_tokens=False).word_ids
-        if found:
-            words.append(np.array(found, np.int32) + (words[-1][-1] + 1 if len(words[-1]) else 0))
+            numbers = tokenizer.encode(part, add_special_tokens=False).word_ids
+        if numbers:
+            words.append(np.array(numbers, np.int32) + (words[-1][-1] + 1 if len(words[-1]) else 0))
     return np.concatenate(words)
 
 
@@ -328,9 +328,9 @@ def _split(text: str) -> Iterator[tuple[int, str]]:
 
 def _encode_long(cache: WordCache, text: str) -> EncodedTexts:
     """Encode a long text in parts, whose words take less memory at once."""
-    found = [(place, cache.encode([part])) for place, part in _split(text)]
-    ids = np.concatenate([part.token_ids for _, part in found])
-    offsets = np.concatenate([part.offsets + np.int32(place) for place, part in found])
+    pieces = [(start, cache.encode([part])) for start, part in _split(text)]
+    ids = np.concatenate([part.token_ids for _, part in pieces])
+    offsets = np.concatenate([part.offsets + np.int32(start) for start, part in pieces])
     return EncodedTexts(ids, np.array([len(ids)]), offsets)
 
 
@@ -383,5 +383,5 @@ def _encode_uncached(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts
             ids.append(np.array(encoding.ids, dtype=np.uint32))
             offsets.append(np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))
             lengths.append(len(encoding.ids))
-    found = texts_only[np.concatenate(ids)]
-    return EncodedTexts(found, np.array(lengths, dtype=np.int64), np.concatenate(offsets))
+    token_ids = texts_only[np.concatenate(ids)]
+    return EncodedTexts(token_ids, np.array(lengths, dtype=np.int64), np.concatenate(offsets))

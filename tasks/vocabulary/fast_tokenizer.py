@@ -144,8 +144,8 @@ class FastTokenizer:
     @property
     def strips_accents(self) -> bool:
         """Tell whether BERT's normalization removes accents, vowel signs and tone marks."""
-        stated = self.values["normalizer"].get("strip_accents") if self.bert else False
-        return self.lowercase if stated is None else bool(stated)
+        setting = self.values["normalizer"].get("strip_accents") if self.bert else False
+        return self.lowercase if setting is None else bool(setting)
 
     @functools.cached_property
     def tokens(self) -> tuple[str, ...]:
@@ -156,16 +156,16 @@ class FastTokenizer:
             raise InputError(f"{where} has {size:,} entries; at most {MAX_ENTRIES:,} are allowed")
         if len(set(ids.values())) < len(ids):
             raise InputError(f"{where} gives several tokens the same id. Save the tokenizer again with save_pretrained")
-        found = [""] * size
+        tokens = [""] * size
         for token, number in ids.items():
-            found[number] = token
-        return tuple(found)
+            tokens[number] = token
+        return tuple(tokens)
 
     @property
     def entries(self) -> list[str]:
         """Tokens of BERT's vocabulary, without those that were added to it."""
         vocabulary = self.values["model"]["vocab"]
-        return [one for one in self.tokens if one in vocabulary or one in SPECIAL_TOKENS]
+        return [token for token in self.tokens if token in vocabulary or token in SPECIAL_TOKENS]
 
     def is_wordpiece(self) -> bool:
         """Tell whether this is BERT's own kind, which its vocabulary and the switches of its normalizer describe."""
@@ -178,15 +178,15 @@ class FastTokenizer:
             and {name: self.roles.get(name) for name in NAMES} == NAMES
             and read_template(self.whole, self.source).second_type == 1
             and self.tokens[0] == SPECIAL_TOKENS[0]
-            and not any(one[flag] for one in added for flag in STRIPPING)
+            and not any(token[flag] for token in added for flag in STRIPPING)
             and self.entries == list(self.tokens[: len(self.entries)])
         )
 
     def build_for_texts(self) -> Tokenizer:
         """Return the tokenizer in which special tokens without a role are ordinary ones, recognized in texts."""
-        roles, stated = set(self.roles.values()), self.values["added_tokens"]
-        added = [{**one, "special": one["special"] and one["content"] in roles} for one in stated]
-        return self.whole if added == stated else _build({**self.values, "added_tokens": added}, self.source)
+        roles, declared = set(self.roles.values()), self.values["added_tokens"]
+        added = [{**token, "special": token["special"] and token["content"] in roles} for token in declared]
+        return self.whole if added == declared else _build({**self.values, "added_tokens": added}, self.source)
 
     def write(self, max_length: int, folder: Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, and for BERT vocab.txt.
@@ -206,8 +206,8 @@ class FastTokenizer:
                 "clean_up_tokenization_spaces": True,
             }
         else:
-            stated = self.settings.get("model_max_length")
-            max_length = min(max_length, stated) if type(stated) is int and stated > 0 else max_length
+            limit = self.settings.get("model_max_length")
+            max_length = min(max_length, limit) if type(limit) is int and limit > 0 else max_length
             typed = read_template(self.whole, self.source).second_type is not None
             byte_level = next(iter(_byte_levels(self.values)), None)
             config = {
@@ -237,7 +237,7 @@ class FastTokenizer:
     @property
     def blank_before_words(self) -> bool:
         """Tell whether a word on its own needs a blank before it, as within a text."""
-        return any(not one["add_prefix_space"] for one in _byte_levels(self.values))
+        return any(not part["add_prefix_space"] for part in _byte_levels(self.values))
 
     def with_prefix_space(self, prefix: bool | None) -> "FastTokenizer":
         """Return the tokenizer with this add_prefix_space, if it is byte-level; None: as it is."""
@@ -252,17 +252,19 @@ class FastTokenizer:
         added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
         if self.bert:  # is split at punctuation too, so that any ordinary added token may span several pieces
             return not added
-        across = (one.lstrip or one.rstrip or one.normalized or len(one.content.split()) != 1 for one in added)
+        across = (
+            token.lstrip or token.rstrip or token.normalized or len(token.content.split()) != 1 for token in added
+        )
         if any(across) or not (
             _splits_at_blanks(self.values.get("pre_tokenizer")) and _reads_words(self.values.get("normalizer"))
         ):
             return False
         whole = tokenizer.encode(PROBE, add_special_tokens=False)
         ids, offsets = list[int](), list[tuple[int, int]]()
-        for piece, place in zip(("a", " b", " c"), (0, 1, 3), strict=True):
-            one = tokenizer.encode(piece, add_special_tokens=False)
-            ids += one.ids
-            offsets += [(first + place, last + place) for first, last in one.offsets]
+        for piece, start in zip(("a", " b", " c"), (0, 1, 3), strict=True):
+            encoding = tokenizer.encode(piece, add_special_tokens=False)
+            ids += encoding.ids
+            offsets += [(first + start, last + start) for first, last in encoding.offsets]
         return (ids, offsets) == (whole.ids, whole.offsets)
 
 
@@ -299,14 +301,15 @@ def read_fast_tokenizer(
     if type(prefix := settings.get("add_prefix_space")) is bool:
         _set_prefix_space(values, prefix)
     tokenizer = _build(values, where)
-    for one in tokens.values():
-        if tokenizer.token_to_id(one["content"]) != one.get("id"):
+    for token in tokens.values():
+        if tokenizer.token_to_id(token["content"]) != token.get("id"):
             raise InputError(
-                f"{where} gives the added token {one['content']!r:.80} the id {one.get('id')!r:.20}, but AutoTokenizer "
-                f"gives it {tokenizer.token_to_id(one['content'])}. Save the tokenizer again with save_pretrained"
+                f"{where} gives the added token {token['content']!r:.80} the id {token.get('id')!r:.20}, but "
+                f"AutoTokenizer gives it {tokenizer.token_to_id(token['content'])}. Save the tokenizer again "
+                "with save_pretrained"
             )
-    found = FastTokenizer(tokenizer, values, roles, settings, source)
-    size, stated, named = len(found.tokens), [dict(one) for one in tokens.values()], list(named)
+    result = FastTokenizer(tokenizer, values, roles, settings, source)
+    size, declared, named = len(result.tokens), [dict(entry) for entry in tokens.values()], list(named)
     roles |= _find_roles(tokenizer, dict(named), values["model"], where)
     for content in dict.fromkeys([*roles.values(), *(content for _, content in named)]):
         if content not in tokens:
@@ -314,46 +317,46 @@ def read_fast_tokenizer(
             number, size = (size, size + 1) if number is None else (number, size)
             tokens[content] = {"id": number, "content": content, **STRIPPING, "normalized": False}
         tokens[content]["special"] = True
-    if (completed := list(tokens.values())) != stated:
+    if (completed := list(tokens.values())) != declared:
         values = {**values, "added_tokens": completed}
-        found = FastTokenizer(_build(values, where), values, roles, settings, source)
-    return replace(found, roles=NAMES, bert=True) if found.is_wordpiece() else found
+        result = FastTokenizer(_build(values, where), values, roles, settings, source)
+    return replace(result, roles=NAMES, bert=True) if result.is_wordpiece() else result
 
 
-def _merge_added_tokens(stated: Any, added: Mapping[int, Any], where: str) -> dict[str, dict[str, Any]]:
+def _merge_added_tokens(declared: Any, added: Mapping[int, Any], where: str) -> dict[str, dict[str, Any]]:
     """Return the added tokens of tokenizer.json and of the settings by content; the settings take precedence."""
     tokens: dict[str, dict[str, Any]] = {}
     further = [{**token, "id": number} if isinstance(token, dict) else token for number, token in added.items()]
-    for one in [*(stated if isinstance(stated, list) else [stated]), *further]:
-        if not isinstance(one, dict) or not isinstance(one.get("content"), str):
-            raise InputError(f"{where} adds {one!r:.120}; a token with content and id is required")
-        special = bool(one.get("special", False))
+    for entry in [*(declared if isinstance(declared, list) else [declared]), *further]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+            raise InputError(f"{where} adds {entry!r:.120}; a token with content and id is required")
+        special = bool(entry.get("special", False))
         flags = {**STRIPPING, "normalized": not special, "special": special}
-        tokens[one["content"]] = {**flags, **tokens.get(one["content"], {}), **one}
+        tokens[entry["content"]] = {**flags, **tokens.get(entry["content"], {}), **entry}
     return tokens
 
 
 def _find_roles(tokenizer: Tokenizer, named: Mapping[str, str], model: Mapping[str, Any], where: str) -> dict[str, str]:
     """Return the special tokens by name: those of the template, of the settings, of the model, and the usual ones."""
-    found = {name: named[name] for name in ROLES if name in named}
+    roles = {name: named[name] for name in ROLES if name in named}
     with LibraryErrors(where):
         template = read_template(tokenizer, where)
     for name, number in (("cls_token", template.cls), ("sep_token", template.sep)):
-        if found.setdefault(name, token := tokenizer.id_to_token(number) or "") != token:
-            raise InputError(f"{where} has {name} {found[name]!r:.80}, but its template has {token!r:.80}")
+        if roles.setdefault(name, token := tokenizer.id_to_token(number) or "") != token:
+            raise InputError(f"{where} has {name} {roles[name]!r:.80}, but its template has {token!r:.80}")
     if isinstance(model.get("unk_token"), str):
-        found.setdefault("unk_token", model["unk_token"])
+        roles.setdefault("unk_token", model["unk_token"])
     if isinstance(model.get("unk_id"), int):
-        found.setdefault("unk_token", tokenizer.id_to_token(model["unk_id"]) or "")
+        roles.setdefault("unk_token", tokenizer.id_to_token(model["unk_id"]) or "")
     for name, usual in USUAL_TOKENS.items():
-        found.setdefault(name, next((one for one in usual if tokenizer.token_to_id(one) is not None), ""))
-    missing = sorted(name for name, content in found.items() if tokenizer.token_to_id(content) is None)
-    if missing or found["unk_token"] in [content for name, content in found.items() if name != "unk_token"]:
+        roles.setdefault(name, next((word for word in usual if tokenizer.token_to_id(word) is not None), ""))
+    missing = sorted(name for name, content in roles.items() if tokenizer.token_to_id(content) is None)
+    if missing or roles["unk_token"] in [content for name, content in roles.items() if name != "unk_token"]:
         raise InputError(
             f"{where} has no {', '.join(missing) or 'unk_token of its own'}: add it to the tokenizer and save it with "
             "save_pretrained"
         )
-    return found
+    return roles
 
 
 def _parts(part: Any, name: str) -> Iterator[dict[str, Any]]:
@@ -361,27 +364,27 @@ def _parts(part: Any, name: str) -> Iterator[dict[str, Any]]:
     if isinstance(part, dict):
         inner = part.get(name)
         if part.get("type") == "Sequence" and isinstance(inner, list):
-            for one in inner:
-                yield from _parts(one, name)
+            for child in inner:
+                yield from _parts(child, name)
         else:
             yield part
 
 
 def _byte_levels(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the byte-level pre-tokenizers."""
-    for one in _parts(values.get("pre_tokenizer"), "pretokenizers"):
-        if one.get("type") == "ByteLevel":
-            one.setdefault("add_prefix_space", True)
-            yield one
+    for part in _parts(values.get("pre_tokenizer"), "pretokenizers"):
+        if part.get("type") == "ByteLevel":
+            part.setdefault("add_prefix_space", True)
+            yield part
 
 
 def _set_prefix_space(values: Mapping[str, Any], prefix: bool) -> None:
     """Set add_prefix_space of a byte-level tokenizer, and of its post-processor, which adjusts the offsets."""
     byte_levels = list(_byte_levels(values))
     processors = _parts(values.get("post_processor"), "processors") if byte_levels else ()
-    for one in (*byte_levels, *processors):
-        if "add_prefix_space" in one:
-            one["add_prefix_space"] = prefix
+    for part in (*byte_levels, *processors):
+        if "add_prefix_space" in part:
+            part["add_prefix_space"] = prefix
 
 
 def _require_safe(values: Mapping[str, Any], where: str) -> None:
@@ -393,19 +396,19 @@ def _require_safe(values: Mapping[str, Any], where: str) -> None:
         raise InputError(f"{where} has dropout {model['dropout']!r:.20}; null is required, so that ids do not vary")
     normalizers = _list_parts(values, "normalizer", "normalizers", where)
     _list_parts(values, "pre_tokenizer", "pretokenizers", where)
-    for one in normalizers:
-        content = one.get({"Replace": "content", "Prepend": "prepend"}.get(str(one.get("type")), ""), "")
+    for part in normalizers:
+        content = part.get({"Replace": "content", "Prepend": "prepend"}.get(str(part.get("type")), ""), "")
         if not isinstance(content, str) or len(content) > 1:
             raise InputError(
                 f"{where} has a normalizer that inserts {content!r:.40}; at most one character is allowed, so that "
                 "texts do not grow"
             )
-        if one.get("type") == "Precompiled" and _longest_replacement(one) > MAX_REPLACEMENT:
+        if part.get("type") == "Precompiled" and _longest_replacement(part) > MAX_REPLACEMENT:
             raise InputError(f"{where} has a table that replaces a character by more than {MAX_REPLACEMENT} bytes")
-    for one in _list_parts(values, "post_processor", "processors", where):
-        tokens = one.get("special_tokens")
+    for part in _list_parts(values, "post_processor", "processors", where):
+        tokens = part.get("special_tokens")
         ids = [x.get("ids") for x in tokens.values() if isinstance(x, dict)] if isinstance(tokens, dict) else []
-        if any(isinstance(x, list) and len(x) > MAX_SPECIAL for x in (one.get("single"), one.get("pair"), *ids)):
+        if any(isinstance(x, list) and len(x) > MAX_SPECIAL for x in (part.get("single"), part.get("pair"), *ids)):
             raise InputError(f"{where} has a template of more than {MAX_SPECIAL} tokens")
     parts = {name: values.get(name) for name in ("normalizer", "pre_tokenizer")}
     if not {*find_patterns(parts)} <= {*find_patterns(list(BLANKS))}:
@@ -413,10 +416,10 @@ def _require_safe(values: Mapping[str, Any], where: str) -> None:
 
 
 def _list_parts(values: Mapping[str, Any], name: str, inner: str, where: str) -> list[dict[str, Any]]:
-    found = list(itertools.islice(_parts(values.get(name), inner), MAX_PARTS + 1))
-    if len(found) > MAX_PARTS:
+    parts = list(itertools.islice(_parts(values.get(name), inner), MAX_PARTS + 1))
+    if len(parts) > MAX_PARTS:
         raise InputError(f"{where} has a {name} of more than {MAX_PARTS} steps")
-    return found
+    return parts
 
 
 def _longest_replacement(part: Mapping[str, Any]) -> int:
@@ -454,7 +457,7 @@ def _try_patterns(parts: str, where: str) -> None:
 def _splits_at_blanks(part: Any) -> bool:
     """Tell whether a pre-tokenizer splits before every single blank between words, and regards nothing further."""
     kinds = list(_parts(part, "pretokenizers"))
-    names = [one.get("type") for one in kinds]
+    names = [kind.get("type") for kind in kinds]
     last = kinds[-1] if kinds else {}
     if names[-1:] == ["Metaspace"]:
         always = last.get("prepend_scheme", "always") == "always" and last.get("split", True) is True
@@ -465,6 +468,6 @@ def _splits_at_blanks(part: Any) -> bool:
 def _reads_words(part: Any) -> bool:
     """Tell whether a normalizer reads single words."""
     return all(
-        one.get("type") in PER_WORD or (one.get("type") == "Replace" and one.get("pattern") in BLANKS)
-        for one in _parts(part, "normalizers")
+        step.get("type") in PER_WORD or (step.get("type") == "Replace" and step.get("pattern") in BLANKS)
+        for step in _parts(part, "normalizers")
     )

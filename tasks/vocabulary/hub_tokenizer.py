@@ -91,12 +91,12 @@ def read_tokenizer_folder(folder: Path, lowercase: bool, source: str) -> FastTok
 
 
 def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source: str) -> FastTokenizer:
-    found = {name: _read_object(files[name], source) if name in files else {} for name in SETTINGS}
-    settings = found[CONFIG]
+    objects = {name: _read_object(files[name], source) if name in files else {} for name in SETTINGS}
+    settings = objects[CONFIG]
     for name, (harmless, why) in REFUSED.items():
         if settings.get(name) not in (None, harmless):
             raise InputError(f"{source} {why}; a standard fast tokenizer (tokenizer.json or vocab.txt) is required")
-    named = settings.get("tokenizer_class") or found[MODEL].get("tokenizer_class")
+    named = settings.get("tokenizer_class") or objects[MODEL].get("tokenizer_class")
     kind = "Bert" if named is None else str(named).removesuffix("Fast").removesuffix("Tokenizer")
     if TOKENIZER in files:
         values = _read_object(files[TOKENIZER], source)
@@ -112,24 +112,26 @@ def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source
     else:
         raise _no_fast_tokenizer_error(source, present)
     if (added := settings.get("added_tokens_decoder")) is None:
-        special = list(_find_special_tokens({**settings, **found[SPECIAL_MAP]}, source))
-        contents = [content for _, content in special]
-        added = {str(number): {"content": one, "special": one in contents} for one, number in found[ADDED].items()}
+        special = list(_find_special_tokens({**settings, **objects[SPECIAL_MAP]}, source))
+        contents = [token for _, token in special]
+        added = {
+            str(number): {"content": token, "special": token in contents} for token, number in objects[ADDED].items()
+        }
     else:
         special = list(_find_special_tokens(settings, source))
-    valid = isinstance(added, dict) and all(re.fullmatch("[0-9]{1,9}", one) for one in added)
+    valid = isinstance(added, dict) and all(re.fullmatch("[0-9]{1,9}", number) for number in added)
     if not valid or len(added) > MAX_ENTRIES:
         raise InputError(f"{source} must have added tokens with numbers as ids, found {added!s:.80}")
     tokens = {int(number): token for number, token in added.items()}
     if "added_tokens_decoder" in settings and kind not in UNCHANGED_CLASSES:
         known = [token.get("content") for token in tokens.values() if isinstance(token, dict)]
-        stated = values.get("added_tokens") or []
-        for one in (token for token in stated if isinstance(token, dict) and not token.get("special")):
-            if one.get("content") not in known:
+        declared = values.get("added_tokens") or []
+        for added_token in (token for token in declared if isinstance(token, dict) and not token.get("special")):
+            if added_token.get("content") not in known:
                 raise InputError(
-                    f"{source}: tokenizer.json adds the token {one.get('content')!r:.80}, but added_tokens_decoder of "
-                    f"{CONFIG} lacks it; transformers 4 and 5 read this differently. Save the tokenizer again with "
-                    "save_pretrained"
+                    f"{source}: tokenizer.json adds the token {added_token.get('content')!r:.80}, but "
+                    f"added_tokens_decoder of {CONFIG} lacks it; transformers 4 and 5 read this differently. "
+                    "Save the tokenizer again with save_pretrained"
                 )
     return read_fast_tokenizer(values, settings, tokens, special, source)
 
@@ -146,7 +148,7 @@ def _apply_switches(normalizer: Any, settings: Mapping[str, Any], lowercase: boo
         return
     for ours, (name, default, taken) in SWITCHES.items():
         value = settings.get(name, lowercase if ours == "lowercase" and lowercase is not None else default)
-        if not any(value is one for one in taken):
+        if not any(value is switch for switch in taken):
             options = ", ".join(map(str, taken))
             raise InputError(f"{source}: {CONFIG} has {name} {value!r:.80}; one of {options} is required")
         if lowercase is None and name not in settings and value != normalizer.get(ours, value):
@@ -184,8 +186,8 @@ def _read_object(path: Path, source: str) -> dict[str, Any]:
 
 def _find_special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tuple[str, str]]:
     """Yield the setting and the content of each special token."""
-    for name, stated in values.items():
-        for value in _list_tokens(stated) if name.endswith("_special_tokens") else [stated]:
+    for name, tokens in values.items():
+        for value in _list_tokens(tokens) if name.endswith("_special_tokens") else [tokens]:
             content = value.get("content") if isinstance(value, Mapping) else value
             if content is None or isinstance(content, bool) or not name.endswith(("_token", "_special_tokens")):
                 continue
@@ -194,8 +196,8 @@ def _find_special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tup
             yield name, content
 
 
-def _list_tokens(stated: Any) -> list[Any]:
-    return list(stated.values()) if isinstance(stated, Mapping) else stated if isinstance(stated, list) else [stated]
+def _list_tokens(tokens: Any) -> list[Any]:
+    return list(tokens.values()) if isinstance(tokens, Mapping) else tokens if isinstance(tokens, list) else [tokens]
 
 
 def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:

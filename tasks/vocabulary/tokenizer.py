@@ -93,16 +93,16 @@ def _train(words: pa.Table, params: TokenizerParams) -> FastTokenizer:
 def _check_long_words(words: pa.Table) -> None:
     """Refuse a text of words that WordPiece does not read, and note a share of them."""
     share = measure_long_words(words)
-    found = f"{share:.1%} of the characters are in words of more than {MAX_CHARACTERS_PER_WORD} characters"
+    excess = f"{share:.1%} of the characters are in words of more than {MAX_CHARACTERS_PER_WORD} characters"
     if share > LONG_WORDS_REFUSED:
         raise InputError(
-            f"{found}. BERT's WordPiece needs blanks between words, and reads longer ones as [UNK]; Thai, Lao, Khmer, "
+            f"{excess}. BERT's WordPiece needs blanks between words, and reads longer ones as [UNK]; Thai, Lao, Khmer, "
             "Burmese and Tibetan are written without blanks. Put blanks between the words of the text with a word "
             "segmenter (zero-width spaces do not count), or use a tokenizer that needs none, such as that of "
             "xlm-roberta-base (tokenizer.source: hub, tokenizer.repository)"
         )
     if share > LONG_WORDS_NOTED:
-        streams.note(f"tokenizer: {found}, which become [UNK]. Put blanks between the words of the text")
+        streams.note(f"tokenizer: {excess}, which become [UNK]. Put blanks between the words of the text")
 
 
 def _warn_about_capitals(entries: Sequence[str]) -> None:
@@ -119,10 +119,10 @@ def _warn_about_capitals(entries: Sequence[str]) -> None:
 def main() -> None:
     parse_no_arguments("Make data/tokenizer: train it on the corpus, or load one.")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    own = load_sections("tokenizer", "model")
-    params: TokenizerParams = own.tokenizer
+    sections = load_sections("tokenizer", "model")
+    params: TokenizerParams = sections.tokenizer
     started_at = time.perf_counter()
-    vocabulary = make_tokenizer(params, own.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
+    vocabulary = make_tokenizer(params, sections.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
     print(
         f"tokenizer ({params.source}): {len(vocabulary.tokens):,} entries, {vocabulary.kind}, "
         f"{time.perf_counter() - started_at:.1f} s"

@@ -24,9 +24,9 @@ MODEL = {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}
 def make_texts(patterns: str) -> Iterator[str]:
     """Yield texts that repeat letters, alone and in pairs, and do not end with what a pattern may require there."""
     letters = list(dict.fromkeys([*(letter for letter in patterns if letter.isalnum()), *"a 1.\n"]))[:LETTERS]
-    for one, other in itertools.product(letters, repeat=2):
+    for first, second in itertools.product(letters, repeat=2):
         for times in (32, 2048):
-            yield f"{(one + other) * times}! {''.join(letters)}"
+            yield f"{(first + second) * times}! {''.join(letters)}"
 
 
 def main() -> None:

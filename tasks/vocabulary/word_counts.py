@@ -122,14 +122,14 @@ def _normalize_plain(words: pa.StringArray, lowercase: bool) -> pa.StringArray:
 
 def _normalize_word(word: str, lowercase: bool) -> str:
     """Return the pieces of a word of any characters, separated by spaces."""
-    found = _cache.get((word, lowercase))
-    if found is None:
-        found = " ".join(piece for piece, _ in _split(_NORMALIZE[lowercase](word)))
+    normalized = _cache.get((word, lowercase))
+    if normalized is None:
+        normalized = " ".join(piece for piece, _ in _split(_NORMALIZE[lowercase](word)))
         if len(_cache) >= CACHED_WORDS:
             _cache.clear()
         if len(word) <= LONGEST_CACHED:
-            _cache[word, lowercase] = found
-    return found
+            _cache[word, lowercase] = normalized
+    return normalized
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ def _sum(counts: pa.ChunkedArray) -> int:
 
 def _add_up(tables: Sequence[pa.Table]) -> pa.Table:
     """Add up the counts of each word; not by threads, which would decide the order of the words."""
-    found = pa.concat_tables(tables).group_by(WORD, use_threads=False).aggregate([(COUNT, "sum")])
-    return found.rename_columns([WORD, COUNT]).cast(SCHEMA)
+    totals = pa.concat_tables(tables).group_by(WORD, use_threads=False).aggregate([(COUNT, "sum")])
+    return totals.rename_columns([WORD, COUNT]).cast(SCHEMA)
 
 
 def _keep_most_frequent(counts: pa.Table) -> pa.Table:
