@@ -160,7 +160,7 @@ class Piece:
     """True if the predicted entity is correct."""
 
 
-class Mistake(NamedTuple):
+class NerMistake(NamedTuple):
     """Sentence with wrong entities."""
 
     number: int
@@ -175,7 +175,7 @@ class Mistake(NamedTuple):
     """Highest probability of a wrong tag."""
 
 
-def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) -> list[Mistake]:
+def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) -> list[NerMistake]:
     """Return the mistakes: lowest F1 first, then the most confident wrong tag first."""
     overlap = 2 * outcomes[:, CORRECT] / np.maximum(1, outcomes[:, GOLD] + outcomes[:, FOUND])
     wrong = np.flatnonzero((outcomes[:, CORRECT] < outcomes[:, GOLD]) | (outcomes[:, CORRECT] < outcomes[:, FOUND]))
@@ -187,7 +187,7 @@ def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) ->
     return [_describe(number, examples, answers, 100 * float(overlap[number]), sure[number]) for number in order]
 
 
-def _describe(number: int, examples: NerDevSet, answers: NerAnswers, f1: float, sureness: float) -> Mistake:
+def _describe(number: int, examples: NerDevSet, answers: NerAnswers, f1: float, sureness: float) -> NerMistake:
     words = examples.tokens[number]
     gold, predicted = find_entities(examples.tags[number]), find_entities(answers.tags[number])
     differing = sorted(set(gold) ^ set(predicted), key=lambda entity: (entity.first, entity.last, entity.type))
@@ -200,7 +200,7 @@ def _describe(number: int, examples: NerDevSet, answers: NerAnswers, f1: float, 
         [(" ".join(words[entity.first : entity.last]), entity.type) for entity in entities if entity not in others]
         for entities, others in ((gold, predicted), (predicted, gold))
     )
-    return Mistake(number, examples.names[number], pieces, missed, invented, f1, sureness)
+    return NerMistake(number, examples.names[number], pieces, missed, invented, f1, sureness)
 
 
 def split_pieces(

@@ -18,7 +18,7 @@ _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (100, "
 PairsView = EvaluationView[PairsDevSet, PairsAnswers, Answer]
 
 
-class Mistake(NamedTuple):
+class PairsMistake(NamedTuple):
     """Anchor whose first text is not relevant, or pair with a wrong order."""
 
     id: str
@@ -65,9 +65,9 @@ class PairsReport(Report[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
         return {BEFORE: format_json(self.scores.before or {})}
 
     def mistakes(self, view: PairsView) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
-        return Mistake._fields, self._list_mistakes(view)
+        return PairsMistake._fields, self._list_mistakes(view)
 
-    def _list_mistakes(self, view: PairsView) -> list[Mistake]:
+    def _list_mistakes(self, view: PairsView) -> list[PairsMistake]:
         """Return the mistakes, the worst first: not found, then by rank; of scored pairs the largest difference of
         ranks."""
         [(split, examples)] = view.examples.items()
@@ -80,15 +80,15 @@ class PairsReport(Report[PairsDevSet, NDArray[np.float32], PairsAnswers, Answer]
             order = order[outcomes[order, 2] < 1]
         return [self._describe(number, examples, answers) for number in order.tolist()]
 
-    def _describe(self, number: int, examples: PairsDevSet, answers: PairsAnswers) -> Mistake:
+    def _describe(self, number: int, examples: PairsDevSet, answers: PairsAnswers) -> PairsMistake:
         relevant, ranked = examples.relevant[number], answers.found[number]
         expected, similarity = examples.texts[relevant[0]], float(answers.similarities[number, 0])
         shared = examples.names[number], examples.anchors[number], expected
         if not isinstance(ranked, list):
-            return Mistake(*shared, f"{examples.targets[number]:g}", None, round(similarity, 6), None)
+            return PairsMistake(*shared, f"{examples.targets[number]:g}", None, round(similarity, 6), None)
         rank = next((position for position, text in enumerate(ranked, 1) if text in relevant), None)
         margin = self.scores.margin(answers, number)
-        return Mistake(*shared, examples.texts[ranked[0]], rank, round(similarity, 6), margin)
+        return PairsMistake(*shared, examples.texts[ranked[0]], rank, round(similarity, 6), margin)
 
     def page(self, view: PairsView) -> str:
         mistakes = self._list_mistakes(view)

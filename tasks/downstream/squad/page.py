@@ -42,7 +42,7 @@ _WINDOWS = ((1, "1 window"), (2, "2 windows"))
 SquadView = EvaluationView[list[SquadQuestion], list[list[Answer]], str]
 
 
-class Mistake(NamedTuple):
+class SquadMistake(NamedTuple):
     """Question whose answer differs from all references."""
 
     question: SquadQuestion
@@ -165,11 +165,11 @@ def nbest_json(questions: Sequence[SquadQuestion], answers: Sequence[Sequence[An
 
 def worst_mistakes(
     questions: Sequence[SquadQuestion], answers: Sequence[Sequence[Answer]], outcomes: Array
-) -> list[Mistake]:
+) -> list[SquadMistake]:
     """Return the mistakes: lowest F1 first, then most confident first, then in order of the questions."""
     scores = outcomes[:, [EXACT, OVERLAP]].tolist()
     wrong = [
-        Mistake(question, candidates, overlap)
+        SquadMistake(question, candidates, overlap)
         for question, candidates, (exact, overlap) in zip(questions, answers, scores, strict=True)
         if not exact
     ]

@@ -38,7 +38,7 @@ _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "2
 TextsView = EvaluationView[TextsDevSet, TextsAnswers, Prediction]
 
 
-class Mistake(NamedTuple):
+class TextsMistake(NamedTuple):
     """Example with a wrong answer."""
 
     number: int
@@ -168,7 +168,7 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
         kept = kept if len(view.examples) > 1 else kept[1:]
         return [columns[index] for index in kept], ([row[index] for index in kept] for row in rows)
 
-    def _list_mistakes(self, examples: TextsDevSet, answers: TextsAnswers, outcomes: Array) -> list[Mistake]:
+    def _list_mistakes(self, examples: TextsDevSet, answers: TextsAnswers, outcomes: Array) -> list[TextsMistake]:
         """Return the mistakes: the most confident, or the largest error, first."""
         classes, predictions = examples.classes, self.scores.predictions(answers)
         if self.task.is_regression:
@@ -183,7 +183,7 @@ class TextsReport(Report[TextsDevSet, Array, TextsAnswers, Prediction]):
             truth = [name_answer(classes, np.flatnonzero(label) if np.ndim(label) else label) for label in labels]
             probabilities = sure.round(6).tolist()
         return [
-            Mistake(
+            TextsMistake(
                 number,
                 examples.names[number],
                 truth[number],
