@@ -259,7 +259,8 @@ def check_scores(release: ReceivedRelease) -> str:
     if metrics[task.counted] != count:
         problems.append(f"{METRICS} counts {metrics[task.counted]} {task.record}s, {SCORES} has {count}")
     outcomes = {split: np.array(list(rows.values()), dtype=np.float64) for split, rows in scores.items()}
-    computed = task.metrics.compute(outcomes) if not task.known_quantities else {}
+    has_all = bool(task.quantities) and not task.known_quantities
+    computed = task.metrics.compute(outcomes) if has_all else {}
     compared = {name: value for name, value in computed.items() if name in metrics}
     problems += [
         f"{METRICS} states {name}={metrics[name]}, {SCORES} gives {value:.4f}"

@@ -86,22 +86,28 @@ def read_scores(task: Scores, path: Path) -> dict[str, dict[str, list[float]]]:
         sets = {split: dict(sets[split]) for split in task.entry.development}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} has no scores of {', '.join(task.entry.development)} ({error!r}). {again}") from None
-    return {split: {key: _read_row(task, path, key, row) for key, row in rows.items()} for split, rows in sets.items()}
-
-
-def _read_row(task: Scores, path: Path, key: str, row: Any) -> list[float]:
     names = task.quantities[task.known_quantities :]
+    if not names:
+        first = next((row for rows in sets.values() for row in rows.values() if isinstance(row, list)), [])
+        names = tuple(f"number {number}" for number in range(1, len(first) + 1))
+    return {
+        split: {key: _read_row(task, names, path, key, row) for key, row in rows.items()}
+        for split, rows in sets.items()
+    }
+
+
+def _read_row(task: Scores, names: Sequence[str], path: Path, key: str, row: Any) -> list[float]:
     good = (
         KEY.fullmatch(key)
         and isinstance(row, list)
-        and len(row) == len(names)
+        and 0 < len(row) == len(names)
         and all(type(value) in (int, float) and math.isfinite(value) for value in row)
         and task.is_possible(row)
     )
     if not good:
         raise InputError(
             f"{path}: {key!r:.80} has {row!r:.40}, required is a SHA-256 with {', '.join(names)}. Use "
-            f"evaluation/{SCORES} of a release"
+            f"evaluation/{SCORES} of a release of the same task"
         )
     return [float(value) for value in row]
 

@@ -85,7 +85,7 @@ class Scores(ABC, Generic[E, L, A, P]):
     @property
     @abstractmethod
     def quantities(self) -> tuple[str, ...]:
-        """Names of the columns of `outcomes`."""
+        """Names of the columns of `outcomes`; () if they depend on the examples, which are not known."""
 
     @property
     def known_quantities(self) -> int:
