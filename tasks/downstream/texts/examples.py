@@ -32,7 +32,14 @@ from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import TRAIN
 from tasks.plan.named_files import list_files
 from tasks.records.interpretation import Interpretation, write_reading
-from tasks.records.label_forms import SHOWN_LABELS, choose_classes, match_known, require_same_spelling, sort_classes
+from tasks.records.label_forms import (
+    SHOWN_LABELS,
+    choose_classes,
+    match_known,
+    parse_number,
+    require_same_spelling,
+    sort_classes,
+)
 from tasks.records.labels import add_labels
 from tasks.records.parquet import has_first_value, read_batches, write_records
 from tasks.records.splits import fold_texts, require_known_labels, require_several_labels
@@ -123,10 +130,11 @@ class TextsReader(Reader):
     def _require_classes(self, labels: Sequence[str], most: float) -> None:
         if not 2 <= len(labels) <= most:
             only = f" ({labels[0]})" if len(labels) == 1 else ""
+            are_numbers = all(parse_number(label) is not None for label in labels)
+            values = f", or downstream.{self.entry.name}.regression: true for values" if are_numbers else ""
             raise InputError(
                 f"the training examples have {len(labels):,} class(es){only}, 2 to {MAX_CLASSES:,} are required. Is "
-                f"another column the label? Set {self.entry.key('data', 'columns.label')} (--column label=NAME), or "
-                f"downstream.{self.entry.name}.regression: true for values"
+                f"another column the label? Set {self.entry.key('data', 'columns.label')} (--column label=NAME){values}"
             )
 
     def _check_dev(self, split: str, train: Counter[Label], dev: Counter[Label]) -> None:

@@ -80,8 +80,8 @@ PLAIN_HINT = ", or --plain if each line is a text"
 DETECTION_ROWS = 1000
 FASTTEXT = "__label__"
 ANSWER = "answer"
-PRODIGY = {ANSWER: ColumnSpec((ANSWER,), ""), "task": ColumnSpec(("_task_hash",), "")}
-"""Columns of files that Prodigy wrote: a label counts only if the annotator's answer is accept."""
+PRODIGY = {ANSWER: ColumnSpec((ANSWER,), ""), "task": ColumnSpec(("_task_hash", "_input_hash"), "")}
+"""Columns of files that Prodigy wrote: a label counts only if the annotator's answer is accept, or is the label."""
 
 
 @dataclass
@@ -115,7 +115,8 @@ def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool 
     pairs = PAIRS if names.text is None and names.text_pair is None else ()
     usual = [{part: ColumnSpec((name,), key) for part, name in zip(TEXT_PARTS, pair, strict=True)} for pair in pairs]
     layouts: list[Columns] = [{**layout, **others} for layout in (*usual, text)]
-    return [*({**layout, **PRODIGY} for layout in layouts), *layouts] if labelled else layouts
+    is_answered = labelled and ANSWER not in label_columns
+    return [*({**layout, **PRODIGY} for layout in layouts), *layouts] if is_answered else layouts
 
 
 def glue_layouts(task: TextTask, key: str, *, labelled: bool = True) -> list[Columns]:
@@ -246,8 +247,11 @@ def _check_records(
     for line in itertools.islice(rows, most):
         count += 1
         if line.values.get(ANSWER, "accept") != "accept":
-            how = "an example that its annotator did not accept (Prodigy's column answer): leave such lines out, as "
-            problems.add(f'{how}grep \'"answer": *"accept"\' FILE does', line.where, line.values[ANSWER])
+            how = (
+                "an example that its annotator did not accept (Prodigy's column answer): leave such lines out, as grep "
+                '\'"answer": *"accept"\' FILE does, or pass --column label=answer if the answer is the label'
+            )
+            problems.add(how, line.where, line.values[ANSWER])
             continue
         example = _make_example(line, labels, bool(spec.name), problems, reading)
         if example is None:
