@@ -39,8 +39,8 @@ class Side:
     entry: str = ""
 
 
-def resolve_sides(project: Path, here: Path, words: Sequence[str]) -> list[Side]:
-    """Return the sides that these words name; relative paths start from `here`.
+def resolve_sides(project: Path, base: Path, words: Sequence[str]) -> list[Side]:
+    """Return the sides that these words name; relative paths start from `base`.
 
     Raises:
         ParamsError: a word is neither a run nor a folder, or the first is not a run.
@@ -48,8 +48,8 @@ def resolve_sides(project: Path, here: Path, words: Sequence[str]) -> list[Side]
     sides = []
     for word in words:
         name, _, entry = word.partition(":")
-        if (here / word).is_dir() and name not in {run.name for run in listing.list_all(project)}:
-            sides.append(Side(word, here / word, None))
+        if (base / word).is_dir() and name not in {run.name for run in listing.list_all(project)}:
+            sides.append(Side(word, base / word, None))
         else:
             [run] = listing.find_runs(project, [name])
             run_params.require_known_params(project, run)
