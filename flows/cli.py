@@ -116,16 +116,16 @@ def _print_completion(ctx: click.Context, option: click.Parameter, shell: str | 
 def cli(ctx: click.Context, project: Path | None) -> None:
     environment.prepare_environment()
     before = os.environ.pop(CALLED_FROM, None)
-    here = Path(before or current_folder())
-    folder = find_project(here if project is None else here / project, above=project is None)
+    start = Path(before or current_folder())
+    folder = find_project(start if project is None else start / project, above=project is None)
     if folder is not None and folder != SELF and (folder / "flows" / "cli.py").is_file():
         if before is not None:
             raise ParamsError(f"Python imports the code of {SELF}, not of {folder}: unset PYTHONPATH")
         # This command was installed from another project: start again with the code of this one.
         os.chdir(folder)
-        os.environ[CALLED_FROM] = str(here)
+        os.environ[CALLED_FROM] = str(start)
         os.execv(sys.executable, [sys.executable, "-m", "flows", *sys.argv[1:]])
-    ctx.obj = CommandContext(here, folder, project, ctx.obj)
+    ctx.obj = CommandContext(start, folder, project, ctx.obj)
 
 
 def _explain(error: click.ClickException) -> str:

@@ -51,12 +51,12 @@ def check_device(request: RunRequest) -> Iterator[CheckResult]:
 
 
 def _check_launcher(named: str | None) -> Iterator[CheckResult]:
-    own, knob = os.environ.get(DEVICE_LAUNCHER), "device.launcher"
+    launcher, knob = os.environ.get(DEVICE_LAUNCHER), "device.launcher"
     words = ["poprun"] if named == "poprun" else []
-    if own:
+    if launcher:
         knob = DEVICE_LAUNCHER
         try:
-            words = parse_launcher(own)
+            words = parse_launcher(launcher)
         except ParamsError as error:
             yield problem("launcher", str(error))
             return
@@ -68,13 +68,13 @@ def probe_device(request: RunRequest) -> Iterator[Probe]:
     """Probe the device's Python, unless it is this one and only the CPU is needed."""
     stages = _stages(request)
     places = _required_devices(request, stages)
-    own = os.environ.get(DEVICE_PYTHON)
+    device_python = os.environ.get(DEVICE_PYTHON)
     family = request.params.model.family
-    here = not own and not request.thorough and all(map(_is_cpu, places))
-    if not stages or (here and packs_rows(family)):
+    local_cpu = not device_python and not request.thorough and all(map(_is_cpu, places))
+    if not stages or (local_cpu and packs_rows(family)):
         return
     device, ipus, own_launcher = request.params.device, 1, os.environ.get(DEVICE_LAUNCHER)
-    if any(place["runtime"] in ("ipu", "auto") for place in places):
+    if any(spec["runtime"] in ("ipu", "auto") for spec in places):
         with contextlib.suppress(InputError, OSError):  # reported by the check of files
             names = [stage.name for stage in stages]
             ipus = count_attached_ipus(request.params, request.project, request.root, names)
@@ -86,8 +86,8 @@ def probe_device(request: RunRequest) -> Iterator[Probe]:
         "compile_only": all(stage.host == COMPILER for stage in stages),
         "ipus": ipus,
     }
-    python = own or sys.executable
-    named = f"{DEVICE_PYTHON}={own}" if own else python
+    python = device_python or sys.executable
+    named = f"{DEVICE_PYTHON}={device_python}" if device_python else python
     failure = f"{named} does not answer the device check. Set {DEVICE_PYTHON} to the device's Python, or unset it"
     yield Probe("device", "ipu_model.runtimes.host_check", wanted, REMOTE_LIMIT_S, python, failure)
 
@@ -124,9 +124,9 @@ def _required_devices(request: RunRequest, stages: list[Stage]) -> list[dict[str
             hint += f" (set {STAGE_KINDS}=cpu on a host that only restores results)"
         places.append({"knob": hint, "runtime": device.runtime, "precision": device.precision})
     for stage in named:
-        place = RuntimeSpec.parse(stage.host)
+        spec = RuntimeSpec.parse(stage.host)
         knob = f"{stage.meta.get('because', stage.name)} names {stage.host}"
-        places.append({"knob": knob, "runtime": place.runtime, "precision": place.precision})
+        places.append({"knob": knob, "runtime": spec.runtime, "precision": spec.precision})
     return places
 
 
@@ -134,7 +134,7 @@ def check_fit(request: RunRequest) -> Iterator[CheckResult]:
     """Check each device job that would run: it must fit and must be able to run with its parameters."""
     try:
         stages = find_stages_to_run(request)
-        names = () if request.options.on_workers or request.thorough else [one.stage for one in stages]
+        names = () if request.options.on_workers or request.thorough else [stage.stage for stage in stages]
         jobs = estimate_run_jobs(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
     except (InputError, OSError) as error:  # a stage or another check reports the file
         yield warning(JOBS, f"no estimates: {error}")
@@ -161,7 +161,7 @@ def find_stages_to_run(request: RunRequest) -> list[StageStatus]:
     inputs = find_parameters(request.values, OWN_INPUTS).values()
     if not request.options.on_workers and sum(folder_bytes(request.project / path) for path in inputs) <= MAX_HASHED:
         with contextlib.suppress(OSError):  # another check reports the file
-            return [one for one in request.forecast if one.status == RUNS]
+            return [stage for stage in request.forecast if stage.status == RUNS]
     return [StageStatus(stage, RUNS, ()) for stage in request.target]
 
 

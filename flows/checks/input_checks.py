@@ -173,7 +173,7 @@ def _describe_inputs(entry: Entry, checked: CheckedFiles) -> Iterator[str]:
     """Yield how the files of an entry are read, and which differences its development examples can show."""
     data = entry.params.data
     names = {split: Path(getattr(data, f"{split}_path", None) or split).name for split in checked.inputs}
-    yield from describe_inputs({names[split]: one for split, one in checked.inputs.items()})
+    yield from describe_inputs({names[split]: interpretation for split, interpretation in checked.inputs.items()})
     if checked.seen and checked.seen.seen > FEW * checked.seen.total:
         yield f"{entry.name}: {checked.seen.describe(entry.record)}"
     if text := describe_dev_set(entry, checked):
@@ -346,16 +346,16 @@ def select_checks(params: Params, read: Collection[str], compared: Collection[st
         """Return whether a stage reads the path; another section may state the same path without reading it."""
         words = key.split(".")
         sources = [value_at(values, ".".join([*words[:end], "source"])) for end in range(1, len(words))]
-        return value_at(values, key) in read and all(one in (*OF_FILES, None) for one in sources)
+        return value_at(values, key) in read and all(source in (*OF_FILES, None) for source in sources)
 
     examples = [EntryExamples(entry) for entry in entries(params)]
-    teachers = [make_teacher_check(one) for one in examples if one.entry.params.distill.teacher]
+    teachers = [make_teacher_check(item) for item in examples if item.entry.params.distill.teacher]
     paths = tuple(f"pretrain_rows.{phase}.path" for phase in params.pretrain.list_phases())
     prepared = InputCheck("prepared rows", paths, check_prepared_rows)
     # Slowest checks last, because only results within the time limit count.
     inputs = (*map(make_entry_check, examples), *teachers, *CHECKS, prepared, make_corpus_check())
-    releases = [make_released_check(one) for one in examples if one.entry.name in compared]
-    return [*(one for one in inputs if any(map(is_read, one.keys))), *releases]
+    releases = [make_released_check(item) for item in examples if item.entry.name in compared]
+    return [*(check for check in inputs if any(map(is_read, check.keys))), *releases]
 
 
 def run_check(check: InputCheck, params: Params) -> Iterator[CheckResult]:
@@ -403,7 +403,9 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
     params = validate_params(request["values"])
     examples = {entry.name: EntryExamples(entry) for entry in entries(params)}
     checks = [make_released_check(examples[name]) for name in request["compared"]]
-    checks += [make_teacher_check(examples[one["section"]]) for one in request["sources"] if one["kind"] == "teacher"]
+    checks += [
+        make_teacher_check(examples[source["section"]]) for source in request["sources"] if source["kind"] == "teacher"
+    ]
     for check in checks:
         yield _call(check.name, functools.partial(check.check, params))
     if request["origin"]:
@@ -444,17 +446,17 @@ def _check_hub_base_model(params: Params, examples: Iterable[EntryExamples]) -> 
     if not (files := _download_base_files(params, (CONFIG,))):
         return
     folder = files[0].parent
-    for one in examples:
-        if one.entry.start != BASE:
+    for entry_examples in examples:
+        if entry_examples.entry.start != BASE:
             continue
         with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
-            if note := _describe_head(one, folder):
-                yield warning(one.entry.name, note)
+            if note := _describe_head(entry_examples, folder):
+                yield warning(entry_examples.entry.name, note)
         try:
-            if one.read().has_pairs:
-                _require_token_types(one.entry.name, folder)
+            if entry_examples.read().has_pairs:
+                _require_token_types(entry_examples.entry.name, folder)
         except InputError as error:
-            yield problem(one.entry.name, str(error))
+            yield problem(entry_examples.entry.name, str(error))
 
 
 def _check_origin(params: Params) -> str:

@@ -77,9 +77,9 @@ def check_outputs(request: RunRequest) -> Iterator[CheckResult]:
 def probe_files(request: RunRequest) -> Iterator[Probe]:
     """Probe all paths, and the first records of the files with the readers of their stages."""
     deps = {path for stage in request.stages for path in stage.deps}  # relative to the checkout
-    there = find_parameters(request.checkout.values, READ)
-    read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
-    compared = [one for one in _list_compared(request, "local") if _release_folder(request, one).exists()]
+    in_checkout = find_parameters(request.checkout.values, READ)
+    read = sorted({path for name, path in find_parameters(request.values, READ).items() if in_checkout[name] in deps})
+    compared = [entry for entry in _list_compared(request, "local") if _release_folder(request, entry).exists()]
     if select_checks(request.params, read, compared) and not request.options.on_workers:
         values = {"values": request.values, "read": read, "compared": compared}
         yield Probe("files", "flows.checks.input_checks", values, LOCAL_LIMIT_S)
@@ -275,13 +275,13 @@ def check_folders(request: RunRequest) -> Iterator[CheckResult]:
 def _written_paths(project: Path) -> Iterator[Path]:
     """Yield existing folders and files of a project that a run writes."""
     outs = output_folders(project)
-    cache, own = find_cache(project), project / ".dvc"
-    yield from (project, own)
-    for path in (project / LOCK, own / "tmp", cache, *outs, project / artifacts.RUNS, project / "reports"):
+    cache, dvc_folder = find_cache(project), project / ".dvc"
+    yield from (project, dvc_folder)
+    for path in (project / LOCK, dvc_folder / "tmp", cache, *outs, project / artifacts.RUNS, project / "reports"):
         if path.exists():
             yield path
     for pattern in ("lock", "rwlock", "rwlock.lock"):
-        yield from (own / "tmp").glob(pattern)
+        yield from (dvc_folder / "tmp").glob(pattern)
     for pattern in ("files/md5", "files/md5/??", "runs", "runs/??", "runs/??/*"):
         yield from cache.glob(pattern)
     for folder in (*outs, project / artifacts.RUNS, project / "reports"):
@@ -298,7 +298,7 @@ def check_cache(request: RunRequest) -> Iterator[CheckResult]:
             f"DVC cannot use the cache {cache}, because its path contains braces. Rename the folder, or set another "
             "cache (dvc config --local cache.dir DIR)",
         )
-    stages = [one.stage for one in device.find_stages_to_run(request) if LOST in one.why]
+    stages = [stage.stage for stage in device.find_stages_to_run(request) if LOST in stage.why]
     if stages:
         lost = [path for stage in stages for path in request.plan[stage].outs]
         yield warning(
@@ -400,7 +400,7 @@ def check_checkpoint_remote(request: RunRequest) -> Iterator[CheckResult]:
 def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
     """Check a folder, which must be writable, or must be possible to create."""
     path = Path(os.path.normpath(path))
-    near = next(one for one in (path, *path.parents) if one.exists())
+    near = next(folder for folder in (path, *path.parents) if folder.exists())
     if not near.is_dir():
         return problem(name, f"{what} is {path}, but {near} is not a folder. Set another one ({knob})")
     if not os.access(near, os.W_OK | os.X_OK):
@@ -429,7 +429,7 @@ def run_checks(request: RunRequest, meanwhile: Callable[[], None] = lambda: None
     """
     findings = _run_checks(request, meanwhile)
     if any(finding.level == "problem" for finding in findings) and not request.options.on_workers:
-        left = tuple(one.stage for one in device.find_stages_to_run(request))
+        left = tuple(stage.stage for stage in device.find_stages_to_run(request))
         if len(left) < len(request.target):
             findings = _run_checks(dataclasses.replace(request, target=left))
     return findings
@@ -487,7 +487,9 @@ def has_parameter_problem(problems: Iterable[CheckResult]) -> bool:
 
 def format_refusal(problems: list[CheckResult]) -> str:
     """Return all problems as one message. What two entries have in common, such as a file, is said once."""
-    by_text = {one.text.replace(f"downstream.{one.name}.", "downstream."): one for one in reversed(problems)}
+    by_text = {
+        finding.text.replace(f"downstream.{finding.name}.", "downstream."): finding for finding in reversed(problems)
+    }
     problems = [*by_text.values()][::-1]
     if len(problems) == 1:
         return f"nothing was started. {problems[0].name}: {problems[0].text}"

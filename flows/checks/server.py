@@ -118,8 +118,8 @@ def check_server(required: bool) -> CheckResult:
         return ok("server", f"Prefect {version} at {url}")
     where = "" if os.environ.get(URL) else f" (in {profiles_path()} or a file of the project)"
     knob = f"start it or correct {URL}{where}"
-    own = "" if required else ", or unset it: a run then starts its own server"
-    return problem("server", f"{URL}={url} {failure}: {knob}{own}")
+    hint = "" if required else ", or unset it: a run then starts its own server"
+    return problem("server", f"{URL}={url} {failure}: {knob}{hint}")
 
 
 def _fetch_version() -> tuple[str, str]:

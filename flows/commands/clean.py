@@ -141,7 +141,7 @@ def _run_item(run: listing.Run) -> RemovalItem:
 
 def _running_dvc() -> dict[Path, int]:
     """Return folder -> process ID of each running DVC. A run in such a folder is in use."""
-    return {here.resolve(): pid for pid, here in dvc_processes() if here is not None}
+    return {folder.resolve(): pid for pid, folder in dvc_processes() if folder is not None}
 
 
 def _use_of(run: listing.Run, busy: Mapping[Path, int]) -> str:

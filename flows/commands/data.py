@@ -88,19 +88,19 @@ def _read_labels(
     def format_label(value: float) -> str:
         return classes[value] if isinstance(value, int) and value < len(classes) else f"{value:g}"
 
-    own = range(start, start + length)
+    span = range(start, start + length)
     for name, values in columns.items():
         if name in UNLABELLED or name == "masked_labels":
             continue
         if name == "masked_positions":
             pairs = zip(values, columns["masked_labels"], strict=True)
-            masked = [(at, to) for at, to in pairs if to != IGNORED and at in own]
+            masked = [(at, to) for at, to in pairs if to != IGNORED and at in span]
             yield "masked", [f"{format_position(at)} -> {format_token(to)}" for at, to in masked]
         elif name == LABEL_FLAGS:  # one per class
             flags = np.reshape(values, (len(columns["cls_positions"]), -1))[slot]
             yield name, [format_label(int(number)) for number in np.flatnonzero(flags == 1)]
         elif len(values) == len(ids):  # one per token
-            yield name, [f"{format_position(at)} -> {format_label(values[at])}" for at in own if values[at] != IGNORED]
+            yield name, [f"{format_position(at)} -> {format_label(values[at])}" for at in span if values[at] != IGNORED]
         elif values[slot] != IGNORED:
             yield name, format_position(values[slot]) if name.endswith("_positions") else format_label(values[slot])
     if "start_positions" in columns and (first := columns["start_positions"][slot]) != IGNORED:

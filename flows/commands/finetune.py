@@ -159,18 +159,18 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
         teacher_parameters,
     )
 
-    source, here = args["model"] or args["distill"], resolve_path(ctx, Path())
+    source, base = args["model"] or args["distill"], resolve_path(ctx, Path())
     if source is None:
         raise ParamsError("option --model is missing. Pass a model, or --distill TEACHER to start from the teacher")
-    teacher = {} if args["distill"] is None else teacher_parameters(args["distill"], here, project)
-    model = model_parameters(source, here, project) if args["model"] else start_from_teacher(teacher, project)
+    teacher = {} if args["distill"] is None else teacher_parameters(args["distill"], base, project)
+    model = model_parameters(source, base, project) if args["model"] else start_from_teacher(teacher, project)
     if kind_params(kind).reads_words:
         model |= add_prefix_space(model, project)
     entry = entry_parameters(ctx, project, kind, args, release_name(source))
-    name, own = next(iter(entry.items()))
+    name, spec = next(iter(entry.items()))
     start = KINDS[kind].read_start(base_folder(model, project))
     values = model | device_parameters(args) | entry
-    values |= {f"{name}.{key}": value for key, value in start.items() if key not in own} | fit_rows(kind, name, model)
+    values |= {f"{name}.{key}": value for key, value in start.items() if key not in spec} | fit_rows(kind, name, model)
     if args["layers"] is not None:
         values[f"{name}.distill.layers"] = args["layers"]
     values |= {f"{name}.distill.{key}": value for key, value in teacher.items()}
@@ -196,7 +196,7 @@ def mark_options(ctx: click.Context, values: Mapping[str, Any], args: Mapping[st
             return columns.get(short, "")
         return f"{words[argument]} {format_parameter(args[argument])}"
 
-    own = (
+    fields = (
         (name, key, single)
         for name, value in values.items()
         if isinstance(value, dict)
@@ -204,7 +204,7 @@ def mark_options(ctx: click.Context, values: Mapping[str, Any], args: Mapping[st
     )
     return make_settings(values, {name: find_option(name) for name in values}) + [
         Setting(f"{name}.{key}", single, f"--{key} {single}")
-        for name, key, single in own
+        for name, key, single in fields
         if key != "kind" and args.get(key)
     ]
 
@@ -287,12 +287,12 @@ def entry_parameters(
     except ValueError as error:
         raise ParamsError(str(error)) from None
     own_names = [name for name in params.model_fields if name not in EntryParams.model_fields]
-    own = {name: args[name] for name in own_names if args.get(name) is not None}
-    name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
+    kind_values = {name: args[name] for name in own_names if args.get(name) is not None}
+    name = "-".join([kind, *(value for value in kind_values.values() if isinstance(value, str))])
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
     columns = options.join_columns(args["columns"])
     path = resolve_path(ctx, Path(args["train"]))
-    values = KINDS[kind].recipe_for(path, {**own, "columns": columns})
+    values = KINDS[kind].recipe_for(path, {**kind_values, "columns": columns})
     values |= {f"data.{key}": value for key, value in _pick_data(ctx, project, data, args)}
     values |= {f"data.columns.{part}": name for part, name in columns.items()}
     values |= {f"data.{key}": args[key] for key in options.READING if args.get(key) is not None}
@@ -304,7 +304,7 @@ def entry_parameters(
     if values["data.source"] == "files":
         values["publish.data_name"] = card_name(args["dev"] or args["train"])
     entry = f"downstream.{name}"
-    return {entry: {"kind": kind, **own}, **{f"{entry}.{key}": value for key, value in values.items()}}
+    return {entry: {"kind": kind, **kind_values}, **{f"{entry}.{key}": value for key, value in values.items()}}
 
 
 def _pick_data(ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

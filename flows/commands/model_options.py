@@ -141,18 +141,18 @@ def load_model(
         require_packages("export", ANSWERING)
     find = functools.partial(find_model, backend=args["backend"])
     model, run = resolve_model(ctx, name, args["tokenizer"], find)
-    own: dict[str, dict[str, Any]] = {
+    sections: dict[str, dict[str, Any]] = {
         section: {key: args[key] for key in keys if args.get(key) is not None} for section, keys in SECTIONS.items()
     }
     trained = run.get("data", {})
     if columns := {**trained.get("columns", {}), **join_columns(args["columns"])}:
-        own["data"]["columns"] = columns
+        sections["data"]["columns"] = columns
     for key in READING:
         if trained.get(key):
-            own["data"].setdefault(key, trained[key])
+            sections["data"].setdefault(key, trained[key])
     if args["null_threshold"] is not None:
-        own["data"]["unanswerable"] = "use"
-    chosen = {section: values for section, values in own.items() if values}
+        sections["data"]["unanswerable"] = "use"
+    chosen = {section: values for section, values in sections.items() if values}
     if run or args["task"] or table is None:
         return model, infer_entry(model, args["task"], chosen, run)
     return model, choose_entry(model, table, chosen, labelled=labelled)

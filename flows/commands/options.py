@@ -139,8 +139,8 @@ stage_options = combine_options(
 
 def _require_workers(ctx: click.Context, param: click.Parameter, queue: str | None) -> str | None:
     """Refuse a queue that the run would not use."""
-    given = ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
-    if given and not ctx.params["on_workers"]:
+    explicit = ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    if explicit and not ctx.params["on_workers"]:
         raise click.UsageError(f"{param.opts[0]} needs --on-workers: add it, or leave out the queue", ctx)
     return queue
 

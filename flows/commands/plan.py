@@ -76,8 +76,8 @@ def command(
     request = resolve_request(project, wanted, values)
     require_fitting_model(request)
     if page is not None:
-        own = (artifacts.PARAMS, artifacts.PRESETS, PLAN_FILE)
-        read = [*own, *map(Path, list_input_paths(request.values))]
+        project_paths = (artifacts.PARAMS, artifacts.PRESETS, PLAN_FILE)
+        read = [*project_paths, *map(Path, list_input_paths(request.values))]
         page = resolve_output(ctx, page, [project / path for path in read])
     limit = None if memory is None else memory * GB
     measured = request.target if measure else ()

@@ -82,8 +82,8 @@ def _checkout(project: Path, run: listing.Run) -> Iterator[Path]:
     commit = run.record.commit if run.record is not None else None
     if not commit or not (run_git(project, "branch", "--contains", commit) or "").strip():
         raise InputError(f"the revision of run {run.name} ({commit or 'none recorded'}) is on no branch here")
-    own = "_project" if run.name == listing.PROJECT else run.name  # no name of a run begins so
-    folder = project / artifacts.RUNS / "reproduced" / own
+    folder_name = "_project" if run.name == listing.PROJECT else run.name  # no name of a run begins so
+    folder = project / artifacts.RUNS / "reproduced" / folder_name
     try:
         run_git(project, "worktree", "remove", "--force", str(folder))  # of a command that was killed
         done = call_git(project, "worktree", "add", "--force", "--detach", str(folder), commit)

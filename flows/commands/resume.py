@@ -29,9 +29,9 @@ def command(ctx: click.Context, name: str, as_json: bool, verbose: bool) -> None
         options.print_next(f"podium run --like {name} --set ... starts a new run from it; podium open {name} shows it")
         raise SystemExit(REJECTED if stopped.status == "rejected" else DONE)
     require_known_params(project, stopped)
-    own = None if name == listing.PROJECT else name
+    run_name = None if name == listing.PROJECT else name
     recorded = {name: value for name, value in record.options.items() if name in RECORDED}
-    asked = RunOptions(record.preset, record.overrides, own, command=record.command, **recorded)
+    asked = RunOptions(record.preset, record.overrides, run_name, command=record.command, **recorded)
     run.execute_run(resolve_request(project, asked, read_run_params(project, stopped.folder)), as_json, verbose)
 
 

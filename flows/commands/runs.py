@@ -141,7 +141,7 @@ def show_run(ctx: click.Context, name: str, as_json: bool) -> None:
     of_preset = run.record is not None and run.record.preset is not None
     base = default_values() if of_preset else read_yaml(project / artifacts.PARAMS)
     rows = run_params.diff_params(base, run_params.read_run_params(project, run.folder))
-    differ = {parameter: {"base": there, "run": here} for parameter, (there, here) in rows}
+    differ = {parameter: {"base": base_value, "run": run_value} for parameter, (base_value, run_value) in rows}
     values = {**run.as_values(), "record": run.record and run.record.as_values(), "parameters": differ}
     origin = "the defaults" if of_preset else str(artifacts.PARAMS)
     text = "" if as_json else run_view.format_run(run, project, origin, rows)

@@ -165,8 +165,8 @@ class Sweep:
 
     def command(self, trial: Trial, *last: str) -> list[str]:
         """Return the command that runs a trial; `last` are options of this call only."""
-        own = [f"{setting.name}={setting.value}" for setting in self.training.settings(trial.values)]
-        args = [word for text in replace_overrides(self.overrides, own) for word in ("--set", text)]
+        trial_overrides = [f"{setting.name}={setting.value}" for setting in self.training.settings(trial.values)]
+        args = [word for text in replace_overrides(self.overrides, trial_overrides) for word in ("--set", text)]
         start = [sys.executable, "-m", "flows", "run", "--preset", self.preset]
         return [*start, *args, "--name", trial.name, *self.extra_options, *self.worker_options, *last]
 

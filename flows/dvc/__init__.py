@@ -20,7 +20,7 @@ def stage_environment() -> dict[str, str]:
     parent and would outlive DVC with the stage still running (tasks/stage/process.py watches the parent only).
     """
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    own = {"PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"}
+    variables = {"PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"}
     if bash := shutil.which("bash"):
-        own["SHELL"] = bash
-    return {**os.environ, **own}
+        variables["SHELL"] = bash
+    return {**os.environ, **variables}

@@ -71,11 +71,11 @@ class RunCache(StageCache):
         if isinstance(from_odb.fs, HTTPFileSystem) or isinstance(to_odb.fs, HTTPFileSystem):
             return copied
         for key in self.keys:
-            place = ("runs", key[:2], key)
-            folder = from_odb.fs.join(from_odb.path, *place)
+            parts = ("runs", key[:2], key)
+            folder = from_odb.fs.join(from_odb.path, *parts)
             for source in from_odb.fs.find(folder) if from_odb.fs.exists(folder) else ():
                 name = from_odb.fs.name(source)
-                generic.copy(from_odb.fs, source, to_odb.fs, to_odb.fs.join(to_odb.path, *place, name))
+                generic.copy(from_odb.fs, source, to_odb.fs, to_odb.fs.join(to_odb.path, *parts, name))
                 copied.append((key, name))
         return copied
 
@@ -147,8 +147,8 @@ class CheckoutRepo(Repo):
     def find_key(self, stage: str) -> str | None:
         """Return the hash by which the run-cache knows a stage; None if it is unchanged, or cannot be hashed."""
         with lock_repo(self):
-            [one] = self.stage.collect(stage)
-            return self.stage_cache.key_of(one) if one.changed() else None
+            [dvc_stage] = self.stage.collect(stage)
+            return self.stage_cache.key_of(dvc_stage) if dvc_stage.changed() else None
 
     def update(self, stage: str, key: str | None, pull: bool, run: dict[str, str]) -> dict[str, Any]:
         """Bring a stage with the hash `key` up to date whose inputs are.
@@ -165,10 +165,10 @@ class CheckoutRepo(Repo):
         self.stage_cache.keys, self.stage_cache.has_run = [key] if key else [], False
         self._link_outputs()
         with lock_repo(self):
-            was_whole = all(out.exists for one in self.stage.collect(stage) for out in one.outs)
+            was_whole = all(out.exists for dvc_stage in self.stage.collect(stage) for out in dvc_stage.outs)
         changed = self.reproduce([stage], single_item=True, pull=pull)
         if self.stage_cache.has_run:
-            return {"verdict": "ran", "lost": not all(one.outs_cached() for one in changed)}
+            return {"verdict": "ran", "lost": not all(dvc_stage.outs_cached() for dvc_stage in changed)}
         return {"verdict": "restored" if changed or not was_whole else "skipped", "lost": False}
 
     def _link_outputs(self) -> None:
@@ -198,15 +198,15 @@ def _describe_failure(error: BaseException, stage: str | None, repo: CheckoutRep
     causes = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
-    for one in causes:
-        if isinstance(one, StageCmdFailedError) and (code := EXIT_CODE.search(str(one))):
+    for cause in causes:
+        if isinstance(cause, StageCmdFailedError) and (code := EXIT_CODE.search(str(cause))):
             return {"code": int(code[1])}
     logging.getLogger("dvc").error("", exc_info=error)
     files: list[str] = []
-    if repo is not None and stage is not None and any(isinstance(one, BadParamFileError) for one in causes):
-        [one] = repo.stage.collect(stage)
-        files = [dep.def_path for dep in one.deps if isinstance(dep, ParamsDependency)]
-    return {"code": None, "files": files, "away": any(isinstance(one, RemoteChanged) for one in causes)}
+    if repo is not None and stage is not None and any(isinstance(cause, BadParamFileError) for cause in causes):
+        [dvc_stage] = repo.stage.collect(stage)
+        files = [dep.def_path for dep in dvc_stage.deps if isinstance(dep, ParamsDependency)]
+    return {"code": None, "files": files, "away": any(isinstance(cause, RemoteChanged) for cause in causes)}
 
 
 def main(connection: socket.socket) -> None:

@@ -101,7 +101,7 @@ class Engine(contextlib.ExitStack):
             status = self.session.check_plan(plan)
         return status
 
-    def bring(self, plan: Sequence[str], found: PlanStatus) -> None:
+    def bring(self, plan: Sequence[str], plan_status: PlanStatus) -> None:
         """Bring the stages of a plan with this status (`check_plan`) up to date, in order.
 
         With a default DVC remote, the outs of each stage are pushed before the next one starts.
@@ -110,23 +110,23 @@ class Engine(contextlib.ExitStack):
             RunFailed, RunPaused, RunStopped, Interrupted: see `run_plan`.
         """
         known, has_forks = self._plan, self._is_early
-        others = [] if found.is_complete else [one for one in known.with_upstream(plan) if one not in plan]
+        others = [] if plan_status.is_complete else [name for name in known.with_upstream(plan) if name not in plan]
         try:
             for number, stage in enumerate(plan, 1):
-                upstream = [one for one in known.with_upstream([stage]) if one in others]
-                others = [one for one in others if one not in upstream]
-                left = [] if stage in found.unchanged else [known[one] for one in (*upstream, stage)]
+                upstream = [name for name in known.with_upstream([stage]) if name in others]
+                others = [name for name in others if name not in upstream]
+                left = [] if stage in plan_status.unchanged else [known[name] for name in (*upstream, stage)]
                 status = self._record("stage", stage, functools.partial(self._update_all, left))
                 if status == "ran" and not has_forks:  # not earlier: all may be restored, as on most workers
-                    coming = [known[one] for one in plan[number:]]
+                    coming = [known[name] for name in plan[number:]]
                     self.enter_context(use_fork_server(self.session, coming, self.root))
                     has_forks = True
         finally:
             self.run.read_results(self.root)  # of a failed run too
-        there = [stage for stage in self.run.stages if stage.name in plan and stage.status != "ran"]
-        if there and dvc.has_remote(self.root):  # outs from this host's cache, which the remote may lack
-            self.session.push([stage.name for stage in there], self._follower.say)
-        restored = any(stage.status == "restored" for stage in there)
+        reused = [stage for stage in self.run.stages if stage.name in plan and stage.status != "ran"]
+        if reused and dvc.has_remote(self.root):  # outs from this host's cache, which the remote may lack
+            self.session.push([stage.name for stage in reused], self._follower.say)
+        restored = any(stage.status == "restored" for stage in reused)
         if restored and (damaged := find_gate_damage(self._find_gates(plan), self.root)):
             self.run.results.clear()  # no gate wrote this verdict
             raise RunFailed("\n".join(damaged))

@@ -37,7 +37,7 @@ def _remove_temporary(root: Path, say: Callable[[str], None]) -> None:
     """
     cache = find_cache(root)
     places = "files/md5", "files/md5/??", "runs/??/*"
-    left = [path for place in places for path in cache.glob(f"{place}/{UNFINISHED}")]
+    left = [path for pattern in places for path in cache.glob(f"{pattern}/{UNFINISHED}")]
     left += [path for folder in output_folders(root) for path in folder.rglob(UNFINISHED)]
     entries = list(cache.glob("runs/??/*"))
     hollow = [entry for entry in entries if entry.is_dir() and set(entry.iterdir()) <= set(left)]

@@ -470,7 +470,7 @@ def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:
         state = os.statvfs(folder)
         if state.f_bavail * state.f_frsize < FULL_BELOW:
             full.setdefault(folder.stat().st_dev, folder)
-    causes = [f"No space left on device: the disk of {place} is full; free some space" for place in full.values()]
+    causes = [f"No space left on device: the disk of {path} is full; free some space" for path in full.values()]
     for name in files:
         try:
             verify_files([str(parent) for parent in (Path(name), *Path(name).parents)], root)

@@ -210,10 +210,10 @@ def rebase_paths(values: dict[str, Any], root: Path, folder: Path) -> dict[str, 
     """
     rewritten: dict[str, Any] = json.loads(json.dumps(values))
     paths = find_parameters(values, (*READ, *WRITTEN))
-    names = {name: given for name, given in find_parameters(values, NAMED).items() if (root / given).exists()}
-    for name, given in (paths | names).items():
-        path = Path(given)
-        if "://" in given or path.is_absolute():
+    names = {name: text for name, text in find_parameters(values, NAMED).items() if (root / text).exists()}
+    for name, text in (paths | names).items():
+        path = Path(text)
+        if "://" in text or path.is_absolute():
             continue
         if ".." in path.parts:  # only the file system can resolve "..", as earlier parts may be links
             path = Path(os.path.relpath(os.path.realpath(root / path), root))

@@ -133,8 +133,8 @@ def _work_without_git(project: Path, say: Callable[[str], None]) -> None:
     if any((folder / ".git").exists() for folder in (project, *project.parents)):
         return
     folder = project / ".dvc"
-    own, path = folder / "config", folder / "config.local"
-    settings = "".join(config.read_text(encoding="utf-8") for config in (own, path) if config.is_file())
+    tracked, path = folder / "config", folder / "config.local"
+    settings = "".join(config.read_text(encoding="utf-8") for config in (tracked, path) if config.is_file())
     if re.search(r"^\s*no_scm\s*=", settings, re.MULTILINE) or not is_writable(folder):
         return
     text = path.read_text(encoding="utf-8") if path.is_file() else ""

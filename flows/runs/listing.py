@@ -60,16 +60,16 @@ def measure_disk(paths: Iterable[Path]) -> DiskUsage:
     meanwhile are ignored.
     """
     nodes: dict[tuple[int, int], os.stat_result] = {}
-    own, names = 0, Counter[tuple[int, int]]()
+    exclusive, names = 0, Counter[tuple[int, int]]()
     for status in (status for path in paths for status in _statuses(str(path))):
         if status.st_nlink == 1:
-            own += status.st_blocks * BLOCK
+            exclusive += status.st_blocks * BLOCK
         else:
             node = (status.st_dev, status.st_ino)
             nodes[node], names[node] = status, names[node] + 1
     sizes = {node: status.st_blocks * BLOCK for node, status in nodes.items()}
     whole = sum(size for node, size in sizes.items() if names[node] == nodes[node].st_nlink)  # all links are here
-    return DiskUsage(own + whole, sum(sizes.values()) - whole)
+    return DiskUsage(exclusive + whole, sum(sizes.values()) - whole)
 
 
 def _statuses(path: str) -> Iterator[os.stat_result]:

@@ -26,20 +26,20 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
 
-def model_parameters(model: str, here: Path, project: Path) -> dict[str, Any]:
+def model_parameters(model: str, base: Path, project: Path) -> dict[str, Any]:
     """Return the parameters of a model, by dotted name: its location, tokenizer and architecture.
 
     A model on the Hub is downloaded now, with visible progress, and pinned to its commit.
 
     Args:
-        model: a folder relative to `here`, a run that pre-trained a model, or a Hub repository.
-        here: folder where the command was called.
+        model: a folder relative to `base`, a run that pre-trained a model, or a Hub repository.
+        base: folder where the command was called.
         project: project folder.
 
     Raises:
         InputError: the model is not found, or its architecture is not supported.
     """
-    folder = here / model
+    folder = base / model
     if not folder.exists() and "/" not in model and (run := checkout_folder(project, model)).is_dir():
         if (found_model := find_pretrained(run)) is None:
             raise InputError(f"--model {model}: this run has no pre-trained model (podium runs show {model})")
@@ -48,17 +48,17 @@ def model_parameters(model: str, here: Path, project: Path) -> dict[str, Any]:
         if not folder.is_dir():
             raise InputError(f"--model {model} is a file: pass the folder that save_pretrained wrote")
         path = project_path(folder, project)
-        given = {"base_model.source": "folder", "base_model.path": path}
-        given |= {"tokenizer.source": "file", "tokenizer.path": path}
+        source = {"base_model.source": "folder", "base_model.path": path}
+        source |= {"tokenizer.source": "file", "tokenizer.path": path}
     else:
         try:
-            folder, given = _download(model)
+            folder, source = _download(model)
         except InputError as error:
             runs = [path.name for path in checkout_folder(project, "").glob("*/")]
             raise InputError(f"{error}{nearest(model, runs, '')}") from None
     architecture = read_architecture(folder, f"--model {model}")
     packing = {} if packs_rows(architecture.family) else {"packing": False}
-    return given | packing | {f"model.{name}": getattr(architecture, name) for name in ModelParams.model_fields}
+    return source | packing | {f"model.{name}": getattr(architecture, name) for name in ModelParams.model_fields}
 
 
 def _download(model: str) -> tuple[Path, dict[str, Any]]:
@@ -74,13 +74,13 @@ def _download(model: str) -> tuple[Path, dict[str, Any]]:
     return folder, places
 
 
-def teacher_parameters(teacher: str, here: Path, project: Path) -> dict[str, Any]:
+def teacher_parameters(teacher: str, base: Path, project: Path) -> dict[str, Any]:
     """Return the location of a teacher as parameters of section `distill`; arguments as in `model_parameters`.
 
     Raises:
         InputError, ParamsError: it is not found, or is a run without one fine-tuned model.
     """
-    folder, run = here / teacher, checkout_folder(project, teacher)
+    folder, run = base / teacher, checkout_folder(project, teacher)
     if not folder.exists() and "/" not in teacher and run.is_dir():
         folder, _ = find_finetuned(project, run)
     if folder.is_dir():

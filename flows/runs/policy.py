@@ -139,8 +139,8 @@ def _rules(values: dict[str, Any], policy: _Policy) -> Iterator[tuple[str, Calla
             yield name, lambda _: False, "resume from, and copy checkpoints to, what its presets"
             continue
         home = _default_folder(name)
-        own = f"{home}/ of its checkout and " if home else ""
-        yield name, functools.partial(policy.may_write, name), f"write to {own}what its {TARGETS}"
+        prefix = f"{home}/ of its checkout and " if home else ""
+        yield name, functools.partial(policy.may_write, name), f"write to {prefix}what its {TARGETS}"
     if values["publish"]["target"] == "hub":
         for name in find_parameters(values, ("downstream.*.publish.repository",)):
             yield name, policy.may_publish, f"publish to the repositories that its {TARGETS}"
@@ -151,15 +151,15 @@ def _problems(values: dict[str, Any], policy: _Policy) -> Iterator[str]:
         sent = value_at(values, name)
         if not policy.is_own_value(name, sent) and not may_be(sent):
             yield f"{name}={_quote(sent)}: this worker lets sent runs {what} and its own {artifacts.PARAMS} name"
-    own, sent = policy.params["publish"], values["publish"]
-    fixed = {"publish.signing": (sent["signing"], own["signing"])}
+    local, sent = policy.params["publish"], values["publish"]
+    fixed = {"publish.signing": (sent["signing"], local["signing"])}
     for key, careful in (("private", True), ("review", True), ("examples", False)):
-        if sent["target"] == "hub" and own[key] is careful:
+        if sent["target"] == "hub" and local[key] is careful:
             fixed[f"publish.{key}"] = (sent[key], careful)
-    own, sent = policy.params["tracking"], values["tracking"]
+    local, sent = policy.params["tracking"], values["tracking"]
     if accounts := [name for name in sent["backends"] if name in ACCOUNTS]:
-        fixed["tracking.backends"] = (accounts, [name for name in accounts if name in own["backends"]])
-        fixed["tracking.project"] = (sent["project"], own["project"])
+        fixed["tracking.backends"] = (accounts, [name for name in accounts if name in local["backends"]])
+        fixed["tracking.project"] = (sent["project"], local["project"])
     for key, (value, required) in fixed.items():
         if value != required:
             yield (

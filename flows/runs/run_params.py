@@ -170,12 +170,12 @@ def require_same_params(project: Path, values: dict[str, Any], name: str | None)
     began = f", started by: {run.command}" if run and run.command else ""
     shown = format_differences(rows[:MOST_SHOWN], (f"{name} has", "requested"))
     more = f"and {len(rows) - MOST_SHOWN} more\n" if len(rows) > MOST_SHOWN else ""
-    own = f"podium plan {name} and podium run --like {name} take its parameters"
+    advice = f"podium plan {name} and podium run --like {name} take its parameters"
     if run is not None and report.run_outcome(run) in report.UNFINISHED:
-        own = f"podium resume {name} continues it with its own"
+        advice = f"podium resume {name} continues it with its own"
     raise ParamsError(
-        f"run {name} exists with other parameters{began}\n{shown}{more}{own}. For these, use another --name, or remove "
-        f"that run: podium clean {name}"
+        f"run {name} exists with other parameters{began}\n{shown}{more}{advice}. For these, use another --name, or "
+        f"remove that run: podium clean {name}"
     )
 
 

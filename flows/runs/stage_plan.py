@@ -50,8 +50,8 @@ def select_stages(plan: Plan, part: str = ALL, to: Sequence[str] = ()) -> list[s
 
 def list_parts(plan: Plan) -> list[str]:
     """Return the names of parts: `all`, those of stages, and `finetuning` (all but pre-training)."""
-    own = [str(stage.meta["part"]) for stage in plan.values() if "part" in stage.meta]
-    return list(dict.fromkeys([ALL, *own, *known_parts(()), FINETUNING]))
+    parts = [str(stage.meta["part"]) for stage in plan.values() if "part" in stage.meta]
+    return list(dict.fromkeys([ALL, *parts, *known_parts(()), FINETUNING]))
 
 
 def known_parts(kinds: Sequence[str]) -> list[str]:
@@ -60,8 +60,8 @@ def known_parts(kinds: Sequence[str]) -> list[str]:
     Args:
         kinds: kinds of entries, each of which is a part.
     """
-    own = (part for part in _list_table("part") if "{" not in part)
-    return list(dict.fromkeys([ALL, PRETRAINING, FINETUNING, *own, *kinds]))
+    parts = (part for part in _list_table("part") if "{" not in part)
+    return list(dict.fromkeys([ALL, PRETRAINING, FINETUNING, *parts, *kinds]))
 
 
 def _match_stages(name: str, plan: Plan) -> list[str]:

@@ -39,8 +39,8 @@ class Side:
     entry: str = ""
 
 
-def resolve_sides(project: Path, here: Path, words: Sequence[str]) -> list[Side]:
-    """Return the sides that these words name; relative paths start from `here`.
+def resolve_sides(project: Path, base: Path, words: Sequence[str]) -> list[Side]:
+    """Return the sides that these words name; relative paths start from `base`.
 
     Raises:
         ParamsError: a word is neither a run nor a folder, or the first is not a run.
@@ -48,8 +48,8 @@ def resolve_sides(project: Path, here: Path, words: Sequence[str]) -> list[Side]
     sides = []
     for word in words:
         name, _, entry = word.partition(":")
-        if (here / word).is_dir() and name not in {run.name for run in listing.list_all(project)}:
-            sides.append(Side(word, here / word, None))
+        if (base / word).is_dir() and name not in {run.name for run in listing.list_all(project)}:
+            sides.append(Side(word, base / word, None))
         else:
             [run] = listing.find_runs(project, [name])
             run_params.require_known_params(project, run)
@@ -66,56 +66,56 @@ def compare_sides(sides: Sequence[Side]) -> dict[str, Any]:
         ParamsError: they have no entry in common, and none was named.
         InputError: files of an evaluation are damaged.
     """
-    own = [one for one in sides if one.run is not None]
-    rows = find_differing([one.values for one in own])
+    runs = [side for side in sides if side.run is not None]
+    rows = find_differing([side.values for side in runs])
     return {
-        "runs": [one.label for one in sides],
+        "runs": [side.label for side in sides],
         "parameters": {
-            "runs": [one.label for one in own],
+            "runs": [side.label for side in runs],
             "rows": [{"name": name, "values": values} for name, values in rows],
         },
-        "entries": [_compare_entry(names, sides) for names in _match_entries(own)],
-        "pretraining": _compare_pretraining(own),
-        "notes": _list_notes(own),
-        "curves": _read_curves(own),
+        "entries": [_compare_entry(names, sides) for names in _match_entries(runs)],
+        "pretraining": _compare_pretraining(runs),
+        "notes": _list_notes(runs),
+        "curves": _read_curves(runs),
     }
 
 
-def _match_entries(own: Sequence[Side]) -> list[list[str]]:
+def _match_entries(runs: Sequence[Side]) -> list[list[str]]:
     """Return the entries to compare: for each comparison, one entry of every run."""
-    if not all(one.entry or one.values["downstream"] for one in own):  # a pre-training has no entry
+    if not all(side.entry or side.values["downstream"] for side in runs):  # a pre-training has no entry
         return []
-    named = ((one.entry, released_entries(validate_params(one.values))) for one in own)
-    known = [[entry] if entry else [one.name for one in others] for entry, others in named]
+    named = ((side.entry, released_entries(validate_params(side.values))) for side in runs)
+    known = [[entry] if entry else [other.name for other in others] for entry, others in named]
     if all(len(names) == 1 for names in known):
         return [[names[0] for names in known]]
     common = [name for name in known[0] if all(name in names for names in known)]
     if not common:
         raise ParamsError(
-            f"{' and '.join(one.label for one in own)} have no entry in common. Name the entries to compare, such as "
-            f"{own[0].label}:{known[0][0] if known[0] else 'ENTRY'}"
+            f"{' and '.join(side.label for side in runs)} have no entry in common. Name the entries to compare, "
+            f"such as {runs[0].label}:{known[0][0] if known[0] else 'ENTRY'}"
         )
-    return [[name] * len(own) for name in common]
+    return [[name] * len(runs) for name in common]
 
 
 def _compare_entry(names: Sequence[str], sides: Sequence[Side]) -> dict[str, Any]:
     """Return the scores of an entry, and a paired test of each run against the first."""
     left = iter(names)
     runs: list[EvaluatedRun | None] = [
-        read_run(find_entry(validate_params(one.values), next(left)), one.root) if one.run is not None else None
-        for one in sides
+        read_run(find_entry(validate_params(side.values), next(left)), side.root) if side.run is not None else None
+        for side in sides
     ]
     pairs: list[dict[str, Any]] = []
-    for one, second in list(zip(sides, runs, strict=True))[1:]:
+    for other, second in list(zip(sides, runs, strict=True))[1:]:
         missing = [
-            side.label for side, run in ((sides[0], runs[0]), (one, second)) if run is None and side.run is not None
+            side.label for side, run in ((sides[0], runs[0]), (other, second)) if run is None and side.run is not None
         ]
         if missing or runs[0] is None:
             comparison = {"why": f"{' and '.join(missing)} has no scores: its evaluation did not run."}
         else:
-            comparison = compare_scores(runs[0], one.root) if second is None else compare_runs(runs[0], second)
-        pairs.append({"first": sides[0].label, "second": one.label, **comparison})
-    scores = [(one.label, run) for one, run in zip(sides, runs, strict=True) if run is not None]
+            comparison = compare_scores(runs[0], other.root) if second is None else compare_runs(runs[0], second)
+        pairs.append({"first": sides[0].label, "second": other.label, **comparison})
+    scores = [(side.label, run) for side, run in zip(sides, runs, strict=True) if run is not None]
     return {
         "entry": names[0],
         "titles": {name: title for _, run in scores[:1] for name, title in run.task.metrics.titles.items()},
@@ -124,27 +124,27 @@ def _compare_entry(names: Sequence[str], sides: Sequence[Side]) -> dict[str, Any
     }
 
 
-def _compare_pretraining(own: Sequence[Side]) -> list[dict[str, Any]]:
+def _compare_pretraining(runs: Sequence[Side]) -> list[dict[str, Any]]:
     """Return the scores of each phase of pre-training that several of these runs evaluated on held-out rows.
 
     `same_rows` says whether their rows are equal; None: the rows of a run are not on this host. There is no paired
     test, because a training records one figure for all rows.
     """
-    found: dict[str, list[tuple[Side, Mapping[str, Any]]]] = {}
-    for side in own:
+    by_phase: dict[str, list[tuple[Side, Mapping[str, Any]]]] = {}
+    for side in runs:
         record = side.run.record if side.run is not None else None
         for phase in record.pretraining.values() if record is not None else ():
             if phase["scores"]:
-                found.setdefault(phase["name"], []).append((side, phase))
+                by_phase.setdefault(phase["name"], []).append((side, phase))
     phases = []
-    for name, results in found.items():
+    for name, results in by_phase.items():
         if len(results) > 1:
-            rows = [_read_held_out_rows(one.root, name, phase["rows"]) for one, phase in results]
-            same = None if None in rows else all(one == rows[0] for one in rows)
-            scores = {one.label: sort_scores(phase["scores"]) for one, phase in results}
-            names = {key for one in scores.values() for key in one}
+            rows = [_read_held_out_rows(side.root, name, phase["rows"]) for side, phase in results]
+            same = None if None in rows else all(content == rows[0] for content in rows)
+            scores = {side.label: sort_scores(phase["scores"]) for side, phase in results}
+            names = {key for figures in scores.values() for key in figures}
             titles = {key: title for key, title in PRETRAINING_SCORES.items() if key in names}
-            changes = {one.label: text for one, phase in results if (text := format_change(phase))}
+            changes = {side.label: text for side, phase in results if (text := format_change(phase))}
             values = {"rows": results[0][1]["rows"], "same_rows": same, "titles": titles, "scores": scores}
             phases.append({"phase": name, **values, "changes": changes})
     return phases
@@ -157,22 +157,22 @@ def _read_held_out_rows(root: Path, phase: str, rows: int) -> tuple[Any, ...] | 
     return (rows, [(path.name, sha256_of(path)) for path in files]) if files else None
 
 
-def _list_notes(own: Sequence[Side]) -> list[str]:
+def _list_notes(runs: Sequence[Side]) -> list[str]:
     """Return what cannot be compared: a run that was only pre-trained has no scores of a fine-tuned one."""
-    trained = [one.label for one in own if not (one.entry or one.values["downstream"])]
-    if len(trained) in (0, len(own)):
+    trained = [side.label for side in runs if not (side.entry or side.values["downstream"])]
+    if len(trained) in (0, len(runs)):
         return []
     return [
-        f"{one} was only pre-trained and has no downstream scores to compare. Fine-tune it first: podium finetune KIND "
-        f"--model {one} --train FILE"
-        for one in trained
+        f"{run} was only pre-trained and has no downstream scores to compare. Fine-tune it first: podium finetune KIND "
+        f"--model {run} --train FILE"
+        for run in trained
     ]
 
 
-def _read_curves(own: Sequence[Side]) -> list[dict[str, Any]]:
+def _read_curves(runs: Sequence[Side]) -> list[dict[str, Any]]:
     """Return training and held-out losses, grouped by stage."""
     stages: dict[str, list[dict[str, Any]]] = {}
-    for side in own:
+    for side in runs:
         for stage in read_plan(side.root).values():
             if is_training(stage):
                 loss, held_out = (read_curve(side.root / plot) for plot in stage.plots)
@@ -183,17 +183,17 @@ def _read_curves(own: Sequence[Side]) -> list[dict[str, Any]]:
 
 def format_comparison(values: dict[str, Any]) -> str:
     """Return a comparison as text for a terminal."""
-    own, rows = values["parameters"]["runs"], values["parameters"]["rows"]
+    labels, rows = values["parameters"]["runs"], values["parameters"]["rows"]
     parts = []
     if rows:
         differing = [(row["name"], row["values"]) for row in rows]
-        parts = [f"parameters that differ\n{run_params.format_differences(differing, own)}"]
-    elif len(own) > 1:
+        parts = [f"parameters that differ\n{run_params.format_differences(differing, labels)}"]
+    elif len(labels) > 1:
         parts = ["no parameters differ\n"]
     for entry in values["entries"]:
         cells = [
-            (run, *(format_interval(found[name], "value") if name in found else "-" for name in entry["titles"]))
-            for run, found in entry["scores"].items()
+            (run, *(format_interval(figures[name], "value") if name in figures else "-" for name in entry["titles"]))
+            for run, figures in entry["scores"].items()
         ]
         parts.append(f"{entry['entry']}\n" + (format_table([("", *entry["titles"].values()), *cells]) if cells else ""))
         parts += [_format_pair(pair, entry["titles"]) for pair in entry["pairs"]]
@@ -273,7 +273,7 @@ def _draw_bars(points: Sequence[tuple[float, float]], last: float, top: float) -
 
 def page_links(project: Path, sides: Sequence[Side]) -> dict[str, str]:
     """Return links from the project's reports/ to the pages of these runs; runs without a page are left out."""
-    links = {one.label: listing.page_link(project, one.run) for one in sides if one.run is not None}
+    links = {side.label: listing.page_link(project, side.run) for side in sides if side.run is not None}
     return {label: href for label, href in links.items() if href}
 
 

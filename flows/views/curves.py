@@ -73,8 +73,8 @@ def find_evaluations(job: str, root: Path) -> Path:
 def _find_run_folder(name: str, fingerprint: str | None, places: Sequence[Path], began: float | None) -> Path | None:
     """Return the run folder of a training: by its fingerprint if it finished, else the newest in the first place."""
     if fingerprint is not None:
-        there = (place / artifacts.RUNS / name / fingerprint for place in places)
-        return next((folder for folder in there if folder.is_dir()), None)
+        folders = (root / artifacts.RUNS / name / fingerprint for root in places)
+        return next((folder for folder in folders if folder.is_dir()), None)
     jobs = {job: job.stat().st_mtime for job in (places[0] / artifacts.RUNS / name).glob("*/job.json")}
     newest = max(jobs, key=lambda job: jobs[job], default=None)
     return None if newest is None or jobs[newest] < (began or 0.0) else newest.parent
@@ -142,9 +142,9 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     kinds: list[tuple[str, str, Callable[[TrainingCurves], list[PlotLine]]]] = [
         ("Loss", "loss", _loss_lines),
         ("Scores on held-out rows", "%", _score_lines),
-        ("Learning rate", "learning rate", lambda one: _make_lines(one.history, rates)),
-        ("Speed", "tokens per second", lambda one: _make_lines(one.steps, [("real tokens", SPEED, 5)])),
-        ("Memory", "MB", lambda one: _make_lines(one.steps, memories)),
+        ("Learning rate", "learning rate", lambda curves: _make_lines(curves.history, rates)),
+        ("Speed", "tokens per second", lambda curves: _make_lines(curves.steps, [("real tokens", SPEED, 5)])),
+        ("Memory", "MB", lambda curves: _make_lines(curves.steps, memories)),
     ]
     plots: list[dict[str, Any]] = []
     for title, up, lines_of in kinds:
@@ -188,8 +188,8 @@ def _loss_lines(training: TrainingCurves) -> list[PlotLine]:
 
 def _make_lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> list[PlotLine]:
     """Return a line for each name, column and color that has points; a single point becomes a dot."""
-    found = ((name, column_points(columns, column, factor), color) for name, column, color in named)
-    return [PlotLine(name, line, marks=len(line) == 1, color=color) for name, line, color in found if line]
+    lines = ((name, column_points(columns, column, factor), color) for name, column, color in named)
+    return [PlotLine(name, line, marks=len(line) == 1, color=color) for name, line, color in lines if line]
 
 
 def _score_lines(training: TrainingCurves) -> list[PlotLine]:

@@ -33,15 +33,15 @@ def lay_out(boxes: Sequence[StageBox], plan: Plan, after: Mapping[str, Sequence[
 
     `after` has the dependencies of boxes that are not stages of the plan, such as publish on its gate.
     """
-    names, further = [one.name for one in boxes], after or {}
+    names, further = [box.name for box in boxes], after or {}
     known = {name: plan.needs.get(name) or further.get(name, ()) for name in names}
     needs = {name: [other for other in known[name] if other in names] for name in names}
     rank: dict[str, int] = {}
     for name in names:
         rank[name] = 1 + max((rank[other] for other in needs[name] if other in rank), default=-1)
-    place, y = dict[str, dict[str, Any]](), 0.0
+    positions, y = dict[str, dict[str, Any]](), 0.0
     for level in range(max(rank.values(), default=-1) + 1):
-        row = [one for one in boxes if rank[one.name] == level]
+        row = [box for box in boxes if rank[box.name] == level]
         for first in range(0, len(row), COLUMNS):
             together = row[first : first + COLUMNS]
             left, highs = (WIDTH - len(together) * BOX - (len(together) - 1) * GAP) / 2, []
@@ -49,11 +49,11 @@ def lay_out(boxes: Sequence[StageBox], plan: Plan, after: Mapping[str, Sequence[
                 outs = [out for out in plan[box.name].outs if not out.startswith(UNSHOWN)] if box.name in plan else []
                 highs.append(HIGH + LINE * min(MAX_LINES, len(outs)))
                 x = left + index * (BOX + GAP)
-                place[box.name] = {"box": box, "outs": outs, "x": x, "y": y, "high": highs[-1]}
+                positions[box.name] = {"box": box, "outs": outs, "x": x, "y": y, "high": highs[-1]}
             y += max(highs) + GAP
-    lines = [(place[other], place[name]) for name in names for other in _direct_needs(name, needs)]
+    lines = [(positions[other], positions[name]) for name in names for other in _direct_needs(name, needs)]
     sizes = {"height": max(0.0, y - GAP), "width": WIDTH, "box": BOX, "most": MAX_LINES}
-    return {"boxes": list(place.values()), "lines": lines, **sizes}
+    return {"boxes": list(positions.values()), "lines": lines, **sizes}
 
 
 def _direct_needs(name: str, needs: Mapping[str, list[str]]) -> list[str]:
@@ -61,7 +61,7 @@ def _direct_needs(name: str, needs: Mapping[str, list[str]]) -> list[str]:
     behind: set[str] = set()
     left = [further for other in needs[name] for further in needs[other]]
     while left:
-        if (one := left.pop()) not in behind:
-            behind.add(one)
-            left += needs[one]
+        if (stage := left.pop()) not in behind:
+            behind.add(stage)
+            left += needs[stage]
     return [other for other in needs[name] if other not in behind]

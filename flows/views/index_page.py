@@ -72,7 +72,7 @@ def read_curves(folder: Path) -> dict[str, list[Point]]:
 def read_runtime(folder: Path) -> str:
     """Return the kinds of device that the jobs of a run had: cpu, cuda or ipu; empty if none has ended."""
     metrics = [find_object(path) or {} for path in sorted((folder / artifacts.METRICS).glob("*.json"))]
-    return ", ".join(sorted({str(one["runtime"]) for one in metrics if "runtime" in one}))
+    return ", ".join(sorted({str(job["runtime"]) for job in metrics if "runtime" in job}))
 
 
 def write_index(project: Path, ended: str = "") -> None:
@@ -102,7 +102,9 @@ def render_index(project: Path, runs: Sequence[listing.Run]) -> str:
             duration=format_duration,
             spark=SPARK,
             minute=lambda seconds: time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)),
-            comparisons=[(one.stem.removeprefix("compare-"), quote(one.name)) for one in comparisons[:MAX_COMPARISONS]],
+            comparisons=[
+                (page.stem.removeprefix("compare-"), quote(page.name)) for page in comparisons[:MAX_COMPARISONS]
+            ],
             written=time.strftime("%Y-%m-%d %H:%M %Z"),
         )
         if (size := len(html.encode())) <= MAX_BYTES or most <= 1:
@@ -123,7 +125,7 @@ class IndexedRun:
         self.curves: dict[str, list[Point]] = details.get("curves", {})
         self.leading = None if run.record is None else run.record.leading_score
         self.view = None if run.record is None else RunView(run.record, run.folder)
-        self.results = {} if self.view is None else {one.name: one for one in self.view.results}
+        self.results = {} if self.view is None else {result.name: result for result in self.view.results}
         """Entry -> result."""
 
     @property
@@ -133,7 +135,7 @@ class IndexedRun:
         names = [name for name in self.curves if not name.endswith(", held-out") and len(self.curves[name]) > 1]
         if not names:
             return None
-        name = max(names, key=lambda one: (owner in one.split("-"), "finetune" in one, one))
+        name = max(names, key=lambda curve: (owner in curve.split("-"), "finetune" in curve, curve))
         start, *others = self.curves[name]
         points, (width, height) = [start, *_thin(others, MAX_SPARKS)], SPARK
         (first, last), values = (points[0][0], points[-1][0]), [y for _, y in points]
@@ -158,21 +160,21 @@ class IndexView:
     def __init__(self, project: Path, runs: Sequence[listing.Run]) -> None:
         self.project, self.sweeps = project, read_sweeps(project)
         self._changes = listing.find_changes(runs)
-        self._best = {one.best: one for one in self.sweeps if one.best}
-        self.grouped = {trial["name"] for one in self.sweeps for trial in one.trials} - {*self._best}
+        self._best = {sweep.best: sweep for sweep in self.sweeps if sweep.best}
+        self.grouped = {trial["name"] for sweep in self.sweeps for trial in sweep.trials} - {*self._best}
         self.shown = [IndexedRun(run) for run in runs if run.name not in self.grouped or run.at_work]
         """Runs without the trials of sweeps that have ended and are not the best."""
         self._found = {run.name: run for run in runs}
-        self._shared = Counter(both for one in self.shown for both in one.changed.items())
+        self._shared = Counter(both for row in self.shown for both in row.changed.items())
         """Name and value of each changed parameter, with the number of runs that have it."""
-        entries = Counter(entry for one in self.shown for entry, result in one.results.items() if result.scores)
+        entries = Counter(entry for row in self.shown for entry, result in row.results.items() if result.scores)
         self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MAX_COLUMNS)]
         """The most frequent entries, each with its leading metric."""
         self.columns = [f"{entry} {metric.replace('_', ' ')}" for entry, metric in self._columns]
-        values = {name: {one.changed.get(name) for one in self.shown} for one in self.shown for name in one.changed}
+        values = {name: {row.changed.get(name) for row in self.shown} for row in self.shown for name in row.changed}
         differ = sorted((name for name in values if len(values[name]) > 1), key=lambda name: (-len(values[name]), name))
         self._differ = [name for name in differ if not name.endswith(UNTYPICAL)][:MAX_PARAMETERS]
-        users = {one.run.record.user for one in self.shown if one.run.record is not None and one.run.record.user}
+        users = {row.run.record.user for row in self.shown if row.run.record is not None and row.run.record.user}
         self.optional = ["task", "device", *(["user"] if users else []), *self._more, *self._differ]
         """Names of the columns that are not shown by default."""
 
@@ -182,8 +184,8 @@ class IndexView:
         return self.columns if len(self.columns) > 1 else []
 
     def _leading(self, entry: str) -> str:
-        results = [one.results[entry] for one in self.shown if entry in one.results and one.results[entry].scores]
-        return next(name for one in results if (name := report.leading_metric(one.result)))
+        results = [row.results[entry] for row in self.shown if entry in row.results and row.results[entry].scores]
+        return next(name for result in results if (name := report.leading_metric(result.result)))
 
     @property
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -191,7 +193,7 @@ class IndexView:
         for row in self.shown:
             run, record = row.run, row.run.record
             kinds = [f"{name} ({kind})" if name != kind else name for name, kind in row.entries.items()]
-            own = [both for both in row.changed.items() if self._shared[both] < len(self.shown)]
+            changed = [both for both in row.changed.items() if self._shared[both] < len(self.shown)]
             user = [] if "user" not in self.optional else [(record and record.user) or ""]
             scores = [row.score(*column) for column in self._columns]
             more = [f"{score['value']:.2f}" if score else "" for score in scores] if self._more else []
@@ -208,7 +210,7 @@ class IndexView:
                 "optional": [*user, *more, *(row.changed.get(name, "") for name in self._differ)],
                 "results": [] if row.view is None else row.view.results,
                 "pretraining": [] if row.view is None else row.view.pretraining,
-                "changed": sorted(own, key=lambda both: self._shared[both]),
+                "changed": sorted(changed, key=lambda both: self._shared[both]),
             }
 
     def _format_score(self, row: IndexedRun) -> tuple[float, str, str] | None:
@@ -224,7 +226,7 @@ class IndexView:
 
     def trials(self, sweep: SweepView) -> Iterator[dict[str, Any]]:
         """Rows of the trials of a sweep, the best first."""
-        unscored = [one for one in sweep.trials if one["score"] is None]
+        unscored = [trial for trial in sweep.trials if trial["score"] is None]
         for trial in (*reversed(sweep.scored), *unscored):
             run = self._found.get(trial["name"])
             seconds = None if run is None else run.seconds
@@ -243,7 +245,7 @@ class IndexView:
         shown = self.shown[:MAX_DRAWN]
         for name, (entry, metric) in zip(self.columns, self._columns, strict=True):
             lines, names = [], {}
-            scored = [(number, one, score) for number, one in enumerate(shown) if (score := one.score(entry, metric))]
+            scored = [(number, row, score) for number, row in enumerate(shown) if (score := row.score(entry, metric))]
             for position, (number, row, score) in enumerate(reversed(scored)):
                 names[float(position)], both = row.title, score["interval"]
                 whisker = [(float(position), bound) for bound in both] if both else []
@@ -262,7 +264,7 @@ class IndexView:
                 job = name.removesuffix(", held-out")
                 owner = job.removesuffix("-finetune").removeprefix("pretrain-")
                 groups.setdefault((name, row.run.describe_data(owner)), []).append((number, row))
-        largest = sorted((one for one in groups.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))
+        largest = sorted((group for group in groups.items() if len(group[1]) > 1), key=lambda group: -len(group[1]))
         drawn_groups = {name: runs for (name, _), runs in reversed(largest)}  # the largest of each name
         names = sorted(drawn_groups, key=lambda name: (-len(drawn_groups[name]), name))[:MAX_PLOTS]
         drawn = sum(len(drawn_groups[name]) for name in names) or 1

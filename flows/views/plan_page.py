@@ -24,7 +24,7 @@ Unit = Callable[[float], str]
 
 def render_plan(estimate: RunEstimate, request: RunRequest, folder: Path, again: str) -> str:
     """Return the plan of a run as an HTML page in `folder`, with the command `again` that starts the run."""
-    boxes = [StageBox(one.stage, one.status, ", ".join(one.why)) for one in estimate.stages]
+    boxes = [StageBox(stage.stage, stage.status, ", ".join(stage.why)) for stage in estimate.stages]
     return render_html(
         __file__,
         "plan.html.j2",
@@ -45,7 +45,7 @@ def format_stages(estimate: RunEstimate) -> str:
     """Return the time and the memory of the run in one line, then its stages and their number by status."""
     view = PlanView(estimate)
     head = f"{view.headline}\n\n" if estimate.running else ""
-    rows = [(one.stage, STATUS_NAMES[one.status], shorten(one.why, MAX_SHOWN)) for one in estimate.stages]
+    rows = [(stage.stage, STATUS_NAMES[stage.status], shorten(stage.why, MAX_SHOWN)) for stage in estimate.stages]
     count = view.count
     counts = f"{count[SKIPPED]} stages up to date, {count['restored']} restored, {count[RUNS]} to run"
     return f"{head}{format_table([('stage', 'status', 'reason'), *rows])}{counts}\n"
@@ -61,7 +61,7 @@ class PlanView:
 
     def __init__(self, estimate: RunEstimate) -> None:
         self.found, self.stages = estimate, estimate.stages
-        self.count = Counter(one.status for one in estimate.stages)
+        self.count = Counter(stage.status for stage in estimate.stages)
         self.jobs = [JobView(job, estimate.cost(job.seconds)) for job in estimate.running]
 
     @property
@@ -70,7 +70,7 @@ class PlanView:
         estimate = self.found
         timed = any(job.seconds is not None for job in estimate.running)
         parts = [f"about {format_seconds(estimate.seconds.likely)}"] if timed else ["time not measured (--measure)"]
-        memories = [one.estimates[0] for one in self.jobs if one.estimates]
+        memories = [view.estimates[0] for view in self.jobs if view.estimates]
         if largest := max(memories, key=lambda memory: memory.total.likely, default=None):
             parts.append(f"{format_memory(largest)} of memory")
         if timed and estimate.unknown:
@@ -81,8 +81,8 @@ class PlanView:
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, memory, verdict and time of each job."""
         return [
-            (one.job.name, one.memory or "unknown", one.job.verdict, one.time or "unknown" * bool(one.device))
-            for one in self.jobs
+            (view.job.name, view.memory or "unknown", view.job.verdict, view.time or "unknown" * bool(view.device))
+            for view in self.jobs
         ]
 
     @property

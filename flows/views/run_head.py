@@ -34,10 +34,10 @@ class Tile:
 
 def make_tiles(run: RunView, trainings: Sequence[TrainingCurves]) -> list[Tile]:
     """Return the tiles of a run: scores, the last loss if it is running or has no score, progress or duration."""
-    scores = [tile for one in run.results for tile in _make_score_tile(one)]
-    scores = scores or [tile for one in run.pretraining[-1:] for tile in _make_pretraining_tiles(one)]
+    scores = [tile for result in run.results for tile in _make_score_tile(result)]
+    scores = scores or [tile for phase in run.pretraining[-1:] for tile in _make_pretraining_tiles(phase)]
     scores = scores or [*_make_previous_tiles(run)]
-    trained = [one for one in trainings if one.history.get("loss")]
+    trained = [training for training in trainings if training.history.get("loss")]
     losses = [_make_loss_tile(trained[-1], run.record.progress.get(trained[-1].stage, ""))] if trained else []
     if run.at_work:
         return [_make_progress_tile(run), *losses, *scores[:MOST_SCORES]]
@@ -54,7 +54,7 @@ def _make_progress_tile(run: RunView) -> Tile:
     line, number = record.progress.get(stage, ""), f"stage {min(done + 1, stages)} of {stages}"
     if (share := PROGRESS.match(line)) is None:
         return Tile("progress", number, [(stage, "")], 100 * done / stages)
-    left = f", {found[0]}" if (found := REMAINING.search(line)) else ""
+    left = f", {match[0]}" if (match := REMAINING.search(line)) else ""
     return Tile("progress", f"{share[1]} %", [(f"{stage}{left}", ""), (number, "")], int(share[1]))
 
 

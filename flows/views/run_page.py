@@ -69,7 +69,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
         written=(format_clock(time.time()), round(time.time())),
         copy=copy,
         last_seen=format_clock(run.last_seen),
-        pipelines_of_jobs=[one for one in pipelines if one is not None],
+        pipelines_of_jobs=[pipeline for pipeline in pipelines if pipeline is not None],
         duration=format_duration,
         format_parameter=format_parameter,
         format_value=format_value,
@@ -104,11 +104,11 @@ def list_copies(root: Path) -> dict[Path, re.Match[str]]:
 
 def other_runs(report: RunReport, root: Path, folder: Path) -> list[tuple[str, datetime, str]]:
     """Return link, start and outcome of other runs in the checkout, for a page in `folder`."""
-    copies, own = list_copies(root).items(), copy_path(report, root)
+    copies, current = list_copies(root).items(), copy_path(report, root)
     return [
         (relative_link(path, folder), datetime.strptime(match[1], COPY_TIME), match[2])
         for path, match in copies
-        if path != own
+        if path != current
     ]
 
 

@@ -91,21 +91,21 @@ class RunView:
     def list_lines(self) -> list[str]:
         """Return lines with programs, scores, changes, verdicts and published models."""
         lines = [f"program of {stage}: {how}" for stage, how in self.record.programs.items()]  # IPU executables
-        lines += [line for one in self.pretraining for line in one.lines]
-        lines += [f"model: {one.model}" for one in self.pretraining[-1:]]
-        for one in self.results:
+        lines += [line for phase in self.pretraining for line in phase.lines]
+        lines += [f"model: {phase.model}" for phase in self.pretraining[-1:]]
+        for result in self.results:
             lines += [
-                one.score_line,
-                *(f"  {text}" for text, _ in one.changes),
-                *one.remarks,
-                *one.verdict_lines,
+                result.score_line,
+                *(f"  {text}" for text, _ in result.changes),
+                *result.remarks,
+                *result.verdict_lines,
             ]
         return lines
 
     @property
     def leading_score(self) -> tuple[str, str] | None:
         """Name and value of the leading score of its first result."""
-        return next((score for one in self.results if (score := one.leading_score)), None)
+        return next((score for result in self.results if (score := result.leading_score)), None)
 
     @cached_property
     def plan(self) -> Plan:
@@ -143,17 +143,17 @@ class RunView:
     def timeline(self) -> dict[str, tuple[float, float]]:
         """Start and length of each stage that this run computed, in percent of the whole."""
         timed = [row for row in self.stages if row["began"] is not None and row["seconds"] is not None]
-        own = [row for row in timed if not row["produced"]]
-        first = min((row["began"] for row in own), default=0.0)
-        long = max((row["began"] + row["seconds"] - first for row in own), default=0.0) or 1.0
-        return {row["name"]: (100 * (row["began"] - first) / long, 100 * row["seconds"] / long) for row in own}
+        rows = [row for row in timed if not row["produced"]]
+        first = min((row["began"] for row in rows), default=0.0)
+        long = max((row["began"] + row["seconds"] - first for row in rows), default=0.0) or 1.0
+        return {row["name"]: (100 * (row["began"] - first) / long, 100 * row["seconds"] / long) for row in rows}
 
     @cached_property
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Stage -> result of its device job, or its metrics if the result is not on this host."""
         names = [stage.name for stage in self.record.stages if stage.name in self.plan]
         stages = [stage for stage in map(self.plan.__getitem__, names) if stage.holds_device]
-        return {stage.name: found for stage in stages if (found := _read_job_result(stage, self.root, self.project))}
+        return {stage.name: result for stage in stages if (result := _read_job_result(stage, self.root, self.project))}
 
     @property
     def devices(self) -> tuple[str, list[str]]:
@@ -163,12 +163,14 @@ class RunView:
         names, versions = [], list[str]()
         for result in self.jobs.values():
             device = _describe_device(result) or result.get("runtime")
-            names.append(", ".join(str(one) for one in (device, result.get("precision")) if one))
+            names.append(", ".join(str(value) for value in (device, result.get("precision")) if value))
             versions += [f"{what} {version}" for what, version in (result.get("versions") or {}).items()]
-        own, parts = f"python {self.record.python}", ("torch", "poptorch", "python")
-        shown = [one for one in dict.fromkeys(versions) if one.split()[0] in parts and one != own]
+        python, parts = f"python {self.record.python}", ("torch", "poptorch", "python")
+        shown = [version for version in dict.fromkeys(versions) if version.split()[0] in parts and version != python]
         none = f"{runtime} ({unresolved})" if runtime else "unknown"
-        return "; ".join(dict.fromkeys(names)) or none, [one.replace("python", "the device's Python") for one in shown]
+        return "; ".join(dict.fromkeys(names)) or none, [
+            version.replace("python", "the device's Python") for version in shown
+        ]
 
     @property
     def tracked(self) -> list[str]:
@@ -195,7 +197,7 @@ class RunView:
         commit = "unknown: the project is not in a git repository"
         if record.commit is not None:
             commit = f"{record.commit}{', with uncommitted changes' if record.changed else ''}"
-        hosts = sorted({one for one in (record.host, *(stage.host for stage in record.stages)) if one})
+        hosts = sorted({host for host in (record.host, *(stage.host for stage in record.stages)) if host})
         device, versions = self.devices
         facts = [
             ("started", format_moment(record.began)),
@@ -219,8 +221,8 @@ class RunView:
         for name in (stage.name for stage in self.record.stages if stage.name in self.plan):
             page = self.root / str(self.plan[name].meta.get("page", ""))
             if page.is_file():
-                place = page.parent if page.stem == "report" else page.with_suffix("")
-                pages[name] = {"name": f"{place.parent.name} of {place.name}", "path": page}
+                folder = page.parent if page.stem == "report" else page.with_suffix("")
+                pages[name] = {"name": f"{folder.parent.name} of {folder.name}", "path": page}
         return pages
 
 
@@ -245,7 +247,9 @@ class PretrainingView:
     @property
     def scores(self) -> list[tuple[str, str]]:
         """Title and value of each score as text; empty without held-out rows."""
-        return [(report.PRETRAINING_SCORES[name], format_pretraining(name, one)) for name, one in self.values.items()]
+        return [
+            (report.PRETRAINING_SCORES[name], format_pretraining(name, value)) for name, value in self.values.items()
+        ]
 
     @property
     def model(self) -> str:
@@ -329,7 +333,8 @@ class ResultView:
         """Exported files, each with its verdict and the reasons against it."""
         exports = self.result.get("exports", {}).items()
         return [
-            (name, "accepted" if one["accepted"] else "rejected", " ".join(one["reasons"])) for name, one in exports
+            (name, "accepted" if export["accepted"] else "rejected", " ".join(export["reasons"]))
+            for name, export in exports
         ]
 
     @property
@@ -388,9 +393,9 @@ class ResultView:
     def remarks(self) -> list[str]:
         """Lines of text: metrics next to those of the compared entry; development examples with near-duplicates."""
         compared = [
-            f"{one['entry']}: {one['title']} {one['before']:.2f}; {self.name}: {one['score']:.2f}; {one['mean']:+.2f} "
-            f"({one['low']:+.2f} to {one['high']:+.2f}), {one['verdict']}"
-            for one in self.result.get("against", ())
+            f"{row['entry']}: {row['title']} {row['before']:.2f}; {self.name}: {row['score']:.2f}; {row['mean']:+.2f} "
+            f"({row['low']:+.2f} to {row['high']:+.2f}), {row['verdict']}"
+            for row in self.result.get("against", ())
         ]
         return compared + [f"{self.name}: {text}" for text in (self.result.get("near"),) if text]
 
@@ -412,7 +417,7 @@ class ResultView:
         if published is not None:
             lines.append(f"{published['how']}: {published['where']}")
             lines += [] if self.without_floor is None else [self.without_floor]
-        return lines + [f"  {name}: {' '.join(filter(None, one))}" for name, *one in self.exports]
+        return lines + [f"  {name}: {' '.join(filter(None, details))}" for name, *details in self.exports]
 
     @cached_property
     def checks(self) -> list[dict[str, Any]]:
@@ -424,8 +429,8 @@ class ResultView:
                 check = name.removeprefix(prefix)
                 highest[check] = max(before, highest.get(check, before))
         return [
-            {**one, "margin": _format_margin(one["found"], one["required"]), "lowered_from": highest.get(one["name"])}
-            for one in checks
+            {**row, "margin": _format_margin(row["found"], row["required"]), "lowered_from": highest.get(row["name"])}
+            for row in checks
         ]
 
     @property
@@ -479,12 +484,12 @@ def _make_stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
 
 def _describe_maps(process: Mapping[str, Any]) -> str | None:
     """Return the time of a stage's parallel maps and of the rest as text; None if one process did all."""
-    maps = [one for one in process.get("maps", ()) if one["processes"] > 1]
+    maps = [record for record in process.get("maps", ()) if record["processes"] > 1]
     if not maps:
         return None
-    seconds, parts = sum(one["seconds"] for one in maps), sum(one["items"] for one in maps)
+    seconds, parts = sum(record["seconds"] for record in maps), sum(record["items"] for record in maps)
     rest = max(0.0, process["ended"] - process["began"] - seconds)
-    most = max(one["processes"] for one in maps)
+    most = max(record["processes"] for record in maps)
     return f"{format_duration(seconds)} in {parts} parts on {most} processes, {format_duration(rest)} for the rest"
 
 
@@ -492,7 +497,7 @@ def _read_job_result(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
     """Return the result of a stage's device job, or its metrics if the result is not on this host."""
     if not (values := read_metrics(stage, root)):
         return {}
-    folders = [place / artifacts.RUNS / Path(stage.figures[0]).stem for place in (root, project)]
+    folders = [base / artifacts.RUNS / Path(stage.figures[0]).stem for base in (root, project)]
     for path in (path for folder in folders for path in sorted(folder.glob("*/result.json"))):
         result, figures = read_json(path), values.get(path.parent.name, values)
         if path.parent.name == values.get("fingerprint"):
@@ -546,11 +551,13 @@ def format_run(listed: listing.Run, project: Path, origin: str, parameters: Sequ
 def render_summary(run: RunView) -> str:
     """Return a run as Markdown: facts, stages, pages and logs."""
     record = run.record
-    own, *others = run.page_paths
-    named = [("run", own), *(("page", path) for path in others), *([("log", record.log)] if record.log else [])]
+    run_page, *others = run.page_paths
+    named = [("run", run_page), *(("page", path) for path in others), *([("log", record.log)] if record.log else [])]
     places = [(name, *_locate(run, path)) for name, path in named]
     places += [
-        (one.published["how"], *_locate_release(run, one.result["published"])) for one in run.results if one.published
+        (result.published["how"], *_locate_release(run, result.result["published"]))
+        for result in run.results
+        if result.published
     ]
     return render_markdown(
         __file__,
@@ -558,21 +565,21 @@ def render_summary(run: RunView) -> str:
         run=run,
         record=record,
         parameters=" ".join([record.preset or str(artifacts.PARAMS), *(f"--set {text}" for text in record.overrides)]),
-        total=sum(one.seconds for one in record.stages),
+        total=sum(stage.seconds for stage in record.stages),
         places=places,
     )
 
 
 def render_metrics(run: RunView) -> str:
     """Return every score with its interval and floor as Markdown; empty if the run evaluated nothing."""
-    results = [one for one in run.results if one.scores]
+    results = [result for result in run.results if result.scores]
     return render_markdown(__file__, "metrics.md.j2", results=results, format_value=format_value) if results else ""
 
 
 def render_gates(run: RunView) -> str:
     """Return the checks and verdict of every gate as Markdown; empty without gates."""
     return render_markdown(
-        __file__, "gates.md.j2", results=[one for one in run.results if one.verdict], format_value=format_value
+        __file__, "gates.md.j2", results=[result for result in run.results if result.verdict], format_value=format_value
     )
 
 

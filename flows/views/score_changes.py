@@ -57,15 +57,19 @@ def _compare_previous(
     if (before := previous.get("scores", {}).get(name, {}).get(metric)) is None:
         return
     gain, other = result["scores"][metric] - before, f"the run of {began}"
-    known = [one[metric] for one in (result.get("intervals", {}), previous["intervals"][name]) if metric in one]
+    known = [
+        intervals[metric]
+        for intervals in (result.get("intervals", {}), previous["intervals"][name])
+        if metric in intervals
+    ]
     if len(known) < 2:
         yield f"{gain:+.2f} against {other}", ""
     else:
         from tasks.downstream.scoring.significance import ConfidenceInterval  # imports numpy
 
         half = math.hypot(*((high - low) / 2 for low, high in known))
-        found = ConfidenceInterval(gain, gain - half, gain + half)
-        text, kind = _format_change({**asdict(found), "verdict": found.direction}, other)
+        interval = ConfidenceInterval(gain, gain - half, gain + half)
+        text, kind = _format_change({**asdict(interval), "verdict": interval.direction}, other)
         yield f"{text}, not paired", kind
 
 

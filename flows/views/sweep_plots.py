@@ -30,7 +30,9 @@ class SweepView:
     @cached_property
     def scored(self) -> list[Mapping[str, Any]]:
         """Trials with a score, the best last."""
-        return sorted((one for one in self.trials if one["score"] is not None), key=lambda one: float(one["score"]))
+        return sorted(
+            (trial for trial in self.trials if trial["score"] is not None), key=lambda trial: float(trial["score"])
+        )
 
     @property
     def figure(self) -> str:
@@ -57,13 +59,15 @@ class SweepView:
 
     def describe(self, name: str) -> str:
         """Return the held-out figure of the trial with this run as text with its title; "-" if it has none."""
-        score = next((self.format(one) for one in self.scored if one["name"] == name), None)
+        score = next((self.format(trial) for trial in self.scored if trial["name"] == name), None)
         return "-" if score is None else f"held-out {self.title} {score}"
 
     @property
     def note(self) -> str:
         """Numbers of trials, and the best one with its values."""
-        states = {one["state"]: sum(other["state"] == one["state"] for other in self.trials) for one in self.trials}
+        states = {
+            trial["state"]: sum(other["state"] == trial["state"] for other in self.trials) for trial in self.trials
+        }
         counts = ", ".join(f"{count} {state}" for state, count in states.items())
         if not self.scored:
             return f"Trials: {counts}. None has a score yet."
@@ -75,7 +79,9 @@ class SweepView:
     def parameters(self) -> list[str]:
         """Parameters with several values, without the seed."""
         names = self.trials[0]["values"] if self.trials else ()
-        return [name for name in names if name != SEED and len({str(one["values"][name]) for one in self.trials}) > 1]
+        return [
+            name for name in names if name != SEED and len({str(trial["values"][name]) for trial in self.trials}) > 1
+        ]
 
     @property
     def titles(self) -> list[str]:
@@ -89,12 +95,12 @@ class SweepView:
             return None
         axes = []
         for name in self.parameters:
-            values = [float(one["values"][name]) for one in self.scored]
+            values = [float(trial["values"][name]) for trial in self.scored]
             log = min(values) > 0 and max(values) / min(values) >= LOG_SPREAD
             axes.append(ParallelAxis(shorten_parameter(name), values, log))
         factor = 100.0 if self.figure.endswith("accuracy") else 1.0
-        axes.append(ParallelAxis(self.title, [factor * self.value(one) for one in self.scored]))
-        tips = [self._describe(one) for one in self.scored]
+        axes.append(ParallelAxis(self.title, [factor * self.value(trial) for trial in self.scored]))
+        tips = [self._describe(trial) for trial in self.scored]
         return plot_parallel(axes, tips, len(tips) - 1, f"trials of {self.name}: parameters and held-out {self.title}")
 
     def _describe(self, trial: Mapping[str, Any]) -> str:

@@ -203,19 +203,19 @@ def create_automation(client: SyncPrefectClient, automation: AutomationCore, say
 def update_deployments(client: SyncPrefectClient, project: Path, say: Say) -> None:
     """Update the deployments of prefect.yaml; those that exist keep their schedules, limits and pauses."""
     flows = FlowFilter(name=FlowFilterName(any_=["podium", FLOW_NAME]))
-    existing = {found.name: found for found in client.read_deployments(flow_filter=flows)}
+    existing = {deployment.name: deployment for deployment in client.read_deployments(flow_filter=flows)}
     try:
         plan = yaml.safe_load((project / "prefect.yaml").read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise InputError(f"{project / 'prefect.yaml'} is not YAML: {error}") from None
     for deployment in plan["deployments"]:
-        if (found := existing.get(deployment["name"])) is None:
+        if (current := existing.get(deployment["name"])) is None:
             continue
         if deployment.pop("schedules", None):
-            say(f"the deployment {found.name} keeps its schedules")
-        deployment |= {"paused": found.paused, "concurrency_limit": None}
-        if (limit := found.global_concurrency_limit) is not None:
-            options = found.concurrency_options
+            say(f"the deployment {current.name} keeps its schedules")
+        deployment |= {"paused": current.paused, "concurrency_limit": None}
+        if (limit := current.global_concurrency_limit) is not None:
+            options = current.concurrency_options
             more = {} if options is None else options.model_dump(mode="json", exclude_none=True)
             deployment["concurrency_limit"] = {"limit": limit.limit, **more}
     with tempfile.TemporaryDirectory() as folder:

@@ -204,8 +204,8 @@ class RemoteRun:
         wanted = ArtifactFilter(
             flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]), key=ArtifactFilterKey(any_=[stage_flow.REPORT_KEY])
         )
-        found = retry_call(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._dispatcher.say)
-        for artifact in sorted(found, key=lambda artifact: str(artifact.created)):
+        batch = retry_call(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._dispatcher.say)
+        for artifact in sorted(batch, key=lambda artifact: str(artifact.created)):
             if artifact.id in self._entered:
                 continue
             self._entered.add(artifact.id)

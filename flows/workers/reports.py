@@ -83,8 +83,8 @@ def _parse_record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> St
     if record.name not in (*names, *publishes) or record.status not in STATUSES:
         raise ValueError("unknown stage or status")
     optional = (record.began, record.cpu_seconds, record.peak_memory_mb)
-    measured = [record.seconds, *(one for one in optional if one is not None)]
-    if not all(type(one) in (int, float) and 0 <= one < math.inf for one in measured):
+    measured = [record.seconds, *(value for value in optional if value is not None)]
+    if not all(type(value) in (int, float) and 0 <= value < math.inf for value in measured):
         raise ValueError("a measurement is not a number")
     if record.host is None or not HOST.fullmatch(record.host):
         raise ValueError("host is not a name")

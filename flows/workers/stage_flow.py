@@ -72,15 +72,15 @@ def run_stages(
         _require_code(project, code)
         params = policy.require_parameters(values, project)
         policy.require_checkout_name(checkout_name, values)
-        own = checkout.describe_checkout(project, values, params, checkout.checkout_folder(project, checkout_name))
-        policy.require_stages(names, own.plan)
+        target = checkout.describe_checkout(project, values, params, checkout.checkout_folder(project, checkout_name))
+        policy.require_stages(names, target.plan)
         policy.require_releases(released or {}, values)
-        checkout.check_inputs(project, values, own.plan)
+        checkout.check_inputs(project, values, target.plan)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
     with locks.hold_run(project, checkout_name, log.info), _record_run(project, checkout_name, values) as run:
-        checkout.prepare_checkout(own)
-        root, follower = own.folder, PrefectFollower()
+        checkout.prepare_checkout(target)
+        root, follower = target.folder, PrefectFollower()
         lock = StageLock(str(flow_run.id), follower.say) if dvc.has_remote(root) else None
         engine = Engine(root, run, follower, allowed=names, lock=lock, on_end=lambda record: _send_record(record, root))
         try:

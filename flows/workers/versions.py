@@ -47,9 +47,9 @@ def check_workers(project: Path) -> Iterator[CheckResult]:
     with get_client(sync_client=True) as client, contextlib.suppress(ValueError, *SERVER_ERRORS):
         server = client.api_version()
         # Anyone who can reach the server can write them.
-        values = [one.value for one in client.read_variables() if one.name.startswith(PREFIX)]
-        by_worker = {str(one.get("worker")): one for one in values if isinstance(one, dict)}
-        online = [(pool, one) for pool in POOLS for one in _read_online(client, pool)]
+        values = [variable.value for variable in client.read_variables() if variable.name.startswith(PREFIX)]
+        by_worker = {str(value.get("worker")): value for value in values if isinstance(value, dict)}
+        online = [(pool, worker) for pool in POOLS for worker in _read_online(client, pool)]
         ours, (commit, _) = hash_code(project), read_revision(project)
         differ = parse_release(server) < parse_release(client_version := metadata.version("prefect"))
         if differ:
@@ -68,7 +68,7 @@ def _read_online(client: SyncPrefectClient, pool: str) -> list[Worker]:
         workers = client.read_workers_for_work_pool(pool)
     except ObjectNotFound:  # `podium deploy` has not created it
         return []
-    return [one for one in workers if one.status == WorkerStatus.ONLINE]
+    return [worker for worker in workers if worker.status == WorkerStatus.ONLINE]
 
 
 def _describe_mismatch(

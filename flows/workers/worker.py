@@ -123,7 +123,7 @@ class StageWorker(
         The newest heartbeat of a worker, such as this one, serves as the server's current time.
         """
         workers = await self.client.read_workers_for_work_pool(self.pool)
-        heartbeats = [one.last_heartbeat_time for one in workers if one.last_heartbeat_time is not None]
+        heartbeats = [worker.last_heartbeat_time for worker in workers if worker.last_heartbeat_time is not None]
         if not heartbeats:
             return
         for run in await self.client.read_flow_runs(

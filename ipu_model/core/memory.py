@@ -53,8 +53,8 @@ def _cgroups(root: Path) -> Iterator[Tuple[Path, str, str, str]]:
             base, names = mounts / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        own = base / path.lstrip("/")
-        for folder in (own, *own.parents):
+        cgroup = base / path.lstrip("/")
+        for folder in (cgroup, *cgroup.parents):
             yield (folder, *names)
             if folder == base:
                 break

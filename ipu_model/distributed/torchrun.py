@@ -61,9 +61,9 @@ class TorchrunInstances(Instances):
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         with _as_instance_lost(), exit_on_signals():
             store, _, _ = next(rendezvous("env://", self.index, self.count, timeout=TIMEOUT))
-            own = dist.PrefixStore(f"attempt-{attempt}", store)
+            prefix_store = dist.PrefixStore(f"attempt-{attempt}", store)
             dist.init_process_group(
-                BACKENDS[device], store=own, rank=self.index, world_size=self.count, timeout=TIMEOUT
+                BACKENDS[device], store=prefix_store, rank=self.index, world_size=self.count, timeout=TIMEOUT
             )
 
     def all_reduce(self, tensors: List[Tensor]) -> None:

@@ -87,5 +87,5 @@ class JobEstimate:
     @property
     def verdict(self) -> str:
         """Worst verdict of its devices."""
-        verdicts = [one.verdict for one in self.memory]
+        verdicts = [estimate.verdict for estimate in self.memory]
         return next((word for word in (DOES_NOT_FIT, TIGHT) if word in verdicts), FITS)

@@ -88,8 +88,8 @@ def begin_record(
 
 def finish_record(record: Dict[str, Any], measured: Mapping[str, Optional[float]]) -> Dict[str, Any]:
     """Return the record with each measured figure next to its estimate; a figure that was not measured is left out."""
-    own = {name: value for name, value in record.items() if name not in FIGURES}
-    return {**own, **{name: {**record.get(name, {}), "measured": x} for name, x in measured.items() if x and x > 0}}
+    rest = {name: value for name, value in record.items() if name not in FIGURES}
+    return {**rest, **{name: {**record.get(name, {}), "measured": x} for name, x in measured.items() if x and x > 0}}
 
 
 def estimated_figures(estimate: JobEstimate, tokens_per_sequence: float) -> Dict[str, Interval]:

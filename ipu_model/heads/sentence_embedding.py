@@ -59,12 +59,12 @@ class SentenceEmbedding(JointHead):
     pooling, scale = "mean", 20.0
 
     def configure(self, settings: Mapping[str, Any]) -> SentenceEmbedding:
-        own = copy.copy(self)
+        head = copy.copy(self)
         for name, value in settings.items():
             if name not in ("pooling", "scale") or (name == "pooling" and value not in POOLINGS):
                 raise ConfigError(f"head_settings.{name}={value!r} is not a setting of a {self.name} head")
-            setattr(own, name, value)
-        return own
+            setattr(head, name, value)
+        return head
 
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
         return SentenceEncoder(config)
@@ -139,7 +139,7 @@ class SentenceEmbedding(JointHead):
         return {"loss": loss, "ranking_loss": loss, "equal_texts": equal, "pair_accuracy": sums["right"] / pairs}
 
     def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
-        return [(one,) for one in logits]
+        return [(vector,) for vector in logits]
 
     def further_files(self, config: ModelConfig, max_tokens: int) -> Dict[str, Any]:
         """Return the files with which sentence-transformers loads the folder."""
@@ -166,9 +166,9 @@ def hash_texts(columns: Columns) -> np.ndarray:
     rows, slots = columns["cls_positions"].shape
     factors: np.ndarray = np.array(np.random.Philox(key=0).random_raw(ids.shape[1])) | np.uint64(1)
     terms = (ids.astype(np.uint64) + np.uint64(1)) * factors[columns["position_ids"]]
-    found = np.zeros((rows, slots + 1), dtype=np.uint64)
-    np.add.at(found, (np.arange(rows)[:, None], numbers), terms)
-    return np.ascontiguousarray(found[:, 1:])
+    hashes = np.zeros((rows, slots + 1), dtype=np.uint64)
+    np.add.at(hashes, (np.arange(rows)[:, None], numbers), terms)
+    return np.ascontiguousarray(hashes[:, 1:])
 
 
 HEAD = SentenceEmbedding()

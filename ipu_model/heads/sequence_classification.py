@@ -157,8 +157,8 @@ class SequenceClassification(Head):
         values, taught = places.per_sequence(name), places.teacher_logits(self.teacher_columns, places.per_sequence)
         if places.class_weights is not None:
             taught["label_weights"] = torch.from_numpy(weigh(values, places.class_weights))
-        own = torch.from_numpy(values.astype(np.float64)) if name == "targets" else to_tensor(values)
-        return {name: own, **taught}
+        labels = torch.from_numpy(values.astype(np.float64)) if name == "targets" else to_tensor(values)
+        return {name: labels, **taught}
 
     def losses(self, model: Any, flat: FlatBatch, counts: Mapping[str, float], temperature: Optional[float]) -> Losses:
         logits, labels = model(flat.tokens, flat.starts), flat.labels[_label_column(flat.labels)]

@@ -108,7 +108,7 @@ class TokenClassification(Head):
 
     def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
         """Return the logits of each sequence, [tokens * C]: those of the first token, then of the second, and so on."""
-        return [(own.reshape(-1),) for own in split_sequences(logits, lengths)]
+        return [(part.reshape(-1),) for part in split_sequences(logits, lengths)]
 
 
 HEAD = TokenClassification()

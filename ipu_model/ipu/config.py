@@ -240,9 +240,9 @@ def read_ipu_config(
     known = IpuConfig()._values()
     every = f"; valid keys: {', '.join(sorted(known))}"
     problems += [f"{key} is not known{nearest(str(key), list(known), every)}" for key in current if key not in known]
-    stated = {name: value for name, value in current.items() if name in known}
-    raise_problems(where, problems + _problems({**known, **stated}))
-    return IpuConfig(**copy.deepcopy(stated))
+    settings = {name: value for name, value in current.items() if name in known}
+    raise_problems(where, problems + _problems({**known, **settings}))
+    return IpuConfig(**copy.deepcopy(settings))
 
 
 def _problems(values: Mapping[str, Any]) -> List[str]:

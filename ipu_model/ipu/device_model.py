@@ -94,8 +94,8 @@ class WordTable(nn.Module):
         return total
 
     def _look_up(self, ids: Tensor, piece: Tensor) -> Tensor:
-        here = (ids >= 0).logical_and(ids < self.size)
-        return functional.embedding(ids.clamp(0, self.size - 1), piece) * here[..., None].to(piece.dtype)
+        inside = (ids >= 0).logical_and(ids < self.size)
+        return functional.embedding(ids.clamp(0, self.size - 1), piece) * inside[..., None].to(piece.dtype)
 
 
 class DeviceModel(nn.Module):

@@ -114,8 +114,8 @@ def _tile_is_full(match: Match[str]) -> str:
 
 def _streams_are_full(match: Match[str]) -> str:
     length = re.search(r"Single stream of length (\d+)", match.string)
-    one = "" if length is None else f" ({int(length[1]):,} bytes in one)"
-    return f"out of memory for the streams between host and IPU{one}"
+    detail = "" if length is None else f" ({int(length[1]):,} bytes in one)"
+    return f"out of memory for the streams between host and IPU{detail}"
 
 
 KINDS = (

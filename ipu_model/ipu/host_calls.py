@@ -135,10 +135,10 @@ class HostCall:
 
 def training_inputs(head: Head, example: Batch) -> ProgramInputs:
     """Return the columns that the training program of a head reads from rows like these."""
-    one = example.columns["cls_positions"].shape[1] == 1
+    one_sequence = example.columns["cls_positions"].shape[1] == 1
     taught = tuple(name for name in head.teacher_columns if name in example.columns)
     columns = TOKENS + head.inputs + head.label_inputs(example) + taught
-    return ProgramInputs(columns, head.label_columns(example), one, example.class_weights, len(taught))
+    return ProgramInputs(columns, head.label_columns(example), one_sequence, example.class_weights, len(taught))
 
 
 class TrainingFeed:
@@ -177,8 +177,8 @@ class TrainingFeed:
             tensors = tuple(torch.from_numpy(column) for column in call.columns)
             if self._size_to_share:
                 tensors = share_positions(tensors, self._size_to_share)
-            weights, own = self._weights(call.columns, counts), self._own
-            yield HostCall((*tensors[:own], weights, *tensors[own:]), counts, self._mean)
+            weights, end = self._weights(call.columns, counts), self._own
+            yield HostCall((*tensors[:end], weights, *tensors[end:]), counts, self._mean)
 
     def _wait(self) -> PreparedCall:
         if self._next is None:
@@ -189,10 +189,10 @@ class TrainingFeed:
         """Average figures over the instances. Every instance calls this after every call, with the same names."""
         if self._instances.count == 1:
             return figures
-        own = self._wait().counts if self._left else {}
-        means = self._instances.mean({**figures, **own})
-        if own:
-            self._counts = self._sums({name: means.pop(name) for name in own})
+        counts = self._wait().counts if self._left else {}
+        means = self._instances.mean({**figures, **counts})
+        if counts:
+            self._counts = self._sums({name: means.pop(name) for name in counts})
         return means
 
     def _sums(self, means: Mapping[str, float]) -> Counts:
@@ -288,6 +288,6 @@ def split_logits(batch: Batch, head: Head, logits: np.ndarray) -> List[Logits]:
     firsts, sequence_ids = batch.columns["cls_positions"], batch.columns["sequence_ids"]
     present = firsts != ABSENT
     of_rows = logits[: len(firsts)]
-    own = of_rows[present] if "cls_positions" in head.inputs else of_rows[sequence_ids != 0]
+    real_logits = of_rows[present] if "cls_positions" in head.inputs else of_rows[sequence_ids != 0]
     lengths = count_tokens(sequence_ids, firsts.shape[1])[present]
-    return head.name_logits(own, lengths, batch.columns["feature_ids"][present])
+    return head.name_logits(real_logits, lengths, batch.columns["feature_ids"][present])

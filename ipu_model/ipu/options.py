@@ -175,7 +175,7 @@ def executable_parts(
     those of one call, `host` is from describe_host.
     """
     training = mode == "training"
-    own = [name for name in HEAD_DROPOUTS if training and getattr(model, name) != getattr(ModelConfig, name)]
+    dropouts = [name for name in HEAD_DROPOUTS if training and getattr(model, name) != getattr(ModelConfig, name)]
     return {
         "mode": mode,
         "head": job.head,
@@ -186,7 +186,7 @@ def executable_parts(
         "inputs": [[*x.shape, str(x.dtype)] for x in inputs],
         **({} if job.labels is None else {"labels": len(job.labels)}),
         "model": {name: value for name, value in vars(model).items() if name not in NOT_IN_THE_GRAPH},
-        **{name: getattr(model, name) for name in own},
+        **{name: getattr(model, name) for name in dropouts},
         "layout": _program_layout(plan, model, training),
         "config": _program_options(plan, training),
         "optimizer": compiled_values(job.optimizer, plan.half) if training and job.optimizer is not None else {},

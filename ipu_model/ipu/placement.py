@@ -44,12 +44,12 @@ class Placement:
     @property
     def stages(self) -> Tuple[Tuple[int, Tuple[str, ...]], ...]:
         """(IPU, names of its blocks) of every forward pipeline stage."""
-        found: List[Tuple[int, List[str]]] = []
+        stages: List[Tuple[int, List[str]]] = []
         for name, ipu in self.blocks:
-            if not found or found[-1][0] != ipu:
-                found.append((ipu, []))
-            found[-1][1].append(name)
-        return tuple((ipu, tuple(names)) for ipu, names in found)
+            if not stages or stages[-1][0] != ipu:
+                stages.append((ipu, []))
+            stages[-1][1].append(name)
+        return tuple((ipu, tuple(names)) for ipu, names in stages)
 
     @property
     def path(self) -> str:
@@ -137,16 +137,16 @@ def expand_layers(num_layers: int, layers_per_ipu: Sequence[int], ipus_per_repli
     Raises:
         ConfigError: the number of layers is wrong.
     """
-    stated = list(layers_per_ipu)
+    layers = list(layers_per_ipu)
     if ipus_per_replica == 1:
         return [num_layers]
-    counts = [-1] * ipus_per_replica if stated == [-1] else list(stated)
+    counts = [-1] * ipus_per_replica if layers == [-1] else list(layers)
     wildcards = [ipu for ipu, count in enumerate(counts) if count == -1]
     fixed = sum(count for count in counts if count > 0)
     if fixed > num_layers or (not wildcards and fixed != num_layers):
         works = [-1] * ipus_per_replica
         raise ConfigError(
-            f"layers_per_ipu={stated} places {fixed} encoder layers, the model has {num_layers}: change the counts, or "
+            f"layers_per_ipu={layers} places {fixed} encoder layers, the model has {num_layers}: change the counts, or "
             f"use {works}, which is {expand_layers(num_layers, works, ipus_per_replica)}"
         )
     if wildcards:

@@ -249,11 +249,11 @@ def _accumulation(job: Job, config: IpuConfig, replicas: int, packing_factor: fl
     """Derive the accumulation from the global batch; a configured one must agree."""
     geometry = job.geometry
     derived = derive_accumulation(geometry.global_batch_size, geometry.micro_batch_size, replicas, packing_factor)
-    stated = config.gradient_accumulation_steps
-    if stated is not None and stated != derived:
-        rows = geometry.micro_batch_size * replicas * stated
+    configured = config.gradient_accumulation_steps
+    if configured is not None and configured != derived:
+        rows = geometry.micro_batch_size * replicas * configured
         raise ConfigError(
-            f"gradient_accumulation_steps={stated} of the IPU config contradicts the global batch: "
+            f"gradient_accumulation_steps={configured} of the IPU config contradicts the global batch: "
             f"global_batch_size {geometry.global_batch_size} / packing factor {packing_factor:.2f} / "
             f"(micro_batch_size {geometry.micro_batch_size} x replication_factor {replicas}) = {derived}. Remove "
             f"gradient_accumulation_steps (it is derived), or set global_batch_size to "

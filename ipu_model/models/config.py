@@ -44,9 +44,9 @@ class Distillation:
     alpha: float
     """Share of the teacher's part, 0 to 1; the rest is the loss of the labels."""
 
-    def mix(self, taught: Any, own: Any) -> Any:
+    def mix(self, taught: Any, label_loss: Any) -> Any:
         """Return the loss from the teacher's part and the loss of the labels."""
-        return self.alpha * taught + (1 - self.alpha) * own
+        return self.alpha * taught + (1 - self.alpha) * label_loss
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,8 @@ class Family:
 
     def read_fields(self, values: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the fields of ModelConfig in the content of a config.json."""
-        stated = {ours: values[theirs] for ours, theirs in self.config_keys.items() if values.get(theirs) is not None}
-        fields = {"max_positions": ModelConfig.max_positions, **self.defaults, **stated, "family": self.model_type}
+        explicit = {ours: values[theirs] for ours, theirs in self.config_keys.items() if values.get(theirs) is not None}
+        fields = {"max_positions": ModelConfig.max_positions, **self.defaults, **explicit, "family": self.model_type}
         if self.offset_positions:
             fields["position_offset"] = fields["pad_id"] + 1
             fields["max_positions"] -= fields["position_offset"]

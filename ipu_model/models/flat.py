@@ -190,20 +190,22 @@ class AttentionLayout:
         rows = token = at = 0
         while at < len(lengths):
             padded, count = _group_size(lengths[at:], heads)
-            own = np.array(lengths[at : at + count])
+            sizes = np.array(lengths[at : at + count])
             index = np.arange(padded)
-            starts = token + np.cumsum(own) - own
-            outside = index >= own[:, None]  # [G, N]
-            tokens = starts[:, None] + np.minimum(index, own[:, None] - 1)
+            starts = token + np.cumsum(sizes) - sizes
+            outside = index >= sizes[:, None]  # [G, N]
+            tokens = starts[:, None] + np.minimum(index, sizes[:, None] - 1)
             by_head = tokens[:, None, :] * heads + np.arange(heads)[:, None]  # [G, A, N]
             sources.append(by_head.reshape(-1))
             pads.append(np.broadcast_to(outside[:, None, :], by_head.shape).reshape(-1))
             masked = outside[:, None, None, :]
             if 0 < window < padded - 1:  # padded queries see their own position, as a softmax needs one
-                masked = (masked & (index[:, None] < own[:, None, None, None])) | (abs(index[:, None] - index) > window)
+                masked = (masked & (index[:, None] < sizes[:, None, None, None])) | (
+                    abs(index[:, None] - index) > window
+                )
             hidden = torch.from_numpy(np.where(masked, -np.inf, 0.0).astype(np.float32))
             groups.append(Group(rows, count, padded, hidden))
-            rows, token, at = rows + by_head.size, token + int(own.sum()), at + count
+            rows, token, at = rows + by_head.size, token + int(sizes.sum()), at + count
         source = np.concatenate(sources) if sources else np.empty(0, dtype=np.int64)
         pad = np.concatenate(pads) if pads else np.empty(0, dtype=bool)
         target = np.empty(token * heads, dtype=np.int64)

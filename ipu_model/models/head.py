@@ -145,8 +145,8 @@ class Head(abc.ABC):
         """Return the share of a micro-batch in the loss of the update, and its parts; see `losses`."""
         parts = self.losses(model, flat, counts, None if teacher is None else teacher.temperature)
         first, *others = (parts[name] for name in self.parts)
-        own: Tensor = sum(others, first) / self.divisor
-        return own if teacher is None else teacher.mix(parts[TEACHER_LOSS], own), parts
+        label_loss: Tensor = sum(others, first) / self.divisor
+        return label_loss if teacher is None else teacher.mix(parts[TEACHER_LOSS], label_loss), parts
 
     def parts_of(self, teacher: Optional[Distillation]) -> Tuple[str, ...]:
         """Return the names of the parts of the loss, with a teacher or without one."""
@@ -174,7 +174,7 @@ class Head(abc.ABC):
     def name_logits(self, logits: np.ndarray, lengths: np.ndarray, feature_ids: np.ndarray) -> List[Logits]:
         """Return the logits from `predict` by sequence; lengths and feature_ids are [N]."""
         each = zip(feature_ids, self.split(logits, lengths))
-        return [Logits(int(number), dict(zip(self.logits, own))) for number, own in each]
+        return [Logits(int(number), dict(zip(self.logits, part))) for number, part in each]
 
     def label_inputs(self, batch: Batch) -> Tuple[str, ...]:
         """Return the columns of labels that its IPU program reads, in the order of the arguments."""

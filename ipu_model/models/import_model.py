@@ -58,12 +58,12 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> ImportRep
     Raises:
         CheckpointError: the model is not supported, or is incomplete, damaged, inconsistent, or not finite.
     """
-    found = read_model(source, pickled=True)
-    config, family = found.config, families.get_family(found.config.family)
-    head, labels = _find_classes(found)
+    model = read_model(source, pickled=True)
+    config, family = model.config, families.get_family(model.config.family)
+    head, labels = _find_classes(model)
     expected = _expected(config, head, len(labels))
-    state, left_out = _select(found.state, expected, family, source)
-    missing = missing_parameters(dataclasses.replace(found, state=state), expected)
+    state, left_out = _select(model.state, expected, family, source)
+    missing = missing_parameters(dataclasses.replace(model, state=state), expected)
     types = [str(x.dtype).replace("torch.", "") for x in state.values() if x.dtype is not torch.float32]
     state = {name: x.to(torch.float32) for name, x in state.items()}
     kind = None
@@ -71,11 +71,11 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> ImportRep
         problem, types_of_rows = read_object(source / CONFIG).get("problem_type"), heads.get_head(head).problem_types
         kinds = heads.get_head(head).row_kinds(len(labels))
         kind = next((name for name in kinds if types_of_rows.get(name) == problem), None)
-    head = head or _detect_head(state, expected, found.architecture)
+    head = head or _detect_head(state, expected, model.architecture)
     write_model(target, head, config, state, ModelOrigin(tokenizer_sha256, "import", head, 0, 0), labels, kind)
     return ImportReport(
         architecture=transformers_class(config.family, head),
-        weights_sha256=found.sha256,
+        weights_sha256=model.sha256,
         parameters=sum(x.numel() for x in state.values()),
         left_out=left_out,
         missing=list(family.to_theirs(dict.fromkeys(missing))),
@@ -83,16 +83,16 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> ImportRep
     )
 
 
-def _find_classes(found: ModelFolder) -> Tuple[str, Sequence[str]]:
+def _find_classes(model: ModelFolder) -> Tuple[str, Sequence[str]]:
     """Return the head whose classes the model has, and their names; "" and [] for a model without classes.
 
     transformers omits the names LABEL_0 and LABEL_1 from config.json. The matrix of classes has the same name in
     several of its models, so that only config.json identifies the head.
     """
     for head in map(heads.get_head, heads.list_heads()):
-        matrix = head.find_classes(found.state)
-        if head.labelled and found.architecture.endswith(head.suffix) and matrix:
-            return head.name, found.labels or [f"LABEL_{number}" for number in range(len(found.state[matrix]))]
+        matrix = head.find_classes(model.state)
+        if head.labelled and model.architecture.endswith(head.suffix) and matrix:
+            return head.name, model.labels or [f"LABEL_{number}" for number in range(len(model.state[matrix]))]
     return "", []
 
 

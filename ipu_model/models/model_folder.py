@@ -82,8 +82,8 @@ class ModelFolder:
         state = {name: x for name, x in self.state.items() if not name.startswith(LAYERS)}
         for number in range(count):
             source = f"{LAYERS}{(number + 1) * layers // count - 1}."
-            own = {name[len(source) :]: x for name, x in self.state.items() if name.startswith(source)}
-            state.update({f"{LAYERS}{number}.{name}": x for name, x in own.items()})
+            layer = {name[len(source) :]: x for name, x in self.state.items() if name.startswith(source)}
+            state.update({f"{LAYERS}{number}.{name}": x for name, x in layer.items()})
         return dataclasses.replace(self, state=state, config=dataclasses.replace(self.config, num_layers=count))
 
     def for_labels(self, head: Head, labels: Sequence[str]) -> ModelFolder:
@@ -94,12 +94,12 @@ class ModelFolder:
         if not self.labels or len(self.labels) == len(labels) == 1:
             return dataclasses.replace(self, labels=labels) if self.labels else self
         part = head.find_classes(self.state).rpartition(".")[0]
-        own = [name for name in self.state if name.startswith(f"{part}.")]
+        names = [name for name in self.state if name.startswith(f"{part}.")]
         order, note = match_labels(self.labels, labels)
         if order is None:
-            state = {name: x for name, x in self.state.items() if name not in own}
+            state = {name: x for name, x in self.state.items() if name not in names}
             return dataclasses.replace(self, state=state, labels=(), note=note)
-        state = {**self.state, **{name: self.state[name][order] for name in own if note}}
+        state = {**self.state, **{name: self.state[name][order] for name in names if note}}
         return dataclasses.replace(self, state=state, labels=labels, note=note)
 
 

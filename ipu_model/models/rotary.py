@@ -55,8 +55,8 @@ def _rotate_into(output: Tensor, values: Tensor, cosines: Tensor, sines: Tensor)
     for part in (slice(first, first + rows) for first in range(0, len(values), rows)):
         (first, second), cos, sin = values[part].to(cosines.dtype).chunk(2, -1), cosines[part], sines[part]
         wide = output[part] if output.dtype == cosines.dtype else torch.empty_like(values[part], dtype=cosines.dtype)
-        one, other = wide.chunk(2, -1)
-        torch.mul(first, cos, out=one).addcmul_(second, sin, value=-1)
+        half, other = wide.chunk(2, -1)
+        torch.mul(first, cos, out=half).addcmul_(second, sin, value=-1)
         torch.mul(second, cos, out=other).addcmul_(first, sin)
         if wide.dtype != output.dtype:
             output[part] = wide
@@ -116,13 +116,13 @@ def gate(mixed: Tensor) -> Tensor:
 def rotated_by(model: nn.Module, thetas: Sequence[float]) -> Iterator[None]:
     """Compute with these bases of the rotation, one for each layer, while the body runs."""
     layers = [module for module in model.modules() if isinstance(module, RotaryLayer)]
-    own = [layer.theta for layer in layers]
+    originals = [layer.theta for layer in layers]
     try:
         for layer, theta in zip(layers, thetas):
             layer.theta = theta
         yield
     finally:
-        for layer, theta in zip(layers, own):
+        for layer, theta in zip(layers, originals):
             layer.theta = theta
 
 

@@ -167,10 +167,10 @@ def build_encoder(task: str, model_type: str, values: Mapping[str, Any], labels:
     version, other = transformers.__version__, "install a newer version, or use another model (docs/models.md)"
     if model_type not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         raise CheckpointError(f"transformers {version} has no encoder of type {model_type}: {other}")
-    stated = {name: x for name, x in values.items() if not IGNORED_KEYS.match(name)}
+    options = {name: x for name, x in values.items() if not IGNORED_KEYS.match(name)}
     strict = getattr(importlib.import_module("huggingface_hub.errors"), "StrictDataclassError", ValueError)
     try:
-        settings = transformers.AutoConfig.for_model(model_type, num_labels=labels or 2, **stated)
+        settings = transformers.AutoConfig.for_model(model_type, num_labels=labels or 2, **options)
         with torch.random.fork_rng(devices=[]):
             model: Any = getattr(transformers, f"AutoModel{task}").from_config(settings)
     except (*FAULTS, strict) as error:

@@ -139,8 +139,8 @@ def _choose_smallest(keys: np.ndarray, lengths: np.ndarray, counts: np.ndarray) 
         table = np.full((len(lengths), longest), 2**32 - 1, np.uint32)
         table[np.arange(longest) < lengths[:, None]] = keys
         table.sort(axis=1)
-        some, limits = np.flatnonzero(counts), np.full(len(lengths), -1)
-        limits[some] = table[some, counts[some] - 1]
+        sequences, limits = np.flatnonzero(counts), np.full(len(lengths), -1)
+        limits[sequences] = table[sequences, counts[sequences] - 1]
         chosen = keys <= np.repeat(limits, lengths)
         if np.count_nonzero(chosen) == counts.sum():
             return chosen
@@ -182,16 +182,16 @@ class DynamicMasking:
         restored[masked] = labels[row, slot]
         slots = columns["cls_positions"].shape[1] + 1
         real = np.nonzero(sequence_ids)
-        own, chosen = (
+        lengths, chosen = (
             np.bincount(at[0] * slots + sequence_ids[at], minlength=len(rows) * slots) for at in (real, masked)
         )
         draws = PlaceDraws(self._seed, epochs, rows, real)
-        found = mask_tokens(restored[real], own, chosen, self._special, self._mask_id, self._replacements, draws)
-        restored[real] = found.token_ids
+        masking = mask_tokens(restored[real], lengths, chosen, self._special, self._mask_id, self._replacements, draws)
+        restored[real] = masking.token_ids
         length = input_ids.shape[1]
-        targets = real[0][found.places] * length + real[1][found.places]
+        targets = real[0][masking.places] * length + real[1][masking.places]
         return {
             **columns,
             "input_ids": restored,
-            **masked_columns(targets, found.labels, len(rows), length, labels.shape[1]),
+            **masked_columns(targets, masking.labels, len(rows), length, labels.shape[1]),
         }

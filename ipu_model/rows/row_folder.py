@@ -175,10 +175,10 @@ class RowFolder:
         path = self.folder / DOCUMENTS
         if not path.is_file():
             return None
-        found: np.ndarray = np.load(path)
-        if found.shape != (self.manifest.rows, self.manifest.max_sequences):
+        documents: np.ndarray = np.load(path)
+        if documents.shape != (self.manifest.rows, self.manifest.max_sequences):
             raise RowsError(f"{path} is of other rows: make the rows again")
-        return found
+        return documents
 
     def _check_against_job(self, kind: str, labels: int) -> None:
         manifest, model = self.manifest, self.model
@@ -342,10 +342,10 @@ class UpdateRows:
 
     def epochs(self, step: int, updates: int = 1) -> np.ndarray:
         """Return the epoch of every row in the share of update `step` and of the next `updates - 1`."""
-        found = np.zeros((updates, self.rows_per_update), dtype=np.int64)
-        for number, line in enumerate(found, step):
+        epochs = np.zeros((updates, self.rows_per_update), dtype=np.int64)
+        for number, line in enumerate(epochs, step):
             line[self._places(number)] = (self.sizes.count_before(number) + np.arange(self.sizes[number])) // self._rows
-        return found[:, self.share].reshape(-1)
+        return epochs[:, self.share].reshape(-1)
 
     def _places(self, step: int) -> np.ndarray:
         """Return the places of the rows of an update among its rows_per_update."""
@@ -353,7 +353,7 @@ class UpdateRows:
 
     def _of_update(self, step: int) -> np.ndarray:
         """Return the share of one update."""
-        found, places = np.full(self.rows_per_update, NO_ROW, dtype=np.int64), self._places(step)
+        rows, places = np.full(self.rows_per_update, NO_ROW, dtype=np.int64), self._places(step)
         first, end = self.sizes.count_before(step), self.sizes.count_before(step + 1)
         position, end = first, end if self.total is None else min(end, max(first, self.total))
         while position < end:
@@ -361,9 +361,9 @@ class UpdateRows:
             if epoch != self._epoch:
                 self._epoch, self._order = epoch, row_order(self._rows, self.seed, epoch)
             part = self._order[inside : inside + end - position]
-            found[places[position - first :][: len(part)]] = part
+            rows[places[position - first :][: len(part)]] = part
             position += len(part)
-        return found[self.share]
+        return rows[self.share]
 
 
 def prefetch(make: Callable[[Item], Made], items: Iterable[Item], depth: int) -> Generator[Made, None, None]:

@@ -89,11 +89,11 @@ class CudaDevice(Device):
 
     def _move(self, packed: Tensor) -> Tensor:
         with torch.cuda.stream(self._copies):
-            there = packed.pin_memory().to(self.device, non_blocking=True)
+            moved = packed.pin_memory().to(self.device, non_blocking=True)
         # The steps read it: without this, the copy stream could reuse the memory once Python drops the tensor.
-        there.record_stream(self._steps)
+        moved.record_stream(self._steps)
         self._copies.synchronize()  # blocks the reading thread only
-        return there
+        return moved
 
     def split_passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
         yield flat.real_tokens, flat.tokens, flat.starts
@@ -140,15 +140,15 @@ def move_batch(flat: FlatBatch, move: Callable[[Tensor], Tensor], make_attention
     labels = [x.view(torch.int64) for x in flat.labels.values()]  # 64 bits each; only targets are floats
     parts = [tokens.input_ids, tokens.token_type_ids, tokens.position_ids, flat.starts, *labels]
     moved = move(torch.cat([*parts, halves.view(torch.int64)]))
-    *there, packed_offsets = moved.split([*(len(part) for part in parts), len(halves) // 2])
+    *pieces, packed_offsets = moved.split([*(len(part) for part in parts), len(halves) // 2])
     attention = make_attention(packed_offsets.view(torch.int32)[: len(offsets)], max(blocks))
     return dataclasses.replace(
         flat,
         tokens=dataclasses.replace(
-            tokens, input_ids=there[0], token_type_ids=there[1], position_ids=there[2], attention=attention
+            tokens, input_ids=pieces[0], token_type_ids=pieces[1], position_ids=pieces[2], attention=attention
         ),
-        starts=there[3],
-        labels={name: bits.view(x.dtype) for (name, x), bits in zip(flat.labels.items(), there[4:])},
+        starts=pieces[3],
+        labels={name: bits.view(x.dtype) for (name, x), bits in zip(flat.labels.items(), pieces[4:])},
     )
 
 
@@ -240,7 +240,7 @@ def choose_attention(
 
 
 def _difference(
-    one: MakeAttention,
+    candidate: MakeAttention,
     other: MakeAttention,
     device: torch.device,
     dtype: torch.dtype,
@@ -253,7 +253,7 @@ def _difference(
     generator = torch.Generator().manual_seed(0)  # does not advance the job's own generators
     inputs = [torch.randn(28, hidden, generator=generator).to(device, dtype) for _ in range(4)]
     results = []
-    for make in (one, other):
+    for make in (candidate, other):
         leaves = [x.clone().requires_grad_() for x in inputs[:3]]
         context = make(offsets.to(device), 19)(leaves[0], leaves[1], leaves[2], heads, 0.0, window)
         context.backward(inputs[3])

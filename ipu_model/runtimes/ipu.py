@@ -326,14 +326,14 @@ class IpuRuntime(Runtime):
         """Set a result of rng_state; before the first compile it is stored and set then."""
         if not state:
             return
-        own = self._plan.instances.select_own(state)
-        if "ipu" not in own:
+        own_state = self._plan.instances.select_own(state)
+        if "ipu" not in own_state:
             instances = self._plan.instances
             raise CheckpointError(
                 f"the checkpoint has generator states for {len(state)} instances, but this training has "
                 f"{instances.count}. Remove the run folder to start from scratch"
             )
-        self._rng = [int(x) for x in own["ipu"].numpy().view(np.int64)]
+        self._rng = [int(x) for x in own_state["ipu"].numpy().view(np.int64)]
         if self._training is not None:
             self._training.rng_state = self._rng
 

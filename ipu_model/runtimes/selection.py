@@ -37,8 +37,8 @@ def choose_runtime(requested: str) -> Choice:
         from ipu_model.runtimes.cuda import find_gpu
         from ipu_model.runtimes.ipu import load_poptorch
 
-        found, reason = detect_ipus(os.environ, importlib.util.find_spec, load_poptorch)
-        if found:
+        has_ipus, reason = detect_ipus(os.environ, importlib.util.find_spec, load_poptorch)
+        if has_ipus:
             return Choice("ipu", f"auto: {reason}")
         gpu, why = find_gpu()
         return Choice("cuda" if gpu else "cpu", f"auto: {reason}; {why}")

@@ -339,7 +339,7 @@ class TorchRuntime(Runtime):
         labels = {name: x.to(self._device.device) for name, x in head.joint_labels(batch.columns).items()}
         parts = head.joint_loss(every, labels)
         (gradients,) = torch.autograd.grad(parts[self._parts[0]], [every])
-        own = gradients[first : first + sum(map(len, vectors))].split([len(x) for x in vectors])
+        slices = gradients[first : first + sum(map(len, vectors))].split([len(x) for x in vectors])
         for number in reversed(range(len(flats))):
             if number < len(flats) - 1:
                 aborted = self._deadline_near is not None and self._deadline_near()
@@ -347,8 +347,8 @@ class TorchRuntime(Runtime):
                     break
                 self._device.load_rng_state(states[number])
                 vectors[number] = head.embed(self._model, flats[number])
-            vectors[number].backward(own[number])
-            vectors[number] = own[number]  # frees the graph
+            vectors[number].backward(slices[number])
+            vectors[number] = slices[number]  # frees the graph
             self._copies.collect_gradients()
         if not flats:  # this process has no row of the last update, but must take part in the all-reduce
             for weight in self._model.parameters():
@@ -362,14 +362,14 @@ class TorchRuntime(Runtime):
         self._device.load_rng_state(after)
         return torch.stack([parts[self._parts[0]], *(parts[name] for name in self._parts)]).detach().double()
 
-    def _gather(self, head: JointHead, batch: Batch, own: Sequence[Tensor]) -> Tuple[Tensor, int]:
+    def _gather(self, head: JointHead, batch: Batch, vectors: Sequence[Tensor]) -> Tuple[Tensor, int]:
         """Return the vectors of the whole update, and the number of the first of this process's own."""
         if self._instances.count == 1:
-            return torch.cat(list(own)), 0
+            return torch.cat(list(vectors)), 0
         first = batch.part(0, self._instances.share(len(batch.rows)).start).sequences
         every = torch.zeros((batch.sequences, head.width(self._model)), device=self._device.device)
-        if own:
-            joined = torch.cat(list(own))
+        if vectors:
+            joined = torch.cat(list(vectors))
             every[first : first + len(joined)] = joined
         self._instances.all_reduce([every])
         return every, first
@@ -418,10 +418,10 @@ class TorchRuntime(Runtime):
             return
         # As in torch's optimizers, the step count stays on the host unless fused kernels read it.
         fused = any(group.get("fused") for group in self._optimizer.param_groups)
-        there = {
+        tensors = {
             name: x if name.endswith("/step") and not fused else x.to(self._device.device) for name, x in state.items()
         }
-        load_optimizer_tensors(self._optimizer, self._model, there)
+        load_optimizer_tensors(self._optimizer, self._model, tensors)
 
     def rng_state(self) -> Dict[str, Tensor]:
         """Return the generator states of all processes, used by dropout."""

@@ -87,8 +87,8 @@ class LayerTrial:
         differences = []
         for every in (1, 2):
             plain, compiled = (self.run(layer, each, every)[1] for each in (call_layer, call))
-            for one, other in zip(plain, compiled):
-                differences.append(float((one.float() - other.float()).abs().max() / one.float().abs().max()))
+            for baseline, other in zip(plain, compiled):
+                differences.append(float((baseline.float() - other.float()).abs().max() / baseline.float().abs().max()))
         return max(differences)
 
     def time(self, call: Call) -> Tuple[float, float]:

@@ -127,8 +127,8 @@ class Evaluator(Hook):
         numbers = self._row_numbers if self._documents is None else self._list_documents()
         total = self._sum_rows if self._documents is None else self._sum_documents
         sums = [total(part) for part in np.array_split(numbers, min(GROUPS, len(numbers)))]
-        figures = self._to_figures({name: math.fsum(one[name] for one in sums) for name in self._head.sums}, done)
-        return [(one[COMPARED], one[LABELS]) for one in sums], figures
+        figures = self._to_figures({name: math.fsum(group[name] for group in sums) for name in self._head.sums}, done)
+        return [(group[COMPARED], group[LABELS]) for group in sums], figures
 
     def _sum_rows(self, numbers: np.ndarray) -> Dict[str, float]:
         """Return Head.sums over the rows with these numbers."""
@@ -140,14 +140,14 @@ class Evaluator(Hook):
     def _list_documents(self) -> np.ndarray:
         """Return the numbers of the documents of the evaluated rows, in ascending order."""
         assert self._documents is not None
-        found = np.unique(self._documents[self._row_numbers])
-        return found[found >= 0]
+        numbers = np.unique(self._documents[self._row_numbers])
+        return numbers[numbers >= 0]
 
     def _sum_documents(self, numbers: np.ndarray) -> Dict[str, float]:
         """Return Head.sums over the sequences of the documents with these numbers, which follow each other."""
         assert self._documents is not None
-        own = self._documents[self._row_numbers]
-        kept = (own >= numbers[0]) & (own <= numbers[-1])
+        documents = self._documents[self._row_numbers]
+        kept = (documents >= numbers[0]) & (documents <= numbers[-1])
         places = np.flatnonzero(kept.any(1))
         size = self._batch_rows
         return self._runtime.evaluate(

@@ -92,23 +92,23 @@ class GeneratedRows(RowFolder):
 
     def _fill(self, row: Dict[str, np.ndarray], lengths: List[int], rng: np.random.Generator) -> None:
         manifest, at = self.manifest, 0
-        own = [x for x in manifest.columns if x.name not in COMMON]
+        columns = [x for x in manifest.columns if x.name not in COMMON]
         for slot, length in enumerate(lengths):
-            here = slice(at, at + length)
-            row["input_ids"][here] = rng.integers(1, manifest.vocab_size, length)
-            row["position_ids"][here], row["sequence_ids"][here] = np.arange(length), slot + 1
+            span = slice(at, at + length)
+            row["input_ids"][span] = rng.integers(1, manifest.vocab_size, length)
+            row["position_ids"][span], row["sequence_ids"][span] = np.arange(length), slot + 1
             row["cls_positions"][slot] = at
-            for column in own:
+            for column in columns:
                 if column.width != PREDICTIONS:
                     each = getattr(manifest, column.width) // manifest.max_sequences
-                    places = here if column.width == TOKENS else slice(slot * each, (slot + 1) * each)
+                    places = span if column.width == TOKENS else slice(slot * each, (slot + 1) * each)
                     any_number = column == FEATURE_IDS or column.below == float("inf")
                     end = max(1, int(column.end(self.sizes))) if not any_number else 1
                     value = slot % end if manifest.unit > 1 else rng.integers(0, end)
                     row[column.name][places] = at if column.below == "row_length" else value
             at += length
         masked = max(1, round(manifest.max_predictions * at / manifest.row_length))
-        for column in own:
+        for column in columns:
             if column.width == PREDICTIONS:
                 values = rng.choice(at, min(masked, at), replace=False)
                 limit = at if column.below == "row_length" else manifest.vocab_size

@@ -124,8 +124,8 @@ def read_inputs(job: Job, runtime: str) -> Tuple[Job, Optional[ModelFolder], Mod
 def open_rows(job: Job, folder: str, config: ModelConfig, masking_seed: Optional[int] = None) -> RowFolder:
     """Open rows of the kind that the job's head is trained on; `masking_seed` is that of dynamic masking, if any."""
     labels = len(job.labels or ())
-    kinds, found = heads.get_head(job.head).row_kinds(labels), read_manifest(Path(folder)).kind
-    kind = found if found in kinds else kinds[0]
+    kinds, row_kind = heads.get_head(job.head).row_kinds(labels), read_manifest(Path(folder)).kind
+    kind = row_kind if row_kind in kinds else kinds[0]
     if job.class_weights is not None and "class_labels" not in {x.name for x in get_columns(kind, config.vocab_size)}:
         raise ConfigError(f"job.class_weights needs rows with one class per sequence, found {kind}: set it to null")
     rows = RowFolder(Path(folder), kind, config, labels, masking_seed, job.class_weights)
@@ -202,11 +202,11 @@ def read_original(job: Job, config: ModelConfig, model: nn.Module, runtime: str,
         expected = build_model(job.head, config).state_dict()
     is_new = head.is_new(missing_parameters(folder, expected))
     state = None if job.original == job.init_checkpoint else make_model(job, config, folder, emit).state_dict()
-    own, new = (find_thetas(one) for one in (folder.config, config))
-    if own != new and runtime == "ipu":
+    original, new = (find_thetas(source) for source in (folder.config, config))
+    if original != new and runtime == "ipu":
         emit("note", text=f"not compared with {job.original}: programs of IPUs have one base of the rotation")
         return None
-    return Original(is_new, state, functools.partial(rotated_by, model, own))
+    return Original(is_new, state, functools.partial(rotated_by, model, original))
 
 
 def make_fingerprint(

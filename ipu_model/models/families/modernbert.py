@@ -41,16 +41,16 @@ class ModernBert(Family):
 
     def write_values(self, config: ModelConfig) -> Dict[str, Any]:
         """Return the content of a config.json: that of the model it was read from, with the dropout of `config`."""
-        stated = config.settings or {}
-        values = {**FLAGS, **FREE, **stated, **super().write_values(config)}
-        layers, count = stated.get("num_hidden_layers", config.num_layers), config.num_layers
+        settings = config.settings or {}
+        values = {**FLAGS, **FREE, **settings, **super().write_values(config)}
+        layers, count = settings.get("num_hidden_layers", config.num_layers), config.num_layers
         if layers != count:  # layers were copied (ModelFolder.for_layers): each stays as it was
-            kinds = [LOCAL if window else GLOBAL for _, window in list_layers(stated, layers)]
+            kinds = [LOCAL if window else GLOBAL for _, window in list_layers(settings, layers)]
             values["layer_types"] = [kinds[(number + 1) * layers // count - 1] for number in range(count)]
-        if config.hidden_dropout != stated.get("mlp_dropout", 0.0):
+        if config.hidden_dropout != settings.get("mlp_dropout", 0.0):
             values["embedding_dropout"] = config.hidden_dropout
         if not {"layer_types", "rope_parameters"} & values.keys():  # older versions of transformers read these
-            values.update({EVERY: 3, **dict(THETAS.values()), **stated})
+            values.update({EVERY: 3, **dict(THETAS.values()), **settings})
         return values
 
     def with_global_theta(self, config: ModelConfig, theta: float) -> ModelConfig:
