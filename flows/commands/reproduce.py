@@ -53,9 +53,7 @@ def command(ctx: click.Context, name: str) -> None:
         ends = [stage for stage in original.record.plan if stage.partition("@")[0] in LAST]
         words = ["run", "--no-publish", *(word for stage in ends for word in ("--to", stage))]
         try:
-            code = stop.run_child(
-                [sys.executable, "-m", "flows", *words], folder, dvc.stage_environment(), streams.say_line
-            )
+            code = stop.run_child([sys.executable, "-m", "flows", *words], folder, dvc.stage_environment(), _say)
         except Interrupted:
             raise SystemExit(stop.exit_code()) from None
         if code:
@@ -70,6 +68,12 @@ def command(ctx: click.Context, name: str) -> None:
     streams.say_line(f"{len(again) - len(differ)} of {len(again)} outputs of {name} are the same")
     if differ:
         raise SystemExit(FAILED)
+
+
+def _say(line: str) -> None:
+    """Print a line of the repeated run, without its next step."""
+    if not line.startswith("next: "):
+        streams.say_line(line)
 
 
 @contextlib.contextmanager

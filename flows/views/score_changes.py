@@ -1,6 +1,6 @@
-"""Changes of a score: against the run before, the released model, a teacher, and a constant answer.
+"""Changes of a score: against the run before, the released model, a teacher, and the baseline.
 
-The released model, the teacher and the constant answer are compared by the gate's paired tests, the run before by the
+The released model, the teacher and the baseline are compared by the gate's paired tests, the run before by the
 same test at the end of the run (flows/runs/run_before.py). A result that the run replaced in its own folder is compared
 by the 95% intervals of both, as if they were measured on independent examples.
 """
@@ -15,7 +15,7 @@ Note = tuple[str, str]
 
 
 def list_changes(result: Mapping[str, Any], metric: str, previous: Mapping[str, Any], began: str) -> list[Note]:
-    """Return the changes of a score of a result; that against a constant answer only if there is no other.
+    """Return the changes of a score of a result; that against the baseline only if there is no other.
 
     Args:
         result: result in the record of its run, see RunReport.results.
@@ -23,7 +23,7 @@ def list_changes(result: Mapping[str, Any], metric: str, previous: Mapping[str, 
         began: start of that run, for people.
     """
     before = _compare_before(result, metric) or [*_compare_previous(result, metric, previous, began)]
-    return [*before, *_compare_released(result, metric)] or [*_compare_constant(result, metric)]
+    return [*before, *_compare_released(result, metric)] or [*_compare_baseline(result, metric)]
 
 
 def format_bounds(bounds: Sequence[float] | None) -> list[Note]:
@@ -73,11 +73,11 @@ def _compare_previous(
         yield f"{text}, not paired", kind
 
 
-def _compare_constant(result: Mapping[str, Any], metric: str) -> Iterator[Note]:
-    """Yield the gain of a score over the best answer without a model."""
+def _compare_baseline(result: Mapping[str, Any], metric: str) -> Iterator[Note]:
+    """Yield the gain of a score over the baseline of the gate."""
     for check in result.get("checks", ()):
         if check["name"] == "beats_constant_answer" and check.get("difference", {}).get("metric") == metric:
-            yield _format_change(check["difference"], "a constant answer")
+            yield _format_change(check["difference"], "the baseline")
 
 
 def _format_change(change: Mapping[str, Any], other: str) -> Note:

@@ -14,6 +14,10 @@ from tasks.stage.errors import ParamsError
 
 CARD = "README.md"
 FILES = (CARD, "config.json")
+SCORE_ROW = re.compile(
+    r"^\| (?P<label>[^|\n]+) \| (?P<value>-?[\d.]+) \| (?P<ends>-?[\d.]+ to -?[\d.]+) \|$", re.MULTILINE
+)
+"""Score and its interval in the table of a card, in percent."""
 FRONT_MATTER = re.compile(r"\A\ufeff?---\s*\n(.*?)\n---\s*(\n|\Z)", re.DOTALL)
 
 
@@ -32,17 +36,10 @@ def _is_word(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(WORD, value) is not None
 
 
-def read_results(card: str) -> list[tuple[str, str]]:
-    """Return name and value of each score in the model-index of a card, in order; empty if it states none."""
-    try:
-        return [
-            (str(score["name"]), f"{score['value']:.4g}" if isinstance(score["value"], float) else str(score["value"]))
-            for model in _parse(card[:MAX_BYTES])["model-index"]
-            for result in model["results"]
-            for score in result["metrics"]
-        ]
-    except (KeyError, TypeError):
-        return []
+def read_score(card: str) -> str:
+    """Return name and percentage of the first score in the table of a card; empty if it has none."""
+    row = SCORE_ROW.search(card[:MAX_BYTES])
+    return f"{row['label']} {row['value']}" if row else ""
 
 
 def _front_matter(path: Path) -> dict[str, Any]:

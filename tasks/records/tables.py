@@ -47,8 +47,9 @@ SHOWN_COLUMNS, SHOWN_CHARACTERS, SHOWN_FILES = 20, 80, 5
 NO_ROWS = "has a header and no rows"
 UNNAMED = "(no name)"
 EXPORTS = {
-    "annotations": "JSON of Label Studio is nested: export CSV instead",
+    "annotations": "JSON of Label Studio is nested: export CSV instead, or CoNLL2003 for named entities",
     "messages": "A chat is not one text: write what the model is to read into a field of its own",
+    "spans": "Spans of characters are not read: export CoNLL, or convert them (spaCy: offsets_to_biluo_tags)",
     "accept": "Prodigy's choices: write the accepted one into a field of its own",
 }
 """Field of an export that has no columns of ours -> what to do."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ipu_model.core.files import exclusive_lock
 from ipu_model.core.strict import nearest
-from tasks.models.model_card import read_results
+from tasks.models.model_card import read_score
 from tasks.release.release import CARD, PROVENANCE, folder_hashes, keep_release, list_kept, tag_of
 from tasks.release.signing import SIGNATURE
 from tasks.stage.errors import ParamsError, PublishError
@@ -81,9 +81,8 @@ class NamedReleases(ABC):
         current = {name: find_named(names, name) for name in names if NAME.fullmatch(name)}
         for tag, to in self.releases().items():
             card, signed = self.read_card(tag)
-            [(metric, value)] = read_results(card)[:1] or [("", "")]
             pointing = [name for name, at in sorted(current.items()) if at == to]
-            listed.append(ListedRelease(tag, self.days.get(tag), f"{metric} {value}".strip(), signed, pointing))
+            listed.append(ListedRelease(tag, self.days.get(tag), read_score(card), signed, pointing))
         return listed
 
     def history(self, name: str) -> list[str]:

@@ -24,7 +24,7 @@ from tasks.downstream.gate.released_scores import read_scores
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.kind import kind_of
-from tasks.models.model_card import FRONT_MATTER
+from tasks.models.model_card import FRONT_MATTER, SCORE_ROW
 from tasks.params.strict_yaml import parse_yaml
 from tasks.plan.named_files import leads_outside
 from tasks.records.duplicate_report import WITHOUT
@@ -61,9 +61,6 @@ EXPORT_SECONDS = 300.0
 TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 COMPARING = "tasks.downstream.export.compare_files"
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
-SCORE_ROW = re.compile(
-    r"^\| (?P<label>[^|\n]+) \| (?P<value>-?[\d.]+) \| (?P<ends>-?[\d.]+ to -?[\d.]+) \|$", re.MULTILINE
-)
 
 
 class ReleaseCheck(NamedTuple):

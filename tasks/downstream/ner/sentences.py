@@ -155,7 +155,7 @@ def sentence_spec(
     columns = table_columns(names, named_by)
     others: Columns = {"id": ColumnSpec(("id",), named_by.format("id"), False)}
     tokens = columns["tokens"]
-    of_words = tokens._replace(key=f"{tokens.key} to a column of words; spans of characters in a text are not read")
+    of_words = tokens._replace(key=f"{tokens.key} to a column of words; spans of characters are not read: export CoNLL")
     layouts: list[Columns] = [{**columns, "tokens": of_words, SPLIT: SPLIT_COLUMN, **others}]
     if not tagged:
         hint = f"{tokens.key}, or use text in a column {TEXT!r}"

@@ -88,7 +88,7 @@ class PairTable:
         open_records: opens it with these columns; it is opened again to look at columns that are not used.
         reading: receives columns and counts.
         key: as in `make_layout`.
-        scores: setting that decides what a column of similarities means.
+        scores: setting that decides what a column of similarities means; empty: it cannot be set.
     """
 
     open_records: Callable[[Columns, Interpretation], Records]
@@ -176,13 +176,16 @@ class PairTable:
         """Refuse columns with another reading: two usual names of a part, similarities, texts that may be wrong."""
         key, unused = self.key, sorted(self.reading.unused_columns - {UNNAMED})
         if self.params.scores == "refuse":
-            doubt, use = "which may say how well both texts belong together", f"Set {self.scores} to "
-            if SCORE in line.names:
-                use += "use (the model learns it) or ignore (those of every row do)"
-                raise InputError(f"{source} has the column {line.names[SCORE]!r}, {doubt}. {use}")
-            if score_columns := self._list_scores(unused):
-                use += f"ignore (those of every row do), or to use, and {key.format(SCORE)}"
-                raise InputError(f"{source} has the column {score_columns[0]!r}, {doubt}. {use}")
+            named = [line.names[SCORE]] if SCORE in line.names else []
+            for column in (named or self._list_scores(unused))[:1]:
+                use = f"Set {self.scores} to use (the model learns it) or ignore (those of every row do)"
+                if not named:
+                    use = f"Set {self.scores} to ignore (those of every row do), or to use, and {key.format(SCORE)}"
+                if not self.scores:
+                    use = "This model was trained without scores: remove the column if those of every row do"
+                raise InputError(
+                    f"{source} has the column {column!r}, which may say how well both texts belong together. {use}"
+                )
         for part, usual in USUAL.items():
             others = [name for name in unused if fold_name(name) in usual]
             if part in line.names and self.reading.is_by_name(part) and others:

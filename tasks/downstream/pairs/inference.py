@@ -65,7 +65,7 @@ class PairsInference(Inference[PairsDevSet, NDArray[np.float32], PairsAnswers, A
         def open_records(layout: Columns, reading: Interpretation) -> Records:
             return open_file(path, INPUT, RecordSpec("pairs", [layout], ENDINGS), reading, table_form(params.data))
 
-        pairs = PairTable(open_records, params, reading, COLUMN, "--scores").parse()
+        pairs = PairTable(open_records, params, reading, COLUMN, scores="").parse()
         if not write_records(pairs, target, SCHEMA, ROW_GROUP):
             raise InputError(f"{path} contains no pairs. Rows with two texts are required")
 

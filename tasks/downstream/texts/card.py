@@ -12,7 +12,7 @@ def make_card(scores: TextsScores, facts: CardFacts) -> str:
     """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions."""
     task, metrics = scores.task, facts.metrics
     dataset = (f"GLUE {task.title}", "glue") if task.name else evaluated_on(facts, "examples")
-    parts = sorted(scores.metrics.parts, key=lambda metric: metric.name)
+    parts = scores.metrics.parts
     titles = {metric.name: metric.title.capitalize() if task.name else metric.title for metric in parts}
     kinds = {name: name.removesuffix("_matched").removesuffix("_mismatched") for name in titles} | HUB_METRICS
     results = list_results(metrics, titles, kinds)

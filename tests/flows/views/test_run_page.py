@@ -118,10 +118,10 @@ def test_the_score_of_unanswerable_questions_is_their_f1_and_its_notes_are_of_f1
     scores = {"HasAns_exact": 0.0, "HasAns_f1": 3.0, "NoAns_exact": 99.0, "exact": 61.0, "f1": 62.5}
     intervals = {name: [value - 1, value + 1] for name, value in scores.items()}
     record.results["gate@squad"] |= {"scores": scores, "intervals": intervals, "leading": ["f1"]}
-    assert "f1 62.50 95% interval 61.50 to 63.50 better than a constant answer" in head_of(record, toy_project)
+    assert "f1 62.50 95% interval 61.50 to 63.50 better than the baseline" in head_of(record, toy_project)
     assert listing.format_score(record.leading_score) == "f1 62.50 (61.5 to 63.5)"
     record.results["gate@squad"]["leading"] = ["exact"]
-    assert "than a constant answer" not in head_of(record, toy_project), "the gain is one of F1"
+    assert "than the baseline" not in head_of(record, toy_project), "the gain is one of F1"
 
 
 @pytest.mark.parametrize(
