@@ -250,17 +250,17 @@ def plan_pieces(
 ) -> Iterator[tuple[FilePiece, ...]]:
     """Yield the files, or the part of a file, of each piece, in reading order; see `name_files`."""
     files: list[FilePiece] = []
-    held = 0
+    total = 0
     for file in name_files(path, layout, reading, columns):
         size = max(LEAST_FILE_BYTES, file.path.stat().st_size)
-        if files and held + size > PIECE_BYTES:
+        if files and total + size > PIECE_BYTES:
             yield tuple(files)
-            files, held = [], 0
+            files, total = [], 0
         parts = divide_file(file, columns)
         if len(parts) > 1:
             yield from ((part,) for part in parts)
         else:
-            files, held = files + parts, held + size
+            files, total = files + parts, total + size
     if files:
         yield tuple(files)
 

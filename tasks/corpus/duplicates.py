@@ -67,10 +67,10 @@ def make_keys(texts: Sequence[str], threshold: float | None) -> DocumentKeys:
         for number, text in enumerate(texts)
         for first in range(0, len(text), PIECE_CHARACTERS)
     )
-    for some in split_into_groups(pieces, lambda piece: len(piece[1]), len(texts), PIECE_CHARACTERS):
-        shingles = make_shingles(extract_letters([text for _, text in some]))
+    for group in split_into_groups(pieces, lambda piece: len(piece[1]), len(texts), PIECE_CHARACTERS):
+        shingles = make_shingles(extract_letters([text for _, text in group]))
         full = np.flatnonzero(np.diff(shingles.bounds))  # a piece of a long text may have no shingle
-        owners, starts = np.unique(np.array([number for number, _ in some])[full], return_index=True)
+        owners, starts = np.unique(np.array([number for number, _ in group])[full], return_index=True)
         signed[owners] = np.minimum(signed[owners], np.minimum.reduceat(make_signatures(shingles)[full], starts))
     return DocumentKeys(exact, hash_bands(signed, *choose_bands(threshold)), signed.astype(np.uint16))
 
@@ -92,8 +92,8 @@ def add_keys(folder: Path, keys: DocumentKeys) -> None:
 def join_keys(source: Path, folder: Path) -> None:
     """Move the keys of the next documents from the folder `source` to the files of another one."""
     for path in source.glob(keys_file(source, "*").name):
-        with path.open("rb") as made, (folder / path.name).open("ab") as file:
-            shutil.copyfileobj(made, file, COPIED_BYTES)
+        with path.open("rb") as new_keys, (folder / path.name).open("ab") as file:
+            shutil.copyfileobj(new_keys, file, COPIED_BYTES)
         path.unlink()
 
 

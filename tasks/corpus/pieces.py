@@ -100,14 +100,17 @@ class PieceMaker:
         documents = _skip_empty(self._read(piece, reading), reading)
         with new_folder(folder, replace=False) as partial:
             files = self._write(remove_documents(documents, self.params.quality, reading), partial)
-        return MadePiece(folder, [one._replace(path=folder / one.path.name) for one in files], reading)
+        return MadePiece(folder, [file._replace(path=folder / file.path.name) for file in files], reading)
 
     def _read(self, piece: Piece, reading: Interpretation) -> Iterator[Document]:
         params = self.params
         columns = choose_columns(params)
         if isinstance(piece, range):
-            made = world.make_documents(params.seed, "corpus", len(piece), piece.start)
-            yield from (Document(f"demo:{number}", one.title, one.text) for number, one in enumerate(made, piece.start))
+            demo_documents = world.make_documents(params.seed, "corpus", len(piece), piece.start)
+            yield from (
+                Document(f"demo:{number}", document.title, document.text)
+                for number, document in enumerate(demo_documents, piece.start)
+            )
         elif piece is None:
             address = (params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
             spec = RecordSpec("documents", [columns], (), class_names=False)
@@ -120,8 +123,8 @@ class PieceMaker:
 
     def _write(self, documents: Iterable[Document], folder: Path) -> list[CorpusFile]:
         files: list[CorpusFile] = []
-        for has_sentences, some in itertools.groupby(documents, lambda document: document.has_sentences):
-            files += self._write_alike(some, folder, len(files), SCHEMA.with_metadata(mark_lines(has_sentences)))
+        for has_sentences, group in itertools.groupby(documents, lambda document: document.has_sentences):
+            files += self._write_alike(group, folder, len(files), SCHEMA.with_metadata(mark_lines(has_sentences)))
         return files
 
     def _write_alike(
@@ -130,7 +133,9 @@ class PieceMaker:
         """Write documents whose lines have the same meaning; the number of their first file is `first`."""
         files: list[CorpusFile] = []
         with contextlib.ExitStack() as file:
-            for group in split_into_groups(documents, lambda one: len(one.text), GROUP_DOCUMENTS, GROUP_CHARACTERS):
+            for group in split_into_groups(
+                documents, lambda document: len(document.text), GROUP_DOCUMENTS, GROUP_CHARACTERS
+            ):
                 if not files or files[-1].characters >= PART_CHARACTERS:
                     file.close()
                     path = folder / f"{first + len(files):05d}.parquet"

@@ -133,7 +133,7 @@ good:
   What do the people of {0} trade in?; In what do merchants of {0} trade?; What is the trade of {0} in?
 """
 RELATIONS = tuple(
-    Relation(kind, *(tuple(" ".join(one.split()) for one in group.split(";")) for group in phrases.split("|")))
+    Relation(kind, *(tuple(" ".join(phrase.split()) for phrase in group.split(";")) for group in phrases.split("|")))
     for kind, _, phrases in (block.strip().partition(":") for block in _PHRASINGS.split("\n\n"))
 )
 
@@ -202,20 +202,20 @@ def make_documents(seed: int, split: Split, count: int, start: int = 0) -> Itera
 
 def make_questions(seed: int, split: Split, count: int) -> Iterator[DemoQuestion]:
     """Generate the first `count` questions of `split`: one or two about each document, in order."""
-    made, index = 0, 0
-    while made < count:
+    number, index = 0, 0
+    while number < count:
         draw = _seeded_random(seed, split, index)
         text = _compose_document(draw, split)
-        asked = list(text.facts[REPEATED_FACTS:])
+        facts = list(text.facts[REPEATED_FACTS:])
         if draw.random() >= SECOND_QUESTION_PROBABILITY:
-            del asked[int(draw.random() * len(asked))]
-        for fact in asked[: count - made]:
+            del facts[int(draw.random() * len(facts))]
+        for fact in facts[: count - number]:
             wording = _pick(draw, fact.relation.questions).format(fact.town)
             places = [m.start() for m in re.finditer(rf"\b{fact.value}\b", text.text)]
             if len(places) != 1:  # two names of different kinds coincide once in a million
                 continue
-            yield DemoQuestion(f"{split}-{made:07d}", text.title, text.text, wording, fact.value, places[0])
-            made += 1
+            yield DemoQuestion(f"{split}-{number:07d}", text.title, text.text, wording, fact.value, places[0])
+            number += 1
         index += 1
 
 

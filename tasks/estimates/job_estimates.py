@@ -136,7 +136,7 @@ class EstimatedJob:
         """Verdict on memory; empty if the available memory is unknown."""
         if self.too_large:
             return DOES_NOT_FIT
-        bounded = self.estimate is not None and any(math.isfinite(one.limit) for one in self.estimate.memory)
+        bounded = self.estimate is not None and any(math.isfinite(memory.limit) for memory in self.estimate.memory)
         return self.estimate.verdict if self.estimate is not None and bounded else ""
 
     @property
@@ -200,7 +200,7 @@ def estimate_jobs(
     jobs = planned_jobs(params, project, root, stages, remade)
     runtime, why = choose_runtime(device)
     estimated = [_estimate_job(job, device, runtime, options) for job in jobs]
-    estimated = [dataclasses.replace(one, assumed=(*one.assumed, why)) for one in estimated] if why else estimated
+    estimated = [dataclasses.replace(job, assumed=(*job.assumed, why)) for job in estimated] if why else estimated
     return _measured(estimated, device, options) if options.measured else estimated
 
 
@@ -237,7 +237,7 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
     if runtime in MEASURABLE:
         plan = _plan_job(job, manifest, instances.count)
         return _use_ledger(dataclasses.replace(estimated, plan=plan), device, options)
-    used = [one for one in options.records if (one["device"], one["kind"]) == (estimate.device, job.kind)]
+    used = [record for record in options.records if (record["device"], record["kind"]) == (estimate.device, job.kind)]
     return dataclasses.replace(estimated, estimate=widen(estimate, used), records=len(used))
 
 
@@ -329,27 +329,27 @@ def _is_to_be_measured(job: EstimatedJob, options: EstimateOptions) -> bool:
     return not job.records and (unknown or job.verdict not in ("", FITS, DOES_NOT_FIT))
 
 
-def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
+def _measure(estimated: EstimatedJob, device: DeviceParams) -> ledger.Record:
     """Measure a job, add the result to the ledger of this host, and return it."""
-    assert one.estimate is not None
-    assert one.plan is not None
-    precision = "auto" if device.precision == "auto" else one.precision
-    job = dataclasses.replace(one.planned.job, runtime=one.runtime, precision=precision)
-    taken = measure(job, one.planned.rows, one.instances.count)
+    assert estimated.estimate is not None
+    assert estimated.plan is not None
+    precision = "auto" if device.precision == "auto" else estimated.precision
+    job = dataclasses.replace(estimated.planned.job, runtime=estimated.runtime, precision=precision)
+    result = measure(job, estimated.planned.rows, estimated.instances.count)
     record = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "measurement": True,
         "kind": job.kind,
         "head": job.head,
-        "runtime": taken["runtime"],
-        "precision": taken["precision"],
-        "device": one.estimate.device,
-        "host": ledger.host_name(one.runtime),
-        "shape": _job_shape(one, one.plan),
-        **{figure: {"measured": taken[figure]} for figure in ledger.FIGURES},
+        "runtime": result["runtime"],
+        "precision": result["precision"],
+        "device": estimated.estimate.device,
+        "host": ledger.host_name(estimated.runtime),
+        "shape": _job_shape(estimated, estimated.plan),
+        **{figure: {"measured": result[figure]} for figure in ledger.FIGURES},
     }
-    if taken["free_memory"] is not None:
-        record["free_memory"] = taken["free_memory"]
+    if result["free_memory"] is not None:
+        record["free_memory"] = result["free_memory"]
     with contextlib.suppress(OSError):  # the ledger may not be writable
         ledger.add_record(record, ledger.ledger_file())
     return record
@@ -381,7 +381,10 @@ def widen(estimate: JobEstimate, records: Sequence[ledger.Record]) -> JobEstimat
         low, high = interval.likely * min(spread), interval.likely * max(spread)
         return Interval(min(interval.low, low), interval.likely, max(interval.high, high))
 
-    memory = tuple(dataclasses.replace(one, total=wider(one.total, MEMORY, records)) for one in estimate.memory)
+    memory = tuple(
+        dataclasses.replace(device_memory, total=wider(device_memory.total, MEMORY, records))
+        for device_memory in estimate.memory
+    )
     if (time := estimate.time) is not None:
         alike = ledger.select_similar(records, time.update_seconds.likely)
         seconds, rate = wider(time.update_seconds, SECONDS, alike), wider(time.sequences_per_second, TOKENS, alike)
@@ -458,9 +461,9 @@ def _run(command: list[str], runtime: str) -> dict[str, Any]:
     def limit_memory() -> None:
         die_with_parent()
         if free is not None:
-            own, most = resource.getrlimit(resource.RLIMIT_DATA)
-            allowed = min([free, *(each for each in (own, most) if each != resource.RLIM_INFINITY)])
-            resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
+            soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            allowed = min([free, *(bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY)])
+            resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
 
     try:
         done = subprocess.run(

@@ -86,8 +86,10 @@ class RowEstimator:
         if base.source == "folder" and (self._project / base.path / CONFIG).is_file():
             return read_architecture(self._project / base.path, "base_model.path").vocab_size, True, ()
         known = base.source == "none"
-        made = sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")) if "tokenizer" not in self._remade else []
-        if rows := next(filter(None, (_read(path.parent) for path in made)), None):
+        manifests = (
+            sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")) if "tokenizer" not in self._remade else []
+        )
+        if rows := next(filter(None, (_read(path.parent) for path in manifests)), None):
             return rows.vocab_size, known, ()
         if tokenizer.source == "train":
             return tokenizer.vocabulary_size, False, ()
@@ -166,16 +168,16 @@ class RowEstimator:
         """Return the rows of this many examples of an entry, and the assumptions about them."""
         rows, tokens = entry.rows, entry.params.expected.tokens
         windows = max(1, math.ceil(tokens / rows.row_length))
-        each = min(tokens, rows.row_length)
+        length = min(tokens, rows.row_length)
         factor = 1.0
         if rows.max_sequences_per_row > 1:
-            factor = max(1.0, min(float(rows.max_sequences_per_row), FILL * rows.row_length / each))
+            factor = max(1.0, min(float(rows.max_sequences_per_row), FILL * rows.row_length / length))
         sequences = examples * windows
         shape = (entry.params.row_kind, rows.row_length, rows.max_sequences_per_row, 0, self.vocabulary)
-        counts = (max(1, round(sequences / factor)), sequences, sequences * each)
+        counts = (max(1, round(sequences / factor)), sequences, sequences * length)
         manifest = Manifest(*shape, "", 0, *counts, files={}, num_labels=len(entry.params.labels) or LABELS)
         packing = [f"{factor:.2g} sequences per row"] if factor > 1 else []
-        return manifest, (f"{each} tokens per sequence", *packing)
+        return manifest, (f"{length} tokens per sequence", *packing)
 
 
 def _read(folder: Path) -> Manifest | None:
@@ -263,17 +265,17 @@ def planned_jobs(
     with scratch_folder() as scratch:
         write_manifests(folders, scratch)
         known = estimator.vocabulary_known
-        return [one for stage in stages for one in _jobs_of(stage, changed, folders, scratch, settings, known)]
+        return [job for stage in stages for job in _jobs_of(stage, changed, folders, scratch, settings, known)]
 
 
 def _read_settings(params: Params, project: Path) -> dict[str, Any] | None:
     """Return config.json of an encoder with more in it than sizes; None if it is not on this host."""
-    given = params.base_model
-    if not keeps_settings(params.model.family) or given.source == "none":
+    base_model = params.base_model
+    if not keeps_settings(params.model.family) or base_model.source == "none":
         return None
-    folder = project / given.path if given.source == "folder" else None
-    if folder is None and given.repository is not None:
-        folder = find_cached_folder(given.repository, given.revision)
+    folder = project / base_model.path if base_model.source == "folder" else None
+    if folder is None and base_model.repository is not None:
+        folder = find_cached_folder(base_model.repository, base_model.revision)
     return None if folder is None else read_architecture(folder, "base_model").settings
 
 

@@ -48,8 +48,8 @@ class Remote:
 
     def fetch(self, folder: Path) -> None:
         """Copy the newest whole checkpoint to a run folder unless that has one as new."""
-        here = max((path.name for path in folder.glob("step-*") if is_whole(path)), default="")
-        for name in (name for name in self.names() if name > here):
+        newest = max((path.name for path in folder.glob("step-*") if is_whole(path)), default="")
+        for name in (name for name in self.names() if name > newest):
             with contextlib.suppress(InputError), new_folder(folder / name) as partial:
                 for path in self._files.find(f"{self._root}/{name}"):
                     self._files.get_file(path, str(partial / PurePosixPath(path).name))
@@ -142,7 +142,7 @@ def sync_checkpoints(folder: Path, remote: str | None, key: str, root: Path = Pa
         yield lambda event: None
         return
     copies = Copies(folder, f"{address_of(remote, root)}/{key}")
-    if not copies.start(lambda place: place.fetch(folder), "nothing was fetched").ends(COPY_SECONDS):
+    if not copies.start(lambda source: source.fetch(folder), "nothing was fetched").ends(COPY_SECONDS):
         copies.complain(f"nothing was fetched within {COPY_SECONDS:.0f} s")
     try:
         yield copies.on_event

@@ -59,8 +59,8 @@ def launch_command(job: Job, device: DeviceParams, environ: Mapping[str, str] = 
     """
     if job.kind == "predict":
         return []
-    if own := environ.get(DEVICE_LAUNCHER):
-        return parse_launcher(own)
+    if command := environ.get(DEVICE_LAUNCHER):
+        return parse_launcher(command)
     if device.launched_by == "torchrun":
         # The device's own torch, not the one on PATH. --standalone in torch 2.0 would use port 29400 for every job. All
         # processes are on this host, whose name may not resolve.

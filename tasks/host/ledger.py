@@ -55,7 +55,7 @@ def read(path: Path | None) -> list[Record]:
     if path is None:
         return []
     records = (find_object(path) or {}).get("records")
-    return [one for one in records if is_record(one)] if isinstance(records, list) else []
+    return [record for record in records if is_record(record)] if isinstance(records, list) else []
 
 
 def is_record(value: object) -> TypeGuard[Record]:
@@ -91,12 +91,18 @@ def add_record(record: Record, path: Path | None) -> None:
 
 def select_similar(records: Sequence[Record], seconds: float) -> list[Record]:
     """Return the records whose updates were estimated to take a similar time, in order."""
-    return [one for one in records if seconds / ALIKE <= one.get(SECONDS, {}).get("likely", 0) <= seconds * ALIKE]
+    return [
+        record for record in records if seconds / ALIKE <= record.get(SECONDS, {}).get("likely", 0) <= seconds * ALIKE
+    ]
 
 
 def ratios(records: Sequence[Record], figure: str) -> list[float]:
     """Return measured over estimated of the records that have both, in order."""
-    return [one[figure]["measured"] / one[figure]["likely"] for one in records if "likely" in one.get(figure, {})]
+    return [
+        record[figure]["measured"] / record[figure]["likely"]
+        for record in records
+        if "likely" in record.get(figure, {})
+    ]
 
 
 def host_name(runtime: str) -> str:
@@ -126,11 +132,11 @@ def select_shape(
     return alike[-NEWEST:]
 
 
-def _is_like(own: Any, other: Mapping[str, Any]) -> bool:
+def _is_like(shape: Any, other: Mapping[str, Any]) -> bool:
     """Return True if two shapes are equal, except for small differences of sizes."""
-    if not isinstance(own, dict) or {**own, "sizes": None} != {**other, "sizes": None}:
+    if not isinstance(shape, dict) or {**shape, "sizes": None} != {**other, "sizes": None}:
         return False
-    sizes = own.get("sizes")
+    sizes = shape.get("sizes")
     if not isinstance(sizes, dict) or sizes.keys() != other["sizes"].keys():
         return False
     pairs = [(sizes[name], other["sizes"][name]) for name in sizes]
@@ -139,11 +145,11 @@ def _is_like(own: Any, other: Mapping[str, Any]) -> bool:
 
 def expected(records: Sequence[Record], figure: str) -> Interval | None:
     """Return the interval of a figure from records of one shape; None if no record has it."""
-    found = sorted(one[figure]["measured"] for one in records if figure in one)
-    if not found:
+    measured = sorted(record[figure]["measured"] for record in records if figure in record)
+    if not measured:
         return None
-    likely, error = statistics.median(found), ERRORS[figure]
-    return Interval(min(found[0], likely / (1 + error)), likely, max(found[-1], likely * (1 + error)))
+    likely, error = statistics.median(measured), ERRORS[figure]
+    return Interval(min(measured[0], likely / (1 + error)), likely, max(measured[-1], likely * (1 + error)))
 
 
 def add_estimate(record: Record, earlier: Sequence[Record]) -> Record:

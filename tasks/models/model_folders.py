@@ -79,9 +79,9 @@ def download_model(
 
     commit, present, files = download_files(repository, revision, choose, section)
     if CONFIG not in files:
-        some = ", ".join(present[:8]) or "nothing"
+        shown = ", ".join(present[:8]) or "nothing"
         named = f"{section}.repository={repository}" if section else repository
-        raise InputError(f"{named} has no {CONFIG} (found: {some}), so it is not a model: check the name")
+        raise InputError(f"{named} has no {CONFIG} (found: {shown}), so it is not a model: check the name")
     return commit, files[CONFIG].parent
 
 
@@ -130,8 +130,8 @@ def describe_encoder(values: Mapping[str, Any]) -> dict[str, Any]:
     names = values.get("id2label") or {}
     classes = {"id2label": {int(number): str(name) for number, name in names.items()}} if names else {}
     with translate_device_errors():
-        stated = family.write_values(ModelConfig(**family.read_fields(values)))
-    known = {name: value for name, value in stated.items() if not IGNORED_KEYS.match(name)}
+        settings = family.write_values(ModelConfig(**family.read_fields(values)))
+    known = {name: value for name, value in settings.items() if not IGNORED_KEYS.match(name)}
     return {"model_type": family.model_type, **known, **classes}
 
 

@@ -23,7 +23,7 @@ def read_modules(folder: Path) -> dict[str, object]:
     if not path.is_file():
         return {}
     try:
-        modules = {str(one["type"]).rpartition(".")[2]: folder / str(one["path"]) for one in read_json(path)}
+        modules = {str(module["type"]).rpartition(".")[2]: folder / str(module["path"]) for module in read_json(path)}
         pooling = read_json(modules["Pooling"] / "config.json") if "Pooling" in modules else {}
         modes = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
         modes += [str(pooling["pooling_mode"])] if "pooling_mode" in pooling else []

@@ -137,7 +137,7 @@ def plot_lines(
             _add(entry, "b", f"key c{color}").tail = replace_hidden(line.name)
             entry.tail = " "
     parts = [tree, legend] if len(legend) > 1 else [tree]
-    return Markup("".join(ElementTree.tostring(one, encoding="unicode", short_empty_elements=False) for one in parts))
+    return Markup("".join(ElementTree.tostring(part, encoding="unicode", short_empty_elements=False) for part in parts))
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,9 @@ def plot_parallel(axes: Sequence[ParallelAxis], tips: Sequence[str], best: int, 
     for number, axis in enumerate(axes):
         x = side + (WIDTH - 2 * side) * number / max(len(axes) - 1, 1)
         to_number: Callable[[float], float] = math.log10 if axis.log else float
-        scale = _make_scale(_range([to_number(one) for one in axis.values]), (AREA_HEIGHT - INSET_Y, INSET_Y))
+        scale = _make_scale(
+            _range([to_number(axis_value) for axis_value in axis.values]), (AREA_HEIGHT - INSET_Y, INSET_Y)
+        )
         guides = _add(plot, "g", "axis x")
         _add(guides, "path", "line", d=f"M{x:.1f} 0 V{AREA_HEIGHT}")
         for value, height in ((max(axis.values), -6), (min(axis.values), AREA_HEIGHT + 14)):
@@ -188,8 +190,8 @@ def _add(
     parent: ElementTree.Element | None, tag: str, name: str = "", **attributes: str | float
 ) -> ElementTree.Element:
     """Return a new element with this class, in `parent` if there is one."""
-    stated = {**({"class": name} if name else {}), **{key: str(value) for key, value in attributes.items()}}
-    return ElementTree.Element(tag, stated) if parent is None else ElementTree.SubElement(parent, tag, stated)
+    properties = {**({"class": name} if name else {}), **{key: str(value) for key, value in attributes.items()}}
+    return ElementTree.Element(tag, properties) if parent is None else ElementTree.SubElement(parent, tag, properties)
 
 
 def _select_points(line: PlotLine, across: str, up: str) -> tuple[Sequence[Point], Sequence[Dot]]:
@@ -251,12 +253,12 @@ def _shorten(text: str, most: int = MAX_NAME) -> str:
 
 def _thin(points: Sequence[Point]) -> list[Point]:
     """Return at most MAX_POINTS points: the lowest and the highest of each stretch, so that spikes stay visible."""
-    kept = [(float(x), float(y)) for x, y in points]
-    if len(kept) <= MAX_POINTS:
-        return kept
-    stretch = -(-2 * len(kept) // (MAX_POINTS - 2))
-    chosen = {0, len(kept) - 1}
-    for first in range(0, len(kept), stretch):
-        indices = range(first, min(first + stretch, len(kept)))
-        chosen |= {min(indices, key=lambda index: kept[index][1]), max(indices, key=lambda index: kept[index][1])}
-    return [kept[index] for index in sorted(chosen)]
+    pairs = [(float(x), float(y)) for x, y in points]
+    if len(pairs) <= MAX_POINTS:
+        return pairs
+    stretch = -(-2 * len(pairs) // (MAX_POINTS - 2))
+    chosen = {0, len(pairs) - 1}
+    for first in range(0, len(pairs), stretch):
+        indices = range(first, min(first + stretch, len(pairs)))
+        chosen |= {min(indices, key=lambda index: pairs[index][1]), max(indices, key=lambda index: pairs[index][1])}
+    return [pairs[index] for index in sorted(chosen)]

@@ -43,7 +43,9 @@ def read_field_meanings(section: type[Section]) -> dict[str, str]:
 
 def collect_meanings(values: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted name -> meaning of every parameter and section in `values`, for entries by their kind."""
-    return {name: read_field_meanings(section)[key] for name, section, key, there in walk_parameters(values) if there}
+    return {
+        name: read_field_meanings(section)[key] for name, section, key, present in walk_parameters(values) if present
+    }
 
 
 def params_schema() -> dict[str, Any]:

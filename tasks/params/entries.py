@@ -120,8 +120,8 @@ def entries(params: Params) -> list[Entry]:
     last = BASE if params.base_model.source != "none" else ""
     last = params.pretrain.list_phases()[-1] if params.pretrain.list_phases() else last
     return [
-        Entry(name, one, apply_packing(one.rows, params.packing), last if one.start == "auto" else one.start)
-        for name, one in params.downstream.items()
+        Entry(name, entry, apply_packing(entry.rows, params.packing), last if entry.start == "auto" else entry.start)
+        for name, entry in params.downstream.items()
     ]
 
 
@@ -172,8 +172,8 @@ def only_entry(params: Params, kind: str = "") -> Entry:
     if len(released) == 1:
         return released[0]
     of_kind = f" of kind {kind}" if kind else ""
-    said = ", ".join(entry.name for entry in released) or "none"
-    raise ParamsError(f"params.yaml has {len(released)} entries{of_kind} in downstream ({said}): name one")
+    names = ", ".join(entry.name for entry in released) or "none"
+    raise ParamsError(f"params.yaml has {len(released)} entries{of_kind} in downstream ({names}): name one")
 
 
 def start_model(entry: Entry) -> Path | None:
@@ -194,8 +194,8 @@ def find_upstream(entry: Entry, params: Params) -> Upstream:
     """Return the upstream parts of an entry's release."""
     known = params.pretrain.list_phases()
     phases = known[: known.index(entry.start) + 1] if entry.start in known else ()
-    given = params.base_model.source != "none" and bool(entry.start)
-    return Upstream(phases, given, needs_corpus(params, phases))
+    base_model = params.base_model.source != "none" and bool(entry.start)
+    return Upstream(phases, base_model, needs_corpus(params, phases))
 
 
 def learns_text(entry: Entry, params: Params) -> bool:

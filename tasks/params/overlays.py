@@ -93,15 +93,15 @@ def complete_names(overrides: Sequence[str], values: Mapping[str, Any]) -> list[
     known, completed = [name for name, _ in leaves(values)], []
     for text in overrides:
         name = text.partition("=")[0]
-        whole = [one for one in known if one.endswith(f".{name}")] if name.split(".")[0] not in values else []
+        whole = [key for key in known if key.endswith(f".{name}")] if name.split(".")[0] not in values else []
         completed.append(whole[0] + text.removeprefix(name) if name and len(whole) == 1 else text)
     return completed
 
 
 def replace_overrides(before: Sequence[str], overrides: Sequence[str]) -> list[str]:
     """Return arguments of `--set` followed by later ones, without those that set the same parameter again."""
-    names = {one.partition("=")[0] for one in overrides}
-    return [*(one for one in before if one.partition("=")[0] not in names), *overrides]
+    names = {override.partition("=")[0] for override in overrides}
+    return [*(override for override in before if override.partition("=")[0] not in names), *overrides]
 
 
 def make_settings(values: Mapping[str, Any], options: Mapping[str, str] = MappingProxyType({})) -> list[Setting]:
@@ -116,7 +116,7 @@ def _require_one_value(settings: Sequence[Setting]) -> None:
         ParamsError: names both words.
     """
     known: dict[str, Setting] = {}
-    for setting in (one for one in settings if one.option):
+    for setting in (typed for typed in settings if typed.option):
         for name, value in leaves({setting.name: setting.value}):
             before = known.get(name, setting)
             same = dict(leaves({before.name: before.value}))[name] == value
@@ -150,10 +150,10 @@ def layers(
         ParamsError: the preset does not exist, or an override is malformed.
     """
     layers = [] if preset is None else [read_preset(preset, presets)]
-    settings = [one if isinstance(one, Setting) else read_setting(one) for one in overrides]
+    settings = [override if isinstance(override, Setting) else read_setting(override) for override in overrides]
     _require_one_value(settings)
-    return [OverrideLayer(one.path, one.values) for one in layers] + [
-        OverrideLayer(one.option or f"{SET}{one}", nest({one.name: one.value})) for one in settings
+    return [OverrideLayer(layer.path, layer.values) for layer in layers] + [
+        OverrideLayer(setting.option or f"{SET}{setting}", nest({setting.name: setting.value})) for setting in settings
     ]
 
 
@@ -245,18 +245,20 @@ def _is_ipu_config(path: Sequence[str]) -> bool:
 
 def _is_field(path: Sequence[str], key: str) -> bool:
     """Return True for a key that sections at `path` always have, or may leave out."""
-    return any(key in one.get_fields() for one in list_sections(types_at(path)))
+    return any(key in section.get_fields() for section in list_sections(types_at(path)))
 
 
 def _find_added(path: Sequence[str]) -> Any:
     """Return the type of an added phase in a section; None if no phase can be added to it."""
-    return next((one.added for one in list_sections(types_at(path)) if issubclass(one, SectionOfPhases)), None)
+    return next(
+        (section.added for section in list_sections(types_at(path)) if issubclass(section, SectionOfPhases)), None
+    )
 
 
 def _left_out(path: Sequence[str], key: str) -> FieldInfo | None:
     """Return a parameter that a file leaves out by default; None if the key is not one."""
-    fields = (one.get_fields().get(key) for one in list_sections(types_at(path)))
-    return next((one for one in fields if one is not None and is_left_out(one)), None)
+    fields = (section.get_fields().get(key) for section in list_sections(types_at(path)))
+    return next((info for info in fields if info is not None and is_left_out(info)), None)
 
 
 def _start_key(key: str, value: Any, values: dict[str, Any], where: str, path: tuple[str, ...]) -> Any:

@@ -270,7 +270,9 @@ class Params(Section):
                     f"[{', '.join(self.pretrain.phases)}], or remove it: --set {unknown[0]}=null"
                 )
         fields = {field for section in sections.values() for field in section.get_fields()} - {*DEFAULT_PHASES}
-        if taken := [one for one in self.pretrain.phases if one in {*RESERVED, "auto", *fields, *self.downstream}]:
+        if taken := [
+            phase for phase in self.pretrain.phases if phase in {*RESERVED, "auto", *fields, *self.downstream}
+        ]:
             raise ValueError(f"pretrain.phases: {taken[0]} is the name of something else: choose another")
         return self
 
@@ -281,7 +283,7 @@ class Params(Section):
             theta, setter = self.pretrain.get_phase(phase).global_rope_theta, self.pretrain.find_theta(before)
             if theta is None or (setter and theta == self.pretrain.get_phase(setter).global_rope_theta):
                 continue
-            short, long = (self.pretrain_rows.get_phase(one).row_length for one in (before, phase))
+            short, long = (self.pretrain_rows.get_phase(name).row_length for name in (before, phase))
             if long <= short:
                 raise ValueError(
                     f"pretrain.{phase}.global_rope_theta={theta:g} changes the base of the rotation, but "
@@ -339,10 +341,10 @@ def validate_section(kind: type[S], values: dict[str, Any], where: str) -> S:
             range or the default.
     """
     problems = []
-    for name, section, key, there in walk_parameters(values, kind) if kind is Params else ():
+    for name, section, key, present in walk_parameters(values, kind) if kind is Params else ():
         field = section.get_fields()[key]
         # DVC does not see defaults, so the file must state every value that is not left out.
-        if not there and not field.is_required() and not is_left_out(field):
+        if not present and not field.is_required() and not is_left_out(field):
             problems.append(f"{name} is missing; its default is {json.dumps(get_default(field))}")
     try:
         built = kind.model_validate(values)
@@ -379,10 +381,12 @@ def _explain(problem: Any, kind: type[Section]) -> str:
     where = ".".join(str(part) for part in problem["loc"] if part not in TYPE_PARTS)
     *section, key = problem["loc"] or ("",)
     is_phase = problem["type"] == "model_type" and any(
-        issubclass(one, SectionOfPhases) for one in list_sections(types_at(section, kind))
+        issubclass(section_type, SectionOfPhases) for section_type in list_sections(types_at(section, kind))
     )
     if problem["type"] == "extra_forbidden" or is_phase:
-        known = dict.fromkeys(name for one in list_sections(types_at(section, kind)) for name in one.get_fields())
+        known = dict.fromkeys(
+            name for section_type in list_sections(types_at(section, kind)) for name in section_type.get_fields()
+        )
         known.pop(key, None)  # entries of another kind may have this key
         return f"{where} is not known{nearest(str(key), list(known))}"
     if problem["type"] == "missing":
@@ -400,15 +404,17 @@ def types_at(path: Sequence[Any], kind: type[Section] = Params) -> list[Any]:
         if kind is Params and path[0] == "downstream" and depth == 1:
             types = [kind_params(name) for name in kind_names()]
         else:
-            fields = [field for one in list_sections(types) if (field := one.get_fields().get(part)) is not None]
-            added = [one.added for one in list_sections(types) if issubclass(one, SectionOfPhases)]
-            types = [one for field in fields for one in _members(field.annotation)] or added
+            fields = [
+                field for section in list_sections(types) if (field := section.get_fields().get(part)) is not None
+            ]
+            added = [section.added for section in list_sections(types) if issubclass(section, SectionOfPhases)]
+            types = [member for field in fields for member in _members(field.annotation)] or added
     return types
 
 
 def list_sections(types: Sequence[Any]) -> list[type[Section]]:
     """Return the sections among the types of a place."""
-    return [one for one in types if isinstance(one, type) and issubclass(one, Section)]
+    return [kind for kind in types if isinstance(kind, type) and issubclass(kind, Section)]
 
 
 def _members(annotation: Any) -> list[Any]:
@@ -416,7 +422,7 @@ def _members(annotation: Any) -> list[Any]:
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return [member for one in get_args(annotation) for member in _members(one)]
+        return [member for alternative in get_args(annotation) for member in _members(alternative)]
     return [annotation]
 
 

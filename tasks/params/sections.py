@@ -133,7 +133,7 @@ def get_default(field: FieldInfo) -> Any:
         return default.model_dump(mode="json")
     inner = field.annotation
     if field.is_required() and isinstance(inner, type) and issubclass(inner, Section):
-        return {key: get_default(one) for key, one in inner.get_fields().items()}
+        return {key: get_default(inner_field) for key, inner_field in inner.get_fields().items()}
     return None if field.is_required() else default
 
 
@@ -466,7 +466,7 @@ class PretrainParams(OptimizerParams, SectionOfPhases):
     def find_theta(self, phase: str) -> str | None:
         """Return the phase that sets the global_rope_theta of a phase: itself, or one before it; None if none does."""
         known = self.phases[: self.phases.index(phase) + 1]
-        setting = [one for one in known if self.get_phase(one).global_rope_theta is not None]
+        setting = [candidate for candidate in known if self.get_phase(candidate).global_rope_theta is not None]
         return setting[-1] if setting else None
 
     def list_phases(self) -> tuple[str, ...]:

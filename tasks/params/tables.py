@@ -50,15 +50,15 @@ def format_params(
     return "".join(f"{line}\n" for line in _lines(values, find_origins(base, preset, overrides, presets), ()))
 
 
-def _lines(values: dict[str, Any], said: dict[str, str], path: tuple[str, ...]) -> Iterator[str]:
+def _lines(values: dict[str, Any], origins: dict[str, str], path: tuple[str, ...]) -> Iterator[str]:
     for key, value in values.items():
         name = ".".join((*path, str(key)))
         start = " " * INDENT * len(path) + f"{format_value(key)}:"
         if isinstance(value, dict) and value:
             yield start
-            yield from _lines(value, said, (*path, str(key)))
+            yield from _lines(value, origins, (*path, str(key)))
         else:
-            origin = " ".join(said.get(name, DEFAULT).split())
+            origin = " ".join(origins.get(name, DEFAULT).split())
             yield f"{start} {format_value(value)}".ljust(COMMENT_COLUMN - 1) + f" # {origin}"
 
 
@@ -75,7 +75,8 @@ def find_differing(sides: Sequence[dict[str, Any]]) -> list[Row]:
     """
     flat = [dict(leaves(side)) for side in sides]
     rows = [
-        (name, [one.get(name, ABSENT) for one in flat]) for name in dict.fromkeys(key for one in flat for key in one)
+        (name, [side.get(name, ABSENT) for side in flat])
+        for name in dict.fromkeys(key for side in flat for key in side)
     ]
     present = [(name, values) for name, values in rows if any(value not in (None, ABSENT) for value in values)]
     return [(name, values) for name, values in present if any(value != values[0] for value in values)]
@@ -102,18 +103,18 @@ def format_differences(rows: Sequence[Row], first: str, second: str) -> str:
     if not rows:
         return f"{first} and {second} have the same values\n"
     sections: dict[str, list[tuple[str, Any, Any]]] = {}
-    for name, (one, two) in rows:
+    for name, (left, right) in rows:
         words = name.split(".")
         depth = 2 if words[0] == "downstream" else 1
-        sections.setdefault(".".join(words[:depth]), []).append((".".join(words[depth:]), one, two))
+        sections.setdefault(".".join(words[:depth]), []).append((".".join(words[depth:]), left, right))
     cells = [("", first, second)]
     for section, parameters in sections.items():
         lacking = section.startswith("downstream.") and any(row[0] == "kind" and ABSENT in row for row in parameters)
         if parameters[0][0]:
             cells.append((section, "", ""))
-        for key, one, two in parameters:
+        for key, left, right in parameters:
             if not lacking or key == "kind":
-                cells.append((f"  {key}" if key else section, _cell(one), _cell(two)))
+                cells.append((f"  {key}" if key else section, _cell(left), _cell(right)))
     return format_table(cells)
 
 
@@ -131,9 +132,9 @@ def add_kinds(values: Mapping[str, Any]) -> dict[str, Any]:
 def add_left_out(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values with the defaults of parameters that a file leaves out."""
     changed = copy.deepcopy(values)
-    for name, section, key, there in [*walk_parameters(values)]:
+    for name, section, key, present in [*walk_parameters(values)]:
         field = section.get_fields()[key]
-        if not there and is_left_out(field):
+        if not present and is_left_out(field):
             *sections, _ = name.split(".")
             functools.reduce(lambda inner, word: inner[word], sections, changed)[key] = get_default(field)
     return changed
@@ -141,9 +142,9 @@ def add_left_out(values: dict[str, Any]) -> dict[str, Any]:
 
 def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list[tuple[str, Any, str]]:
     """Return name, value and meaning of every parameter whose name or meaning contains `query`, ignoring case."""
-    wanted = query.lower()
+    needle = query.lower()
     rows = [(name, value, meanings.get(name, "")) for name, value in leaves(values)]
-    return [row for row in rows if wanted in row[0].lower() or wanted in row[2].lower()]
+    return [row for row in rows if needle in row[0].lower() or needle in row[2].lower()]
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:

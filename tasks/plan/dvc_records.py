@@ -92,12 +92,12 @@ def default_remote(root: Path) -> tuple[str, str] | None:
 
 def find_dvc_processes(root: Path) -> list[int]:
     """Return the process IDs of every DVC whose current folder is `root`."""
-    return [pid for pid, here in dvc_processes() if here is not None and here.samefile(root)]
+    return [pid for pid, folder in dvc_processes() if folder is not None and folder.samefile(root)]
 
 
 def uses_cache(cache: Path) -> bool:
     """Return True if a DVC process of any user may be using this cache."""
-    return any(here is None or find_cache(here).resolve() == cache.resolve() for _, here in dvc_processes())
+    return any(folder is None or find_cache(folder).resolve() == cache.resolve() for _, folder in dvc_processes())
 
 
 def dvc_processes() -> Iterator[tuple[int, Path | None]]:
@@ -109,9 +109,9 @@ def dvc_processes() -> Iterator[tuple[int, Path | None]]:
             continue
         if "dvc" not in words and not any(word.endswith("/dvc") for word in words[:2]):
             continue
-        here = None if cwd is None else Path(cwd)
-        if here is None or here.exists():
-            yield process.pid, here
+        folder = None if cwd is None else Path(cwd)
+        if folder is None or folder.exists():
+            yield process.pid, folder
 
 
 def verify_files(paths: Iterable[str], root: Path = Path()) -> None:
@@ -123,7 +123,7 @@ def verify_files(paths: Iterable[str], root: Path = Path()) -> None:
             a remote or rebuilds them.
     """
     written = _outs(read_dvc_file(root / LOCK))
-    _require([stated for path in paths if (stated := _find_record(path, written, root)) is not None], root, root)
+    _require([record for path in paths if (record := _find_record(path, written, root)) is not None], root, root)
 
 
 def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> None:
@@ -134,9 +134,9 @@ def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> 
     """
     source = root if copies is None else copies
     lock = read_dvc_file(source / LOCK)
-    made, entry = _outs(lock), lock.get("stages", {}).get(stage, {})
+    outs, entry = _outs(lock), lock.get("stages", {}).get(stage, {})
     paths = [item for part in ("deps", "outs") for item in entry.get(part, []) if "md5" in item]
-    _require([_RecordedFile(item["path"], item["md5"]) for item in paths if _maker(item["path"], made)], root, source)
+    _require([_RecordedFile(item["path"], item["md5"]) for item in paths if _maker(item["path"], outs)], root, source)
 
 
 def find_gate_damage(gates: Iterable[str], root: Path) -> list[str]:
@@ -177,15 +177,17 @@ def _find_record(path: str, written: dict[str, str], root: Path) -> _RecordedFil
 
 def _require(recorded: list[_RecordedFile], root: Path, source: Path) -> None:
     """Raise InputError if files in `source`, which may be copies of those in `root`, differ from dvc.lock."""
-    there = [one for one in dict.fromkeys(recorded) if (source / one.path).exists()]  # a stage may list a path twice
-    wrong = [(one, found) for one in there if (found := _other_md5(one, root, source)) is not None]
+    # A stage may list a path twice.
+    present = [record for record in dict.fromkeys(recorded) if (source / record.path).exists()]
+    wrong = [(record, md5) for record in present if (md5 := _other_md5(record, root, source)) is not None]
     if not wrong:
         return
-    said = "; ".join(
-        f"{one.path} is not what its stage wrote (MD5 {found}, dvc.lock has {one.md5})" for one, found in wrong
+    fault = "; ".join(
+        f"{record.path} is not what its stage wrote (MD5 {actual}, dvc.lock has {record.md5})"
+        for record, actual in wrong
     )
     if STAGE not in os.environ and (others := find_dvc_processes(root)):
-        raise InputError(f"{said}: DVC is running here (process {', '.join(map(str, others))}), wait until it ends")
+        raise InputError(f"{fault}: DVC is running here (process {', '.join(map(str, others))}), wait until it ends")
     removed = []
     for file, _ in wrong:
         # DVC would not verify the file again, or refuse to replace it.
@@ -196,7 +198,7 @@ def _require(recorded: list[_RecordedFile], root: Path, source: Path) -> None:
         (root / file.path).replace(aside)
         removed += _discard(file, root)
     text = (
-        f"{said}: it was changed by hand, or the disk is damaged. It is in {DAMAGED} now; run again: DVC restores the "
+        f"{fault}: it was changed by hand, or the disk is damaged. It is in {DAMAGED} now; run again: DVC restores the "
         "file from its cache, or its stage runs again"
     )
     if removed:
@@ -274,7 +276,7 @@ def compute_md5(path: Path, ignored: Sequence[str] = ()) -> str:
     }
     with ThreadPoolExecutor(THREADS) as pool:
         hashes = list(pool.map(_md5_of_file, names.values()))
-    listed = [{"md5": found, "relpath": name.as_posix()} for name, found in zip(names, hashes, strict=True)]
+    listed = [{"md5": md5, "relpath": name.as_posix()} for name, md5 in zip(names, hashes, strict=True)]
     text = json.dumps(sorted(listed, key=itemgetter("relpath")), sort_keys=True)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + FOLDER
 
@@ -347,14 +349,14 @@ class _Needs:
 class _Run:
     """State of a run before it begins; see `compute_statuses` for the arguments."""
 
-    def __init__(self, project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]]) -> None:
-        self._project, self._root, self._plan, self._stated = project, root, plan, stated
+    def __init__(self, project: Path, root: Path, plan: Plan, contents: Mapping[str, dict[str, Any]]) -> None:
+        self._project, self._root, self._plan, self._stated = project, root, plan, contents
         self._cache = find_cache(project)
         self._ignored = read_ignored_names(project)
         self._lock = read_locked_stages(root / LOCK)
         self._reference = self._lock or read_locked_stages(project / LOCK)
         self._records = _run_cache(self._cache)
-        done = [(name, out) for name, one in self._lock.items() for out in one.get("outs", ())]
+        done = [(name, out) for name, record in self._lock.items() for out in record.get("outs", ())]
         self._made = {out["path"]: (name, out.get("md5")) for name, out in done}
         """Output of a stage -> that stage, and the MD5 that the output will have."""
         self._hashed: dict[Path, str | None] = {}
@@ -370,7 +372,9 @@ class _Run:
         record: Record | None = None
         status, why = "runs", ["never ran here"]
         if unknown := needs.unknown():
-            makers = dict.fromkeys(self._made[out][0] if (out := _maker(one, self._made)) else one for one in unknown)
+            makers = dict.fromkeys(
+                self._made[out][0] if (out := _maker(path, self._made)) else path for path in unknown
+            )
             why = [f"after {', '.join(makers)}", *(needs.differ(reference) if reference else [])]
         elif before is not None and not needs.differ(before):
             record, status, why = before, "skipped", []
@@ -379,13 +383,13 @@ class _Run:
             elif missing := [path for path in needs.outs if not (self._root / path).exists()]:
                 status, why = "restored", [f"{', '.join(missing)} is missing"]
         elif record := next(
-            (one for one in self._records.get(needs.cmd, ()) if not needs.differ(one) and self._is_kept(one)), None
+            (run for run in self._records.get(needs.cmd, ()) if not needs.differ(run) and self._is_kept(run)), None
         ):
             status, why = "restored", ["same code, data and parameters as an earlier run"]
         elif reference is not None:
             why = needs.differ(reference) or [LOST]
-        made = {} if record is None else {out["path"]: out.get("md5") for out in record.get("outs", ())}
-        self._made |= {path: (stage, made.get(path)) for path in needs.outs}
+        hashes = {} if record is None else {out["path"]: out.get("md5") for out in record.get("outs", ())}
+        self._made |= {path: (stage, hashes.get(path)) for path in needs.outs}
         return StageStatus(stage, status, tuple(why))
 
     def _is_kept(self, record: Record) -> bool:
@@ -413,7 +417,7 @@ class _Run:
 
 
 def compute_statuses(
-    project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]], target: Sequence[str]
+    project: Path, root: Path, plan: Plan, contents: Mapping[str, dict[str, Any]], target: Sequence[str]
 ) -> tuple[StageStatus, ...]:
     """Return the status of each target stage in a run.
 
@@ -423,9 +427,9 @@ def compute_statuses(
         project: folder with the code and inputs.
         root: checkout of the run; it need not exist.
         plan: all stages, with paths relative to `root`.
-        stated: parameter file in `root` -> its future content.
+        contents: parameter file in `root` -> its future content.
     """
-    run = _Run(project.resolve(), root.resolve(), plan, stated)
+    run = _Run(project.resolve(), root.resolve(), plan, contents)
     return tuple(run.tell(stage) for stage in target)
 
 
@@ -439,4 +443,4 @@ def _run_cache(cache: Path) -> dict[str, list[Record]]:
             continue  # an incomplete entry, which flows/dvc/leftovers.py removes
         if isinstance(record, dict) and "cmd" in record:
             records.setdefault(record["cmd"], []).append((path.stat().st_mtime, record))
-    return {cmd: [one for _, one in sorted(every, key=lambda pair: -pair[0])] for cmd, every in records.items()}
+    return {cmd: [stage for _, stage in sorted(every, key=lambda pair: -pair[0])] for cmd, every in records.items()}

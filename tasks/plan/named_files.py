@@ -100,13 +100,13 @@ def check_input_paths(values: dict[str, Any], root: Path) -> list[str]:
     return problems
 
 
-def reject_dvc_files(root: Path, given: Iterable[str]) -> None:
+def reject_dvc_files(root: Path, paths: Iterable[str]) -> None:
     """Reject DVC files below the project's inputs and the named paths.
 
     Raises:
         InputError: a DVC file was found.
     """
-    if owned := find_dvc_files(root, given):
+    if owned := find_dvc_files(root, paths):
         raise InputError(
             f"DVC would treat {_shorten_names(owned)} as its own, but only the project's dvc.yaml may be used: remove "
             "them or move their folder out of the project"
@@ -136,23 +136,23 @@ def locate_in_project(path: Path, root: Path) -> Path | None:
 
     DVC hashes inputs outside of the project and does not look for DVC files there; such a folder may be a DVC project.
     """
-    for way in (os.path.abspath, os.path.realpath):
-        absolute, project = Path(way(path)), Path(way(root))
+    for normalize in (os.path.abspath, os.path.realpath):
+        absolute, project = Path(normalize(path)), Path(normalize(root))
         if absolute.is_relative_to(project):
             return absolute.relative_to(project)
     return None
 
 
-def find_dvc_files(root: Path, given: Iterable[str] = ()) -> list[str]:
-    """Return DVC files, relative to `root`, below the project's inputs and below `given` paths that are in the project.
+def find_dvc_files(root: Path, paths: Iterable[str] = ()) -> list[str]:
+    """Return DVC files, relative to `root`, below the project's inputs and below `paths` that are in the project.
 
     The parent folders of the paths, which the parameters name, are checked as well.
     """
-    there = [root / path for path in given if os.path.exists(root / path)]
-    inner = {place for path in there if (place := locate_in_project(path, root)) is not None and place.parts}
+    present = [root / path for path in paths if os.path.exists(root / path)]
+    inner = {relative for path in present if (relative := locate_in_project(path, root)) is not None and relative.parts}
     # Outs of another run are outside of the checkout that uses them.
-    places = {place for place in inner if not place.is_relative_to(artifacts.CHECKOUTS)}
-    above = {folder for place in places for folder in place.parents[:-1]}
+    places = {path for path in inner if not path.is_relative_to(artifacts.CHECKOUTS)}
+    above = {folder for path in places for folder in path.parents[:-1]}
     named = {str(folder) for folder in (*places, *above) if is_dvc_file(folder.name)}
     seen: set[str] = set()
     # Everything in the named folders, then their siblings in the parent folders.
@@ -266,12 +266,12 @@ def inspect_files(
     if not path.is_dir():
         return [str(path)], []
     by_kind: dict[str, list[str]] = defaultdict(list)
-    for kind, place in _walk(path, functools.partial(_kind_of, path, links)):
-        by_kind[kind].append(place)
+    for kind, entry in _walk(path, functools.partial(_kind_of, path, links)):
+        by_kind[kind].append(entry)
     files = by_kind.pop(FILE, [])
     problems = []
     for kind, places in sorted(by_kind.items()):
-        names = sorted(os.path.relpath(place, path) for place in places)
+        names = sorted(os.path.relpath(member, path) for member in places)
         if kind in HOLDING:
             problems.append(
                 f"{where} contains {len(names):,} {HOLDING[kind].format(_shorten_names(names), key=key)} ({key})"
@@ -350,6 +350,6 @@ def leads_outside(path: Path | str, folder: Path) -> bool:
     A snapshot in the Hub's cache links to the blobs next to it, which belong to it.
     """
     real, home = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
-    snapshot = next((one for one in (home, *home.parents) if one.parent.name == "snapshots"), None)
+    snapshot = next((ancestor for ancestor in (home, *home.parents) if ancestor.parent.name == "snapshots"), None)
     places = [home] if snapshot is None else [home, snapshot.parent.parent / "blobs"]
-    return not any(place in real.parents for place in places)
+    return not any(root in real.parents for root in places)

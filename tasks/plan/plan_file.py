@@ -140,8 +140,8 @@ class Plan(dict[str, Stage]):
         rank: dict[str, tuple[int, int]] = {}
         for name in upwards:
             before = [rank[other] for other in self.needs[name]]
-            tier = _tier(known[name], max((one[0] for one in before), default=0))
-            rank[name] = tier, 1 + max((one[1] for one in before), default=0)
+            tier = _tier(known[name], max((pair[0] for pair in before), default=0))
+            rank[name] = tier, 1 + max((pair[1] for pair in before), default=0)
         super().__init__({name: known[name] for name in sorted(known, key=rank.__getitem__)})
 
     def makers(self, path: str) -> set[str]:
@@ -254,20 +254,20 @@ def fill(part: Any, values: Mapping[str, Any]) -> Any:
         return part
     if (whole := VARIABLE.fullmatch(part)) and isinstance(value := value_at(values, whole[1]), Mapping | list):
         return value
-    filled = VARIABLE.sub(lambda one: one[0] if (value := value_at(values, one[1])) is None else str(value), part)
+    filled = VARIABLE.sub(lambda match: match[0] if (value := value_at(values, match[1])) is None else str(value), part)
     return filled.replace("\\${", "${")
 
 
-def differences(place: str, before: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:
+def differences(name: str, before: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:
     """Yield name, recorded value and current value of parameters that differ from dvc.lock; sections are compared key
     by key, and a missing key has the value `absent`.
     """
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in dict.fromkeys([*before, *now]):
-            yield from differences(f"{place}.{key}", before.get(key, absent), now.get(key, absent), absent)
+            yield from differences(f"{name}.{key}", before.get(key, absent), now.get(key, absent), absent)
         return
     if before != now:
-        yield place, before, now
+        yield name, before, now
 
 
 def read_dvc_file(path: Path) -> dict[str, Any]:

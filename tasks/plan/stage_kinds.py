@@ -60,11 +60,11 @@ def enter_stage() -> None:
     stage = read_plan(root).get(os.environ["DVC_STAGE"])
     if stage is None:
         raise InputError(f"{root / PLAN_FILE} has no stage {os.environ['DVC_STAGE']}")
-    sent = os.environ.get(STAGES_SENT)
-    if sent is not None and stage.name not in sent.split():
+    sent_stages = os.environ.get(STAGES_SENT)
+    if sent_stages is not None and stage.name not in sent_stages.split():
         # DVC would run missing upstream stages, which must be restored instead.
         raise WrongWorker(
-            f"stage {stage.name} was not sent to this worker, only {sent}. It started because "
+            f"stage {stage.name} was not sent to this worker, only {sent_stages}. It started because "
             f"{_missing(stage, root)}. Run it on its own worker with the same code, parameters and inputs; that worker "
             "pushes its outs"
         )

@@ -75,9 +75,13 @@ class StageGroup:
             body = _replace(definition, first)
             return {"foreach": list(items), "do": body} if first["key"] else body
         names = [name for name in dict.fromkeys(FIELD.findall(str(definition))) if name not in ("key", "stage")]
-        own = [name for name in names if any(one[name] != first[name] for one in others)]
-        foreach = {key: {name: fields[name] for name in own} for key, fields in filled.items()}
-        variables = {"key": "${key}", "stage": f"{self.name}@${{key}}", **{name: f"${{item.{name}}}" for name in own}}
+        differing = [name for name in names if any(fields[name] != first[name] for fields in others)]
+        foreach = {key: {name: fields[name] for name in differing} for key, fields in filled.items()}
+        variables = {
+            "key": "${key}",
+            "stage": f"{self.name}@${{key}}",
+            **{name: f"${{item.{name}}}" for name in differing},
+        }
         return {"foreach": foreach, "do": _replace(definition, first | variables)}
 
     def _state(self, items: Items) -> dict[str, Any]:
@@ -118,7 +122,7 @@ def _replace(part: Any, fields: Mapping[str, str]) -> Any:
         return {_replace(name, fields): _replace(value, fields) for name, value in part.items()}
     if isinstance(part, list):
         return [_replace(value, fields) for value in part]
-    return FIELD.sub(lambda found: fields[found[1]], part)
+    return FIELD.sub(lambda match: fields[match[1]], part)
 
 
 def define(params: Params) -> dict[str, Any]:
@@ -199,24 +203,24 @@ OPTIONS = 2
 
 
 def _entry(entry: Entry, params: Params) -> Fields:
-    name, own, upstream = entry.name, entry.params, find_upstream(entry, params)
-    paths = [key for key in type(own.data).model_fields if key == "path" or key.endswith("_path")]
-    given = [input_path(own.data, key) for key in paths if getattr(own.data, key) is not None]
-    options = [f"downstream.{name}.{option}" for option in own.option_names]
-    package, distill = Path(*own.package().split(".")), own.distill
+    name, settings, upstream = entry.name, entry.params, find_upstream(entry, params)
+    paths = [key for key in type(settings.data).model_fields if key == "path" or key.endswith("_path")]
+    inputs = [input_path(settings.data, key) for key in paths if getattr(settings.data, key) is not None]
+    options = [f"downstream.{name}.{option}" for option in settings.option_names]
+    package, distill = Path(*settings.package().split(".")), settings.distill
     base_model = artifacts.BASE_MODEL / "base_model.json"
     return {
         "entry": name,
         "kind": entry.kind,
         "code": package,
-        "labels": package / own.label_table if own.label_table else None,
-        **_job_code(own.head, own.row_kind),
+        "labels": package / settings.label_table if settings.label_table else None,
+        **_job_code(settings.head, settings.row_kind),
         **dict(zip_longest((f"option{n}" for n in range(OPTIONS)), options)),
-        "train": given[0],
-        "dev": given[-1],
+        "train": inputs[0],
+        "dev": inputs[-1],
         "text": artifacts.CORPUS if learns_text(entry, params) else None,
         "start": start_model(entry),
-        "before": start_model(entry) if own.compares_start else None,
+        "before": start_model(entry) if settings.compares_start else None,
         "teacher": distill.teacher,
         "taught": entry.training_rows,
         "layers": distill.layers and entry.key("distill", "layers"),
@@ -226,9 +230,9 @@ def _entry(entry: Entry, params: Params) -> Fields:
         "held_out": entry.key("rows", "held_out_fraction") if artifacts.HELD_OUT in entry.predicted else None,
         "released": entry.released,
         "seeds": entry.seeds,
-        "against": artifacts.EVALUATION / own.against if own.against else None,
-        "exports": artifacts.exports_folder(name) if own.export.formats else None,
-        "exported": artifacts.metrics_file(name, "export") if own.export.formats else None,
+        "against": artifacts.EVALUATION / settings.against if settings.against else None,
+        "exports": artifacts.exports_folder(name) if settings.export.formats else None,
+        "exported": artifacts.metrics_file(name, "export") if settings.export.formats else None,
         "corpus": artifacts.validation_report("corpus") if upstream.corpus else None,
         "base_model": base_model if upstream.base_model else None,
         "scores": artifacts.teacher_folder(name) if distill.has_teacher else None,
@@ -244,9 +248,9 @@ def _list_phase_files(phase: str) -> list[Path]:
     ]
 
 
-def _entries(wanted: Callable[[Entry, Params], object] = lambda entry, params: True) -> Callable[[Params], Items]:
+def _entries(applies: Callable[[Entry, Params], object] = lambda entry, params: True) -> Callable[[Params], Items]:
     """Return the items of stages that exist for some entries."""
-    return lambda params: {one.name: _entry(one, params) for one in entries(params) if wanted(one, params)}
+    return lambda params: {entry.name: _entry(entry, params) for entry in entries(params) if applies(entry, params)}
 
 
 def _has_gate(entry: Entry, params: Params) -> bool:
@@ -256,13 +260,13 @@ def _has_gate(entry: Entry, params: Params) -> bool:
 
 def _parity(params: Params) -> Items:
     return {
-        f"{entry.name}-{place}": {
+        f"{entry.name}-{runtime}": {
             **_entry(entry, params),
-            "place": place,
-            "program": _program(artifacts.job_name(entry.name, "predict"), params, RuntimeSpec.parse(place).runtime),
+            "place": runtime,
+            "program": _program(artifacts.job_name(entry.name, "predict"), params, RuntimeSpec.parse(runtime).runtime),
         }
         for entry in entries(params)
-        for place in entry.params.parity.against
+        for runtime in entry.params.parity.against
     }
 
 

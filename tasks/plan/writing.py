@@ -58,9 +58,9 @@ def write_project_plan(root: Path, definitions: Mapping[str, Any]) -> bool:
     known, written = {group.name for group in stages.STAGES} | definitions.keys(), {}
     with contextlib.suppress(InputError):  # it is not YAML, and is written again
         written = read_definitions(root)
-    if own := [name for name in written if name not in known]:
+    if added := [name for name in written if name not in known]:
         raise InputError(
-            f"{root / PLAN_FILE} is written from the table of stages, which lacks {', '.join(own)}: move them to "
+            f"{root / PLAN_FILE} is written from the table of stages, which lacks {', '.join(added)}: move them to "
             "tasks/plan/stages.py (docs/extend.md)"
         )
     return write_plan(root, definitions)
@@ -104,19 +104,19 @@ def remove_stale(root: Path, say: Callable[[str], None]) -> None:
     current = {name: locked[name] for name in locked if name in plan and _is_current(locked[name], plan[name])}
     if not plan or current == locked:
         return
-    kept = {out for stage in plan.values() for out in stage.outs}
+    plan_outs = {out for stage in plan.values() for out in stage.outs}
     removed = []
     outs = [out for stage in gone.values() if isinstance(stage, dict) for out in stage.get("outs") or ()]
     for out in outs:
         parts = PurePosixPath(out.get("path") or "").parts if isinstance(out, dict) else ()  # the last may be cut off
         if not parts or parts[0] not in FOLDERS or ".." in parts:
             continue
-        if out["path"] in kept or not (root / out["path"]).exists():
+        if out["path"] in plan_outs or not (root / out["path"]).exists():
             continue
         if compute_md5(root / out["path"]) != out.get("md5"):
             say(f"{out['path']} was kept: its stage is no longer in the plan, but the file was changed by hand")
             continue
-        _remove(root, PurePosixPath(out["path"]), kept)
+        _remove(root, PurePosixPath(out["path"]), plan_outs)
         removed.append(out["path"])
     if removed:
         names = ", ".join(sorted(removed))
@@ -132,14 +132,14 @@ def _is_current(record: Any, stage: Stage) -> bool:
         return True
 
 
-def _remove(root: Path, path: PurePosixPath, kept: Collection[str]) -> None:
+def _remove(root: Path, path: PurePosixPath, outs: Collection[str]) -> None:
     """Remove a file or folder, except outs of stages in the plan."""
     out = root / path
     if not out.is_dir() or out.is_symlink():
         out.unlink()
-    elif not any(path in PurePosixPath(one).parents for one in kept):
+    elif not any(path in PurePosixPath(output).parents for output in outs):
         shutil.rmtree(out)
     else:
         for entry in out.iterdir():
-            if str(path / entry.name) not in kept:
-                _remove(root, path / entry.name, kept)
+            if str(path / entry.name) not in outs:
+                _remove(root, path / entry.name, outs)

@@ -61,10 +61,10 @@ def count_utf16(answers: Iterable[tuple[str, Sequence[ReferenceAnswer]]]) -> boo
     """Tell whether answer_start counts UTF-16 code units in contexts with answers: some fit only so, and none only as
     characters."""
     fits: set[tuple[bool, bool]] = set()
-    for context, stated in answers:
+    for context, references in answers:
         if context.isascii() or len(context.encode("utf-16-le")) == 2 * len(context):
             continue
-        for text, start in stated:
+        for text, start in references:
             places = (start, _from_utf16(context, max(0, start)))
             characters, units = (at >= 0 and context.startswith((text, text.strip()), at) for at in places)
             fits.add((characters, units))
@@ -74,7 +74,7 @@ def count_utf16(answers: Iterable[tuple[str, Sequence[ReferenceAnswer]]]) -> boo
 def describe_place(context: str, answer: ReferenceAnswer) -> str:
     """Return what is at the place of an answer that is not there, and where the answer is."""
     text, start = answer.text.strip(), answer.answer_start
-    found = context[start : start + len(text)] if start >= 0 else ""
+    actual = context[start : start + len(text)] if start >= 0 else ""
     places: list[int] = []
     while len(places) < SHOWN_MATCHES and (at := context.find(text, places[-1] + 1 if places else 0)) >= 0:
         places.append(at)
@@ -84,7 +84,7 @@ def describe_place(context: str, answer: ReferenceAnswer) -> str:
     for unit, codec, width in (("UTF-16 code units", "utf-16-le", 2), ("bytes of UTF-8", "utf-8", 1)):
         if start >= 0 and context.encode(codec).startswith(text.encode(codec), width * start):
             real += f"; {start} counts {unit}, characters are required"
-    return f"{_quote(answer.text)} at {start} (found {_quote(found)}; {real})"
+    return f"{_quote(answer.text)} at {start} (found {_quote(actual)}; {real})"
 
 
 def _from_utf16(context: str, units: int) -> int:

@@ -44,30 +44,30 @@ def detect_quoting(path: Path, key: str, separator: str | None) -> Quoting:
     width from the header, or if quotes inside enclosed cells are doubled, or if all names of the header are enclosed.
     """
     csv.field_size_limit(MAX_LINE_BYTES)
-    lines, stated = _open_lines(path, key)
-    sign = _resolve_separator(separator) or stated or "\t"
-    cell = re.compile(rf'(?:\A|{re.escape(sign)})("(?:[^"]|"")*"|[^{re.escape(sign)}]*)')
-    held: list[str] = []
-    rows = csv.reader(_collect_lines(lines, held, path, key, sign, MAX_DETECTED), delimiter=sign, strict=True)
+    lines, excel_separator = _open_lines(path, key)
+    sign = _resolve_separator(separator) or excel_separator or "\t"
+    pattern = re.compile(rf'(?:\A|{re.escape(sign)})("(?:[^"]|"")*"|[^{re.escape(sign)}]*)')
+    row_lines: list[str] = []
+    rows = csv.reader(_collect_lines(lines, row_lines, path, key, sign, MAX_DETECTED), delimiter=sign, strict=True)
     doubtful: dict[int, tuple[int, str]] = {}
     width, is_doubled, is_literal, are_lines_rows = 0, False, False, True
     try:
         for fields in rows:
-            text = "".join(held)
+            text = "".join(row_lines)
             if fields and len(fields) != (width := width or len(fields)):
                 return Quoting(False)
             if '"' in text:
-                cells = cell.findall(text.rstrip("\r\n"))
-                enclosed = {number: one for number, one in enumerate(cells) if one.startswith('"')}
-                is_doubled |= any('""' in one[1:-1] for one in enclosed.values())
-                is_doubled |= not doubtful and rows.line_num == len(held) and len(enclosed) == width
-                are_alone = all(line.count(sign) + 1 == width for line in held if line.strip())
-                is_literal |= any('"' in one for one in cells if not one.startswith('"'))
-                is_literal |= are_alone and width > 1 < len(held)
+                cells = pattern.findall(text.rstrip("\r\n"))
+                enclosed = {number: cell for number, cell in enumerate(cells) if cell.startswith('"')}
+                is_doubled |= any('""' in cell[1:-1] for cell in enclosed.values())
+                is_doubled |= not doubtful and rows.line_num == len(row_lines) and len(enclosed) == width
+                are_alone = all(line.count(sign) + 1 == width for line in row_lines if line.strip())
+                is_literal |= any('"' in cell for cell in cells if not cell.startswith('"'))
+                is_literal |= are_alone and width > 1 < len(row_lines)
                 are_lines_rows &= are_alone
-                line = rows.line_num - len(held) + 1 + bool(stated)
-                doubtful = {number: (line, one) for number, one in enclosed.items()} | doubtful
-            held.clear()
+                line = rows.line_num - len(row_lines) + 1 + bool(excel_separator)
+                doubtful = {number: (line, cell) for number, cell in enclosed.items()} | doubtful
+            row_lines.clear()
     except (csv.Error, InputError):  # `read_rows` reports what is wrong in both readings
         return Quoting(False)
     if not doubtful or (are_lines_rows and is_literal and not is_doubled):
@@ -91,8 +91,8 @@ def read_rows(
         InputError: text that is not UTF-8, a row that is too long, or unmatched quotes.
     """
     csv.field_size_limit(MAX_LINE_BYTES)
-    is_tsv, (lines, stated) = file_suffix(path) == ".tsv", _open_lines(path, key)
-    separator = _resolve_separator(separator) or stated
+    is_tsv, (lines, excel_separator) = file_suffix(path) == ".tsv", _open_lines(path, key)
+    separator = _resolve_separator(separator) or excel_separator
     if separator is None and not is_tsv:
         head: list[str] = []
         while len(head) < SNIFFED_LINES and sum(map(len, head)) <= SNIFFED_CHARACTERS and (line := next(lines, "")):
@@ -101,27 +101,29 @@ def read_rows(
     separator = separator or "\t"
     lines, skips = _find_blank_quotes(lines, separator) if is_quoted and not is_tsv else (lines, False)
     cells = "" if is_quoted != is_tsv else " with quoted cells" if is_quoted else " with literal quotes"
-    named = SEPARATORS.get(separator, repr(separator)) + (f" (first line: sep={stated})" if stated else "")
+    named = SEPARATORS.get(separator, repr(separator)) + (
+        f" (first line: sep={excel_separator})" if excel_separator else ""
+    )
     reading.formats[f"{'TSV' if is_tsv else 'CSV'}{cells}, UTF-8, fields separated by {named}"] += 1
-    held: list[str] = []
+    row_lines: list[str] = []
     """Lines of the row being read."""
     rows = csv.reader(
-        _collect_lines(lines, held, path, key, separator, MAX_LINE_BYTES),
+        _collect_lines(lines, row_lines, path, key, separator, MAX_LINE_BYTES),
         delimiter=separator,
         quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
         skipinitialspace=skips,
         strict=is_quoted,
     )
-    before = int(bool(stated))
+    before = int(bool(excel_separator))
     try:
         for fields in rows:
-            first = before + rows.line_num - len(held) + 1
-            reading.count(SEVERAL_LINES, f"line {first}", int(len(held) > 1))
+            first = before + rows.line_num - len(row_lines) + 1
+            reading.count(SEVERAL_LINES, f"line {first}", int(len(row_lines) > 1))
             yield first, before + rows.line_num, fields
-            held.clear()
+            row_lines.clear()
     except csv.Error as error:
-        opened = _find_quote(held, separator)
-        last, first = before + rows.line_num, before + rows.line_num - len(held) + 1
+        opened = _find_quote(row_lines, separator)
+        last, first = before + rows.line_num, before + rows.line_num - len(row_lines) + 1
         if opened is not None and (first + opened[0] < last or "unexpected end" in str(error)):
             where, text = opened
             raise InputError(
@@ -153,23 +155,23 @@ def _open_lines(path: Path, key: str) -> tuple[Iterator[str], str | None]:
     """Return the lines of a file, and the separator that Excel's first line states, which is left out."""
     lines = read_lines(path, key)
     first = next(lines, "")
-    if stated := _STATED.fullmatch(first):
-        return lines, stated[1]
+    if match := _STATED.fullmatch(first):
+        return lines, match[1]
     return itertools.chain([first] if first else [], lines), None
 
 
 def _collect_lines(
-    lines: Iterable[str], held: list[str], path: Path, key: str, separator: str, most: int
+    lines: Iterable[str], row_lines: list[str], path: Path, key: str, separator: str, most: int
 ) -> Iterator[str]:
     """Yield `lines` and append each to `held`, which the caller clears once a row is complete."""
     length = 0
     for number, line in enumerate(lines, 1):
-        length = len(line) + (length if held else 0)
-        held.append(line)
+        length = len(line) + (length if row_lines else 0)
+        row_lines.append(line)
         if length > most:
-            where, _ = _find_quote(held, separator) or (0, "")
+            where, _ = _find_quote(row_lines, separator) or (0, "")
             raise InputError(
-                f"{path}, line {number - len(held) + 1 + where}: a quote opens here, and the row is longer than "
+                f"{path}, line {number - len(row_lines) + 1 + where}: a quote opens here, and the row is longer than "
                 f"{most >> 20} MB. Close the quote ({key})"
             )
         yield line

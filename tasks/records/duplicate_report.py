@@ -65,7 +65,7 @@ def describe_near_duplicates(metrics: Mapping[str, Any]) -> str:
     every, count = parts[-1], parts[-1]["examples"]  # the last one covers all sources
     if count <= FEW * every["of"]:
         return ""
-    found = ", ".join(f"{one['examples']:,} in {one['in']}" for one in parts[:-1] or parts)
+    sources = ", ".join(f"{part['examples']:,} in {part['in']}" for part in parts[:-1] or parts)
     lead = next((name for name in metrics.get("leading", ()) if name in every), None)
     left = "there is no score without them" if lead is None else f"{lead} {every[lead]:.2f} without them"
-    return f"{count:,} of {every['of']:,} development examples have near-duplicates ({found}): {left}"
+    return f"{count:,} of {every['of']:,} development examples have near-duplicates ({sources}): {left}"

@@ -57,10 +57,12 @@ def open_dataset(
         InputError: no name, no such data set, configuration or split, no network, a data set of archives, or one that
             needs its own Python code.
     """
-    with _translate_errors(section, name, config, split, revision) as given:
-        rows = _stream(section, given, config, split, revision)
-        features = {key: getattr(one, "feature", one) for key, one in (rows.features or {}).items() if class_names}
-        names = {key: list(map(str, getattr(one, "names", None) or [])) for key, one in features.items()}
+    with _translate_errors(section, name, config, split, revision) as dataset:
+        rows = _stream(section, dataset, config, split, revision)
+        features = {
+            key: getattr(feature, "feature", feature) for key, feature in (rows.features or {}).items() if class_names
+        }
+        names = {key: list(map(str, getattr(feature, "names", None) or [])) for key, feature in features.items()}
         limited = iterate_limited(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE)
         for number, row in enumerate(limited):
             yield f"row {number}", {key: name_classes(value, names.get(key, ())) for key, value in row.items()}
@@ -73,7 +75,7 @@ def choose_token(name: str) -> bool | None:
     setting names are read with its token.
     """
     named = [word.strip() for word in os.environ.get(HUB_READS, "").split(",")]
-    return False if is_sent() and not any(fnmatch.fnmatchcase(name, one) for one in named) else None
+    return False if is_sent() and not any(fnmatch.fnmatchcase(name, pattern) for pattern in named) else None
 
 
 def read_class_names(schema: pa.Schema, column: str) -> list[str]:
@@ -89,7 +91,7 @@ def read_class_names(schema: pa.Schema, column: str) -> list[str]:
 def name_classes(value: Any, names: Sequence[str]) -> Any:
     """Replace a class number, or a list of them, by names, and -1, a missing class, by None; other values stay."""
     if isinstance(value, list) and names:
-        return [name_classes(one, names) for one in value]
+        return [name_classes(item, names) for item in value]
     if not names or type(value) is not int or not -1 <= value < len(names):
         return value
     return names[value] if value >= 0 else None
@@ -97,16 +99,16 @@ def name_classes(value: Any, names: Sequence[str]) -> Any:
 
 def open_tables(section: str, name: str | None, revision: str | None, rows_at_once: int) -> Iterator[pa.RecordBatch]:
     """Yield the split `train` in record batches of at most `rows_at_once` rows; for errors see `open_dataset`."""
-    with _translate_errors(section, name, None, "train", revision) as given:
-        tables = _stream(section, given, None, "train", revision).with_format("arrow").iter(batch_size=rows_at_once)
+    with _translate_errors(section, name, None, "train", revision) as dataset:
+        tables = _stream(section, dataset, None, "train", revision).with_format("arrow").iter(batch_size=rows_at_once)
         for table in iterate_limited(tables, f"{section}.dataset={name}", allowance=ALLOWANCE):
             yield from table.combine_chunks().to_batches()
 
 
 def check_dataset(section: str, name: str | None, revision: str | None) -> None:
     """Check that a Hub data set exists and may be read, without downloading it; for errors see `open_dataset`."""
-    with _translate_errors(section, name, None, "train", revision) as given:
-        _check_files(section, given, revision)
+    with _translate_errors(section, name, None, "train", revision) as dataset:
+        _check_files(section, dataset, revision)
 
 
 @contextlib.contextmanager

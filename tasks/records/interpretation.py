@@ -93,13 +93,13 @@ class Interpretation:
 
     def numbers(self) -> dict[str, int]:
         """Return the figures to report, without those that are 0."""
-        seen = {
+        counts = {
             "files read": self.files,
             "files ignored": len(self.ignored),
             "columns not used": len(self.unused_columns),
             **dict(sorted(self.counts.items())),
         }
-        return {name: count for name, count in seen.items() if count}
+        return {name: count for name, count in counts.items() if count}
 
     def summary(self) -> list[str]:
         """Return the parts of the stage's last line."""
@@ -124,7 +124,7 @@ class Interpretation:
         """Return what was left out, changed or not used, with counts and the position of the first."""
         texts = [
             format_count(count, what) + (f" (first: {self.places[what]})" if what in self.places else "")
-            for what, count in sorted(self.counts.items(), key=lambda one: -one[1])
+            for what, count in sorted(self.counts.items(), key=lambda pair: -pair[1])
             if count
         ]
         if self.ignored:
@@ -173,7 +173,7 @@ def write_reading(folder: Path, source: str, inputs: Mapping[str, Interpretation
         "source": source,
         "numbers": whole.numbers(),
         "remarks": whole.remarks[:SHOWN_NAMES],
-        "inputs": {name: one.record() for name, one in inputs.items()},
+        "inputs": {name: interpretation.record() for name, interpretation in inputs.items()},
         "described": describe_inputs(inputs),
     }
     if whole.examples:
@@ -191,8 +191,8 @@ def public_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a release states of an interpretation from reading.json: no name of a file or a column."""
     columns = {role: text.rpartition("(")[2].rstrip(")") for role, text in record.get("columns", {}).items()}
     grouping = re.sub(r"(['\"]).*?\1", "a column", record.get("grouping", ""))
-    kept = {name: record[name] for name in ("formats", "labels", "counts") if record.get(name)}
-    return {**kept, "columns": columns, **({"grouping": grouping} if grouping else {})}
+    fields = {name: record[name] for name in ("formats", "labels", "counts") if record.get(name)}
+    return {**fields, "columns": columns, **({"grouping": grouping} if grouping else {})}
 
 
 def add_to_reading(folder: Path, numbers: Mapping[str, int], notes: Sequence[str]) -> None:
@@ -219,7 +219,7 @@ def read_reading(folder: Path) -> dict[str, Any]:
         numbers = {str(name): int(count) for name, count in values["numbers"].items()}
         texts = {key: [str(name) for name in values.get(key, ())] for key in lists}
         examples = {str(what): str(example) for what, example in values.get("examples", {}).items()}
-        inputs = {str(name): dict(one) for name, one in values.get("inputs", {}).items()}
+        inputs = {str(name): dict(record) for name, record in values.get("inputs", {}).items()}
         return {"source": str(values["source"]), "numbers": numbers, "examples": examples, "inputs": inputs, **texts}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); delete {folder} and rerun its stage") from None

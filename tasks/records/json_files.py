@@ -70,7 +70,7 @@ class _Objects:
 
     def _refuse_lists(self, values: dict[str, Any]) -> None:
         """Refuse records in other lists than "data"."""
-        others = [name for name, one in values.items() if name != "data" and isinstance(one, list) and one]
+        others = [name for name, value in values.items() if name != "data" and isinstance(value, list) and value]
         if any(isinstance(values[name][0], dict) for name in others):
             raise InputError(
                 f'{self.path} has records in "data" and in {", ".join(map(repr, others))}: keep the list "data", or '

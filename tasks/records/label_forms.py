@@ -83,7 +83,7 @@ def _read_item(item: str) -> Any:
 
 def are_flags(value: Sequence[Any]) -> bool:
     """Tell whether all items of a list are 0 or 1."""
-    return all(isinstance(one, int | float) and one in (0, 1) for one in value)
+    return all(isinstance(item, int | float) and item in (0, 1) for item in value)
 
 
 def read_flag_columns(cells: Mapping[str, Any]) -> list[str]:
@@ -117,16 +117,16 @@ def match_known(names: Iterable[str], known: Sequence[str], *, fold: bool = Fals
     return {name: name if name in known else by_meaning.get(meaning(name), name) for name in names}
 
 
-def require_same_spelling(data: Any, names: Iterable[str], known: Sequence[str], found: str, required: str) -> None:
+def require_same_spelling(data: Any, names: Iterable[str], known: Sequence[str], subject: str, required: str) -> None:
     """Refuse names that only differ in case, blanks or normal form from a known one.
 
-    The parts of the message begin with `found` and `required`.
+    The parts of the message begin with `subject` and `required`.
     """
     by_fold = {fold_label(name): name for name in known}
-    unknown = [name for name, meant in match_known(names, known).items() if meant not in known]
+    unknown = [name for name, match in match_known(names, known).items() if match not in known]
     if data.similar_labels == "refuse" and (other := [name for name in unknown if fold_label(name) in by_fold]):
         spelled = shorten([by_fold[fold_label(name)] for name in other], SHOWN_LABELS)
-        raise InputError(f"{found} {shorten(other, SHOWN_LABELS)}, {required} {spelled}: {SIMILAR}")
+        raise InputError(f"{subject} {shorten(other, SHOWN_LABELS)}, {required} {spelled}: {SIMILAR}")
 
 
 def choose_classes(counts: Mapping[str, int], labels: Sequence[str] | None, *, fold: bool) -> tuple[str, ...]:

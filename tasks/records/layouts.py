@@ -205,8 +205,8 @@ def _find_separator(lines: Sequence[str]) -> str:
 def _is_code(values: Sequence[str]) -> bool:
     """Tell whether the fields of a column are numbers, or a few names."""
     different = set(values)
-    few = len(different) <= len(values) / 5 and all(0 < len(one.split()) <= 3 for one in different)
-    return few or all(parse_number(one) is not None for one in different)
+    few = len(different) <= len(values) / 5 and all(0 < len(value.split()) <= 3 for value in different)
+    return few or all(parse_number(value) is not None for value in different)
 
 
 def _has_objects(path: Path) -> bool:
@@ -224,8 +224,8 @@ def _choose_by_lines(path: Path) -> str:
     """Return `sentences` or `paragraphs` by the first BLOCK_BYTES of a file."""
     ends = itertools.accumulate(map(len, read_lines(path, KEY)))
     count = sum(1 for _ in itertools.takewhile(lambda end: end < BLOCK_BYTES, ends)) + 1
-    found = LineEnds(split_blocks(itertools.islice(read_lines(path, KEY), count)))
-    if layout := found.find_layout():
+    line_ends = LineEnds(split_blocks(itertools.islice(read_lines(path, KEY), count)))
+    if layout := line_ends.find_layout():
         return layout
     numbered = ((number, line.strip()) for number, line in enumerate(read_lines(path, KEY), 1))
     (number, line), (_, after) = next(pair for pair in itertools.pairwise(numbered) if pair[0][1] and pair[1][1])
@@ -251,5 +251,5 @@ def are_wikitext_lines(texts: Sequence[str]) -> bool:
     lines = [line for text in texts if (line := text.strip())]
     headings = sum(map(is_heading, lines))
     return (
-        headings >= max(2, len(lines) / 20) and any(map(TITLE.match, lines)) and not any("\n" in one for one in lines)
+        headings >= max(2, len(lines) / 20) and any(map(TITLE.match, lines)) and not any("\n" in text for text in lines)
     )

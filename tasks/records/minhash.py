@@ -66,12 +66,12 @@ def extract_letters(texts: Sequence[str]) -> NormalizedLetters:
     ends = np.cumsum([0, *map(len, plain)])
     letter = _basic_letters()[np.minimum(codes, _BASIC)]
     if len(beyond := np.flatnonzero(codes >= _BASIC)):
-        signs, which = np.unique(codes[beyond], return_inverse=True)
-        letter[beyond] = np.array([chr(code).isalnum() for code in signs.tolist()])[which]
-    kept = letter.copy()
-    kept[:-1] |= letter[1:]  # the last character between two words becomes a space
-    bounds = np.concatenate([[0], np.cumsum(kept)])[ends]
-    return NormalizedLetters(np.where(letter, codes, _BLANK)[kept].astype(np.uint32), bounds.astype(np.int64))
+        signs, inverse = np.unique(codes[beyond], return_inverse=True)
+        letter[beyond] = np.array([chr(code).isalnum() for code in signs.tolist()])[inverse]
+    mask = letter.copy()
+    mask[:-1] |= letter[1:]  # the last character between two words becomes a space
+    bounds = np.concatenate([[0], np.cumsum(mask)])[ends]
+    return NormalizedLetters(np.where(letter, codes, _BLANK)[mask].astype(np.uint32), bounds.astype(np.int64))
 
 
 def _normalize_text(text: str) -> str:
@@ -160,8 +160,8 @@ def _high_bits(numbers: Hashes) -> NDArray[np.uint32]:
     return (mix_bits(numbers) >> np.uint64(32)).astype(np.uint32)
 
 
-def jaccard_similarity(own: Hashes, other: Hashes) -> float:
+def jaccard_similarity(hashes: Hashes, other: Hashes) -> float:
     """Return the Jaccard similarity of two sets of shingles, 0 to 1."""
-    first, second = np.unique(own), np.unique(other)
+    first, second = np.unique(hashes), np.unique(other)
     both = len(np.intersect1d(first, second, assume_unique=True))
     return both / (len(first) + len(second) - both)

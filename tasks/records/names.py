@@ -35,7 +35,7 @@ def fold_label(name: str) -> str:
     lower = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(WITHOUT_WIDTH)
     folded = "".join(lower.split()).replace("\u2212", "-")  # the minus sign
     folded = folded.rstrip(STOPS) or folded
-    return TRUTHS.get(folded) or "".join(str(unicodedata.decimal(one, one)) for one in folded)
+    return TRUTHS.get(folded) or "".join(str(unicodedata.decimal(character, character)) for character in folded)
 
 
 def fold_labels(names: Iterable[str]) -> dict[str, list[str]]:

@@ -103,9 +103,9 @@ def read_group_sizes(path: Path, column: str, stage: str) -> list[RowGroupSize]:
     with open_stage_file(path, [column], stage) as parquet:
         for number in range(parquet.metadata.num_row_groups):
             group = parquet.metadata.row_group(number)
-            chunks = (group.column(place) for place in range(group.num_columns))
-            own = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] == column]
-            sizes.append(RowGroupSize(group.num_rows, sum(chunk.total_uncompressed_size for chunk in own)))
+            chunks = (group.column(index) for index in range(group.num_columns))
+            column_chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] == column]
+            sizes.append(RowGroupSize(group.num_rows, sum(chunk.total_uncompressed_size for chunk in column_chunks)))
     return sizes
 
 
@@ -174,13 +174,13 @@ def split_into_groups(
     A group closes at a total `length` of `characters`.
     """
     group: list[Record] = []
-    held = 0
+    total = 0
     for record in records:
         group.append(record)
-        held += length(record)
-        if len(group) >= most or held >= characters:
+        total += length(record)
+        if len(group) >= most or total >= characters:
             yield group
-            group, held = [], 0
+            group, total = [], 0
     if group:
         yield group
 
@@ -203,7 +203,7 @@ def write_records(
     count = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for group in split_into_groups(records, length, most, characters):
-            writer.write_table(pa.Table.from_pylist([one._asdict() for one in group], schema=schema))
+            writer.write_table(pa.Table.from_pylist([record._asdict() for record in group], schema=schema))
             count += len(group)
     return count
 

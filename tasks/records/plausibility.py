@@ -216,8 +216,8 @@ class CellLines:
             lines = value.split("\n") if isinstance(value, str) and "\n" in value else []
             for sign in SEPARATORS if len(lines) > 1 and len(self._first) < MAX_DIFFERENT else ():
                 for fields in (
-                    {one.strip().rpartition(sign)[2].strip() for one in lines[:-1]},
-                    {one.partition(sign)[0].strip() for one in lines[1:] if sign in one},
+                    {line.strip().rpartition(sign)[2].strip() for line in lines[:-1]},
+                    {line.partition(sign)[0].strip() for line in lines[1:] if sign in line},
                 ):
                     if 0 < len(fields) <= SHOWN_LABELS:
                         self._first.setdefault(frozenset(fields), (row.where, lines[0]))

@@ -47,16 +47,16 @@ def plan_shards(files: Sequence[Path]) -> list[Shard]:
     ]
     left = sum(size.bytes for _, _, size in groups)
     least = min(SHARD_BYTES, max(LEAST_SHARD_BYTES, left // SHARDS))
-    taken: list[tuple[Path, int]] = []
+    parts: list[tuple[Path, int]] = []
     documents = size_of_shard = 0
     for path, number, size in groups:
-        taken.append((path, number))
+        parts.append((path, number))
         documents, size_of_shard, left = documents + size.rows, size_of_shard + size.bytes, left - size.bytes
         if size_of_shard >= least and left >= least:
-            shards.append(Shard(len(shards), tuple(taken), documents, size_of_shard))
-            taken, documents, size_of_shard = [], 0, 0
+            shards.append(Shard(len(shards), tuple(parts), documents, size_of_shard))
+            parts, documents, size_of_shard = [], 0, 0
     if documents:
-        shards.append(Shard(len(shards), tuple(taken), documents, size_of_shard))
+        shards.append(Shard(len(shards), tuple(parts), documents, size_of_shard))
     return shards
 
 

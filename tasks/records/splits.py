@@ -56,7 +56,7 @@ def split_off_dev(
     for grouping in groups:
         by, columns = grouping
         batches = read_batches(train, columns, READ_AT_ONCE, STAGE)
-        counts = Counter(one for batch in batches for one in _hash_groups(batch, columns))
+        counts = Counter(group for batch in batches for group in _hash_groups(batch, columns))
         if len(counts) > 1:
             break
     else:
@@ -65,18 +65,18 @@ def split_off_dev(
             f"examples have the same {by}. Add training examples, or name development examples in {keys[1]}"
         )
     chosen = choose_groups(counts, fraction, f"dev {by} {seed}", keys[0])
-    _write(train, dev, lambda batch, _: np.array([one in chosen for one in _hash_groups(batch, columns)]))
-    _write(train, train, lambda batch, _: np.array([one not in chosen for one in _hash_groups(batch, columns)]))
-    return DevSplit(by, sum(counts[one] for one in chosen), counts.total())
+    _write(train, dev, lambda batch, _: np.array([group in chosen for group in _hash_groups(batch, columns)]))
+    _write(train, train, lambda batch, _: np.array([group not in chosen for group in _hash_groups(batch, columns)]))
+    return DevSplit(by, sum(counts[group] for group in chosen), counts.total())
 
 
 def sample_examples(path: Path, limit: int, seed: int) -> int:
     """Keep a uniform random sample of at most `limit` examples of a Parquet file; return how many there were."""
     total: int = pq.read_metadata(path).num_rows
     if total > limit:
-        kept = np.zeros(total, dtype=bool)
-        kept[np.random.default_rng(seed).choice(total, limit, replace=False)] = True
-        _write(path, path, lambda batch, first: kept[first : first + len(batch)])
+        mask = np.zeros(total, dtype=bool)
+        mask[np.random.default_rng(seed).choice(total, limit, replace=False)] = True
+        _write(path, path, lambda batch, first: mask[first : first + len(batch)])
     return total
 
 
@@ -86,12 +86,12 @@ def _hash_groups(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]
         yield hashlib.blake2b(json.dumps(values).encode("ascii"), digest_size=16).hexdigest()
 
 
-def _write(source: Path, target: Path, wanted: Callable[[pa.RecordBatch, int], np.ndarray]) -> None:
+def _write(source: Path, target: Path, select: Callable[[pa.RecordBatch, int], np.ndarray]) -> None:
     """Write the examples for which `wanted` is true; it gets a batch and the number of its first example."""
     partial, first = target.with_suffix(".part"), 0
     with pq.ParquetWriter(partial, pq.read_schema(source), compression="zstd") as writer:
         for batch in read_batches(source, None, READ_AT_ONCE, STAGE):
-            writer.write_batch(batch.filter(pa.array(wanted(batch, first), pa.bool_())))
+            writer.write_batch(batch.filter(pa.array(select(batch, first), pa.bool_())))
             first += len(batch)
     partial.rename(target)
 

@@ -147,9 +147,9 @@ class Records(NamedTuple):
     """True if all values are text, as in CSV."""
 
 
-def make_column(own: str | None, usual: Sequence[str], key: str, *, required: bool = True) -> ColumnSpec:
+def make_column(name: str | None, usual: Sequence[str], key: str, *, required: bool = True) -> ColumnSpec:
     """Return a column with usual names, or with the name that params.yaml sets, which is then required."""
-    return ColumnSpec((own,) if own else tuple(usual), key, required or own is not None, own is not None)
+    return ColumnSpec((name,) if name else tuple(usual), key, required or name is not None, name is not None)
 
 
 def table_form(data: DataParams) -> TableForm:
@@ -324,24 +324,24 @@ def match_columns(
         InputError: the name of a column to read is repeated, or required columns of the last layout are missing (the
             message suggests similar names).
     """
-    place = source + where
+    location = source + where
     if len(present) > MAX_COLUMNS:
-        raise InputError(f"{place} has {len(present):,} columns; at most {MAX_COLUMNS:,} are allowed. Remove some")
+        raise InputError(f"{location} has {len(present):,} columns; at most {MAX_COLUMNS:,} are allowed. Remove some")
     counts = Counter(present)
     if not layouts:
         return {name: name for name in counts if counts[name] == 1}
     if (names := find_layout(present, layouts)) is None:
-        raise InputError(f"{place} {_describe_missing(present, layouts[-1])}")
+        raise InputError(f"{location} {_describe_missing(present, layouts[-1])}")
     matched = {part: name for part, (name, _) in names.items()}
     reasons = dict.fromkeys(matched, BY_NAME)
     for part, name in matched.items():
-        own = reading.trained.get(part, name)
+        trained_name = reading.trained.get(part, name)
         if any(columns[part].is_named and name in columns[part].names for columns in layouts if part in columns):
             reasons[part] = BY_USER
-        elif own != name and own in counts:
-            matched[part], reasons[part] = own, BY_MODEL
+        elif trained_name != name and trained_name in counts:
+            matched[part], reasons[part] = trained_name, BY_MODEL
     if repeated := [name for name in matched.values() if counts[name] > 1]:
-        raise InputError(f"{place} has the column {repeated[0]!r} more than once. Rename one of them")
+        raise InputError(f"{location} has the column {repeated[0]!r} more than once. Rename one of them")
     used = {part: name for part, name in matched.items() if part != SPLIT}
     for part, name in used.items():
         reading.use_column(part, name, reasons[part])
@@ -355,20 +355,22 @@ def find_layout(present: Sequence[str], layouts: Sequence[Columns]) -> dict[str,
     A name that differs in case or white space is used for a part without an exact name, if it is unambiguous.
     """
     matches = ((_match(present, columns), columns) for columns in layouts)
-    fitting = (names for names, columns in matches if all(p in names for p, one in columns.items() if one.required))
+    fitting = (
+        names for names, columns in matches if all(p in names for p, column in columns.items() if column.required)
+    )
     return next(fitting, None)
 
 
 def _match(present: Sequence[str], columns: Columns) -> dict[str, tuple[str, str]]:
     """Return part -> name and expected name of its column. A name that params.yaml sets is not used for other parts."""
-    own = {column.names[0] for column in columns.values() if len(column.names) == 1}
+    user_names = {column.names[0] for column in columns.values() if len(column.names) == 1}
     folded = Counter(map(fold_name, present))
     by_fold = {fold_name(name): name for name in present}
     matched: dict[str, tuple[str, str]] = {}
     for part, column in columns.items():
-        names = [name for name in column.names if len(column.names) == 1 or name not in own]
+        names = [name for name in column.names if len(column.names) == 1 or name not in user_names]
         exact = [(name, name) for name in names if name in present]
-        similar = [(by_fold[fold_name(one)], one) for one in names if folded.get(fold_name(one)) == 1]
+        similar = [(by_fold[fold_name(name)], name) for name in names if folded.get(fold_name(name)) == 1]
         if exact or similar:
             matched[part] = (exact or similar)[0]
     return matched
@@ -380,18 +382,20 @@ def fold_name(name: str) -> str:
 
 
 def _describe_missing(present: Sequence[str], columns: Columns) -> str:
-    there = _match(present, columns)
-    missing = [column for part, column in columns.items() if column.required and part not in there]
-    taken = {name: f"{name!r} besides that of {part}" for part, (name, _) in there.items()}
+    matched = _match(present, columns)
+    missing = [column for part, column in columns.items() if column.required and part not in matched]
+    taken = {name: f"{name!r} besides that of {part}" for part, (name, _) in matched.items()}
     free = [name for name in present if name not in taken]
-    near = {one.names[0]: difflib.get_close_matches(one.names[0], free, 1) for one in missing}
-    shown = shorten([one[:SHOWN_CHARACTERS] for one in present], SHOWN_COLUMNS)
-    similar = [f"{one[0]} for {name}" if len(missing) > 1 else one[0] for name, one in near.items() if one]
+    near = {column.names[0]: difflib.get_close_matches(column.names[0], free, 1) for column in missing}
+    shown = shorten([name[:SHOWN_CHARACTERS] for name in present], SHOWN_COLUMNS)
+    similar = [
+        f"{matches[0]} for {name}" if len(missing) > 1 else matches[0] for name, matches in near.items() if matches
+    ]
     return (
         f"has no column {' and no column '.join(taken.get(name, repr(name)) for name in near)}; "
         + (f"its columns are {shown}" if shown else "it has no columns")
         + (f"; did you mean {', '.join(similar)}? " if similar else ". ")
-        + f"Set {', '.join(dict.fromkeys(one.key for one in missing))}"
+        + f"Set {', '.join(dict.fromkeys(column.key for column in missing))}"
         + "".join(f". {EXPORTS[name]}" for name in present if name in EXPORTS)
     )
 
@@ -408,8 +412,8 @@ def read_kept(row: TableRow) -> dict[str, Any]:
 
 def name_record(row: TableRow, reading: Interpretation) -> str:
     """Return the name of a record: its id, or its position in its source."""
-    own = convert_id(row.values.get("id"), reading)
-    return row.where if own in (None, "") else str(own)
+    record_id = convert_id(row.values.get("id"), reading)
+    return row.where if record_id in (None, "") else str(record_id)
 
 
 def read_texts(
@@ -460,7 +464,7 @@ def _read_delimited(
     start = next(rows)
     header: Sequence[str] = start[2]
     if headers and find_layout(header, layouts) is None:
-        header = next((one for one in headers if len(one) == len(header)), header)
+        header = next((candidate for candidate in headers if len(candidate) == len(header)), header)
     try:
         names = match_columns(header, layouts, str(path), reading)
     except InputError as error:
@@ -470,7 +474,7 @@ def _read_delimited(
             raise InputError(f"{error}. Its first line was read as the header: if it is a row, add a header") from None
         raise
     places = {part: header.index(name) for part, name in names.items()}
-    if doubtful := min((one for place, one in quoting.doubtful.items() if place in places.values()), default=None):
+    if doubtful := min((pair for number, pair in quoting.doubtful.items() if number in places.values()), default=None):
         line, cell = doubtful
         setting = f"{key.rpartition('.')[0]}.quoting" if "." in key else "--quoting"
         raise InputError(
@@ -490,7 +494,7 @@ def _read_delimited(
             )
         if fields == start[2] and header is start[2] and len(header) > 1:
             raise InputError(f"{path}, line {first} repeats the header: remove it ({key})")
-        yield TableRow(f"line {first}", {part: fields[place] for part, place in places.items()}, names)
+        yield TableRow(f"line {first}", {part: fields[index] for part, index in places.items()}, names)
 
 
 def _read_parquet(
@@ -505,16 +509,18 @@ def _read_parquet(
             schema = file.schema_arrow
             names = match_columns(schema.names, spec.layouts, str(path), reading)
             classes = {part: read_class_names(schema, name) for part, name in names.items() if spec.class_names}
-            wanted = list(dict.fromkeys(names.values()))
+            columns = list(dict.fromkeys(names.values()))
             row = sum(file.metadata.row_group(number).num_rows for number in range(part.start))
             groups = list(range(part.start, file.num_row_groups if part.stop is None else part.stop))
             most = _records_at_once(file.metadata, path)
-            for batch in file.iter_batches(most, groups, columns=wanted, use_threads=False):
+            for batch in file.iter_batches(most, groups, columns=columns, use_threads=False):
                 _require_text(batch, path, row)
                 parts = [batch.column(name) for name in names.values()]
                 rows = pa.RecordBatch.from_arrays(parts, names=list(names)).to_pylist()
                 if any(classes.values()):
-                    rows = [{part: name_classes(value, classes[part]) for part, value in one.items()} for one in rows]
+                    rows = [
+                        {part: name_classes(value, classes[part]) for part, value in values.items()} for values in rows
+                    ]
                 yield [TableRow(f"row {number}", values, names) for number, values in enumerate(rows, row)]
                 row += batch.num_rows
     except MemoryError:
@@ -550,6 +556,6 @@ def _require_text(batch: Any, path: Path, first: int) -> None:
 
     if problem := find_problem(batch):
         for number in range(batch.num_rows):
-            if own := find_problem(batch.slice(number, 1)):
-                raise InputError(f"{path}, row {first + number} is damaged or not UTF-8 {own}")
+            if defect := find_problem(batch.slice(number, 1)):
+                raise InputError(f"{path}, row {first + number} is damaged or not UTF-8 {defect}")
         raise InputError(f"{path}, rows {first} to {first + batch.num_rows - 1} are damaged {problem}")

@@ -107,12 +107,12 @@ def _options(column: ColumnSpec, numbers: Sequence[int]) -> str:
 
 def _parse_number(column: ColumnSpec, width: int, source: str) -> int | None:
     """Return the column that the user has named by its number, from 0."""
-    own = column.names[0]
-    if not own.isdecimal():
+    name = column.names[0]
+    if not name.isdecimal():
         return None
-    if not 1 <= int(own) <= width:
-        raise InputError(f"{source} has {width} columns, there is no column {own}. Set {column.key}")
-    return int(own) - 1
+    if not 1 <= int(name) <= width:
+        raise InputError(f"{source} has {width} columns, there is no column {name}. Set {column.key}")
+    return int(name) - 1
 
 
 def _split_sentences(lines: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
@@ -123,8 +123,8 @@ def _split_sentences(lines: Sequence[Sequence[str]]) -> list[list[Sequence[str]]
 def _find_first_number(sentences: Sequence[Sequence[Sequence[str]]]) -> str:
     """Return the first number, 0 or 1, if the first column numbers the words of every sentence; else nothing."""
     numbers = [[row[0] for row in rows if not _RANGE.fullmatch(row[0])] for rows in sentences]
-    first = next((found[0] for found in numbers if found), "")
-    if first not in ("0", "1") or all(number == first for found in numbers for number in found):
+    first = next((cells[0] for cells in numbers if cells), "")
+    if first not in ("0", "1") or all(number == first for cells in numbers for number in cells):
         return ""
     for sentence in numbers:
         after = [first, *(str(int(number) + 1) if number.isdecimal() else "" for number in sentence)]
@@ -149,9 +149,9 @@ def _choose_tags(rows: Sequence[Sequence[str]], others: set[int | None], column:
     width = len(rows[0])
     values = {at: [row[at] for row in rows] for at in range(width) if at not in others}
     last = values.pop(width - 1, [])
-    tagged = {at: found for at, found in values.items() if all(map(_is_tag, found)) and _types(found)}
+    tagged = {at: tags for at, tags in values.items() if all(map(_is_tag, tags)) and _types(tags)}
     if all(map(_is_tag, last)):
-        rivals = [at for at, found in tagged.items() if found != last and _are_alike(found, last)]
+        rivals = [at for at, tags in tagged.items() if tags != last and _are_alike(tags, last)]
         rivals += [width - 1] * bool(rivals)
     else:
         rivals = [] if any(map(_is_tag, last)) else list(tagged)
@@ -170,9 +170,9 @@ def _is_tag(text: str) -> bool:
     return text == OUTSIDE or (looks_like_tag(text) and bool(split_tag(text)[1]))
 
 
-def _are_alike(own: Sequence[str], other: Sequence[str]) -> bool:
-    is_mostly_outside = all(2 * tags.count(OUTSIDE) > len(tags) for tags in (own, other))
-    return is_mostly_outside or not _types(own).isdisjoint(_types(other))
+def _are_alike(values: Sequence[str], other: Sequence[str]) -> bool:
+    is_mostly_outside = all(2 * tags.count(OUTSIDE) > len(tags) for tags in (values, other))
+    return is_mostly_outside or not _types(values).isdisjoint(_types(other))
 
 
 def _types(tags: Sequence[str]) -> set[str]:

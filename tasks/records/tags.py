@@ -121,21 +121,21 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
 
 def find_inside_starts(tags: Sequence[str]) -> list[int]:
     """Return the positions of I- tags that begin an entity, allowed in IOB1 but not in IOB2."""
-    return [one.first for one in find_entities(tags) if split_tag(tags[one.first])[0] == INSIDE]
+    return [entity.first for entity in find_entities(tags) if split_tag(tags[entity.first])[0] == INSIDE]
 
 
 def find_begin_starts(tags: Sequence[str]) -> list[int]:
     """Return the positions of B- tags that do not follow an entity of their type, allowed in IOB2 but not in IOB1."""
     before = ("", *(split_tag(tag)[1] for tag in tags))
     return [
-        place for place, tag in enumerate(tags) if split_tag(tag)[0] == BEGIN and before[place] != split_tag(tag)[1]
+        index for index, tag in enumerate(tags) if split_tag(tag)[0] == BEGIN and before[index] != split_tag(tag)[1]
     ]
 
 
 def convert_to_iob2(tags: Sequence[str]) -> list[str]:
     """Convert tags of IOB1 to IOB2."""
     changed = set(find_inside_starts(tags))
-    return [f"{BEGIN}-{split_tag(tag)[1]}" if place in changed else tag for place, tag in enumerate(tags)]
+    return [f"{BEGIN}-{split_tag(tag)[1]}" if index in changed else tag for index, tag in enumerate(tags)]
 
 
 def make_labels(types: Iterable[str]) -> tuple[str, ...]:

@@ -195,7 +195,7 @@ def read_bytes(path: Path, part: FileRange = WHOLE) -> Iterator[bytes]:
 def _decode(content: bytes, is_last: bool, path: Path, key: str, offset: int, line: int) -> tuple[str, int]:
     """Return the text of a part of a file that begins at this position, and its number of bytes: its last character may
     be incomplete."""
-    mark = next((name for one, name in BYTE_ORDER_MARKS.items() if content.startswith(one)), "")
+    mark = next((name for prefix, name in BYTE_ORDER_MARKS.items() if content.startswith(prefix)), "")
     if mark and offset == 0:
         raise InputError(
             f"{path} is {mark} (byte order mark at offset 0, line 1); UTF-8 is required. "

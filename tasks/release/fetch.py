@@ -76,14 +76,14 @@ def fetch(
     before: list[FetchedRelease] | None = None
     with contextlib.suppress(InputError):
         before = read_fetched(folder) if folder.exists() else None
-        if before and not all((folder / one.tag / name).is_file() for one in before for name in one.files):
+        if before and not all((folder / fetched.tag / name).is_file() for fetched in before for name in fetched.files):
             before = None
     if params.publish.target == "local":
         releases, sources = list_folder_releases(entry, root)
     else:
         wanted = newest_on_hub(entry) if these is None else these
-        if before is not None and [(one.tag, one.commit) for one in before] == [
-            (one.tag, one.commit) for one in wanted
+        if before is not None and [(fetched.tag, fetched.commit) for fetched in before] == [
+            (tagged.tag, tagged.commit) for tagged in wanted
         ]:
             return FetchResult(before, False)
         releases, sources = _of_hub(entry, wanted)
@@ -100,7 +100,7 @@ def fetch(
                     raise InputError(
                         f"{source} changed while it was fetched: run again when nothing is being published"
                     )
-        write_json(fresh / RECORD, {"releases": [asdict(one) for one in releases]})
+        write_json(fresh / RECORD, {"releases": [asdict(fetched) for fetched in releases]})
     return FetchResult(releases, True)
 
 
@@ -156,7 +156,7 @@ def list_folder_releases(entry: Entry, root: Path) -> tuple[list[FetchedRelease]
         if missing := {PROVENANCE, CONFIG, WEIGHTS} - set(hashes):
             raise InputError(f"{folder} lacks {', '.join(sorted(missing))}: remove it, and publish that model again")
         release = FetchedRelease(tag, None, None, hashes)
-        if release.weights not in [one.weights for one in fetched]:
+        if release.weights not in [earlier.weights for earlier in fetched]:
             fetched.append(release)
             sources[tag] = folder.joinpath
         if len(fetched) == KEPT:
@@ -231,7 +231,7 @@ def main() -> None:
     fetched = fetch(params, entry, these=these, trained=words.trained)
     for newest in fetched.releases[:1]:
         require_comparable(entry, read_model(artifacts.FETCHED / entry.name / newest.tag))
-    titles = ", before it ".join(one.title for one in fetched.releases)
+    titles = ", before it ".join(release.title for release in fetched.releases)
     done = f"{titles} ({'fetched' if fetched.changed else 'already here'})"
     print(f"{entry.name}: {done if titles else 'its publish target has no release yet'}", flush=True)
 

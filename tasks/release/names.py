@@ -137,19 +137,19 @@ class NamedReleases(ABC):
         Raises:
             PublishError: there is no such release.
         """
-        published, had = list(self.releases()), self.history(name)
-        if not had and name != CHAMPION:
+        published, history = list(self.releases()), self.history(name)
+        if not history and name != CHAMPION:
             known = sorted({match[1] for key in self.names() if (match := RECORD.fullmatch(key))} | {CHAMPION})
             raise ParamsError(f"no release of {self.title} had the name {name}{nearest(name, known)}")
-        now = had[-1] if had else next(iter(published), "")
+        now = history[-1] if history else next(iter(published), "")
         older = published[published.index(now) + 1 :] if now in published else []
-        before = [one for one in reversed(had) if one != now] + older
+        before = [tag for tag in reversed(history) if tag != now] + older
         if not before:
             raise PublishError(
                 f"{self.title} has no release before {now or 'its first'}: there is nothing to go back to"
             )
-        given, _ = self.promote(before[0], name)
-        return given, now
+        release, _ = self.promote(before[0], name)
+        return release, now
 
 
 def find_records(names: Mapping[str, str], name: str) -> dict[int, str]:
@@ -187,7 +187,7 @@ class FolderReleases(NamedReleases):
                 )
             folders[newest] = self.folder  # of a version that kept none
         seconds = {tag: (path / PROVENANCE).stat().st_mtime for tag, path in folders.items()}
-        self.days = {tag: date.fromtimestamp(one).isoformat() for tag, one in seconds.items()}
+        self.days = {tag: date.fromtimestamp(time).isoformat() for tag, time in seconds.items()}
         return {tag: tag for tag in sorted(seconds, key=lambda tag: (tag == newest, seconds[tag]), reverse=True)}
 
     def names(self) -> dict[str, str]:
@@ -235,8 +235,8 @@ class FolderReleases(NamedReleases):
     def find_other_champion(self) -> str | None:
         """Return the champion if the folder has another release, whose provenance differs."""
         champion = self.named_release()
-        files = [] if champion is None else [one / PROVENANCE for one in (self.folder, champion)]
-        is_other = all(one.is_file() for one in files) and len({one.read_bytes() for one in files}) == 2
+        files = [] if champion is None else [folder / PROVENANCE for folder in (self.folder, champion)]
+        is_other = all(file.is_file() for file in files) and len({file.read_bytes() for file in files}) == 2
         return champion.name if champion is not None and is_other else None
 
     def compared(self) -> Iterator[tuple[str, Path]]:

@@ -81,8 +81,8 @@ def provenance(
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    own = {**parameters, "downstream": {subject.name: parameters["downstream"][subject.name]}}
-    published = released_parameters(own, root, checkout or root)
+    subject_parameters = {**parameters, "downstream": {subject.name: parameters["downstream"][subject.name]}}
+    published = released_parameters(subject_parameters, root, checkout or root)
     stages = stages_behind(parameters, subject, root / "dvc.lock")
     rows, base, teacher = subject.row_folders(root), subject.base_model, subject.teacher
     trained = {name: artifacts.METRICS / f"{name}.json" for name in subject.trainings}
@@ -101,11 +101,11 @@ def provenance(
                 for split, record in read_reading(root / artifacts.EXAMPLES / subject.name)["inputs"].items()
             },
             "verdicts": data_verdicts(root, subject),
-            "rows": _figures({name: one / "manifest.json" for name, one in rows.items()}, ROW_COUNTS),
+            "rows": _figures({name: folder / "manifest.json" for name, folder in rows.items()}, ROW_COUNTS),
         },
         "base_model": base and base_model(root / base, published["base_model"]["path"]),
         **({"teacher": _small_json(root / teacher / artifacts.TEACHER_RECORD)} if teacher else {}),
-        "training": _training_figures({name: root / one for name, one in trained.items()}),
+        "training": _training_figures({name: root / path for name, path in trained.items()}),
         "prediction": prediction_figures(root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }
@@ -161,10 +161,10 @@ def describe_changes(origin: Mapping[str, Any], root: Path) -> str | None:
     changed = changed_code(origin["code_md5"], project)
     if not changed and ran in (None, now):
         return None
-    here, there = (f"revision {one}" if one else "an unrecorded revision" for one in (now, ran))
+    current, original = (f"revision {revision}" if revision else "an unrecorded revision" for revision in (now, ran))
     read = f"changed files that its stages read: {', '.join(changed)}"
     what = read if changed else "no file that its stages read changed"
-    return f"the code here is {here}, but the model was built with {there}, which the release states; {what}"
+    return f"the code here is {current}, but the model was built with {original}, which the release states; {what}"
 
 
 def hash_of(values: Any) -> str:
@@ -173,20 +173,20 @@ def hash_of(values: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def base_model(file: Path, given: str) -> dict[str, Any] | None:
+def base_model(file: Path, folder: str) -> dict[str, Any] | None:
     """Return the base model as the stage base_model recorded it; a folder is identified by its hash.
 
-    A path is replaced by `given`, the published value of base_model.path.
+    A path is replaced by `folder`, the published value of base_model.path.
     """
     record = _small_json(file)
     if record is None:
         return None
-    kept = {name: value for name, value in record.items() if name not in ("path", "left_out")}
+    values = {name: value for name, value in record.items() if name not in ("path", "left_out")}
     if "path" in record:
-        kept["folder"] = given
+        values["folder"] = folder
     if "left_out" in record:  # names of weights, which users choose
-        kept["left_out"] = len(record["left_out"])
-    return kept
+        values["left_out"] = len(record["left_out"])
+    return values
 
 
 def data_verdicts(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
@@ -210,7 +210,11 @@ def data_verdicts(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
 def _figures(files: Mapping[str, Path], names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return these values of every existing file."""
     figures = {name: _small_json(path) for name, path in files.items()}
-    return {name: {key: one[key] for key in names if key in one} for name, one in figures.items() if one is not None}
+    return {
+        name: {key: values[key] for key in names if key in values}
+        for name, values in figures.items()
+        if values is not None
+    }
 
 
 def _training_figures(files: Mapping[str, Path]) -> dict[str, Any]:
@@ -228,8 +232,10 @@ def prediction_figures(root: Path, subject: ReleaseSubject) -> dict[str, Any] | 
     figures = _small_json(root / artifacts.metrics_file(subject.name, "predict"))
     if figures is None:
         return None
-    splits = {name: one for name, one in figures.items() if isinstance(one, dict)} or {"": figures}
-    by_split = {name: {key: one[key] for key in PREDICTION_FIGURES if key in one} for name, one in splits.items()}
+    splits = {name: values for name, values in figures.items() if isinstance(values, dict)} or {"": figures}
+    by_split = {
+        name: {key: values[key] for key in PREDICTION_FIGURES if key in values} for name, values in splits.items()
+    }
     return by_split.get("", by_split)
 
 
@@ -268,8 +274,8 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
     in dvc.lock, which is in `root`; other text by a placeholder. New parameters are private by default. Relative paths
     begin at `checkout`, by default `root`.
     """
-    dependencies = [one for stage in read_locked_stages(root / "dvc.lock").values() for one in stage.get("deps", [])]
-    hashes = {PurePosixPath(one["path"]): f"md5:{one['md5']}" for one in dependencies if "md5" in one}
+    dependencies = [file for stage in read_locked_stages(root / "dvc.lock").values() for file in stage.get("deps", [])]
+    hashes = {PurePosixPath(file["path"]): f"md5:{file['md5']}" for file in dependencies if "md5" in file}
     inputs, base = find_parameters(parameters, READ), checkout or root
 
     def state_text(value: str, path: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> str:
@@ -285,7 +291,7 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
             return hashes.get(PurePosixPath(value), WITHHELD)
         if on_hub and name in ON_HUB:
             return hub_name(holder, name, base) or WITHHELD
-        is_of_public = on_hub and name in OF_HUB and any(hub_name(holder, one, base) for one in ON_HUB)
+        is_of_public = on_hub and name in OF_HUB and any(hub_name(holder, key, base) for key in ON_HUB)
         return value if is_of_public else WITHHELD
 
     def state(kind: Any, value: Any, path: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> Any:
@@ -293,7 +299,7 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
         if isinstance(value, str):
             return value if value in _enum_values(kind) else state_text(value, path, holder, on_hub)
         if isinstance(value, list | tuple):
-            return [state(kind, one, path, holder, on_hub) for one in value]
+            return [state(kind, item, path, holder, on_hub) for item in value]
         if not isinstance(value, Mapping):
             return value
         is_entry = path[:-1] == ("downstream",)
@@ -303,9 +309,9 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
         hidden = NOT_PUBLISHED if fields and len(path) in (0, 2) else ()
         published = {
             str(name): state(
-                fields.get(name, added), one, (*path, str(name)), value, on_hub or value.get("source") == "hub"
+                fields.get(name, added), item, (*path, str(name)), value, on_hub or value.get("source") == "hub"
             )
-            for name, one in value.items()
+            for name, item in value.items()
             if name not in hidden
         }
         # The kind of an entry is public: the program defines the kinds.

@@ -163,7 +163,7 @@ class Publication:
         if settings := scored.settings(metrics) | ({PREFERRED: preferred} if preferred else {}):
             texts[SETTINGS] = format_json(settings)
             texts["config.json"] = format_json({**config, "podium": settings})
-        accepted = [one["name"] for one in files if one["accepted"] and one["name"] != WEIGHTS]
+        accepted = [file["name"] for file in files if file["accepted"] and file["name"] != WEIGHTS]
         release = build_release(copies, texts, subject, accepted, examples=examples)
         statement = attest(origin, gate, metrics, compared, release, copies) if signer else {}
         if statement and preferred:
@@ -261,9 +261,9 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         raise _rejected("the gate rejected this model", gate)
     judged = subject.judged(entry.released, root, entry.seeds)
     behind = expand_plan(params).with_upstream([gate_stage])
-    made = map(artifacts.stage_run_file, behind)
+    run_files = map(artifacts.stage_run_file, behind)
     measured = [*map(artifacts.measurements_file, subject.trainings), artifacts.measurements_file(name, "export")]
-    read = (subject.gate, artifacts.metrics_file(name, "predict"), LOCK, *made, *measured)
+    read = (subject.gate, artifacts.metrics_file(name, "predict"), LOCK, *run_files, *measured)
     records = {str(path): root / path for path in read}
     with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
         verify_gate(gate_stage, root, copies)
@@ -298,9 +298,9 @@ def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path)
             continue
         ran_with = stages[name].get("params", {}).get(PARAMS_FILE, {})
         differing += [
-            f"{place} is {here!r}, but stage {name} ran with {stated!r}"
+            f"{parameter} is {current!r}, but stage {name} ran with {recorded!r}"
             for key in plan[name].params.get(PARAMS_FILE, ())
-            for place, stated, here in differences(key, ran_with.get(key), value_at(now, key), ABSENT)
+            for parameter, recorded, current in differences(key, ran_with.get(key), value_at(now, key), ABSENT)
         ]
     if differing:
         raise PublishError(

@@ -173,19 +173,21 @@ def build_release(
     """
     model, tokenizer = copies / subject.model, copies / artifacts.TOKENIZER
     finetune, evaluate = (f"dvc repro {subject.entry.stage(name)}" for name in ("finetune", "evaluate"))
-    wanted = {name: (model / name, finetune) for name in MODEL_FILES}
-    wanted |= {name: (tokenizer / name, "dvc repro tokenizer") for name in TOKENIZER_FILES}
+    sources = {name: (model / name, finetune) for name in MODEL_FILES}
+    sources |= {name: (tokenizer / name, "dvc repro tokenizer") for name in TOKENIZER_FILES}
     if examples:
-        wanted[PREDICTIONS] = (copies / subject.predictions, evaluate)
-        wanted[PAGE] = (copies / artifacts.evaluation_page(subject.name), evaluate)
-        wanted[MISTAKES] = (copies / artifacts.mistakes_file(subject.name), evaluate)
-    wanted |= {name: (copies / subject.exports[name], f"dvc repro {subject.entry.stage('export')}") for name in exports}
+        sources[PREDICTIONS] = (copies / subject.predictions, evaluate)
+        sources[PAGE] = (copies / artifacts.evaluation_page(subject.name), evaluate)
+        sources[MISTAKES] = (copies / artifacts.mistakes_file(subject.name), evaluate)
+    sources |= {
+        name: (copies / subject.exports[name], f"dvc repro {subject.entry.stage('export')}") for name in exports
+    }
     for folder, names in ((model, OPTIONAL_MODEL_FILES), (tokenizer, OPTIONAL_TOKENIZER_FILES)):
-        wanted |= {name: (folder / name, "") for name in names if (folder / name).is_file()}
-    for path, command in wanted.values():
+        sources |= {name: (folder / name, "") for name in names if (folder / name).is_file()}
+    for path, command in sources.values():
         if not path.is_file():
             raise PublishError(f"{path} is missing: run `{command}` first; nothing was published")
-    files = {name: release_file(path if name in LARGE else path.read_bytes()) for name, (path, _) in wanted.items()}
+    files = {name: release_file(path if name in LARGE else path.read_bytes()) for name, (path, _) in sources.items()}
     return Release(files | {name: release_file(text.encode("utf-8")) for name, text in generated.items()})
 
 
@@ -245,16 +247,16 @@ def write_folder(
         if clear_partial(folder):
             log.info("%s: removed the remains of a killed publish", folder)
         refuse_foreign(folder)
-        there = folder_hashes(folder) if folder.is_dir() else {}
-        if content_of(there) == release.content() and (release.signer is None or release.signer.accepts(folder)):
+        hashes = folder_hashes(folder) if folder.is_dir() else {}
+        if content_of(hashes) == release.content() and (release.signer is None or release.signer.accepts(folder)):
             return False
         require_signed(folder, release.signer is not None)
-        weights = there.get(WEIGHTS) if champion is None else sha256_of(champion / WEIGHTS)
+        weights = hashes.get(WEIGHTS) if champion is None else sha256_of(champion / WEIGHTS)
         if compared is not None and weights not in (None, release.files[WEIGHTS].sha256, compared.weights):
-            raise released_meanwhile(f"{champion.name if champion else tag_of(there)} in {folder}", compared)
+            raise released_meanwhile(f"{champion.name if champion else tag_of(hashes)} in {folder}", compared)
         release = release.signed()
-        if there and not list_kept(folder):  # of a version that kept none
-            keep_release(folder, tag_of(there))
+        if hashes and not list_kept(folder):  # of a version that kept none
+            keep_release(folder, tag_of(hashes))
         with new_folder(folder) as fresh:
             release.write(fresh)
             if folder_hashes(fresh) != release.hashes():
@@ -333,11 +335,11 @@ class Origin:
 
 def resolve_origin(params: Params, base: Mapping[str, Any] | None) -> Origin:
     """Return the values in the parameters, otherwise those of `read_origin` for the base model, if there is one."""
-    own, base = params.publish, base or {}
+    settings, base = params.publish, base or {}
     return Origin(
-        own.license or base.get("license"),
-        own.language or base.get("language"),
-        own.base_model or base.get("name"),
+        settings.license or base.get("license"),
+        settings.language or base.get("language"),
+        settings.base_model or base.get("name"),
     )
 
 

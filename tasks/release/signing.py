@@ -122,7 +122,7 @@ def read_signed_files(signature: Path) -> dict[str, str]:
     try:
         envelope = read_json(signature)["dsseEnvelope"]
         resources = parse_json(base64.b64decode(envelope["payload"], validate=True).decode())["predicate"]["resources"]
-        hashes = {str(one["name"]): str(one["digest"]) for one in resources if one["algorithm"] == "sha256"}
+        hashes = {str(file["name"]): str(file["digest"]) for file in resources if file["algorithm"] == "sha256"}
         if len(hashes) != len(resources):
             raise ValueError("a file is listed twice, or without a SHA-256")
     except MALFORMED:
@@ -140,17 +140,17 @@ def list_files(folder: Path) -> list[str]:
     )
 
 
-def compare_files(expected: Mapping[str, str], found: Mapping[str, str], said: str) -> list[str]:
+def compare_files(expected: Mapping[str, str], present: Mapping[str, str], claim: str) -> list[str]:
     """Return how the files of a release differ from the expected ones: path -> SHA-256.
 
-    `said` is what the expected hash is, such as "signed".
+    `claim` is what the expected hash is, such as "signed".
     """
-    problems = [f"{name} was added" for name in sorted({*found} - {*expected})]
+    problems = [f"{name} was added" for name in sorted({*present} - {*expected})]
     for name, sha256 in sorted(expected.items()):
-        if name not in found:
+        if name not in present:
             problems.append(f"{name} is missing")
-        elif found[name] != sha256:
-            problems.append(f"{name} has SHA-256 {found[name]}, {said} {sha256}")
+        elif present[name] != sha256:
+            problems.append(f"{name} has SHA-256 {present[name]}, {claim} {sha256}")
     return problems
 
 
@@ -303,7 +303,7 @@ def read_attestation(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
     """
     try:
         values = read_json(path, object_pairs_hook=reject_duplicate_keys)
-        files = {str(one["name"]): str(one["digest"]["sha256"]) for one in values["subject"]}
+        files = {str(file["name"]): str(file["digest"]["sha256"]) for file in values["subject"]}
         known = values["_type"] == STATEMENT and values["predicateType"] == PREDICATE
         if not known or not isinstance(values["predicate"], dict) or len(files) != len(values["subject"]):
             raise ValueError("not a release")

@@ -217,7 +217,7 @@ def check_attestation(release: ReceivedRelease) -> str:
         problems.append(f"it is about other weights ({attested['weights_sha256']})")
     for name, score in attested["scores"].items():
         ends = [score["value"], *score["interval"]]
-        if not all(map(_is_alike, ends, [metrics.get(one) for one in (name, f"{name}_low", f"{name}_high")])):
+        if not all(map(_is_alike, ends, [metrics.get(key) for key in (name, f"{name}_low", f"{name}_high")])):
             problems.append(f"its {name} differs from {METRICS}")
     if attested["verdict"]["accepted"] is not True:
         problems.append("its gate rejected the model")
@@ -226,10 +226,10 @@ def check_attestation(release: ReceivedRelease) -> str:
     return f"the gate accepted these weights with {len(checks)} checks, of {len(files)} files"
 
 
-def _is_alike(own: Any, other: Any) -> bool:
-    if isinstance(own, (int, float)) and isinstance(other, (int, float)):
-        return abs(own - other) <= COUNTED_ALIKE
-    return bool(own == other)
+def _is_alike(value: Any, other: Any) -> bool:
+    if isinstance(value, (int, float)) and isinstance(other, (int, float)):
+        return abs(value - other) <= COUNTED_ALIKE
+    return bool(value == other)
 
 
 def check_provenance(release: ReceivedRelease) -> str:
@@ -287,15 +287,15 @@ def check_card(release: ReceivedRelease) -> str:
     """Check the scores of the card against the metrics, and its text against the provenance."""
     origin, metrics = release.read(PROVENANCE), release.read(METRICS)
     parts = [metrics, *metrics.get(WITHOUT, [])]
-    known = [one for part in parts for one in _read_intervals(part).values()]
+    known = [interval for part in parts for interval in _read_intervals(part).values()]
     rows = {(f"{value:.2f}", f"{low:.2f} to {high:.2f}") for value, low, high in known}
     text = release.read_text(CARD)
     front, body = _split_card(text)
     section = body.partition("\n## Scores\n")[2].partition("\n## ")[0]
     lines = list(SCORE_ROW.finditer(section))
-    problems = [one[0].strip("| ") for one in lines if (one["value"], one["ends"]) not in rows]
+    problems = [line[0].strip("| ") for line in lines if (line["value"], line["ends"]) not in rows]
     models = (parse_yaml(front) or {}).get("model-index") or []
-    index = [metric for model in models for one in model["results"] for metric in one["metrics"]]
+    index = [metric for model in models for result in model["results"] for metric in result["metrics"]]
     values = [value * share for value, *_ in known for share in (1, 0.01)]
     problems += [
         f"{metric['name']} {metric['value']} (model-index)"
@@ -322,7 +322,7 @@ def check_exports(release: ReceivedRelease) -> str:
     present, verdicts = {*release.hashes} & {*EXPORT_FILES.values()}, {}
     if release.has(ATTESTATION):
         verdicts = read_attestation(release.folder / ATTESTATION)[1]["exports"]
-    accepted = {name for name, one in verdicts.items() if one["accepted"]}
+    accepted = {name for name, verdict in verdicts.items() if verdict["accepted"]}
     if not present | accepted:
         raise CheckSkipped("no exported model")
     problems = [f"{name} is missing" for name in sorted(accepted - present)]
@@ -340,7 +340,7 @@ def check_exports(release: ReceivedRelease) -> str:
         if largest is None or largest > limits.get(name, np.inf):
             problems.append(f"a logit of {name} {'is not finite' if largest is None else f'differs by {largest:.2g}'}")
     _require(problems)
-    shown = ", ".join(f"{name} {one:.2g}" for name, one in differences.items())
+    shown = ", ".join(f"{name} {difference:.2g}" for name, difference in differences.items())
     return f"largest difference of a logit from the model on generated inputs: {shown}"
 
 

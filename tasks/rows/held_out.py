@@ -53,9 +53,9 @@ def choose_groups(questions: Mapping[str, int], fraction: float, what: str, key:
             f"{key}={fraction:g} needs training questions about at least two {what}s; found "
             f"{len(questions)}. Add questions, or set it to 0"
         )
-    wanted, chosen, reached = fraction * sum(questions.values()), set[str](), 0
+    target, chosen, reached = fraction * sum(questions.values()), set[str](), 0
     for name in sorted(questions, key=lambda name: (_hash(name, what), name))[:-1]:
-        if reached >= wanted and chosen:
+        if reached >= target and chosen:
             break
         chosen.add(name)
         reached += questions[name]

@@ -64,15 +64,15 @@ class _OpenRows:
 
         A row takes as many sequences as fit: after the first it is the fullest row with room.
         """
-        each = min(self.max_sequences - len(composition), room // length)
-        filled = min(rows, count // each)
-        rest = count - filled * each if filled < rows else 0
-        self._add(filled, composition + (length,) * each, room - length * each)
+        per_row = min(self.max_sequences - len(composition), room // length)
+        filled = min(rows, count // per_row)
+        rest = count - filled * per_row if filled < rows else 0
+        self._add(filled, composition + (length,) * per_row, room - length * per_row)
         if rest:
             self._add(1, composition + (length,) * rest, room - length * rest)
         if composition:
             self._add(rows - filled - (rest > 0), composition, room)
-        return filled * each + rest
+        return filled * per_row + rest
 
     def _add(self, rows: int, composition: Composition, room: int) -> None:
         if rows:  # a row of the most sequences has no room

@@ -165,9 +165,9 @@ def stage_run_file(stage: str) -> Path:
     return MEASUREMENTS / "stages" / f"{stage}.json"
 
 
-def parity_file(name: str, place: str) -> Path:
-    """Return the comparison of an entry's model in this place (cpu:bf16) with the outs of its stage predict."""
-    return METRICS / f"{name}-parity-{place}.json"
+def parity_file(name: str, runtime: str) -> Path:
+    """Return the comparison of an entry's model on this runtime (cpu:bf16) with the outs of its stage predict."""
+    return METRICS / f"{name}-parity-{runtime}.json"
 
 
 def receipt_file(name: str) -> Path:

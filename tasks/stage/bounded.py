@@ -31,6 +31,6 @@ def run_bounded(module: str, arguments: Sequence[str], seconds: float, what: str
         raise InputError(f"{what} took longer than {seconds:g} s and were stopped") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").splitlines()
-        said = next((line for line in reversed(lines) if line.startswith("error: ")), "").removeprefix("error: ")
-        raise InputError(said or f"{what} ended their process ({describe_exit(done.returncode)})")
+        message = next((line for line in reversed(lines) if line.startswith("error: ")), "").removeprefix("error: ")
+        raise InputError(message or f"{what} ended their process ({describe_exit(done.returncode)})")
     return done.stdout.decode()

@@ -103,7 +103,7 @@ def open_cluster(address: str, folder: Path | None) -> Iterator[Pool]:
                 with open_exchange(folder) as exchange:
                     _check_workers(client, exchange)
                     if exchange is None:
-                        yield Pool(submit, count, lambda one: one)
+                        yield Pool(submit, count, lambda result: result)
                     else:
                         run = functools.partial(run_packed, exchange.url)
                         yield Pool(lambda *task: submit(run, exchange.pack(task)), count, exchange.unpack)
@@ -145,7 +145,7 @@ def _check_workers(client: Any, exchange: Exchange | None) -> None:
         files.rm_file(path)
     unseen = f"does not see {shared}: put the project into a folder that all workers mount, or set {FOLDER} to a URL"
     problems = [
-        f"{worker} {problem}" for worker, told in sorted(answers.items()) if (problem := _compare(told, unseen))
+        f"{worker} {problem}" for worker, answer in sorted(answers.items()) if (problem := _compare(answer, unseen))
     ]
     problems += [
         f"{worker} has {threads} threads: start it with --nthreads 1"
@@ -166,9 +166,13 @@ def _compare(worker: Any, unseen: str) -> str | None:
     return None if is_shared else unseen
 
 
-def compare_versions(worker: dict[str, str], here: dict[str, str]) -> str | None:
-    """Return how the versions of a worker differ from those here; None if they are equal."""
-    differ = [f"{name} {worker.get(name)} instead of {here[name]}" for name in here if worker.get(name) != here[name]]
+def compare_versions(worker: dict[str, str], expected: dict[str, str]) -> str | None:
+    """Return how the versions of a worker differ from the expected ones; None if they are equal."""
+    differ = [
+        f"{name} {worker.get(name)} instead of {expected[name]}"
+        for name in expected
+        if worker.get(name) != expected[name]
+    ]
     return f"has {', '.join(differ)}: install the same versions" if differ else None
 
 
@@ -192,13 +196,13 @@ def read_versions() -> dict[str, str]:
     return {"Podium": code.hexdigest()[:12], "Python": python, **{name: metadata.version(name) for name in PACKAGES}}
 
 
-def run_checked(here: dict[str, str], function: Callable[[Item], Result], item: Item) -> Result:
+def run_checked(expected: dict[str, str], function: Callable[[Item], Result], item: Item) -> Result:
     """Return `function(item)` on a worker that may have joined after the check.
 
     Raises:
         PodiumError: its versions differ, or its disk or memory is full. Other errors of `function` are passed on.
     """
-    if problem := compare_versions(read_versions(), here):
+    if problem := compare_versions(read_versions(), expected):
         raise PodiumError(f"a worker on {platform.node()} {problem}")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:

@@ -132,7 +132,7 @@ def _remove_left(files: Any, parent: str) -> None:
     with contextlib.suppress(OSError):
         for folder in [name for name in files.ls(parent, detail=False) if NAME.fullmatch(name.rpartition("/")[2])]:
             entries = [*files.find(folder, withdirs=True, detail=True).values(), files.info(folder)]
-            changed = [moment for one in entries if (moment := _modified(one)) is not None]
+            changed = [moment for entry in entries if (moment := _modified(entry)) is not None]
             if changed and max(changed) < time.time() - FOREIGN_SECONDS:
                 files.rm(folder, recursive=True)
 
@@ -167,10 +167,10 @@ def open_exchange(results: Path | None) -> Iterator[Exchange | None]:
 def run_packed(url: str, content: bytes) -> tuple[bytes, list[str]]:
     """Run the packed function and item of a task on a worker; return the packed result and the names of its files."""
     files, root = open_files(url)
-    own, out = _own_folder(url), _own_folder(url) / OUT
+    folder, out = _own_folder(url), _own_folder(url) / OUT
     out.mkdir()
     try:
-        function, item = _Unpickler(content, lambda named: _download(files, root, own, named)).load()
+        function, item = _Unpickler(content, lambda named: _download(files, root, folder, named)).load()
         result = function(item)
         written = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
         for name in written:
@@ -179,7 +179,7 @@ def run_packed(url: str, content: bytes) -> tuple[bytes, list[str]]:
         shutil.rmtree(out)
 
     def name_result(path: Path) -> FilesOfPath | None:
-        return FilesOfPath(path.relative_to(own).as_posix(), ()) if out in path.parents else None
+        return FilesOfPath(path.relative_to(folder).as_posix(), ()) if out in path.parents else None
 
     return pack(result, name_result), written
 
@@ -197,8 +197,8 @@ def _put(files: Any, source: Path, target: str) -> None:
     files.put_file(str(source), target)
 
 
-def _download(files: Any, root: str, own: Path, named: FilesOfPath) -> Path:
-    path = own / named.place
+def _download(files: Any, root: str, folder: Path, named: FilesOfPath) -> Path:
+    path = folder / named.place
     for name in named.files:
         if not (path / name).exists():
             with new_file(path / name) as target:

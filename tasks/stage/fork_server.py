@@ -173,13 +173,13 @@ class SourceFiles:
         """Record the files. One that changed after `began_ns`, when the imports began, may be newer than its import."""
         root = f"{Path.cwd()}{os.sep}"
         files = {str(getattr(module, "__file__", "")) for module in list(sys.modules.values())}
-        own = (file for file in files if file.startswith(root) and "site-packages" not in file)
-        self._versions = {file: _version(file) for file in own}
+        project_files = (file for file in files if file.startswith(root) and "site-packages" not in file)
+        self._versions = {file: _version(file) for file in project_files}
         self._are_as_imported = all(version and version[2] < began_ns for version in self._versions.values())
 
     def are_current(self) -> bool:
         """Return whether all files are as they were imported."""
-        return self._are_as_imported and all(_version(file) == one for file, one in self._versions.items())
+        return self._are_as_imported and all(_version(file) == version for file, version in self._versions.items())
 
 
 def _version(file: str) -> tuple[int, int, int] | None:

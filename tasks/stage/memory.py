@@ -96,9 +96,9 @@ def watch_memory(what: str) -> None:
 def _watch(pid: int, limit: int, what: str) -> None:
     """Kill a process above its limit; return when the other end of standard input is closed."""
     while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
-        if (taken := sum(read_memory(Path(f"/proc/{pid}/status"), "RssAnon"))) > limit:  # a dead process has none
+        if (usage := sum(read_memory(Path(f"/proc/{pid}/status"), "RssAnon"))) > limit:  # a dead process has none
             text = (
-                f"{what} used {taken >> 20:,} MB of memory, and {limit >> 20:,} MB were left by the host, its cgroup "
+                f"{what} used {usage >> 20:,} MB of memory, and {limit >> 20:,} MB were left by the host, its cgroup "
                 "and RLIMIT_DATA: split the input, use fewer processes (PODIUM_WORKERS), or use a host with more memory"
             )
             report("failed", text=text)
@@ -152,7 +152,7 @@ def iterate_limited(items: Iterable[T], what: str, at_once: int = 1, allowance: 
     source, bound = iter(items), _bounded(allowance)
     while True:
         with _limited(what, bound):
-            some = list(itertools.islice(source, at_once))
-        if not some:
+            batch = list(itertools.islice(source, at_once))
+        if not batch:
             return
-        yield from some
+        yield from batch

@@ -64,7 +64,7 @@ class MapUsage:
         self.item_seconds.append(round(seconds, 3))
         if len(self.item_seconds) > MOST_TIMES:
             pairs = zip(self.item_seconds[::2], [*self.item_seconds[1::2], 0.0], strict=False)
-            self.item_seconds = [round(one + other, 3) for one, other in pairs]
+            self.item_seconds = [round(first + second, 3) for first, second in pairs]
 
 
 MAPS: list[MapUsage] = []
@@ -159,22 +159,22 @@ def write_stage_run(stage: str, began: float) -> None:
 
 
 def _usage(began: float) -> dict[str, Any]:
-    own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    process, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     # ru_maxrss also counts memory from before the exec.
-    own_peak = next(iter(read_memory(Path("/proc/self/status"), "VmHWM")), own.ru_maxrss * KIB)
+    own_peak = next(iter(read_memory(Path("/proc/self/status"), "VmHWM")), process.ru_maxrss * KIB)
     return {
         "began": round(began, 2),
         "ended": round(time.time(), 2),
-        "cpu_seconds": round(own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime, 2),
-        "peak_memory_mb": round(max(own_peak, others.ru_maxrss * KIB) / 2**20, 1),
-        "maps": [asdict(one) for one in MAPS],
+        "cpu_seconds": round(process.ru_utime + process.ru_stime + children.ru_utime + children.ru_stime, 2),
+        "peak_memory_mb": round(max(own_peak, children.ru_maxrss * KIB) / 2**20, 1),
+        "maps": [asdict(usage) for usage in MAPS],
     }
 
 
 def read_usage(path: Path, since: float) -> dict[str, float]:
     """Return cpu_seconds and peak_memory_mb of a stage; empty if it did not report them, or before `since`."""
-    said = find_object(path)
-    if said is None or said.get("began", 0.0) < since:
+    usage = find_object(path)
+    if usage is None or usage.get("began", 0.0) < since:
         return {}
-    figures = {name: said.get(name) for name in ("cpu_seconds", "peak_memory_mb")}
+    figures = {name: usage.get(name) for name in ("cpu_seconds", "peak_memory_mb")}
     return {name: value for name, value in figures.items() if isinstance(value, float)}

@@ -31,10 +31,10 @@ class TensorBoard:
 
     def open(self, run: Mapping[str, Any]) -> int:
         """Find the files of the run; new files are created with the first data."""
-        group, own = Path(run["folder"]) / "tensorboard" / _as_name(run["group"]), _as_name(run["id"])
+        group, name = Path(run["folder"]) / "tensorboard" / _as_name(run["group"]), _as_name(run["id"])
         named = _as_name(run["name"].removesuffix(run["stage"]) + run["id"])
         self._folder = next(
-            (one for one in (group / own, *sorted(group.glob(f"*_{own}"))) if one.is_dir()), group / named
+            (folder for folder in (group / name, *sorted(group.glob(f"*_{name}"))) if folder.is_dir()), group / named
         )
         if not self._folder.is_dir():
             return 0

@@ -31,8 +31,8 @@ class Trackio:
         SQLiteStorage._dataset_import_attempted = True  # prevents downloads that TRACKIO_BUCKET_ID and others request
         self._run = run
         SQLiteStorage.validate_project_name(run["project"])
-        had = SQLiteStorage.get_run_config(run["project"], run_id=run["id"]) or {}
-        self._config = {**had, **self._config, "_Group": run["group"], "stage": run["stage"]}
+        saved_config = SQLiteStorage.get_run_config(run["project"], run_id=run["id"]) or {}
+        self._config = {**saved_config, **self._config, "_Group": run["group"], "stage": run["stage"]}
         return SQLiteStorage.get_max_step_for_run(run["project"], run_id=run["id"]) or 0
 
     def configure(self, config: Mapping[str, Any]) -> None:

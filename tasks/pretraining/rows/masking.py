@@ -33,12 +33,12 @@ def count_predictions(
         packs: int[R, S], sequences of each row, -1 = none.
         max_predictions: P, at least S.
     """
-    wanted = np.minimum(np.maximum(1, np.rint(lengths * masked_fraction)), maskable).astype(np.int64)
-    per_row = np.where(packs >= 0, wanted[packs], 0)
+    counts = np.minimum(np.maximum(1, np.rint(lengths * masked_fraction)), maskable).astype(np.int64)
+    per_row = np.where(packs >= 0, counts[packs], 0)
     while len(over := np.flatnonzero(per_row.sum(axis=1) > max_predictions)):
         per_row[over, per_row[over].argmax(axis=1)] -= 1
-    wanted[packs[packs >= 0]] = per_row[packs >= 0]
-    return wanted
+    counts[packs[packs >= 0]] = per_row[packs >= 0]
+    return counts
 
 
 def count_maskable(token_ids: np.ndarray, lengths: np.ndarray, special: tuple[int, ...]) -> np.ndarray:

@@ -115,8 +115,8 @@ def split_long_sentences(lengths: np.ndarray, room: int, segments: int = 2) -> t
     sizes = np.where(lengths > room, room // segments, np.maximum(lengths, 1))
     numbers = -(-lengths // sizes)
     pieces, lasts = np.repeat(sizes, numbers), np.cumsum(numbers) - 1
-    some = numbers > 0
-    pieces[lasts[some]] -= (numbers * sizes - lengths)[some]
+    nonempty = numbers > 0
+    pieces[lasts[nonempty]] -= (numbers * sizes - lengths)[nonempty]
     return pieces, numbers
 
 
@@ -269,30 +269,32 @@ class PairRows(NamedTuple):
 
 def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRows:
     """Make the rows of a chunk with the settings of its part; a pure function, for use in any process."""
-    own = settings[chunk.part]
-    tokenizer = load_tokenizer(own.tokenizer)
+    row_settings = settings[chunk.part]
+    tokenizer = load_tokenizer(row_settings.tokenizer)
     vocabulary = read_tokenizer_info(tokenizer)
-    special = vocabulary.special_per_pair if own.segments == 2 else vocabulary.special_per_text
-    room = own.row_length - special
-    documents = tokenize_documents(tokenizer, chunk.texts, room, own.segments, vocabulary.dtype)
+    special = vocabulary.special_per_pair if row_settings.segments == 2 else vocabulary.special_per_text
+    room = row_settings.row_length - special
+    documents = tokenize_documents(tokenizer, chunk.texts, room, row_settings.segments, vocabulary.dtype)
     replacements = np.delete(np.arange(vocabulary.size), vocabulary.special)
-    make_sequences = make_pairs if own.segments == 2 else fill_sequences
-    columns, numbered = [], np.empty((0, own.max_sequences), np.int32)
+    make_sequences = make_pairs if row_settings.segments == 2 else fill_sequences
+    columns, numbered = [], np.empty((0, row_settings.max_sequences), np.int32)
     first_tokens = np.array(documents.sentence_starts)[documents.document_starts[:-1]]
-    for duplicate in range(own.duplicates if len(documents) else 0):
-        rng = np.random.default_rng([own.seed, own.phase, duplicate, chunk.number])
-        sequences = make_sequences(documents, room, own.short_sequence_probability, rng)
+    for duplicate in range(row_settings.duplicates if len(documents) else 0):
+        rng = np.random.default_rng([row_settings.seed, row_settings.phase, duplicate, chunk.number])
+        sequences = make_sequences(documents, room, row_settings.short_sequence_probability, rng)
         joined = join_sequences(vocabulary, *((documents.token_ids, *segment) for segment in sequences.segments))
         token_ids, lengths = joined.token_ids, joined.lengths
-        packs = pack_sequences(lengths, own.row_length, own.max_sequences)
-        layout = RowLayout.from_packs(packs, lengths, own.row_length)
+        packs = pack_sequences(lengths, row_settings.row_length, row_settings.max_sequences)
+        layout = RowLayout.from_packs(packs, lengths, row_settings.row_length)
         document_of = np.searchsorted(first_tokens, sequences.segments[0][0], "right") - 1
         numbered = layout.per_sequence(document_of.astype(np.int32), -1)
         maskable = count_maskable(token_ids, lengths, vocabulary.special)
-        counts = count_predictions(lengths, maskable, packs, own.masked_fraction, own.max_predictions)
+        counts = count_predictions(lengths, maskable, packs, row_settings.masked_fraction, row_settings.max_predictions)
         draws = GeneratorDraws(rng)
         masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, draws)
-        columns.append(build_columns(layout, masked, joined.second_starts, sequences.labels, own.max_predictions))
+        columns.append(
+            build_columns(layout, masked, joined.second_starts, sequences.labels, row_settings.max_predictions)
+        )
     skipped = len(chunk.texts) - len(documents)
     numbers = Counts(documents=len(chunk.texts), skipped=skipped, tokens=len(documents.token_ids))
     words = count_words(chunk.texts) if vocabulary.bert else Counts()
@@ -327,13 +329,13 @@ def tokenize_documents(
     sentence_starts, first_pieces = (np.append(0, np.cumsum(values)) for values in (pieces, numbers))
     first_sentences = np.append(0, np.cumsum([len(sentences) for sentences in by_text], dtype=np.int64))
     document_starts = np.unique(first_pieces[first_sentences])  # once for texts without a token
-    found = Counts(
+    totals = Counts(
         sentences=len(counts),
         long=int((counts > room).sum()),
         single=sum(len(sentences) == 1 for sentences in by_text),
         filling=int((np.diff(sentence_starts[document_starts]) >= room).sum()),
     )
-    return TokenizedDocuments(token_ids.astype(dtype), sentence_starts.tolist(), document_starts.tolist(), found)
+    return TokenizedDocuments(token_ids.astype(dtype), sentence_starts.tolist(), document_starts.tolist(), totals)
 
 
 def build_columns(

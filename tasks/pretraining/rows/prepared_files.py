@@ -98,14 +98,14 @@ def read_tfrecords(path: Path, names: Sequence[str], required: Sequence[str] = (
         except message.DecodeError:
             raise InputError(f"{where} is not a tensorflow.Example: use files of create_pretraining_data") from None
         features = example.features.feature
-        there = set(features)
-        if missing := [name for name in required if name not in there]:
-            packed = ". Packed sequences are not supported, use the unpacked files" if PACKED in there else ""
+        present = set(features)
+        if missing := [name for name in required if name not in present]:
+            packed = ". Packed sequences are not supported, use the unpacked files" if PACKED in present else ""
             raise InputError(
-                f"{where} has the features {', '.join(sorted(there))} but not {', '.join(missing)}; files of "
+                f"{where} has the features {', '.join(sorted(present))} but not {', '.join(missing)}; files of "
                 f"create_pretraining_data are required{packed}"
             )
-        yield {name: _read_integers(features[name], f"{where}, {name}") for name in sorted(wanted & there)}
+        yield {name: _read_integers(features[name], f"{where}, {name}") for name in sorted(wanted & present)}
 
 
 def _read_integers(feature: Any, where: str) -> np.ndarray:
@@ -225,25 +225,25 @@ class _Columns:
             names = match_columns(batch.schema.names, [COLUMNS], source, self.reading)
             for start in range(0, batch.num_rows, SEQUENCES_AT_ONCE):
                 part = batch.slice(start, SEQUENCES_AT_ONCE)
-                yield self._convert({name: part.column(own) for name, own in names.items()}, source, first)
+                yield self._convert({name: part.column(column) for name, column in names.items()}, source, first)
                 first += part.num_rows
         self.reading.formats[f"columns of lists, label {self.ignored} where nothing is masked"] += 1
 
     def _convert(self, columns: Mapping[str, Any], source: str, first: int) -> PreparedSequences:
         lists = {name: _read_lists(column, f"{source}, column {name}", first) for name, column in columns.items()}
-        values, lengths = ({name: one[part] for name, one in lists.items()} for part in (0, 1))
+        values, lengths = ({name: pair[part] for name, pair in lists.items()} for part in (0, 1))
         where = f"{source}, sequence", first
         for name in LISTS:
             _require_equal(*where, name, lengths[name], "input_ids", lengths["input_ids"])
         _require_equal(*where, NEXT[0], lengths[NEXT[0]], "each sequence", np.ones_like(lengths[NEXT[0]]))
         labels = values["labels"]
         for ignored in (IGNORED, 0):
-            there = np.flatnonzero(labels == ignored)
-            if len(there) and self.ignored is None:
+            indices = np.flatnonzero(labels == ignored)
+            if len(indices) and self.ignored is None:
                 self.ignored = ignored
-            elif len(there) and self.ignored != ignored:
+            elif len(indices) and self.ignored != ignored:
                 raise InputError(
-                    f"{source}, sequence {first + _find_owner(lengths['labels'], there[0])} has the label {ignored}, "
+                    f"{source}, sequence {first + _find_owner(lengths['labels'], indices[0])} has the label {ignored}, "
                     f"but earlier ones mark unmasked tokens with {self.ignored}. Use one of {IGNORED} and 0 throughout"
                 )
         lists_only = {name: values[name] for name in LISTS} | {
@@ -292,15 +292,17 @@ def _read_examples(file: Path) -> Iterator[PreparedSequences]:
     """Yield the sequences of a file of TFRecords."""
     first = 0
     records = read_tfrecords(file, (*FEATURES, WEIGHTS), FEATURES)
-    for group in split_into_groups(records, lambda one: len(one["input_ids"]), SEQUENCES_AT_ONCE, NUMBERS_AT_ONCE):
+    for group in split_into_groups(
+        records, lambda record: len(record["input_ids"]), SEQUENCES_AT_ONCE, NUMBERS_AT_ONCE
+    ):
         yield _join_examples(group, str(file), first)
         first += len(group)
 
 
 def _join_examples(records: list[dict[str, np.ndarray]], source: str, first: int) -> PreparedSequences:
-    names = [*FEATURES, *([WEIGHTS] if all(WEIGHTS in one for one in records) else [])]
-    lengths = {name: np.array([len(one[name]) for one in records]) for name in names}
-    values = {name: np.concatenate([one[name] for one in records]) for name in names}
+    names = [*FEATURES, *([WEIGHTS] if all(WEIGHTS in record for record in records) else [])]
+    lengths = {name: np.array([len(record[name]) for record in records]) for name in names}
+    values = {name: np.concatenate([record[name] for record in records]) for name in names}
     for name, other in zip(names, FEATURES_ALIKE, strict=False):
         _require_equal(
             f"{source}, record", first, name, lengths[name], other, lengths.get(other, np.ones(len(records)))

@@ -158,8 +158,8 @@ def get_masked_tokens(sequences: pa.Table) -> tuple[MaskedTokens, np.ndarray, np
     """Return the concatenated tokens of all sequences, and int[N] the tokens and the masked tokens of each."""
     names = ("token_ids", "places", "labels")
     lists = [sequences[name].combine_chunks() for name in names]
-    tokens, places, labels = (one.flatten().to_numpy() for one in lists)
-    lengths, counts = (one.value_lengths().to_numpy() for one in lists[:2])
+    tokens, places, labels = (column.flatten().to_numpy() for column in lists)
+    lengths, counts = (column.value_lengths().to_numpy() for column in lists[:2])
     return MaskedTokens(tokens, np.repeat(np.cumsum(lengths) - lengths, counts) + places, labels), lengths, counts
 
 

@@ -67,22 +67,24 @@ def write_prepared_rows(
     Raises:
         InputError: no data, invalid data (with the sequence), or another vocabulary.
     """
-    own = params.get_phase(phase)
-    section, predictions = f"pretrain_rows.{phase}", own.max_predictions_per_row
+    phase_params = params.get_phase(phase)
+    section, predictions = f"pretrain_rows.{phase}", phase_params.max_predictions_per_row
     if predictions is None:  # every sequence of a row rounds its share up
-        predictions = default_max_predictions(own.row_length, params.masked_fraction) + params.max_sequences_per_row - 1
-    check_geometry(own.row_length, params.max_sequences_per_row, predictions, section)
-    limits = RowLimits(read_tokenizer_info(load_tokenizer(tokenizer)), own.row_length, predictions, section)
+        predictions = (
+            default_max_predictions(phase_params.row_length, params.masked_fraction) + params.max_sequences_per_row - 1
+        )
+    check_geometry(phase_params.row_length, params.max_sequences_per_row, predictions, section)
+    limits = RowLimits(read_tokenizer_info(load_tokenizer(tokenizer)), phase_params.row_length, predictions, section)
     reading, progress = Interpretation(), StageProgress(f"{phase} rows", "sequences")
     sizes = (limits.row_length, params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
     make = functools.partial(RowWriter, pad_id=limits.vocabulary.pad)
     sha256 = sha256_of(find_tokenizer_file(Path(tokenizer)))
     with new_folder(folder or artifacts.rows_folder(phase)) as partial:
-        kept = partial / HELD_OUT
-        kept.mkdir()
-        with make(partial, params.row_kind, *sizes) as rows, make(kept, params.row_kind, *sizes) as held_out:
+        held_out_folder = partial / HELD_OUT
+        held_out_folder.mkdir()
+        with make(partial, params.row_kind, *sizes) as rows, make(held_out_folder, params.row_kind, *sizes) as held_out:
             waiting: dict[RowWriter, list[pa.Table]] = {rows: [], held_out: []}
-            for sequences in _read(own, params, limits, reading, progress):
+            for sequences in _read(phase_params, params, limits, reading, progress):
                 chosen = _choose_held_out(sequences, params)
                 for writer, own_sequences in ((rows, ~chosen), (held_out, chosen)):
                     waiting[writer].append(sequences.filter(pa.array(own_sequences)))
@@ -92,9 +94,9 @@ def write_prepared_rows(
                 reading.counts[ROWS_SPLIT] += _write(writer, tables, limits)
             finish = functools.partial(RowWriter.finish, tokenizer_sha256=sha256, seed=params.seed)
             masking = limits.vocabulary.masking
-            manifest, others = (finish(one, **masking) if one.rows else None for one in (rows, held_out))
+            manifest, others = (finish(part, **masking) if part.rows else None for part in (rows, held_out))
         if others is None:
-            kept.rmdir()
+            held_out_folder.rmdir()
         if manifest is None:
             raise InputError(
                 f"no training sequence found ({reading.counts[SEQUENCES]} in all). Check "
@@ -116,14 +118,14 @@ def format_rows(rows: Manifest) -> str:
 
 
 def _read(
-    own: PhaseRowsParams,
+    phase_params: PhaseRowsParams,
     params: PretrainRowsParams,
     limits: RowLimits,
     reading: Interpretation,
     progress: StageProgress,
 ) -> Iterable[pa.Table]:
     seen = array.array("q")
-    for prepared in read_prepared_batches(own, params.source, limits.section, reading):
+    for prepared in read_prepared_batches(phase_params, params.source, limits.section, reading):
         sequences = validate_and_unpad(prepared, limits)
         reading.counts[SEQUENCES] += len(sequences)
         masked, lengths, counts = get_masked_tokens(sequences)
@@ -275,19 +277,19 @@ def main() -> None:
     parser.add_argument("phase", type=parse_item)
     phase = parser.parse_args().phase
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    own = load_sections("pretrain_rows", "packing")
-    params: PretrainRowsParams = apply_packing(own.pretrain_rows, own.packing)
-    made = _make_from_corpus(params, phase) if params.source == "corpus" else write_prepared_rows(params, phase)
-    print(f"{phase}: {made}")
+    sections = load_sections("pretrain_rows", "packing")
+    params: PretrainRowsParams = apply_packing(sections.pretrain_rows, sections.packing)
+    summary = _make_from_corpus(params, phase) if params.source == "corpus" else write_prepared_rows(params, phase)
+    print(f"{phase}: {summary}")
 
 
 def _make_from_corpus(params: PretrainRowsParams, phase: str) -> str:
-    made = write_pretrain_rows(params, phase, work=artifacts.row_shards(phase))
-    documents, skipped, tokens = (made.counts[name] for name in ("documents", "skipped", "tokens"))
+    result = write_pretrain_rows(params, phase, work=artifacts.row_shards(phase))
+    documents, skipped, tokens = (result.counts[name] for name in ("documents", "skipped", "tokens"))
     return (
-        f"{format_rows(made.manifest)} from {documents - skipped} documents and {tokens} "
-        f"tokens; {skipped} documents without tokens skipped; {made.held_out or 'no'} documents held out; "
-        f"{made.elapsed_s:.1f} s"
+        f"{format_rows(result.manifest)} from {documents - skipped} documents and {tokens} "
+        f"tokens; {skipped} documents without tokens skipped; {result.held_out or 'no'} documents held out; "
+        f"{result.elapsed_s:.1f} s"
     )
 
 

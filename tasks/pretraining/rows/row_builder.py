@@ -63,17 +63,19 @@ def _number(phase: str) -> int:
 
 def resolve_row_settings(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowSettings:
     """Return the row settings of `phase`, with P resolved; refuse sizes that rows cannot have."""
-    own = params.get_phase(phase)
-    predictions = own.max_predictions_per_row
+    phase_params = params.get_phase(phase)
+    predictions = phase_params.max_predictions_per_row
     if predictions is None:
-        predictions = max(params.max_sequences_per_row, default_max_predictions(own.row_length, params.masked_fraction))
-    check_geometry(own.row_length, params.max_sequences_per_row, predictions, f"pretrain_rows.{phase}")
+        predictions = max(
+            params.max_sequences_per_row, default_max_predictions(phase_params.row_length, params.masked_fraction)
+        )
+    check_geometry(phase_params.row_length, params.max_sequences_per_row, predictions, f"pretrain_rows.{phase}")
     return RowSettings(
         tokenizer=Path(tokenizer).absolute(),  # the workers of a cluster have other working folders
         seed=params.seed,
         phase=_number(phase),
-        duplicates=own.duplicates,
-        row_length=own.row_length,
+        duplicates=phase_params.duplicates,
+        row_length=phase_params.row_length,
         max_sequences=params.max_sequences_per_row,
         max_predictions=predictions,
         masked_fraction=params.masked_fraction,
@@ -105,12 +107,17 @@ class ShardMaker:
 
     def _write(self, shard: Shard, folder: Path) -> dict[str, Counts]:
         """Write the rows of a shard's chunks to a folder; return the counts, by part."""
-        own, counts = self.settings, {part: Counts() for part in PARTS}
-        sizes = (own.row_length, own.max_sequences, own.max_predictions, self.vocabulary.size)
+        row_settings, counts = self.settings, {part: Counts() for part in PARTS}
+        sizes = (
+            row_settings.row_length,
+            row_settings.max_sequences,
+            row_settings.max_predictions,
+            self.vocabulary.size,
+        )
         make = functools.partial(RowWriter, pad_id=self.vocabulary.pad)
         # Held-out documents are masked once.
-        settings = {TRAINING: own, HELD_OUT: dataclasses.replace(own, duplicates=1)}
-        held_out = functools.partial(is_held_out, fraction=self.held_out_fraction, seed=own.seed)
+        settings = {TRAINING: row_settings, HELD_OUT: dataclasses.replace(row_settings, duplicates=1)}
+        held_out = functools.partial(is_held_out, fraction=self.held_out_fraction, seed=row_settings.seed)
         with contextlib.ExitStack() as stack:
             for part in PARTS:
                 (folder / part).mkdir()
@@ -126,7 +133,7 @@ class ShardMaker:
             _write_documents(folder / HELD_OUT, documents)
             for part, writer in writers.items():
                 if writer.rows:
-                    writer.finish(self.tokenizer_sha256, own.seed, **self.vocabulary.masking)
+                    writer.finish(self.tokenizer_sha256, row_settings.seed, **self.vocabulary.masking)
                 else:
                     shutil.rmtree(folder / part)
         return counts
@@ -181,10 +188,10 @@ class ShardBuilder:
             text = sum(shard.bytes for shard in missing)
             workers = useful_workers(text // chunks.CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
         progress = StageProgress(f"{self._phase} rows", "documents", sum(shard.documents for shard in missing))
-        for made in ordered_map(self._maker.make, missing, workers, self._folder):
-            counts.append(made)
-            progress.add(sum(made[part]["documents"] for part in PARTS))
-        return {part: sum((own[part] for own in counts), Counts()) for part in PARTS}, progress
+        for new_counts in ordered_map(self._maker.make, missing, workers, self._folder):
+            counts.append(new_counts)
+            progress.add(sum(new_counts[part]["documents"] for part in PARTS))
+        return {part: sum((shard_counts[part] for shard_counts in counts), Counts()) for part in PARTS}, progress
 
     def join(self, part: str, target: Path) -> Manifest | None:
         """Join the row folders of all shards, which must be finished, into the existing folder `target`.
@@ -204,9 +211,9 @@ class ShardBuilder:
                 link_or_copy(folder / name, target / new)
                 files[new] = rows
         if part == HELD_OUT:
-            _write_documents(target, [np.load(one / DOCUMENTS) for one in manifests])
+            _write_documents(target, [np.load(source / DOCUMENTS) for source in manifests])
         first, numbers = next(iter(manifests.values())), ("rows", "sequences", "real_tokens")
-        sums = {name: sum(getattr(one, name) for one in manifests.values()) for name in numbers}
+        sums = {name: sum(getattr(shard_manifest, name) for shard_manifest in manifests.values()) for name in numbers}
         whole = dataclasses.replace(first, **sums, files=files)
         (target / MANIFEST).write_text(whole.to_json(), encoding="utf-8")
         return whole

@@ -181,13 +181,13 @@ class Caller:
         """
         error, patience, attempt = failed.error, self.patience, self._failed[failed.step]
         self._failed[failed.step] += 1
-        asked = retry_after_s(error)
-        seconds = patience.wait_s(attempt) if asked is None else asked + patience.wait_s(0)
+        retry_after = retry_after_s(error)
+        seconds = patience.wait_s(attempt) if retry_after is None else retry_after + patience.wait_s(0)
         what = next(iter(getattr(error, "__notes__", ())), failed.step)
         last = attempt + 1 >= patience.attempts or self._waited_s + seconds > patience.longest_wait_in_all_s
         # An answer that is not JSON is the error page of a proxy or an overloaded server.
         may_pass = status(error) in PASSING | MOVED or isinstance(error, httpx2.TransportError | json.JSONDecodeError)
-        if last or not may_pass or (asked or 0.0) > patience.longest_retry_after_s:
+        if last or not may_pass or (retry_after or 0.0) > patience.longest_retry_after_s:
             return False
         self._waited_s += seconds
         log.warning(
@@ -235,8 +235,8 @@ def retry_after_s(error: Exception) -> float | None:
 def summary(error: Exception) -> str:
     """Return one line: status and message of the server, or type and text of the transport failure."""
     if (code := status(error)) is not None:
-        said = getattr(error, "server_message", None)
-        return f"status {code}{f' ({said})' if said else ''}"
+        message = getattr(error, "server_message", None)
+        return f"status {code}{f' ({message})' if message else ''}"
     text = " ".join(str(error).split())
     return f"{type(error).__name__}{f' ({text[:300]})' if text else ''}"
 
@@ -262,9 +262,9 @@ def advice(error: Exception, repository: str, endpoint: str) -> str:
             )
         return "Correct the setting that the message names (publish.repository, publish.license or publish.language)"
     if code == 403:
-        said = getattr(error, "server_message", None) or ""
+        message = getattr(error, "server_message", None) or ""
         for pattern, fix in FORBIDDEN.items():
-            if re.search(pattern, said, re.IGNORECASE):
+            if re.search(pattern, message, re.IGNORECASE):
                 return fix.format(repository=repository)
     by_status = {
         400: "The Hub rejects the content; correct the part that the message names",

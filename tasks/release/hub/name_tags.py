@@ -46,16 +46,16 @@ class HubReleases(NamedReleases):
         return {tag: at for tag, at in self._read_tags().items() if NAME.fullmatch(tag) or RECORD.fullmatch(tag)}
 
     def read_card(self, release: str) -> tuple[str, bool]:
-        names = {one.rfilename for one in self._list_files(release)}
+        names = {file.rfilename for file in self._list_files(release)}
         card = self._download(release, CARD).read_text(encoding="utf-8") if CARD in names else ""
         return card, SIGNATURE in names
 
     def hash_files(self, release: str) -> dict[str, str]:
         """Return path -> SHA-256 of the files of a release; the Hub states those of large files."""
-        files = [one for one in self._list_files(release) if one.rfilename in NAMES]
+        files = [file for file in self._list_files(release) if file.rfilename in NAMES]
         return {
-            one.rfilename: one.lfs.sha256 if one.lfs else sha256_of(self._download(release, one.rfilename))
-            for one in files
+            file.rfilename: file.lfs.sha256 if file.lfs else sha256_of(self._download(release, file.rfilename))
+            for file in files
         }
 
     def _list_files(self, release: str) -> list[Any]:

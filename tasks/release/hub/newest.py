@@ -104,7 +104,7 @@ def require_compared(api: Any, repository: str, head: str, release: Release, com
 
 def read_tags(api: Any, repository: str) -> dict[str, str]:
     """Return the tags and the commits that they point at."""
-    return {one.name: str(one.target_commit) for one in api.list_repo_refs(repository).tags}
+    return {tag.name: str(tag.target_commit) for tag in api.list_repo_refs(repository).tags}
 
 
 def _release_tags(refs: Mapping[str, str]) -> dict[str, str]:

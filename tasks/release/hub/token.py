@@ -46,17 +46,17 @@ def refusal(who: Mapping[str, Any], repository: str, *, review: bool) -> str | N
         for scope in scoped:
             if _mapping(_mapping(scope).get("entity")).get("name") in (owner, repository):
                 granted |= {str(name) for name in scope.get("permissions") or ()}
-        wanted = {WRITE, DISCUSS} if review else {WRITE}
-        if not wanted & granted:
-            needed = " or ".join(sorted(wanted))
+        required = {WRITE, DISCUSS} if review else {WRITE}
+        if not required & granted:
+            needed = " or ".join(sorted(required))
             return (
                 f"{whose} is fine-grained and needs {needed} for {owner} or {repository}; it has "
                 f"{', '.join(sorted(granted)) or 'no permission'} there"
             )
     orgs = who.get("orgs")
     if isinstance(orgs, list) and not review and owner not in namespaces(who):
-        own = ", ".join(namespaces(who))
-        return f"{whose} cannot write in the namespace {owner}; the user and the organisations of the token are {own}"
+        names = ", ".join(namespaces(who))
+        return f"{whose} cannot write in the namespace {owner}; the user and the organisations of the token are {names}"
     for org in orgs or ():
         if _mapping(org).get("name") == owner and org.get("roleInOrg") == "read":
             return f"{whose} may only read in the organisation {owner}; the role write or contributor is required there"

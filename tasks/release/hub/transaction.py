@@ -144,7 +144,7 @@ class _Transaction:
                     f"{name} is public, but publish.private is true. Set publish.private=false, or make the "
                     "repository private on the Hub. Nothing was changed in it"
                 )
-            is_signed = any(one.rfilename == SIGNATURE for one in head.siblings or [])
+            is_signed = any(file.rfilename == SIGNATURE for file in head.siblings or [])
             if is_signed and self.release.signer is None and self._differences(head):
                 raise PublishError(unsigned(name))
             if (compared := self.compared) is not None:
@@ -261,7 +261,7 @@ class _Transaction:
 
         def list_open() -> list[int]:
             listed = self.caller.api.get_repo_discussions(self.caller.repository, discussion_type="pull_request")
-            return [int(one.num) for one in listed if one.status in OPEN and one.title == self.release.title]
+            return [int(pull.num) for pull in listed if pull.status in OPEN and pull.title == self.release.title]
 
         numbers = self.caller.request("looking for open pull requests", list_open, state)
         return sorted(number for number in numbers if not self._differences(self._content(number, state)))
@@ -277,7 +277,7 @@ class _Transaction:
     def _is_signed(self, info: Any) -> bool:
         """Return True if this signer's signature covers a revision with the content of the release."""
         apart = (CARD, STAGE_RUNS, *OF_SIGNING)
-        blobs = {one.rfilename: str(one.blob_id) for one in info.siblings or [] if one.rfilename in apart}
+        blobs = {file.rfilename: str(file.blob_id) for file in info.siblings or [] if file.rfilename in apart}
         if {*apart} - {*blobs}:
             return False
         key = tuple(blobs[name] for name in apart)
@@ -307,9 +307,9 @@ def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: b
         CommitOperationAdd(name, file.source if isinstance(file.source, bytes) else str(file.source))
         for name, file in sorted(release.files.items())
     ]
-    sent = {one.path_in_repo: one.upload_info.sha256.hex() for one in operations}
-    if sent != release.hashes():
-        changed = ", ".join(name for name, sha256 in release.hashes().items() if sent[name] != sha256)
+    hashes = {operation.path_in_repo: operation.upload_info.sha256.hex() for operation in operations}
+    if hashes != release.hashes():
+        changed = ", ".join(name for name, sha256 in release.hashes().items() if hashes[name] != sha256)
         raise PublishError(f"{changed} changed during publishing: nothing was sent to {repository}. Publish again")
     operations += [CommitOperationDelete(name, is_folder=False) for name in _outdated(head, release)]
     return api.create_commit(
