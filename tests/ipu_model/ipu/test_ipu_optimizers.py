@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Dict, List, Tuple
 
 import poptorch
@@ -22,25 +21,24 @@ UPDATES = ["lamb", "lamb-uncorrected", "adamw", "adam", "sgd"]
 
 
 class Inner(nn.Module):
-    """Two matrices, a bias of each, a LayerNorm."""
+    """Two matrices, a bias, a LayerNorm."""
 
-    def __init__(self, dropout: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(5, 4)
         self.LayerNorm = nn.LayerNorm(4)
-        self.dropout = nn.Dropout(dropout)
         self.second = nn.Linear(4, 3, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.dropout(torch.tanh(self.LayerNorm(self.first(x)))))
+        return self.second(torch.tanh(self.LayerNorm(self.first(x))))
 
 
 class Toy(nn.Module):
     """As the device model does, it holds the model under a name of its own."""
 
-    def __init__(self, dropout: float = 0.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.bert_model = Inner(dropout)
+        self.bert_model = Inner()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return ((self.bert_model(x) - y).float() ** 2).mean()
@@ -55,53 +53,47 @@ def config_of(update: str, **changes: Any) -> OptimizerConfig:
     return optimizer_config(name=name, learning_rate=RATES[0], **{**values, **changes})
 
 
-def toy(dropout: float = 0.0, half: bool = False) -> Toy:
+def toy() -> Toy:
     torch.manual_seed(0)
-    model = Toy(dropout)
-    return model.half() if half else model
+    return Toy()
 
 
-def rows(updates: int, size: float = 1.0, half: bool = False) -> List[Tuple[Tensor, Tensor]]:
+def rows(updates: int, size: float = 1.0) -> List[Tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(1)
-    drawn = [
+    return [
         (torch.randn(MICRO_BATCHES * ROWS, 5, generator=generator), torch.randn(8, 3, generator=generator) * size)
         for _ in range(updates)
     ]
-    return [(x.half(), y.half()) for x, y in drawn] if half else drawn
 
 
 class Device:
     """An executor as the runtime drives it: the rate is set and handed over before every update."""
 
-    def __init__(self, model: Toy, config: OptimizerConfig, half: bool = False) -> None:
+    def __init__(self, config: OptimizerConfig) -> None:
         options = poptorch.Options()
         options.Training.gradientAccumulation(MICRO_BATCHES)
         options.showCompilationProgressBar(False)
-        options.randomSeed(3)
-        self.model = model
-        self.optimizer = make_ipu_optimizer(poptorch, config, model.named_parameters(), half)
-        self.executor = poptorch.trainingModel(model, options, optimizer=self.optimizer)
+        self.model = toy()
+        self.optimizer = make_ipu_optimizer(poptorch, config, self.model.named_parameters(), half=False)
+        self.executor = poptorch.trainingModel(self.model, options, optimizer=self.optimizer)
 
     def update(self, rate: float, batch: Tuple[Tensor, Tensor]) -> None:
         set_learning_rate(self.optimizer, rate)
         self.executor.setOptimizer(self.optimizer)
         self.executor(*batch)
 
-    def weights(self) -> Dict[str, Tensor]:
-        return {name: p.detach().float().clone() for name, p in self.model.named_parameters()}
 
-
-def train(config: OptimizerConfig, updates: int = 10, size: float = 1.0) -> Dict[str, Tensor]:
-    device = Device(toy(), config)
-    for rate, batch in zip(RATES, rows(updates, size)):
+def train(config: OptimizerConfig, size: float = 1.0) -> Dict[str, Tensor]:
+    device = Device(config)
+    for rate, batch in zip(RATES, rows(10, size)):
         device.update(rate, batch)
-    return device.weights()
+    return {name: p.detach().clone() for name, p in device.model.named_parameters()}
 
 
-def train_with_torch(config: OptimizerConfig, updates: int = 10, size: float = 1.0) -> Dict[str, Tensor]:
+def train_with_torch(config: OptimizerConfig, size: float = 1.0) -> Dict[str, Tensor]:
     model = toy()
     optimizer = make_optimizer(config, model)
-    for rate, (x, y) in zip(RATES, rows(updates, size)):
+    for rate, (x, y) in zip(RATES, rows(10, size)):
         optimizer.zero_grad()
         for part_x, part_y in zip(x.split(ROWS), y.split(ROWS)):
             (model.loss(part_x, part_y) / MICRO_BATCHES).backward()
@@ -123,7 +115,7 @@ def test_ten_updates_equal_those_of_the_torch_runtime(update: str) -> None:
     assert furthest(train(config), train_with_torch(config)) < 1e-5
 
 
-@pytest.mark.parametrize("update", ["lamb", "adamw", "adam", "sgd"])
+@pytest.mark.parametrize("update", ["lamb", "sgd"])
 @pytest.mark.parametrize(
     ("half", "accumulator", "first", "expected"),
     [
@@ -157,7 +149,6 @@ def test_accumulated_gradients_are_clipped_as_torch_clips_them(update: str, deca
     ("update", "changes", "message"),
     [
         ("lamb", {"max_grad_norm": 1.0}, "max_grad_norm=1 with lamb"),
-        ("sgd", {"max_grad_norm": 1.0}, "max_grad_norm=1 with sgd"),
         ("adam", {"max_grad_norm": 1.0}, "weight_decay to 0"),
         ("adamw-uncorrected", {}, "bias_correction=false with adamw.*use lamb"),
         ("adam-uncorrected", {"max_grad_norm": 2.0}, "bias_correction=false with adam.*max_grad_norm=2"),
@@ -177,52 +168,6 @@ def test_frozen_parameters_are_in_no_group_and_an_empty_group_is_left_out() -> N
     assert optimizer.param_groups[0]["weight_decay"] == 0.0
 
 
-def checkpoint(device: Device) -> Tuple[Dict[str, Tensor], Dict[str, Tensor], List[int]]:
-    weights = {name: p.detach().clone() for name, p in device.model.named_parameters()}
-    return weights, optimizer_tensors(device.optimizer), list(device.executor.rng_state)
-
-
-@pytest.mark.parametrize("after_compiling", [False, True])
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("update", ["lamb", "adamw"])
-def test_a_run_cut_after_five_updates_ends_as_one_that_was_not(update: str, half: bool, after_compiling: bool) -> None:
-    config = config_of(update, loss_scaling=64.0)
-    batches = rows(10, half=half)
-    whole, first = Device(toy(0.3, half), config, half), Device(toy(0.3, half), config, half)
-    for rate, batch in zip(RATES, batches):
-        whole.update(rate, batch)
-    whole.executor.detachFromDevice()
-    for rate, batch in zip(RATES[:5], batches):
-        first.update(rate, batch)
-    weights, state, randomness = checkpoint(first)
-    first.executor.detachFromDevice()
-    assert {key.split("/")[0] for key in state} == {"ipu_state", "ipu_param"}
-
-    second = Device(toy(0.3, half), config, half)
-    if after_compiling:  # also over another state
-        second.update(0.5, batches[9])
-        second.executor.load_state_dict(copy.deepcopy(weights))
-    else:
-        second.model.load_state_dict(copy.deepcopy(weights))
-    load_optimizer_tensors(poptorch, second.optimizer, state)
-    set_learning_rate(second.optimizer, RATES[5])
-    second.executor.setOptimizer(second.optimizer)
-    if not after_compiling:
-        second.executor.compile(*batches[5])
-    second.executor.rng_state = randomness
-    for rate, batch in zip(RATES[5:], batches[5:]):
-        second.update(rate, batch)
-
-    ends, expected = second.weights(), whole.weights()
-    for name in expected:
-        assert torch.equal(ends[name], expected[name]), name
-    again, once = optimizer_tensors(second.optimizer), optimizer_tensors(whole.optimizer)
-    assert sorted(again) == sorted(once)
-    for name in once:
-        assert again[name].dtype == once[name].dtype, name
-        assert torch.equal(again[name], once[name]), name
-
-
 def test_a_state_of_another_runtime_is_refused() -> None:
     optimizer = make_ipu_optimizer(poptorch, config_of("lamb"), toy().named_parameters(), half=False)
     with pytest.raises(CheckpointError, match="exp_avg, which is not of an IPU"):
@@ -239,7 +184,7 @@ def attributes(optimizer: Any) -> Tuple[List[str], List[str], List[List[str]]]:
 @pytest.mark.parametrize("update", UPDATES)
 def test_no_attribute_appears_after_the_first_update(update: str) -> None:
     # PopTorch notes the attributes it saw when it compiled and warns of every later one as ignored.
-    device = Device(toy(), config_of(update))
+    device = Device(config_of(update))
     device.update(RATES[0], rows(1)[0])
     noted = attributes(device.optimizer)
     load_optimizer_tensors(poptorch, device.optimizer, optimizer_tensors(device.optimizer))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 import pytest
@@ -42,15 +42,10 @@ CASES = [
     (name, head, replicas, iterations, packed)
     for name in ("lamb", "adamw")
     for head in ("pretraining", "question_answering")
-    for replicas in (2, 4)
-    for iterations in (1, 2)
+    for replicas, iterations in ((2, 2), (4, 1))
     for packed in (True, False)
 ]
-CASES += [
-    (name, kind, 2, iterations, packed)
-    for kind in KINDS
-    for name, iterations, packed in (("adamw", 1, True), ("lamb", 2, False))
-]
+CASES += [(name, kind, 2, 1 + (name == "lamb"), name == "adamw") for kind in KINDS for name in ("adamw", "lamb")]
 DROPOUTS = dict(zip(("hidden_dropout", "attention_dropout", *HEAD_DROPOUTS), (1 / 8, 1 / 4, 1 / 2, 3 / 8, 1 / 16)))
 """Each of its own, so that none can stand for another."""
 
@@ -61,15 +56,11 @@ def test_ten_updates_on_ipus_follow_the_cpu(
     name: str, head: str, replicas: int, iterations: int, packed: bool, tmp_path: Path
 ) -> None:
     """Four-IPU pipeline, accumulation 16, fp32: 1e-5 on every loss and every weight that learns."""
-    losses: Dict[str, List[Tuple[float, ...]]] = {}
-    weights: Dict[str, Dict[str, torch.Tensor]] = {}
-    for runtime in ("cpu", "ipu"):
-        losses[runtime], weights[runtime] = train(
-            runtime, head, optimizer_of(name), replicas=replicas, iterations=iterations, packed=packed, folder=tmp_path
-        )
-    assert len(losses["ipu"]) == 10 // iterations
-    np.testing.assert_allclose(losses["ipu"], losses["cpu"], rtol=1e-5 if head in KINDS else 0, atol=1e-5)
-    learned, idle = largest_differences(weights["ipu"], weights["cpu"])
+    settings = (head, optimizer_of(name), replicas, iterations, packed, tmp_path)
+    (expected, weights), (losses, found) = (train(runtime, *settings) for runtime in ("cpu", "ipu"))
+    assert len(losses) == 10 // iterations
+    np.testing.assert_allclose(losses, expected, rtol=1e-5 if head in KINDS else 0, atol=1e-5)
+    learned, idle = largest_differences(found, weights)
     assert learned < 1e-5
     assert idle < 1e-4
 
@@ -190,12 +181,9 @@ def test_logits_are_those_of_the_cpu_and_of_real_sequences_only(family: str, kin
         np.testing.assert_allclose(ours[found.feature_id], found.columns["logits"], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("head", ["masked_lm", "question_answering", "sequence_classification", "token_classification"])
-def test_every_operation_of_rotary_layers_is_one_that_poptorch_supports(
-    head: str, pooling: str, record: Any, tmp_path: Path
-) -> None:
-    config = dataclasses.replace(tiny("modernbert"), settings={"local_attention": 8, "classifier_pooling": pooling})
+def test_every_operation_of_rotary_layers_is_one_that_poptorch_supports(head: str, record: Any, tmp_path: Path) -> None:
+    config = tiny("modernbert")
     job = ipu_job(head, ADAMW, tmp_path, 1, 1, model=config, precision="fp16")
     with closing(ipu_runtime(job, config=config, model=make_model(head, config))) as runtime:
         runtime.compile(make_batches(head, 1, 16)[0])
@@ -203,10 +191,7 @@ def test_every_operation_of_rotary_layers_is_one_that_poptorch_supports(
     assert operations(record()[-1]) - SUPPORTED - in_the_guide == set()
 
 
-@pytest.mark.parametrize(
-    ("family", "pooler"),
-    [("bert", 2), ("roberta", 3), ("camembert", 3), ("distilbert", 3), ("electra", 3), ("modernbert", 3)],
-)
+@pytest.mark.parametrize(("family", "pooler"), [("bert", 2), ("roberta", 3), ("distilbert", 3), ("modernbert", 3)])
 def test_a_classifier_is_placed_as_by_optimum(family: str, pooler: int, tmp_path: Path) -> None:
     """Optimum's RoBERTa and DistilBERT have all of the head on the last IPU; BERT's pooler belongs to the encoder."""
     job = ipu_job(KINDS[0], ADAMW, tmp_path, 1, 1, model=tiny(family), ipu_config={"layers_per_ipu": [0, 2, 2, 0]})
