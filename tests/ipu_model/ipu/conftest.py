@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
-from preset_layouts import Layout
 
 HERE = Path(__file__).resolve().parent
 DOUBLE = HERE.parents[1] / "doubles" / "poptorch_double"
@@ -58,19 +57,12 @@ if not INSTALLED:
 
 
 def _choose_part(items: List[pytest.Item], stated: str) -> List[pytest.Item]:
-    """The tests of a part, 1/6 for example: dealt one by one, so that the cases of a slow test come to all parts.
-
-    Those that look at the recording of one layout stay together, as it is compiled once in a process.
-    """
+    """The tests of a part, 1/6 for example: dealt one by one, so that the cases of a slow test come to all parts."""
     match = re.fullmatch(r"(\d+)/(\d+)", stated)
     part, parts = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
     if not 1 <= part <= parts:
         raise pytest.UsageError(f"PART={stated} is not a part of a whole: from 1/6 to 6/6, for example")
-    hands: Dict[str, List[pytest.Item]] = {}
-    for item in items:
-        layout = getattr(item, "callspec", None) and item.callspec.params.get("layout")
-        hands.setdefault(layout.name if isinstance(layout, Layout) else item.nodeid, []).append(item)
-    return [item for hand in list(hands.values())[part - 1 :: parts] for item in hand]
+    return items[part - 1 :: parts]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:

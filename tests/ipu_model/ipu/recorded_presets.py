@@ -17,8 +17,6 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.rows.row_folder import Batch
 
 SEED = 7
-_RECORDED: Dict[Layout, Dict[str, Any]] = {}
-"""Compiled once, looked at by several tests."""
 
 
 def forward_stages(layout: Layout) -> int:
@@ -36,13 +34,6 @@ def model_config(layout: Layout) -> ModelConfig:
     return dataclasses.replace(
         FOUR_LAYERS, num_layers=sum(layout.layers), hidden_dropout=0.1, attention_dropout=0.1, initializer_range=0.02
     )
-
-
-def record_of(layout: Layout, folder: Path) -> Dict[str, Any]:
-    """What was recorded of compiling the job, plus "loss_types", the types of what `forward` returned."""
-    if layout not in _RECORDED:
-        _RECORDED[layout] = compiled(job_of(layout, folder), layout)
-    return _RECORDED[layout]
 
 
 def job_of(layout: Layout, folder: Path, **config: Any) -> Job:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 import pytest
-from published_configs import BERT_BASE_IPU, BERT_BASE_UNCASED, BERT_LARGE_IPU, BERT_LARGE_UNCASED
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.core.files import read_json, write_json
@@ -28,6 +27,62 @@ def saved_and_loaded(config: IpuConfig, folder: Path) -> IpuConfig:
 
 
 BASE, LARGE = [0, 4, 4, 4], [3, 7, 7, 7]
+PER_POD = {"default": 1, "pod4": 1, "pod8": 2, "pod16": 4, "pod32": 8, "pod64": 16}
+
+BERT_BASE_IPU = {
+    "decompose_grad_sum": False,
+    "device_iterations": 1,
+    "embedding_serialization_factor": 1,
+    "enable_half_first_order_momentum": True,
+    "enable_half_partials": True,
+    "executable_cache_dir": "",
+    "execute_encoder_on_cpu_for_generation": False,
+    "gradient_accumulation_steps": 16,
+    "inference_device_iterations": 5,
+    "inference_replication_factor": PER_POD,
+    "ipus_per_replica": 4,
+    "layers_per_ipu": [0, 4, 4, 4],
+    "matmul_proportion": 0.25,
+    "optimizer_state_offchip": False,
+    "optimum_version": "1.3.0",
+    "output_mode": "final",
+    "profile_dir": "",
+    "recompute_checkpoint_every_layer": True,
+    "replicated_tensor_sharding": True,
+    "replication_factor": PER_POD,
+    "seed": None,
+    "sharded_execution_for_inference": False,
+    "transformers_version": "4.20.1",
+    "use_popdist": False,
+}
+BERT_LARGE_IPU = {
+    **BERT_BASE_IPU,
+    "embedding_serialization_factor": 2,
+    "inference_device_iterations": 4,
+    "layers_per_ipu": [3, 7, 7, 7],
+    "matmul_proportion": [0.15, 0.18, 0.2, 0.25],
+    "optimizer_state_offchip": True,
+}
+BERT_BASE_UNCASED = {
+    "device_iterations": 1,
+    "embedding_serialization_factor": 2,
+    "enable_half_first_order_momentum": True,
+    "enable_half_partials": True,
+    "executable_cache_dir": "./exe_cache",
+    "gradient_accumulation_steps": 512,
+    "inference_device_iterations": 4,
+    "inference_replication_factor": 4,
+    "ipus_per_replica": 4,
+    "layers_per_ipu": [0, 4, 4, 4],
+    "matmul_proportion": 0.22,
+    "optimizer_state_offchip": False,
+    "optimum_version": "0.1.2",
+    "output_mode": "final",
+    "recompute_checkpoint_every_layer": True,
+    "replicated_tensor_sharding": True,
+    "replication_factor": 4,
+    "seed": 42,
+}
 PUBLISHED = {
     "base on a POD16": ({**BERT_BASE_IPU, "pod_type": "pod16"}, (4, BASE, [0.25] * 4, 1), 5, 16, (False, True)),
     "large on a POD4": (
@@ -38,10 +93,10 @@ PUBLISHED = {
         (True, True),
     ),
     "base of the model": (BERT_BASE_UNCASED, (4, BASE, [0.22] * 4, 2), 4, 512, (False, True)),
-    "large of the model": (BERT_LARGE_UNCASED, (16, LARGE, [0.1, 0.15, 0.15, 0.15], 2), 4, 512, (True, True)),
 }
-"""Replicas, layers, proportions and factor of both modes; iterations of inference; accumulation; and where the state
-of the optimizer is: off chip, sharded."""
+"""Files that Graphcore published with its notebooks and, by an older release, with a model. Replicas, layers,
+proportions and factor of both modes; iterations of inference; accumulation; is the optimizer's state off chip, sharded.
+"""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -38,7 +38,7 @@ def labels_of(head: str) -> Any:
 @pytest.mark.parametrize(
     ("head", "packed", "precision"),
     [
-        *((head, packed, "fp32") for head in HEADS for packed in (True, False)),
+        *((head, packed, "fp32") for packed in (True, False) for head in (HEADS if packed else HEADS[:2])),
         *((head, True, "fp16") for head in HEADS[:2]),
     ],
 )
@@ -88,26 +88,6 @@ def test_other_weights_are_evaluated_before_the_first_update_which_they_do_not_c
         found.append((ipu.train_step(batch, 1e-3).loss, ipu.train_step(batch, 1e-3).loss))
         ipu.close()
     assert found[0] == found[1]
-
-
-@pytest.mark.ipu
-def test_rows_of_one_sequence_train_as_on_the_cpu_with_one_row_of_positions(tmp_path: Path) -> None:
-    """Two rows of a micro-batch share their positions; those of padding are others than in the rows."""
-    job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1, geometry=BatchGeometry(ROWS, 2))
-    batches = make_batches("question_answering", 3, ROWS, packed=False)
-    ipu = ipu_runtime(job)
-    ipu.compile(batches[0])
-    cpu = TorchRuntime(make_model("question_answering"), "question_answering", ROWS, "fp32", ADAMW, seed=7)
-    for batch in batches:
-        assert ipu.train_step(batch, 1e-3).loss == pytest.approx(cpu.train_step(batch, 1e-3).loss, abs=1e-5)
-    ours, theirs = ipu.state_dict(), cpu.state_dict()
-    answers = {x.feature_id: x.columns for x in ipu.predict(batches[0])}
-    for expected in cpu.predict(batches[0]):
-        for name, logits in expected.columns.items():
-            np.testing.assert_allclose(answers[expected.feature_id][name], logits, rtol=0, atol=1e-4)
-    ipu.close()
-    learned = "bert.embeddings.position_embeddings.weight"
-    torch.testing.assert_close(ours[learned], theirs[learned], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -36,7 +36,6 @@ DEBUG = "POPTORCH_LOG_LEVEL=DEBUG"
     ("type_", "message", "happened", "knob"),
     [
         ("poplar_graph_memory_allocation_error", ON_TILE, "237,500 or 37% too many", "matmul_proportion of IPU 2"),
-        ("popart_exception", "Out of memory: Cannot fit all variable data onto one", "an IPU", "matmul_proportion"),
         ("poplar_poplar_error", "Tile 0 receives more data than it has total memory", "IPU 0", "embedding_serial"),
         ("poplar_link_error", "tile 1472 _poplar_start must be 0 not 638976 bytes from", "IPU 1", "layers_per_ipu"),
         ("poplar_stream_memory_allocation_error", STREAM, "149,766,584 bytes", "device_iterations or micro_batch_size"),
@@ -49,14 +48,9 @@ DEBUG = "POPTORCH_LOG_LEVEL=DEBUG"
         ("std::out_of_range", "basic_string::replace: __pos", "without a reason", DEBUG),
         ("poptorch_cpp_error", UNSUPPORTED, "aten::nan_to_num", "report it"),
         ("poptorch_cpp_error", "poptorch.Options().deviceIterations must be greater", "rejected the program", DEBUG),
-        ("poptorch_cpp_error", "", "without a reason", DEBUG),
         ("poptorch_py_error", "Parameter x is reassigned", "Python layer rejected a call", "report it"),
         (AssertionError, "All tensors must have a batch dimension", "(AssertionError)", "report it"),
-        ("popart_exception", "x" * 5000, "", DEBUG),
         ("IPU_RESET", "test", "recoverable error (IPU_RESET)", "Run the job again"),
-        ("LINK_RESET", "test", "recoverable error (LINK_RESET)", "IPU-Links"),
-        ("PARTITION_RESET", "test", "recoverable error (PARTITION_RESET)", "V-IPU partition"),
-        ("FULL_RESET", "test", "recoverable error (FULL_RESET)", "power-cycled"),
         ("NEW_RESET", "test", "recoverable error (NEW_RESET)", "requires NEW_RESET"),
     ],
 )

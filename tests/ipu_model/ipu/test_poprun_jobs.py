@@ -174,26 +174,18 @@ def test_a_process_without_poprun_initialises_nothing_and_one_instance_needs_no_
     assert instance.mean({"loss": 2.0}) == {"loss": 2.0}
 
 
-def test_replicas_are_those_of_all_instances_together(poprun: Any) -> None:
+def test_replicas_and_ipus_are_those_that_poprun_gave(poprun: Any) -> None:
     instance = poprun(1, 2)
     assert instance.replicas(4) == 2
-    with pytest.raises(ConfigError, match="--num-replicas 4 .*replication_factor 2"):
-        instance.replicas(2)
-    with pytest.raises(ConfigError, match="10 rows of an update .*4 instances"):
-        Instances(index=0, count=4).share(10)
-
-
-def test_popdist_makes_the_options_and_owns_their_replication(poprun: Any) -> None:
-    poptorch = importlib.import_module("poptorch")
-    instance = poprun(1, 2)
-    options, owns_replication = instance.make_options(poptorch, 4)
-    assert owns_replication
-    assert options.replication_factor == 2
-    for refused in (lambda: options.replicationFactor(2), lambda: options.Distributed.configureProcessId(0, 2)):
-        with pytest.raises(RuntimeError):
+    options, owns_replication = instance.make_options(importlib.import_module("poptorch"), 4)
+    assert (options.replication_factor, owns_replication) == (2, True)
+    for refused, said in (
+        (lambda: instance.replicas(2), "--num-replicas 4 .*replication_factor 2"),
+        (lambda: instance.make_options(importlib.import_module("poptorch"), 8), "--ipus-per-replica 4 .* 8 IPUs"),
+        (lambda: Instances(index=0, count=4).share(10), "10 rows of an update .*4 instances"),
+    ):
+        with pytest.raises(ConfigError, match=said):
             refused()
-    with pytest.raises(ConfigError, match=r"--ipus-per-replica 4 does not agree.* uses 8 IPUs"):
-        instance.make_options(poptorch, 8)
 
 
 def test_all_instances_stop_or_save_when_one_was_told_to(poprun: Any) -> None:

@@ -86,17 +86,6 @@ def test_a_worker_makes_the_bits_that_this_process_would(kind: str, tmp_path: Pa
         assert number == len(STEPS) - 1
 
 
-def test_a_worker_weighs_every_label_by_its_class(tmp_path: Path) -> None:
-    kind, weights = "sequence_classification", np.array([0.25, 2.0, 0.5])
-    rows = RowFolder(rows_of(tmp_path / "rows", kind, ROWS), kind, FOUR_LAYERS, labels_of(kind), None, weights.tolist())
-    inputs = inputs_of(rows)
-    with closing(RowPrefetcher(rows, ORDER, STEPS, inputs)) as source:
-        labels, found = (x.numpy().copy() for x in next(iter(feed(source, inputs))).tensors[-2:])
-    each = np.where(labels == -100, 0, weights[np.maximum(labels, 0)])
-    for update in np.split(np.arange(len(labels)), UPDATES):
-        np.testing.assert_allclose(found[update], MICRO_BATCHES * each[update] / each[update].sum(), rtol=1e-6)
-
-
 def test_where_there_is_no_memory_to_share_rows_are_made_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,13 +52,6 @@ def test_a_line_says_what_is_compiled_for_how_long_and_how_far(bar: str, far: st
     assert events.seen[-1] == {"event": "message", "text": f"compiling the training program: 0 s{far}"}
 
 
-def test_other_lines_on_stderr_pass_and_the_bar_does_not(capsys: pytest.CaptureFixture[str]) -> None:
-    with watch_compile(Events(), None):
-        sys.stderr.write("a warning, 5% of something\n")
-        sys.stderr.write("\rGraph compilation:  45%|####5     | 45/100")
-    assert capsys.readouterr().err == "a warning, 5% of something\n"
-
-
 def test_what_takes_too_long_is_ended_with_an_error_event_and_exit_code_1() -> None:
     process = child(
         "with watch_compile(Progress(sys.stdout), 0.2, what='the training program', log='run/ipu_error.log'):\n"
@@ -89,8 +82,7 @@ def test_a_signal_ends_a_compilation_at_once(number: signal.Signals) -> None:
     assert process.returncode == -number
 
 
-def test_a_short_compilation_says_nothing_and_leaves_no_thread_and_no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that was not set by Python is None for signal.signal, which does not take None."""
+def test_a_short_compilation_says_nothing_and_leaves_no_thread_and_no_handler() -> None:
     events, before, handler = Events(), threading.active_count(), signal.getsignal(signal.SIGTERM)
     with watch_compile(events, 60.0, what="it"):
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -98,21 +90,15 @@ def test_a_short_compilation_says_nothing_and_leaves_no_thread_and_no_handler(mo
         raise KeyError("of the compiler")
     assert events.seen == []
     assert (threading.active_count(), signal.getsignal(signal.SIGTERM)) == (before, handler)
-    put: List[Any] = []
-    monkeypatch.setattr(signal, "signal", lambda number, handler: put.append(handler))
-    with watch_compile(events, None):
-        put.clear()
-    assert put == [signal.SIG_DFL, signal.SIG_DFL]
 
 
 @pytest.mark.parametrize(
     ("stated", "seconds"),
     [
         (None, 7200.0),
-        ("90", 90.0),
         ("0", None),
         ("1.5", 1.5),
-        *((text, ConfigError) for text in ("never", "-1", "1h", "nan", "inf", " 5")),
+        *((text, ConfigError) for text in ("1h", "-1", "nan", "inf")),
     ],
 )
 def test_the_limit_is_two_hours_unless_the_host_says_otherwise(stated: Optional[str], seconds: Any) -> None:

@@ -12,14 +12,13 @@ import torch
 from ipu_jobs import ipu_job as job_with_rows
 from ipu_jobs import rows_of
 from safetensors.torch import load_file
-from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, train
+from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches, train
 from tiny_jobs import pausing, run_here, weights_of
 from torch import Tensor
 
 from ipu_model.core.errors import CheckpointError
 from ipu_model.ipu.device_model import TABLE, cut_table, join_pieces
 from ipu_model.jobs.job import OptimizerConfig, ScheduleConfig
-from ipu_model.runtimes.ipu import IpuRuntime
 from tests.optimizers import optimizer_config
 
 ADAMW = optimizer_config(name="adamw", learning_rate=1e-3, loss_scaling=64.0)
@@ -53,8 +52,7 @@ def optimizer_state(pieces: int, shape: Tuple[int, ...] = (12, 5)) -> State:
     return {"ipu_state/Accl1___bert_model.bert.pooler.dense.weight": torch.ones(2, 2), **state}
 
 
-@pytest.mark.parametrize("saved", [1, 2, 12])
-@pytest.mark.parametrize("loaded", [1, 3, 12])
+@pytest.mark.parametrize(("saved", "loaded"), [(1, 3), (12, 1), (2, 12)])
 def test_state_saved_in_some_pieces_is_loaded_in_others(saved: int, loaded: int) -> None:
     """Twelve pieces: number 10 comes before 2 as text."""
     scrambled = dict(sorted(optimizer_state(saved).items()))
@@ -105,24 +103,6 @@ def test_lamb_has_the_trust_ratio_of_the_whole_table(tmp_path: Path) -> None:
     assert float(ratio) == pytest.approx(0.5, rel=1e-5)  # |update| = rate x |table|
     of_pieces = [float((x - y).norm() / x.norm()) for x, y in zip(before.chunk(3), after.chunk(3))]
     assert max(of_pieces) / min(of_pieces) > 1.01  # not 0.5 each
-
-
-def updates(runtime: IpuRuntime, batches: List[Any], first: int, last: int) -> List[float]:
-    return [runtime.train_step(batches[step], RATES[step]).loss for step in range(first, last)]
-
-
-@pytest.mark.ipu
-def test_predictions_between_updates_are_made_with_the_pieces_of_training(tmp_path: Path) -> None:
-    batches = make_batches(QUESTIONS, 2, 16)
-    answers = []
-    for factor in (1, 3):
-        runtime = ipu_runtime(ipu_job(QUESTIONS, ADAMW, tmp_path, 1, 1, ipu_config=in_pieces(factor)))
-        runtime.compile(batches[0])
-        updates(runtime, batches, 0, 1)
-        answers.append(runtime.predict(batches[1]))
-        runtime.close()
-    for one, other in zip(*answers):
-        np.testing.assert_allclose(one.columns["start_logits"], other.columns["start_logits"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.ipu
