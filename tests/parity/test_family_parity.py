@@ -22,11 +22,9 @@ from samples import (
 )
 from tiny_jobs import labels_of
 
-from ipu_model.core.errors import ConfigError
 from ipu_model.models.families import get_family, list_families
 from ipu_model.models.model_folder import ModelFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
-from tasks.models.model_folders import packs_rows
 from tests.optimizers import optimizer_config
 
 HEADS = {
@@ -117,29 +115,3 @@ def test_the_table_of_documents_has_every_family_and_what_it_reads() -> None:
     positions = ["rotary" if f.rotary else "after the pad id" if f.offset_positions else "from 0" for _, f in described]
     table = [[n, f.prefix, types[f.pair_types], p] for (n, f), p in zip(described, positions, strict=True)]
     assert rows[: len(table)] == table
-
-
-def test_the_rows_on_other_encoders_are_what_both_kinds_of_families_do() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").partition("## Other")[2]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    assert rows[0] == ["", "families above", "other encoders"]
-    documented = {label: cells for label, *cells in rows[2:]}
-
-    def is_refused(family: str, runtime: str, pretrains: bool) -> bool:
-        try:
-            get_family(family).check(runtime, pretrains)
-        except ConfigError:
-            return True
-        return False
-
-    for families, column in ((list_families(), 0), (["deberta-v2", "mpnet", "albert"], 1)):
-        for family in families:
-            runtimes = [f"`{one}`" for one in ("cpu", "cuda", "ipu") if not is_refused(family, one, False)]
-            assert documented["runtime"][column] == ", ".join(runtimes)
-            assert (documented["pre-training"][column] == "no") == is_refused(family, "cpu", True)
-            rows_hold = "several sequences each" if packs_rows(family) else "one sequence each"
-            assert documented["rows"][column].startswith(rows_hold)
-            padded = "sequences padded in groups of similar length" in str(get_family(family).describe())
-            assert documented["padding in computation"][column].endswith("group of similar length") == padded
-            others = "torch and transformers" if padded else "torch"
-            assert documented["Python of the device"][column].partition(" (")[0] == others

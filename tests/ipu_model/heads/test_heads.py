@@ -66,27 +66,13 @@ def test_a_class_is_right_when_its_logit_is_the_largest_and_flags_when_all_are_o
     assert 0 < right < batch.sequences
 
 
-def test_a_head_starts_from_the_encoder_alone_of_a_model_with_other_classes(tmp_path: Path) -> None:
-    kind = "sequence_classification"
-    write_rows(tmp_path / "rows", kind, make_columns(kind, 20))
-    run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=list(LABELS)))
-    folder = read_model(tmp_path / "model")
-    assert folder.architecture == "BertForSequenceClassification"
-    assert folder.for_head(heads.get_head(kind)) is folder
-    other = dataclasses.replace(folder, architecture="BertForTokenClassification").for_head(heads.get_head(kind))
-    assert list(other.labels) == []
-    assert {name.split(".")[0] for name in other.state} == {"bert"}
-    assert folder.for_head(heads.get_head("question_answering")) is folder
-
-
 def started(tmp_path: Path, kind: str, labels: List[str]) -> Dict[str, Any]:
     """The classifier that a model becomes for these classes, and what is reported."""
     folder = read_model(tmp_path / "model").for_labels(heads.get_head(kind), labels)
     return {"labels": list(folder.labels), "weight": folder.state.get("classifier.weight"), "note": folder.note}
 
 
-@pytest.mark.parametrize("kind", ["sequence_classification", "token_classification"])
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("kind", "named"), [("sequence_classification", True), ("token_classification", False)])
 def test_the_classes_of_a_model_are_taken_by_their_names_or_numbers(tmp_path: Path, kind: str, named: bool) -> None:
     names = list(LABELS) if named else [f"LABEL_{number}" for number in range(len(LABELS))]
     labels = names if named else [str(number) for number in range(len(LABELS))]

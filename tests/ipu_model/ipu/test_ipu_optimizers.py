@@ -87,6 +87,7 @@ def train(config: OptimizerConfig, size: float = 1.0) -> Dict[str, Tensor]:
     device = Device(config)
     for rate, batch in zip(RATES, rows(10, size)):
         device.update(rate, batch)
+    device.executor.copyWeightsToHost()
     return {name: p.detach().clone() for name, p in device.model.named_parameters()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Callable, Dict, List
 
 import pytest
 import torch
@@ -70,17 +70,3 @@ def test_the_loss_is_the_cross_entropy_of_real_labels_however_many_rows_are_made
     for mine, other in zip(ours, exact):
         assert mine.grad.dtype == mine.dtype
         torch.testing.assert_close(mine.grad, other.grad, rtol=tolerance, atol=tolerance, check_dtype=False)
-
-
-def test_the_loss_in_chunks_never_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    largest: List[int] = []
-
-    def differentiate(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tensor, Tensor]:
-        largest.append(len(logits))
-        return differentiate_in_place(logits, bias, labels)
-
-    monkeypatch.setattr(decoding, "LOGITS_PER_CHUNK", 16 * 60)
-    hidden, words = torch.randn(50, 8, requires_grad=True), torch.randn(60, 8, requires_grad=True)
-    loss: Any = ChunkedTokenLoss.apply(hidden, words, torch.zeros(60), torch.arange(50), differentiate)
-    assert largest == [16, 16, 16, 2]
-    assert max(x.numel() for x in loss.grad_fn.saved_tensors) < 50 * 60

@@ -22,7 +22,7 @@ from tiny_jobs import (
     weights_of,
     write_rows,
 )
-from tiny_torch import needs_compiler, run_two
+from tiny_torch import run_two
 
 from ipu_model.core.errors import CheckpointError
 from ipu_model.distributed.instances import Instances
@@ -78,7 +78,7 @@ ROTARY = dataclasses.replace(TINY, family="modernbert")
 
 @pytest.mark.parametrize(
     ("fp32", "bf16", "value"),
-    [(100.0, 200.0, "bf16"), (100.0, 105.1, "bf16"), (100.0, 105.0, "fp32"), (11825.0, 8184.0, "fp32")],
+    [(100.0, 105.1, "bf16"), (100.0, 105.0, "fp32"), (11825.0, 8184.0, "fp32")],
 )
 def test_the_faster_is_taken_and_fp32_where_they_are_near(
     rates: Rates, tmp_path: Path, fp32: float, bf16: float, value: str
@@ -127,8 +127,7 @@ def test_as_many_tokens_as_fit_are_timed_in_turns_and_the_fastest_passes_count(
     assert min(least, whole) <= passes[-1][1] <= min(most, whole)
 
 
-@pytest.mark.parametrize("config", [TINY, ROTARY], ids=["bert", "rotary"])
-@pytest.mark.parametrize("kind", ["pretrain", "predict"])
+@pytest.mark.parametrize(("kind", "config"), [("pretrain", TINY), ("predict", ROTARY)])
 def test_the_real_passes_are_those_of_the_job_and_draw_no_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, config: ModelConfig
 ) -> None:
@@ -208,7 +207,7 @@ def test_a_resumed_run_keeps_its_precision_whatever_is_measured_now(
     torch.testing.assert_close(weights_of(job), weights_of(whole), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("damage", ["", "[]", '{"precision": []}', '{"precision": ["bf16"]}', None])
+@pytest.mark.parametrize("damage", ["", '{"precision": ["bf16"]}', None])
 def test_a_record_is_made_again_where_it_is_damaged_or_of_another_job(
     rates: Rates, job: Job, damage: Optional[str]
 ) -> None:
@@ -227,15 +226,6 @@ def test_a_record_is_made_again_where_it_is_damaged_or_of_another_job(
         path.write_text(damage)
     assert planned(run_here(job))[0] == json.loads(path.read_text())["precision"] == "fp32"
     assert planned(run_here(dataclasses.replace(job, seed=8, precision="bf16"))) == ("bf16", "as requested")
-
-
-@needs_compiler
-def test_a_job_that_only_compiles_and_the_training_after_it_agree(rates: Rates, job: Job) -> None:
-    compiled = dataclasses.replace(job, compile="optimizer")
-    ahead = dataclasses.replace(compiled, compile_only=True, checkpoint_every_updates=0)
-    assert planned(run_here(ahead))[0] == "bf16"
-    rates.given = (200.0, 100.0)
-    assert planned(run_here(compiled))[0] == "bf16"
 
 
 def test_nothing_is_measured_where_it_decides_nothing(

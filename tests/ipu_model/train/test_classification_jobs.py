@@ -113,7 +113,6 @@ def test_a_model_of_other_classes_is_not_taken_for_one_of_these_but_gets_a_new_h
     [
         (HEAD, "class_labels", 0, 3),
         ("token_classification", "token_labels", 1, 3),
-        ("sequence_regression", "targets", 0, np.nan),
         ("sequence_regression", "targets", 0, -np.inf),
     ],
 )

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from safetensors.torch import load_file
 from tiny_jobs import (
-    TINY,
     finish,
     make_columns,
     make_job,
@@ -28,11 +27,9 @@ from tiny_jobs import (
     stop_in_training,
     until,
     wait_for_end,
-    weights_of,
     write_job,
     write_rows,
 )
-from tiny_torch import make_model
 
 from ipu_model.core.errors import CheckpointError, DeviceJobError, NonFiniteLoss, NonFiniteWeights, RowsError
 from ipu_model.distributed.process import PAUSED
@@ -93,18 +90,6 @@ def test_what_compiles_nothing_waits_for_no_compiler(tmp_path: Path, pretrain_ro
     assert done.code == 0
     assert "torch.nn.modules" in done.stderr
     assert "torch._dynamo" not in done.stderr
-
-
-@pytest.mark.parametrize(("every", "told"), [(4, ["progress", "step", "step"]), (1, ["step"] * 6)])
-def test_the_time_left_is_told_from_the_first_update_on(
-    tmp_path: Path, pretrain_rows: Path, every: int, told: List[str]
-) -> None:
-    """In an event of its own, unless that update ends a window, whose event has it."""
-    events = run_here(make_job(tmp_path / "a", "pretrain", pretrain_rows, log_every_updates=every)).events
-    timed = [event for event in events if "eta_seconds" in event]
-    assert [event["event"] for event in timed] == told
-    assert timed[0].get("update", timed[0].get("step")) == 1
-    assert all(event["eta_seconds"] >= 0 for event in timed)
 
 
 def test_a_slow_training_tells_its_time_left_between_windows_without_its_first_update(tmp_path: Path) -> None:
@@ -230,16 +215,6 @@ def test_weights_that_are_not_finite_stop_the_run_before_they_are_saved(
     assert not Path(job.output).exists()
 
 
-def test_zero_steps_save_the_model_as_it_was_initialised(tmp_path: Path, pretrain_rows: Path) -> None:
-    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=0))
-    run_here(job)
-    expected = make_model("pretraining", TINY, job.seed)
-    state = weights_of(job)
-    assert all(bool((state[name] == x).all()) for name, x in expected.state_dict().items())
-    result = result_of(job)
-    assert (result.steps, result.final_loss, result.peak_device_memory_mb) == (0, None, None)
-
-
 def test_rows_of_another_tokenizer_than_the_weights_are_refused(tmp_path: Path, pretrain_rows: Path) -> None:
     first = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=0))
     run_here(first)
@@ -296,7 +271,6 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_the_checkpoints_and_only_i
         ({"head": "question_answering"}, "ConfigError", "masked_lm or pretraining"),
         ({"log_every_updates": 0}, "ConfigError", "log_every_updates"),
         ({"checkpoint_every_minutes": -1.0}, "ConfigError", "checkpoint_every_minutes"),
-        ({"checkpoint_every_minutes": float("nan")}, "ConfigError", "checkpoint_every_minutes"),
         ({"geometry": BatchGeometry(1000)}, "RowsError", "global_batch_size"),
         ({"init_checkpoint": "nowhere"}, "CheckpointError", "nowhere"),
         ({"rows": "nowhere"}, "RowsError", "manifest.json"),

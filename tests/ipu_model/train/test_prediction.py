@@ -73,28 +73,10 @@ def test_features_come_in_order_however_the_rows_mix_them(
     assert events[-1] == {"rows": ROWS, "of": ROWS, "eta_seconds": 0.0}
 
 
-def test_only_features_that_wait_for_others_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_runner, "FEATURES_PER_RECORD_BATCH", 5)
-    kept: List[int] = []
-    add = job_runner._OrderedWriter.add
-
-    def watched(self: Any, answer: Logits) -> None:
-        add(self, answer)
-        kept.append(len(self._waiting))
-
-    monkeypatch.setattr(job_runner._OrderedWriter, "add", watched)
-    chunk = 12  # ids are mixed within chunks, as packing does
-    mixed = np.random.default_rng(3).permutation(chunk)
-    whole, rest = count() // chunk, np.arange(count() // chunk * chunk, count())
-    run(tmp_path, np.concatenate([*(first * chunk + mixed for first in range(whole)), rest]))
-    assert max(kept) < 2 * chunk + 6 * 3 + 5  # two chunks, one call, one record batch
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({4: 3}, "contains feature 3 twice"),
-        ({30: 2}, "contains feature 2 twice"),
         ({7: 500}, "lacks feature 7 of 0..500"),
     ],
 )

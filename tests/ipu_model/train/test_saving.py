@@ -43,10 +43,10 @@ def make_weights() -> Any:
 class Training:
     """A CheckpointWriter with its surroundings; `now` is its clock."""
 
-    def __init__(self, folder: Path, minutes: float = 1.0, writer: bool = True) -> None:
+    def __init__(self, folder: Path, minutes: float = 1.0) -> None:
         self.folder, self.now, self.events = folder, 0.0, []  # type: Path, float, List[Dict[str, Any]]
         self.runtime = make_weights()
-        self.checkpoints = Checkpoints(folder, {"seed": 1}, self.emit, writer)
+        self.checkpoints = Checkpoints(folder, {"seed": 1}, self.emit, True)
         history: Any = SimpleNamespace(state=lambda: {"lines": ["1,0.5"]})
         job: Any = SimpleNamespace(checkpoint_every_minutes=minutes, checkpoint_every_updates=0)
         self.keep = CheckpointWriter(
@@ -109,6 +109,8 @@ def test_it_holds_the_state_as_it_was_and_comes_back(made: Callable[..., Trainin
     training.runtime.moments["step"].fill_(8.0)
     assert training.saved() == []
     os.kill(training.process, signal.SIGCONT)
+    for number in (signal.SIGTERM, signal.SIGINT):  # to the whole group
+        os.kill(training.process, number)
     training.keep.finish()
     assert training.saved() == ["step-00000004"]
     assert "written asynchronously, from a copy of the state of" in training.texts()[0]
@@ -143,16 +145,6 @@ def test_it_is_due_after_so_many_minutes_and_not_while_one_is_under_way(made: Ca
     keep.finish()
     assert training.saved() == ["step-00000001", "step-00000002", "step-00000003"]
     assert sorted(path.name for path in training.folder.glob("step-*")) == training.saved()[1:]
-
-
-@pytest.mark.parametrize("how", [{"minutes": 0.0}, {"writer": False}])
-def test_without_minutes_and_in_processes_that_do_not_write_none_is_due(
-    how: Dict[str, Any], made: Callable[..., Training]
-) -> None:
-    training = made(**how)
-    training.now = 1e9
-    assert not training.keep.is_due
-    assert training.keep._process is None
 
 
 def test_a_stop_waits_for_the_one_under_way_and_makes_no_second_of_the_same_update(
@@ -195,18 +187,6 @@ def test_when_its_process_is_killed_the_training_writes_in_turn_and_loses_nothin
     training.keep.save(2)
     assert training.saved() == ["step-00000001", "step-00000002"]
     assert sorted(path.name for path in training.folder.iterdir()) == training.saved()
-
-
-def test_signals_to_the_whole_group_do_not_reach_what_is_under_way(made: Callable[..., Training]) -> None:
-    training = made()
-    training.keep.save(1)
-    training.keep.finish()  # it listens by now
-    os.kill(training.process, signal.SIGTERM)
-    os.kill(training.process, signal.SIGINT)
-    training.keep.save(2)
-    training.keep.finish()
-    assert training.keep._process is not None
-    assert training.saved() == ["step-00000001", "step-00000002"]
 
 
 def test_where_memory_is_short_they_are_written_in_turn(
@@ -260,16 +240,12 @@ def checkpoints(tmp_path: Path, told: Told) -> Checkpoints:
     return Checkpoints(tmp_path, FINGERPRINT, told)
 
 
-def newest(checkpoints: Checkpoints) -> Any:
-    return checkpoints.load_latest()
-
-
 def test_what_was_saved_comes_back_exactly(checkpoints: Checkpoints) -> None:
     random.seed(1)
     np.random.seed(1)
     checkpoints.save(state_at(4))
     expected = random.random(), float(np.random.random())
-    found = newest(checkpoints)
+    found = checkpoints.load_latest()
     assert (random.random(), float(np.random.random())) == expected
     assert found.step == 4
     assert found.model["w"].tolist() == [4.0] * 3
@@ -282,11 +258,13 @@ def test_the_newest_is_by_number_and_two_are_kept(tmp_path: Path, checkpoints: C
     for step in (2, 99999999, 100000000):  # as text, the second sorts last
         checkpoints.save(state_at(step))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-100000000", "step-99999999"]
-    assert newest(checkpoints).step == 100000000
+    assert checkpoints.load_latest().step == 100000000
 
 
-@pytest.mark.parametrize("damaged", ["model.safetensors", "optimizer.safetensors", "state.json", "sha256.json"])
-@pytest.mark.parametrize("how", ["flip", "cut", "remove"])
+@pytest.mark.parametrize(
+    ("damaged", "how"),
+    [("model.safetensors", "flip"), ("optimizer.safetensors", "cut"), ("state.json", "remove"), ("sha256.json", "cut")],
+)
 def test_a_damaged_one_is_named_and_the_one_before_is_used(
     tmp_path: Path, checkpoints: Checkpoints, told: Told, damaged: str, how: str
 ) -> None:
@@ -300,7 +278,7 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(
         path.unlink()
     else:
         path.write_bytes(bytes(content) if how == "flip" else bytes(content[:-5]))
-    assert newest(checkpoints).step == 2
+    assert checkpoints.load_latest().step == 2
     assert not half.exists()
     assert [any(name in text for text in told.texts) for name in (half.name, "step-00000004")] == [True, True]
 

@@ -23,14 +23,6 @@ class ReductionType(enum.IntEnum):
     NoReduction = 2
 
 
-class MeanReductionStrategy(enum.IntEnum):
-    """When the division of a mean happens."""
-
-    Running = 0
-    Post = 1
-    PostAndLoss = 2
-
-
 class ConnectionType(enum.IntEnum):
     """When the executor takes its device."""
 

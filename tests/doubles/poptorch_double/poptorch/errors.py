@@ -11,16 +11,6 @@ class Error(Exception):
     location = ""
 
 
-class RecoverableError(Error):
-    """The device works again after a reset of the kind in `recovery_action`."""
-
-    recovery_action = ""
-
-
-class UnrecoverableError(Error):
-    """The device should leave service."""
-
-
 def _error(kind: str, message: str) -> Error:
     error = Error(f"'{kind}': {message}")
     error.type, error.message = kind, message

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import copy
 import inspect
+import weakref
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy
 import torch
 from torch import Tensor, nn
 
-from poptorch import optim, wrapping
+from poptorch import optim
 from poptorch.attributes import Attributes, groups_of_parameters, read_attributes
-from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode
+from poptorch.enums import ConnectionType, OutputMode
 from poptorch.errors import misuse
 from poptorch.executable import Executable
 from poptorch.options import Options
+
+OWNER = "_poptorch_executor"
+"""Attribute of a model in training, and of its copies for inference: a reference to its executor."""
+
+
+def owner_of(model: nn.Module) -> Optional[PoplarExecutor]:
+    """The training executor that the model belongs to."""
+    return model.__dict__.get(OWNER, lambda: None)()
 
 
 class PoplarExecutor:
@@ -44,7 +53,7 @@ class PoplarExecutor:
             self._options.outputMode(OutputMode.Final if training else OutputMode.All)
         if training:
             self.setOptimizer(optimizer or optim.SGD(model.parameters(), lr=0.01))
-            wrapping.wrap(model, self)
+            model.__dict__[OWNER] = weakref.ref(self)
         elif self._options.Training.gradient_accumulation != 1:
             raise misuse("gradientAccumulation is of training; in inference it must be 1")
         self._options._freeze()
@@ -116,13 +125,13 @@ class PoplarExecutor:
         return result
 
     def _take_trained_weights(self) -> None:
-        model: Any = self._user_model
-        if not wrapping.is_wrapped(model):
+        owner = owner_of(self._user_model)
+        if owner is None:
             return
-        model.copyWeightsToHostIfNeeded()
-        if self._host_weights_version != model._host_weights_version:
+        owner.copyWeightsToHostIfNeeded()
+        if self._host_weights_version != owner._host_weights_version:
             self.copyWeightsToDevice()
-            self._host_weights_version = model._host_weights_version
+            self._host_weights_version = owner._host_weights_version
 
     # Weights
 
@@ -167,20 +176,11 @@ class PoplarExecutor:
             optimizer._device_is_old = True
         optimizer._belong_to(self)
         self._optimizer = optimizer
-        self._choose_mean_strategy(optimizer)
         if attributes != self._attributes:
             self._attributes, self._attributes_are_old = attributes, True
         if self.isAttachedToDevice():
             self._send_attributes()
             self._write_optimizer_if_needed()
-
-    def _choose_mean_strategy(self, optimizer: Any) -> None:
-        # fp16 accumulators leave their range when they are divided last.
-        if optimizer.accum_type == torch.float16 and not self.isCompiled():
-            running = MeanReductionStrategy.Running
-            self._options._freeze(False)
-            self._options.Training.setMeanAccumulationAndReplicationReductionStrategy(running)
-            self._options._freeze()
 
     def _send_attributes(self) -> None:
         if self._attributes_are_old and self._attributes is not None:
@@ -262,7 +262,7 @@ class PoplarExecutor:
         executable.detach()
 
     def destroy(self) -> None:
-        """Bring everything back, free the IPUs and give the model its own classes back."""
+        """Bring everything back, free the IPUs and let the model go."""
         if self._executable is None:
             return
         if self._training:
@@ -272,7 +272,7 @@ class PoplarExecutor:
             self._executable.detach()
         self._executable = None
         if self._training:
-            wrapping.unwrap(self._user_model)
+            del self._user_model.__dict__[OWNER]
 
 
 def trainingModel(model: nn.Module, options: Optional[Options] = None, optimizer: Any = None) -> PoplarExecutor:
@@ -281,7 +281,7 @@ def trainingModel(model: nn.Module, options: Optional[Options] = None, optimizer
     Raises:
         RuntimeError: it already belongs to one.
     """
-    if wrapping.is_wrapped(model):
+    if owner_of(model) is not None:
         raise RuntimeError("this model already belongs to a training executor: destroy() that one first")
     return PoplarExecutor(model, options, training=True, optimizer=optimizer)
 

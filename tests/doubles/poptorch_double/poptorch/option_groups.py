@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Set, Union
 
 import torch
 
-from poptorch.enums import MeanReductionStrategy, ReductionType
+from poptorch.enums import ReductionType
 from poptorch.settings import Freezable, Settings
 
 
@@ -58,7 +58,6 @@ class TrainingOptions(Settings):
         super().__init__(
             gradient_accumulation=1,
             accumulation_and_replication_reduction_type=ReductionType.Mean,
-            meanAccumulationAndReplicationReductionStrategy=MeanReductionStrategy.Post,
         )
 
     def gradientAccumulation(self, gradient_accumulation: int) -> TrainingOptions:
@@ -71,12 +70,6 @@ class TrainingOptions(Settings):
         ):
             raise ValueError(f"gradients are reduced by ReductionType.Mean or .Sum, found {reduction_type!r}")
         self._set("accumulation_and_replication_reduction_type", reduction_type)
-        return self
-
-    def setMeanAccumulationAndReplicationReductionStrategy(
-        self, mean_reduction_strategy: MeanReductionStrategy
-    ) -> TrainingOptions:
-        self._set("meanAccumulationAndReplicationReductionStrategy", mean_reduction_strategy)
         return self
 
     def setAutomaticLossScaling(self, enabled: bool) -> TrainingOptions:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from poptorch.errors import Error, RecoverableError, UnrecoverableError
 from poptorch.record import RECORD
-
-__all__ = ["Error", "RecoverableError", "UnrecoverableError", "getRecord"]
 
 
 def getRecord() -> Dict[str, Any]:

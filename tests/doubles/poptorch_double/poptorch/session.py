@@ -15,8 +15,7 @@ _OPTIONS = {
     int: """
         execution_mode replication_factor device_iterations output_mode connection_type random_seed
         gradient_accumulation ipu_version accumulation_and_replication_reduction_type
-        meanAccumulationAndReplicationReductionStrategy accumulateOuterFragmentSettings.schedule
-        subgraphCopyingStrategy
+        accumulateOuterFragmentSettings.schedule subgraphCopyingStrategy
         """,
     float: "outlineThreshold",
     str: "cachePath partialsTypeMatMuls saveInitializersToFile",

@@ -22,7 +22,7 @@ class Slots:
         self.host: Dict[str, Tensor] = {}
         names: Dict[int, str] = {}
         for prefix, module in model.named_modules():
-            for holder in (module.__dict__["_parameters"], module.__dict__["_buffers"]):
+            for holder in (module._parameters, module._buffers):
                 for key, tensor in holder.items():
                     if tensor is None:
                         continue
@@ -32,22 +32,19 @@ class Slots:
 
     def device_copies(self) -> Dict[str, Tensor]:
         """Copies to compute on, by name."""
-        with torch._C.DisableTorchFunction():
-            return {name: _copy(tensor) for name, tensor in self.host.items()}
+        return {name: _copy(tensor) for name, tensor in self.host.items()}
 
     @torch.no_grad()
     def write(self, copies: Dict[str, Tensor]) -> None:
         """Host to copies."""
-        with torch._C.DisableTorchFunction():
-            for name, tensor in self.host.items():
-                copies[name].copy_(tensor)
+        for name, tensor in self.host.items():
+            copies[name].copy_(tensor)
 
     @torch.no_grad()
     def read(self, copies: Dict[str, Tensor]) -> None:
         """Copies to host."""
-        with torch._C.DisableTorchFunction():
-            for name, tensor in self.host.items():
-                torch.Tensor.copy_(tensor, copies[name])
+        for name, tensor in self.host.items():
+            tensor.copy_(copies[name])
 
     @contextlib.contextmanager
     def filled_with(self, copies: Dict[str, Tensor]) -> Iterator[None]:
@@ -65,6 +62,6 @@ class Slots:
 
 def _copy(tensor: Tensor) -> Tensor:
     trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
-    data = torch.Tensor.detach(tensor).as_subclass(torch.Tensor).clone()
+    data = tensor.detach().clone()
     data = data.float() if data.dtype in (torch.float64, torch.bfloat16) else data
     return nn.Parameter(data, requires_grad=trained) if isinstance(tensor, nn.Parameter) else data
