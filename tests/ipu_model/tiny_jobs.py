@@ -37,37 +37,17 @@ MASKED_KINDS = ("pretrain", "masked_lm")
 """Kinds of rows with masked tokens."""
 
 
-def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60, stretch: int = 1) -> Dict[str, np.ndarray]:
+def make_columns(kind: str, rows: int, seed: int = 0, stretch: int = 1) -> Dict[str, np.ndarray]:
     """Random but well-formed packed rows: 1 to S sequences of 5 tokens and more, padding at the end; with `stretch`,
     rows and sequences are as many times as long."""
     rng, row_length = np.random.Generator(np.random.PCG64(seed)), L * stretch
-    columns: Dict[str, np.ndarray] = {
-        "input_ids": np.zeros((rows, row_length), np.uint16),
-        "token_type_ids": np.zeros((rows, row_length), np.uint8),
-        "position_ids": np.zeros((rows, row_length), np.uint16),
-        "sequence_ids": np.zeros((rows, row_length), np.uint8),
-        "cls_positions": np.full((rows, S), -1, np.int16),
+    widths = {
+        "row_length": row_length,
+        "max_sequences": S,
+        "max_predictions": P,
+        "sequence_labels": S * labels_of(kind),
     }
-    if kind in MASKED_KINDS:
-        columns["masked_positions"] = np.zeros((rows, P), np.int16)
-        columns["masked_labels"] = np.full((rows, P), -100, np.int32)
-        columns["next_sentence_labels"] = np.full((rows, S), -100, np.int8)
-    else:
-        columns["feature_ids"] = np.full((rows, S), -1, np.int32)
-    if kind == "question_answering":
-        columns["start_positions"] = np.full((rows, S), -100, np.int16)
-        columns["end_positions"] = np.full((rows, S), -100, np.int16)
-    elif kind == "sequence_classification":
-        columns["class_labels"] = np.full((rows, S), -100, np.int32)
-    elif kind == "sequence_multilabel":
-        columns["label_flags"] = np.full((rows, S * len(LABELS)), -100, np.int8)
-    elif kind == "token_classification":
-        columns["token_labels"] = np.full((rows, row_length), -100, np.int16)
-    elif kind == "sequence_regression":
-        columns["targets"] = np.full((rows, S), -100, np.float32)
-    elif kind == "sentence_embedding":
-        columns["roles"] = np.full((rows, S), -1, np.int8)
-        columns["targets"] = np.full((rows, S), -100, np.float32)
+    columns = {x.name: np.full((rows, widths[x.width]), x.unused, x.type) for x in get_columns(kind, 60)}
     feature = 0
     for row in range(rows):
         at = 0
@@ -77,7 +57,7 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60, stretch: 
             if at + length > row_length:
                 break
             here = slice(at, at + length)
-            columns["input_ids"][row, here] = rng.integers(5, vocab, length)
+            columns["input_ids"][row, here] = rng.integers(5, 60, length)
             columns["input_ids"][row, at], columns["input_ids"][row, at + length - 1] = CLS, SEP
             columns["token_type_ids"][row, at + length // 2 : at + length] = 1
             columns["position_ids"][row, here] = np.arange(length)
@@ -85,8 +65,9 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60, stretch: 
             columns["cls_positions"][row, slot] = at
             if kind in MASKED_KINDS:
                 columns["masked_positions"][row, slot] = at + 1 + int(rng.integers(length - 2))
-                columns["masked_labels"][row, slot] = rng.integers(5, vocab)
-                columns["next_sentence_labels"][row, slot] = rng.integers(2)
+                columns["masked_labels"][row, slot] = rng.integers(5, 60)
+                if kind == "pretrain":
+                    columns["next_sentence_labels"][row, slot] = rng.integers(2)
             else:
                 if kind == "question_answering":
                     start = int(rng.integers(1, length - 1))
@@ -124,35 +105,29 @@ def labels_of(kind: str) -> int:
     return 1 if kind == "sequence_regression" else len(LABELS)
 
 
-TAUGHT = (
-    "sequence_classification",
-    "sequence_multilabel",
-    "sequence_regression",
-    "question_answering",
-    "token_classification",
-)
+TAUGHT = tuple(f"sequence_{kind}" for kind in ("classification", "multilabel", "regression"))
+TAUGHT += ("question_answering", "token_classification")
 """Kinds of rows that may have a teacher's logits."""
 
 
-def add_teacher(kind: str, columns: Dict[str, np.ndarray], seed: int = 9) -> Dict[str, np.ndarray]:
+def add_teacher(kind: str, columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     """Rows with random logits of a teacher."""
-    rng, (rows, length) = np.random.Generator(np.random.PCG64(seed)), columns["input_ids"].shape
+    rng, (rows, length) = np.random.Generator(np.random.PCG64(9)), columns["input_ids"].shape
     slots, labels = columns["cls_positions"].shape[1], labels_of(kind)
     widths = {"sequence_labels": slots * labels, "token_labels": length * labels, "row_length": length}
     taught = [x for x in get_columns(kind, 60, taught=True) if x.name.startswith("teacher_")]
-    logits = {x.name: rng.normal(0, 2, (rows, widths[x.width])).astype(np.float32) for x in taught}
-    return {**columns, **logits}
+    return {**columns, **{x.name: rng.normal(0, 2, (rows, widths[x.width])).astype(np.float32) for x in taught}}
 
 
 def write_rows(
-    folder: Path, kind: str, columns: Dict[str, np.ndarray], files: int = 1, vocab: int = 60, tokenizer: str = "t" * 64
+    folder: Path, kind: str, columns: Dict[str, np.ndarray], files: int = 1, tokenizer: str = "t" * 64
 ) -> Manifest:
     """Write columns as a row folder of several files."""
     folder.mkdir(parents=True)
     rows, length = columns["input_ids"].shape
     masked = columns["masked_positions"].shape[1] if kind in MASKED_KINDS else 0
     taught = any(name.startswith("teacher_") for name in columns)
-    schema = row_schema(kind, length, columns["cls_positions"].shape[1], masked, vocab, labels_of(kind), taught)
+    schema = row_schema(kind, length, columns["cls_positions"].shape[1], masked, 60, labels_of(kind), taught)
     counts = {}
     for number, part in enumerate(np.array_split(np.arange(rows), files)):
         name = f"rows-{number:05d}.arrow"
@@ -165,7 +140,7 @@ def write_rows(
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
         counts[name] = len(part)
     sequences, tokens = int((columns["cls_positions"] >= 0).sum()), int((columns["sequence_ids"] > 0).sum())
-    shape = (length, columns["cls_positions"].shape[1], masked, vocab)
+    shape = (length, columns["cls_positions"].shape[1], masked, 60)
     manifest = Manifest(kind, *shape, tokenizer, 0, rows, sequences, tokens, counts, num_labels=labels_of(kind))
     if kind in MASKED_KINDS:
         manifest = dataclasses.replace(manifest, mask_id=MASK, special_ids=list(range(5)))

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Iterator, List, Optional, Set, Tuple
 
 import pytest
 import torch
@@ -25,7 +25,6 @@ from tiny_jobs import (
 from tiny_torch import run_two
 
 from ipu_model.core.errors import CheckpointError
-from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import StopRequest
 from ipu_model.jobs.job import Job, JobResult, ScheduleConfig
 from ipu_model.jobs.plan import Choice, JobPlan, make_plan
@@ -157,29 +156,6 @@ def test_a_cpu_without_bf16_instructions_is_no_error(job: Job, limit: str) -> No
     done = finish(start_job(job, {"ONEDNN_MAX_CPU_ISA": limit}))
     assert done.code == 0, done.stderr
     assert planned(done)[1].startswith("auto: ")
-
-
-class Follower(Instances):
-    """A process that is not the first; the first one chose bf16."""
-
-    is_writer = False
-
-    def any_instance(self, votes: Sequence[bool]) -> List[bool]:
-        assert list(votes) == [False]
-        return [True]
-
-    def join(self, runtime: str) -> None:
-        """Nothing to join."""
-
-
-def test_other_processes_take_what_the_first_one_chose_and_measure_nothing(rates: Rates, tmp_path: Path) -> None:
-    plan, rows = make_inputs(tmp_path, "pretrain")
-    rates.given = (200.0, 100.0)
-    choice = PRECISION.resolve(
-        plan, {}, tmp_path, Follower(), lambda event, **fields: None, lambda: choose_faster(plan, rows)
-    )
-    assert (choice.value, rates.calls) == ("bf16", 0)
-    assert not (tmp_path / PRECISION.record).exists()
 
 
 @pytest.fixture

@@ -121,22 +121,6 @@ def test_a_run_killed_and_restarted_ends_as_one_that_was_not(tmp_path: Path, pre
     assert output_bytes(killed) == output_bytes(straight)
 
 
-def test_a_run_that_ended_between_its_last_checkpoint_and_its_output_only_writes_the_output(
-    tmp_path: Path, pretrain_rows: Path
-) -> None:
-    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=1))
-    run_here(straight)
-    stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=1))
-    pausing(stopped, "plan")
-    assert not Path(stopped.output).exists()
-    done = run_here(stopped)
-    assert done.of("step") == []
-    assert output_bytes(stopped) == output_bytes(straight)
-    first, second = (result_of(job) for job in (straight, stopped))
-    assert second.final_loss == first.final_loss
-    assert (second.resumed_from_step, second.sequences) == (1, 0)
-
-
 def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path: Path, pretrain_rows: Path) -> None:
     settings: Dict[str, Any] = {"schedule": ScheduleConfig(steps=100000), "checkpoint_every_updates": 0}
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)

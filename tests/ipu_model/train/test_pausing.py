@@ -67,15 +67,6 @@ def test_at_the_end_of_the_hosts_time_a_checkpoint_is_made_while_there_is_time_f
     assert output_bytes(job) == output_bytes(straight)
 
 
-def test_without_time_for_an_update_nothing_is_compiled(
-    tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ipu_model.train.job_runner._compile", None)  # calling it would fail
-    job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
-    why = run_until_paused(job, StopRequest(NOON, lambda: NOON - ASSUMED_SAVE_SECONDS + 1))
-    assert "before the first update" in why
-
-
 def test_the_program_pauses_at_the_time_of_its_environment(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
     done = finish(start_job(job, {"PODIUM_STOP_AT": "2020-01-01T00:00:00Z"}))
