@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
 import torch
-from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
+from tiny_jobs import LABELS, TINY, head_of, make_columns, make_job, run_here, write_rows
 from tiny_torch import make_model
 
 from ipu_model import heads
@@ -47,23 +47,31 @@ def test_what_a_head_states_fits_together(name: str) -> None:
         assert [x for x in heads.list_heads() if getattr(heads.get_head(x), field) == getattr(head, field)] == [name]
 
 
-@pytest.mark.parametrize("kind", ["sequence_classification", "sequence_multilabel"])
+KINDS = ("sequence_classification", "sequence_multilabel", "token_classification")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_class_is_right_when_its_logit_is_the_largest_and_flags_when_all_are_on_their_side_of_zero(kind: str) -> None:
-    head = heads.get_head("sequence_classification")
-    runtime = TorchRuntime(make_model(head.name), head.name, 10, "fp32", optimizer_config(learning_rate=1e-3), 7)
-    batch = Batch(np.arange(10), make_columns(kind, 10, seed=5))
-    right = 0
+    head, batch = heads.get_head(head_of(kind)), Batch(np.arange(10), make_columns(kind, 10, seed=5))
+    runtime = TorchRuntime(make_model(head.name), head.name, 10, "fp32", None, 7)
+    columns, right, total = batch.columns, 0, 0
     for answer in runtime.predict(batch):
-        row, slot = np.argwhere(batch.columns["feature_ids"] == answer.feature_id)[0]
-        logits, wrong = answer.columns["logits"], answer.feature_id % 3 == 0
+        row, slot = np.argwhere(columns["feature_ids"] == answer.feature_id)[0]
+        logits, wrong, count = answer.columns["logits"], answer.feature_id % 3 == 0, 1
         if kind == "sequence_classification":
-            batch.columns["class_labels"][row, slot] = (int(logits.argmax()) + wrong) % 3
+            columns["class_labels"][row, slot] = (int(logits.argmax()) + wrong) % 3
+        elif kind == "sequence_multilabel":
+            columns["label_flags"][row, 3 * slot : 3 * slot + 3] = logits > 0
+            columns["label_flags"][row, 3 * slot] ^= int(wrong)
         else:
-            batch.columns["label_flags"][row, 3 * slot : 3 * slot + 3] = logits > 0
-            batch.columns["label_flags"][row, 3 * slot] ^= int(wrong)
-        right += not wrong
-    assert head.figures(runtime.evaluate([batch]))["label_accuracy"] == pytest.approx(right / batch.sequences)
-    assert 0 < right < batch.sequences
+            own = columns["sequence_ids"][row] == slot + 1
+            labels = (logits.reshape(-1, 3).argmax(1) + wrong) % 3
+            columns["token_labels"][row, own] = np.where(columns["token_labels"][row, own] == -100, -100, labels)
+            count = int((columns["token_labels"][row, own] != -100).sum())
+        right, total = right + count * (not wrong), total + count
+    accuracy = head.figures(runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))[head.best]
+    assert accuracy == pytest.approx(right / total)
+    assert 0 < right < total
 
 
 def started(tmp_path: Path, kind: str, labels: List[str]) -> Dict[str, Any]:
@@ -90,47 +98,9 @@ def test_the_classes_of_a_model_are_taken_by_their_names_or_numbers(tmp_path: Pa
         assert "the head is new" in new["note"]
 
 
-HEAD = "token_classification"
-Columns = Dict[str, np.ndarray]
-
-
-def runtime_of(precision: str = "fp32") -> TorchRuntime:
-    return TorchRuntime(make_model(HEAD), HEAD, 4, precision, optimizer_config(learning_rate=1e-3), 7)
-
-
-def by_feature(runtime: TorchRuntime, columns: Columns) -> Dict[int, np.ndarray]:
-    """Logits [tokens, C] of every sequence."""
-    batch = Batch(np.arange(len(columns["input_ids"])), columns)
-    return {x.feature_id: x.columns["logits"].reshape(-1, len(LABELS)) for x in runtime.predict(batch)}
-
-
-def tokens_of(columns: Columns, feature: int) -> Tuple[int, np.ndarray]:
-    """Row of a sequence, and which of its tokens are the sequence's own."""
-    row, slot = np.argwhere(columns["feature_ids"] == feature)[0]
-    return int(row), columns["sequence_ids"][row] == slot + 1
-
-
-def test_the_loss_is_the_mean_over_the_labelled_tokens_of_an_update() -> None:
-    columns, runtime = make_columns(HEAD, 12, seed=2), runtime_of()
-    total, right, count = 0.0, 0, 0
-    for feature, logits in by_feature(runtime, columns).items():
-        row, own = tokens_of(columns, feature)
-        labels = columns["token_labels"][row][own]
-        for scores, label in zip(torch.from_numpy(logits).double(), labels):
-            if label != -100:
-                total -= float(scores.log_softmax(0)[label])
-                right, count = right + int(scores.argmax() == label), count + 1
-    assert 0 < count < columns["sequence_ids"].astype(bool).sum()
-    batch = Batch(np.arange(12), columns)
-    found = heads.get_head(HEAD).figures(runtime.evaluate([batch.part(0, 5), batch.part(5, 12)]))
-    assert found["loss"] == pytest.approx(total / count, rel=1e-5)
-    assert found["token_accuracy"] == pytest.approx(right / count)
-    assert runtime.train_step(batch, 1e-3).loss == pytest.approx(total / count, rel=1e-5), "micro-batches of 4 rows"
-
-
 def test_tokens_without_a_label_teach_nothing() -> None:
-    columns = make_columns(HEAD, 4, seed=6)
+    head, columns = "token_classification", make_columns("token_classification", 4, seed=6)
     columns["token_labels"][:] = -100
-    runtime = runtime_of()
+    runtime = TorchRuntime(make_model(head), head, 4, "fp32", optimizer_config(learning_rate=1e-3), 7)
     step = runtime.train_step(Batch(np.arange(4), columns), 1e-3)
     assert (step.loss, step.gradient_norm) == (0.0, 0.0)

@@ -14,14 +14,12 @@ from recorded_presets import SUPPORTED, operations
 from tiny_ipu import (
     ACCUMULATION,
     FOUR_LAYERS,
-    RATES,
+    follow,
     ipu_job,
     ipu_runtime,
-    largest_differences,
     make_batches,
     make_model,
     optimizer_of,
-    train,
 )
 from tiny_jobs import TAUGHT, add_teacher, head_of, make_columns, write_rows
 
@@ -33,7 +31,6 @@ from ipu_model.models import layers
 from ipu_model.models.config import HEAD_DROPOUTS, Distillation, ModelConfig
 from ipu_model.models.families import configure_model, list_families
 from ipu_model.rows.row_folder import NO_ROW, Batch, RowFolder
-from ipu_model.runtimes.runtime import StepMetrics
 from ipu_model.runtimes.torch_device import TorchRuntime
 
 ADAMW = optimizer_of("adamw")
@@ -56,40 +53,9 @@ def test_ten_updates_on_ipus_follow_the_cpu(
     name: str, head: str, replicas: int, iterations: int, packed: bool, tmp_path: Path
 ) -> None:
     """Four-IPU pipeline, accumulation 16, fp32: 1e-5 on every loss and every weight that learns."""
-    settings = (head, optimizer_of(name), replicas, iterations, packed, tmp_path)
-    (expected, weights), (losses, found) = (train(runtime, *settings) for runtime in ("cpu", "ipu"))
-    assert len(losses) == 10 // iterations
-    np.testing.assert_allclose(losses, expected, rtol=1e-5 if head in KINDS else 0, atol=1e-5)
-    learned, idle = largest_differences(found, weights)
-    assert learned < 1e-5
-    assert idle < 1e-4
-
-
-def follow(
-    folder: Path,
-    kind: str,
-    batches: List[Batch],
-    config: ModelConfig = FOUR_LAYERS,
-    rows: Optional[int] = None,
-    rate: float = 1e-3,
-    **more: Any,
-) -> List[StepMetrics]:
-    """Train on two replicas and on the CPU, there on the first rows alone: figures and weights are the same."""
-    cpu = TorchRuntime(make_model(kind, config), head_of(kind), ACCUMULATION, "fp32", ADAMW, seed=7, **more)
-    job = ipu_job(kind, ADAMW, folder, replicas=2, iterations=1, model=config, **more)
-    found = []
-    with closing(ipu_runtime(job, config=config, model=make_model(kind, config))) as ipu:
-        ipu.compile(batches[0])
-        for batch in batches:
-            found.append(ipu.train_step(batch, rate))
-            expected = cpu.train_step(batch.part(0, rows or len(batch.rows)), rate)
-            assert found[-1].loss == pytest.approx(expected.loss, rel=1e-5, abs=1e-5)
-            assert found[-1].parts == pytest.approx(expected.parts, rel=1e-5, abs=1e-5)
-            assert (found[-1].sequences, found[-1].real_tokens) == (expected.sequences, expected.real_tokens)
-        learned, idle = largest_differences(ipu.state_dict(), cpu.state_dict())
-    assert learned < 1e-5
-    assert idle < 5 * rate
-    return found
+    batches = make_batches(head, 10, ACCUMULATION * replicas, packed)
+    found = follow(tmp_path, head, batches, optimizer_of(name), replicas=replicas, iterations=iterations)
+    assert len(found) == 10 // iterations
 
 
 @pytest.mark.ipu
@@ -99,7 +65,7 @@ def test_an_update_filled_up_with_empty_rows_is_the_update_of_its_rows(head: str
     kind = "pretrain" if head == "pretraining" else head
     write_rows(tmp_path / "rows", kind, make_columns(kind, 40))
     filled = RowFolder(tmp_path / "rows", kind, FOUR_LAYERS).take(np.array([*range(rows), *[NO_ROW] * (32 - rows)]))
-    follow(tmp_path, head, [filled], rows=rows)
+    follow(tmp_path, head, [filled], ADAMW, rates=[1e-3], rows=rows)
 
 
 @pytest.mark.ipu
@@ -119,7 +85,7 @@ def test_class_weights_and_students_on_ipus_follow_the_cpu(
         batches = [dataclasses.replace(batch, class_weights=np.array(weights)) for batch in batches]
     if setting is not None:
         batches = [dataclasses.replace(batch, columns=add_teacher(kind, batch.columns)) for batch in batches]
-    first = follow(tmp_path, kind, batches, distillation=setting)[0]
+    first = follow(tmp_path, kind, batches, ADAMW, rates=[1e-3] * 3, distillation=setting)[0]
     taught = ["teacher_loss"] if setting is not None else []
     assert list(first.parts) == [*heads.get_head(head_of(kind)).parts, *taught]
     plain = TorchRuntime(make_model(kind), head_of(kind), ACCUMULATION, "fp32", ADAMW, seed=7)
@@ -161,7 +127,7 @@ def _dropping_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("family", list_families())
 def test_updates_of_every_family_are_those_of_the_cpu(family: str, kind: str, tmp_path: Path) -> None:
     config = tiny(family)
-    follow(tmp_path, kind, batches_of(config, kind, 3, 32), config, rate=RATES[0])
+    follow(tmp_path, kind, batches_of(config, kind, 3, 32), ADAMW, config)
 
 
 @pytest.mark.ipu

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from tiny_jobs import LABELS, labels_of, make_columns, make_job, run_here, start_job, until, write_rows
+from tiny_jobs import LABELS, labels_of, make_columns, make_job, run_here, write_rows
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -188,31 +188,6 @@ def test_a_job_trains_in_bf16_with_recomputation_and_predicts_as_transformers(tm
     flat = flatten(Batch(np.arange(24), columns))
     with torch.no_grad():
         np.testing.assert_allclose(logits[flat.feature_ids], their_logits(loaded, flat).numpy(), atol=1e-5, rtol=1e-5)
-
-
-def dropping_job(folder: Path, model_type: str, updates: int, **changes: Any) -> Any:
-    """A training with dropout of an encoder of transformers."""
-    base = taken_in(folder, their_model(model_type, "", **dict.fromkeys(STILL, 0.1)))
-    write_rows(folder / "rows", HEADS[0], make_columns(HEADS[0], 24))
-    return make_job(
-        folder, "finetune", folder / "rows", model=None, init_checkpoint=str(base), head=HEADS[0], labels=list(LABELS),
-        geometry=BatchGeometry(8, 2), schedule=ScheduleConfig(steps=updates), **changes,
-    )  # fmt: skip
-
-
-@pytest.mark.soak
-def test_a_killed_training_that_is_run_again_ends_with_the_same_weights(tmp_path: Path) -> None:
-    job = dropping_job(tmp_path, "deberta-v2", 60, checkpoint_every_updates=5)
-    straight = dataclasses.replace(job, run_folder=str(tmp_path / "straight"), output=str(tmp_path / "other"))
-    run_here(straight)
-    process = start_job(job)
-    until(process, "saved")
-    process.kill()
-    process.communicate()
-    assert not Path(job.output).exists()
-    assert any("continuing after update" in event["text"] for event in run_here(job).of("message"))
-    for name in ("model.safetensors", "config.json"):
-        assert (Path(job.output) / name).read_bytes() == (Path(straight.output) / name).read_bytes()
 
 
 @pytest.mark.parametrize("call", [0, 30, 10**6])
