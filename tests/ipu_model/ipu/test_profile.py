@@ -62,7 +62,7 @@ def test_a_profile_of_another_program_counts_not(options: str, tmp_path: Path, m
 @pytest.mark.ipu
 @pytest.mark.parametrize("written", ["own", "", None], ids=["new", "written over", "from the cache"])
 def test_a_job_states_the_memory_of_the_newest_profile_of_its_own_program(
-    written: Optional[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: Optional[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any
 ) -> None:
     opened = stand_in_for_pva(monkeypatch)
     for name, value in asking(tmp_path / "profiles", **{"autoReport.all": "true"}).items():
@@ -71,7 +71,6 @@ def test_a_job_states_the_memory_of_the_newest_profile_of_its_own_program(
     for folder, at in ((training / "old", 5), (training, 1), (training.with_name("inference"), 9)):
         write(folder, at)
     runtime = ipu_runtime(ipu_job("pretraining", optimizer_config(name="lamb", learning_rate=1e-3), tmp_path, 1, 1))
-    poptorch: Any = runtime._poptorch
     compiled = poptorch.PoplarExecutor.compile
 
     def compile_with_profile(self: Any, *tensors: Any) -> Any:

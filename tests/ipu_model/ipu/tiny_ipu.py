@@ -152,10 +152,7 @@ def optimizer_of(name: str, **changes: Any) -> OptimizerConfig:
 
 
 def largest_differences(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> Tuple[float, float]:
-    """Of weights that learn, and of those whose gradient is zero but for rounding, which Adam scales to a step.
-
-    The latter shift all scores of a query alike (key biases), or all logits of a question (the biases before them).
-    """
+    """Of weights that learn, and of those whose gradient is zero but for rounding, which Adam scales to a step."""
     assert sorted(ours) == sorted(theirs)
     last = max(int(name.split(".")[3]) for name in ours if name.startswith("bert.encoder.layer."))
     idle = ("key.bias", "qa_outputs.bias")

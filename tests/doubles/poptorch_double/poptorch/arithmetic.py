@@ -81,12 +81,7 @@ def trust_ratio(weight: Tensor, direction: Tensor, max_weight_norm: float) -> fl
 
 
 def update(attributes: Attributes, group: int, parameter: str, weight: Tensor, gradient: Tensor, state: State) -> None:
-    """One step of one parameter, in place.
-
-    Args:
-        gradient: fp32, without loss scaling.
-        state: All state tensors by name.
-    """
+    """One step of one parameter, in place."""
     values = {name: value for name, (value, _) in attributes.groups[group].items()}
     roles = {role: state[name] for role, name in state_names(attributes.type, parameter).items()}
     old = weight.float()

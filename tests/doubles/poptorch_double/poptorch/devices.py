@@ -27,11 +27,7 @@ def reserved(needed: int) -> int:
 
 
 def acquire(executable: Any) -> None:
-    """Take the IPUs of an executable.
-
-    Raises:
-        Error: others hold them, or there are not as many.
-    """
+    """Take the IPUs of an executable."""
     wanted = reserved(executable.num_ipus)
     if _held() + wanted > _there(wanted):
         gc.collect()  # executors that no one knows any more

@@ -21,16 +21,7 @@ COUNTERS = ("executions", "weight_updates", "attach")
 
 
 class Executable:
-    """Compiled for one set of input shapes.
-
-    Args:
-        model: Its parameters are read and written by name.
-        settings: The options.
-        training: With backward pass and optimizer.
-        attributes: Of the optimizer; None in inference.
-        groups: Parameter -> number of its optimizer group.
-        inputs: Of one call, all micro-batches.
-    """
+    """Compiled for one set of input shapes."""
 
     def __init__(
         self,
@@ -146,11 +137,7 @@ class Executable:
         self.attached = False
 
     def set_attributes(self, attributes: Attributes) -> None:
-        """The optimizer changed.
-
-        Raises:
-            Error: what was compiled as a constant.
-        """
+        """The optimizer changed."""
         assert self.compiled_attributes is not None  # of a training executable
         attributes.check_replaces(self.compiled_attributes)
         self.attributes, self.loaded_values = attributes, {}
@@ -179,11 +166,7 @@ class Executable:
     # Running
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
-        """One call.
-
-        Raises:
-            Error: not attached.
-        """
+        """One call."""
         if not self.attached:
             raise refusal("not attached to a device")
         host_rng = torch.get_rng_state()

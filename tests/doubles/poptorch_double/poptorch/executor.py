@@ -163,11 +163,7 @@ class PoplarExecutor:
     # Optimizer
 
     def setOptimizer(self, optimizer: Any) -> None:
-        """Has to follow every change of the optimizer's values.
-
-        Raises:
-            Error: a constant of the compiled model changed.
-        """
+        """Has to follow every change of the optimizer's values."""
         scaling = bool(self._options._Popart.options.get("automaticLossScalingSettings.enabled"))
         attributes = read_attributes(optimizer, scaling)
         if self.isCompiled() and optimizer is not self._optimizer:
@@ -229,12 +225,7 @@ class PoplarExecutor:
         return self._executable is not None and self._executable.attached
 
     def attachToDevice(self) -> None:
-        """Take the IPUs and put weights, optimizer and random numbers there.
-
-        Raises:
-            Error: already attached, or other executors hold the IPUs.
-            AssertionError: an offline target.
-        """
+        """Take the IPUs and put weights, optimizer and random numbers there."""
         executable = self._compiled()
         assert self._options.connection_type != ConnectionType.Never, "an offline target has no device to attach to"
         if executable.attached:
@@ -276,11 +267,7 @@ class PoplarExecutor:
 
 
 def trainingModel(model: nn.Module, options: Optional[Options] = None, optimizer: Any = None) -> PoplarExecutor:
-    """A model that learns on IPUs; the model belongs to the executor until destroy().
-
-    Raises:
-        RuntimeError: it already belongs to one.
-    """
+    """A model that learns on IPUs; the model belongs to the executor until destroy()."""
     if owner_of(model) is not None:
         raise RuntimeError("this model already belongs to a training executor: destroy() that one first")
     return PoplarExecutor(model, options, training=True, optimizer=optimizer)

@@ -13,12 +13,7 @@ from poptorch.record import STATE
 
 
 class Block(nn.Module):
-    """What is computed inside belongs to one block, on one IPU.
-
-    Args:
-        user_id: Name of the block; a number by default.
-        ipu_id: Its IPU; the number of its stage by default.
-    """
+    """What is computed inside belongs to one block, on one IPU."""
 
     def __init__(self, user_id: Optional[str] = None, ipu_id: Optional[int] = None) -> None:
         super().__init__()

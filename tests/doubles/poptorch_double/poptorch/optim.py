@@ -68,11 +68,7 @@ class Optimizer:
         return {**self._device_state, **torch.optim.Optimizer.state_dict(self)}  # type: ignore[arg-type]
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Goes to the device before the next execution.
-
-        Raises:
-            RuntimeError: the state of an optimizer that did not run on a device.
-        """
+        """Goes to the device before the next execution."""
         torch.optim.Optimizer.load_state_dict(self, state)  # type: ignore[arg-type]
         if not ("ipu_state" in state and "ipu_param" in state):
             raise RuntimeError("this state is not of an IPU optimizer: it has no ipu_state and ipu_param")

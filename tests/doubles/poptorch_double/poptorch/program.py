@@ -45,12 +45,7 @@ MOVES_ONLY = ("aten._to_copy", "aten.detach", "aten.alias", "aten.clone", "aten.
 
 
 class Program(TorchDispatchMode):
-    """Sees every operation of one micro-batch.
-
-    Args:
-        strategy: Places the blocks.
-        tensors: Inputs, parameters and buffers: what is on the device from the start.
-    """
+    """Sees every operation of one micro-batch."""
 
     def __init__(self, strategy: PipelinedExecution, tensors: List[Tensor]) -> None:
         super().__init__()
@@ -93,11 +88,7 @@ class Program(TorchDispatchMode):
         return self._switches + 1
 
     def check_blocks(self) -> None:
-        """Refuse operations that belong to no block, and stages that a pipeline cannot have.
-
-        Raises:
-            Error: one of them was found.
-        """
+        """Refuse operations that belong to no block, and stages that a pipeline cannot have."""
         if self._outside:
             raise refusal(f"every operation belongs to a Block once one is used; outside: {self._outside[:5]}")
         if self._strategy.one_stage_per_ipu and self._strategy.execution_mode == 0:
@@ -162,11 +153,7 @@ def _check_static(name: str, args: Any) -> None:
 
 
 def final_loss() -> int:
-    """Which of the losses that were marked is the one no other is computed from.
-
-    Raises:
-        Error: none, or several.
-    """
+    """Which of the losses that were marked is the one no other is computed from."""
     losses = [loss for loss, _ in STATE.losses]
     last = [i for i, loss in enumerate(losses) if not any(_reads(later, loss) for later in losses[i + 1 :])]
     if len(last) != 1:

@@ -35,11 +35,7 @@ class PlainCrossEntropy(TorchFunctionMode):
 
 
 class Runner:
-    """Runs an executable on its inputs.
-
-    Args:
-        executable: Compiled and checked.
-    """
+    """Runs an executable on its inputs."""
 
     def __init__(self, executable: Any) -> None:
         self._of = executable
@@ -118,10 +114,7 @@ class Runner:
 
 
 def returned(results: List[Tensor], replicas: int, mode: OutputMode) -> Tensor:
-    """Outputs of every micro-batch, in order of execution (replicas innermost) -> one tensor for the host.
-
-    Scalars come back stacked, others joined along the batch; a single one comes back as it is.
-    """
+    """Outputs of every micro-batch, in order of execution (replicas innermost) -> one tensor for the host."""
     if mode == OutputMode.Final:
         results = results[-replicas:]
     elif mode == OutputMode.Sum:

@@ -26,11 +26,7 @@ KNOWN = {kind: frozenset(names.split()) for kind, names in _OPTIONS.items()}
 
 
 def option_calls(options: Dict[str, Any]) -> List[List[Any]]:
-    """The calls that hand the options to the compiler, in order.
-
-    Raises:
-        Error: a name that the type of its value does not have, or a value out of range.
-    """
+    """The calls that hand the options to the compiler, in order."""
     calls: List[List[Any]] = []
     for name, value in options.items():
         if name != "patterns_level":

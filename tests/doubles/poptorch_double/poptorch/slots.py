@@ -10,11 +10,7 @@ from torch import Tensor, nn
 
 
 class Slots:
-    """Every (module, key) that holds a tensor; tied ones share a name, the first.
-
-    Args:
-        model: Looked at once.
-    """
+    """Every (module, key) that holds a tensor; tied ones share a name, the first."""
 
     def __init__(self, model: nn.Module) -> None:
         self.moved: List[str] = []
