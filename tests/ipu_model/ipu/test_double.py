@@ -98,11 +98,6 @@ def outside(model: Any, x: Tensor) -> Tensor:
     return blocks(0)(model, x) + 1
 
 
-def nested(model: Any, x: Tensor) -> Tensor:
-    with poptorch.Block("outer", ipu_id=0), poptorch.Block("inner", ipu_id=0):
-        return x * 2
-
-
 def numbered_layer(model: Any, x: Tensor) -> Tensor:
     with poptorch.Attribute(__outline={"layer": 1}):
         return x * 2
@@ -110,10 +105,6 @@ def numbered_layer(model: Any, x: Tensor) -> Tensor:
 
 def two_final(model: Any, x: Tensor) -> Any:
     return final(model.layer(x).sum()), final(model.layer(x).mean())
-
-
-def product(model: Any, x: Tensor) -> Tensor:
-    return poptorch.serializedMatMul(x, model.layer.weight.t(), poptorch.MatMulSerializationMode.OutputChannels, 3)
 
 
 ONES, AdamW = torch.ones(2, 2), poptorch.optim.AdamW
@@ -159,11 +150,6 @@ ACCEPTED: Dict[str, Any] = {
     "sharded": lambda: infer_once(blocks(0, 1), quiet().setExecutionStrategy(SHARDED)),
     "rounded up": lambda: infer_once(blocks(0, 1, 2), quiet().deviceIterations(3).autoRoundNumIPUs(True), 3),
 }
-ONLY_THE_COMPILER: Dict[str, Any] = {
-    "blocks in blocks": (lambda: infer_once(nested), "nest"),
-    "SameAsIpu with an IPU that comes back": (lambda: train_once(on_ipus(0, 1, 0), accumulating(5), 5), "SameAsIpu"),
-    "a factor that does not divide": (lambda: infer_once(product), "factor 3"),
-}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -190,24 +176,10 @@ def test_accumulation_has_to_fill_twice_the_stages_less_one(ipus: Any, enough: i
             train_once(on_ipus(*ipus), accumulating(enough - 1, increasing()), rows=enough - 1)
 
 
-@pytest.mark.parametrize("name", ONLY_THE_COMPILER)
-def test_what_only_the_compiler_refuses(name: str, is_double: bool) -> None:
-    if not is_double:
-        pytest.skip("the compiler of the SDK refuses it; a front end over an emulated device does not")
-    attempt, message = ONLY_THE_COMPILER[name]
-    with pytest.raises(Error, match=message):
-        attempt()
-
-
-@pytest.mark.parametrize("stated", ["1", None])
-def test_ipus_that_another_executor_holds_are_not_there(
-    stated: Optional[str], is_double: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ipus_that_another_executor_holds_are_not_there(is_double: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not is_double:
         pytest.skip("how many IPUs there are is the machine's")
     monkeypatch.delenv("PODIUM_DOUBLE_IPUS", raising=False)
-    if stated is not None:
-        monkeypatch.setenv("PODIUM_DOUBLE_IPUS", stated)
     first, second = (poptorch.inferenceModel(Toy(double), quiet()) for _ in range(2))
     first(torch.ones(1, 3))
     with pytest.raises(Error, match="Failed to acquire"):
@@ -282,15 +254,6 @@ def test_a_compiled_model_takes_what_it_was_compiled_for() -> None:
     with pytest.raises(AssertionError):
         executor(torch.ones(4, 3), torch.ones(4, 3))
     executor.destroy()
-
-
-def test_an_offline_target_compiles_and_does_not_run() -> None:
-    executor = poptorch.inferenceModel(Toy(double), quiet().useOfflineIpuTarget(2))
-    executor.compile(torch.ones(2, 3))
-    assert (executor.isCompiled(), executor.isAttachedToDevice()) == (True, False)
-    for attempt in (executor.attachToDevice, lambda: executor(torch.ones(2, 3))):
-        with pytest.raises(AssertionError):
-            attempt()
 
 
 def test_the_double_has_no_name_and_no_argument_that_poptorch_lacks() -> None:

@@ -11,13 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from ipu_jobs import DYING, ipu_job, manifest_of, model_folder, on_cpu, rows_of, run_code
+from ipu_jobs import DYING, ipu_job, manifest_of, on_cpu, rows_of, run_code
 from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import (
@@ -220,18 +220,6 @@ def test_speed_is_real_tokens_by_the_time_that_passed(
     assert (result.sequences, result.real_tokens) == (manifest.sequences, manifest.real_tokens)
     assert result.train_seconds == 8.0  # from 100 to 108
     assert result.real_tokens_per_second == pytest.approx(manifest.real_tokens / 8)
-
-
-def test_a_folder_of_rows_that_fills_no_whole_number_of_calls_is_predicted_by_one_program(
-    tmp_path: Path, record: Callable[[], List[Dict[str, Any]]]
-) -> None:
-    """The last call is filled up with padding rows: another shape would be another compilation."""
-    rows = rows_of(tmp_path / "rows", "question_answering", 9)
-    model, config = model_folder(tmp_path / "model", rows), {"inference_device_iterations": 4}
-    job = ipu_job(tmp_path, "predict", rows, init_checkpoint=model, ipu_config=config)
-    assert [x["rows"] for x in run_here(job).of("predicted")][-1:] == [9]  # two calls of 4 rows and one of 1
-    assert len(record()) == 1
-    assert result_of(job).sequences == manifest_of(job.rows).sequences
 
 
 IMPORT_ALL = """

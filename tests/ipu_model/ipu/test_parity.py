@@ -42,7 +42,6 @@ CASES = [
     for replicas, iterations in ((2, 2), (4, 1))
     for packed in (True, False)
 ]
-CASES += [(name, kind, 2, 1 + (name == "lamb"), name == "adamw") for kind in KINDS for name in ("adamw", "lamb")]
 DROPOUTS = dict(zip(("hidden_dropout", "attention_dropout", *HEAD_DROPOUTS), (1 / 8, 1 / 4, 1 / 2, 3 / 8, 1 / 16)))
 """Each of its own, so that none can stand for another."""
 

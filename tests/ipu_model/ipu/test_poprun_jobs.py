@@ -13,20 +13,17 @@ import numpy as np
 import pytest
 import torch
 from ipu_jobs import ipu_job, rows_of
-from tiny_ipu import FOUR_LAYERS, make_model
+from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import ONE_THREAD, ROOT, Finished, finish, result_of, run_here, start, table_of, weights_of, write_job
 
 from ipu_model import heads
 from ipu_model.__main__ import detect_instances
-from ipu_model.core.errors import CheckpointError, ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import PAUSED, StopRequest
-from ipu_model.ipu.planning import plan_ipu
 from ipu_model.jobs.job import EvaluationConfig, Job, ScheduleConfig
-from ipu_model.rows.format import read_manifest
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
-from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
 
 Poprun = Callable[[int, int], PopRunInstances]
 DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "popdist_double"
@@ -143,15 +140,6 @@ def test_instances_that_share_held_out_rows_judge_as_one(job: Job, tmp_path: Pat
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
     evaluation = result_of(job).evaluation
     assert evaluation["rows"] == 21
-
-
-def test_random_numbers_of_another_number_of_instances_are_refused(job: Job, poprun: Poprun) -> None:
-    """As versions before this one wrote them: those of instance 0 alone."""
-    manifest = read_manifest(Path(job.rows))
-    plan = plan_ipu(job, FOUR_LAYERS, manifest.packing_factor, False, poprun(1, 2), lambda text: None)
-    runtime = IpuRuntime(load_poptorch(), job, plan, make_model("pretraining"), FOUR_LAYERS, lambda event, **rest: None)
-    with pytest.raises(CheckpointError, match="states for 1 instances, but this training has 2.*Remove the run folder"):
-        runtime.load_rng_state({"ipu": torch.zeros(8, dtype=torch.uint8)})
 
 
 def test_a_process_of_poprun_without_its_packages_does_not_train_alone() -> None:

@@ -195,13 +195,6 @@ def check_types(layout: Layout, record: Dict[str, Any]) -> None:
         assert record["losses"] == []
 
 
-def test_inference_that_cannot_fill_its_pipeline_is_sharded(tmp_path: Path) -> None:
-    layout = next(x for x in LAYOUTS if x.job == "predict")
-    record = compiled(job_of(layout, tmp_path, inference_device_iterations=1), layout)
-    assert ["addUint64Option", "execution_mode", 1] in record["option_calls"]
-    assert [(x["user_id"], x["ipu_id"]) for x in begun(record)] == blocks_of(layout)
-
-
 @pytest.mark.parametrize("job", ["phase1", "predict"])
 def test_an_fp32_job_without_recomputation_rounds_not_and_keeps_nothing(job: str, tmp_path: Path) -> None:
     layout = next(x for x in LAYOUTS if x.job == job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +18,6 @@ from tests.optimizers import optimizer_config
 
 ADAMW = optimizer_config(name="adamw", learning_rate=1e-3)
 LAMB = optimizer_config(name="lamb", learning_rate=1e-3)
-
-
-def same(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> bool:
-    return sorted(ours) == sorted(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 @pytest.mark.ipu
@@ -63,40 +59,6 @@ def test_dropout_in_fp16_drops_a_quarter_and_scales_the_rest(poptorch: Any) -> N
     assert found.dtype == torch.float16
     assert set(found.flatten().tolist()) == {0.0, 4.0}  # 3 / (1 - 0.25)
     assert 900 < int((found == 0).sum()) < 1100  # 1000, standard deviation 27
-
-
-@pytest.mark.ipu
-def test_training_and_inference_take_turns_and_share_the_weights(tmp_path: Path) -> None:
-    """No one detaches by hand: predict in the middle sees the newest weights, and training continues as if alone."""
-    batches = make_batches("question_answering", 6, 32)
-    job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1)
-    alone, turns = ipu_runtime(job), ipu_runtime(job)
-    alone.compile(batches[0])
-    expected = [alone.train_step(*given).loss for given in zip(batches, RATES)]
-    end = alone.state_dict()
-    alone.close()
-    turns.compile(batches[0])
-    losses, answers = [], []
-    for step, given in enumerate(zip(batches, RATES)):
-        losses.append(turns.train_step(*given).loss)
-        if step in (1, 3):
-            answers.append(turns.predict(batches[5]))
-        elif step == 2:
-            for save in (turns.state_dict, turns.optimizer_state, turns.rng_state):
-                save()
-    assert losses == expected
-    assert same(turns.state_dict(), end)
-    turns.close()
-    before, after = answers
-    assert not np.array_equal(before[0].columns["start_logits"], after[0].columns["start_logits"])
-    fourth = TorchRuntime(make_model("question_answering"), "question_answering", 32, "fp32", ADAMW, seed=7)
-    for step in range(4):
-        fourth.train_step(batches[step], RATES[step])
-    by_feature = {x.feature_id: x for x in fourth.predict(batches[5])}
-    assert sorted(by_feature) == sorted(x.feature_id for x in after)
-    for answer in after:
-        for name, logits in by_feature[answer.feature_id].columns.items():
-            np.testing.assert_allclose(answer.columns[name], logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.ipu

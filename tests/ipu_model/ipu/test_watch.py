@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -50,21 +49,6 @@ def test_a_line_says_what_is_compiled_for_how_long_and_how_far(bar: str, far: st
         events.came.clear()
         assert events.came.wait(5)
     assert events.seen[-1] == {"event": "message", "text": f"compiling the training program: 0 s{far}"}
-
-
-def test_what_takes_too_long_is_ended_with_an_error_event_and_exit_code_1() -> None:
-    process = child(
-        "with watch_compile(Progress(sys.stdout), 0.2, what='the training program', log='run/ipu_error.log'):\n"
-        "    sys.stderr.write('\\rGraph compilation:  84%|########  | 84/100')\n"
-        "    time.sleep(60)\n"
-    )
-    out, _ = process.communicate(timeout=30)
-    assert process.returncode == 1
-    event = json.loads(out.splitlines()[-1])
-    assert (event["event"], event["type"]) == ("error", "CompileTimeout")
-    knobs = ("PODIUM_COMPILE_TIMEOUT", "layers_per_ipu", "POPTORCH_LOG_LEVEL")
-    for told in ("the training program did not end within 0 s", "84 %", *knobs, "run/ipu_error.log"):
-        assert told in event["text"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -43,7 +43,7 @@ def runtime(
 
 
 @pytest.mark.parametrize(("head", "micro_batch"), [("pretraining", 4), ("question_answering", 12)])
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "adam", "sgd"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_same_runtime_state_gives_the_same_update_bit_for_bit(
     tmp_path: Path, precision: str, optimizer: str, micro_batch: int, head: str

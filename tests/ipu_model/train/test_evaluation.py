@@ -23,7 +23,6 @@ from tiny_jobs import (
     pausing,
     result_of,
     run_here,
-    weights_of,
     write_rows,
 )
 from tiny_torch import make_model
@@ -141,25 +140,6 @@ def summary_of(job: Job) -> Dict[str, Any]:
     return summary
 
 
-def test_a_job_with_evaluations_ends_with_the_weights_of_one_without(
-    tmp_path: Path, pretrain_rows: Path, held_out: Path
-) -> None:
-    plain = make_job(tmp_path / "a", "pretrain", pretrain_rows)
-    looked = make_job(
-        tmp_path / "b", "pretrain", pretrain_rows, evaluation=EvaluationConfig(str(held_out), 4, max_rows=5)
-    )
-    run_here(plain)
-    done = run_here(looked)
-    torch.testing.assert_close(weights_of(looked), weights_of(plain), rtol=0, atol=0)
-    assert [event["after"] for event in done.of("evaluated")] == [4, 6]  # every four updates, and at the end
-    summary = summary_of(looked)
-    assert (summary["step"], summary["rows"], summary["evaluations"], summary["stopped_early"]) == (6, 5, 2, False)
-    lines = list(csv.DictReader((Path(looked.run_folder) / EVALUATIONS).open()))
-    assert [line["step"] for line in lines] == ["4", "6"]
-    assert float(lines[-1]["mlm_loss"]) == pytest.approx(summary["mlm_loss"], rel=1e-6)
-    assert result_of(plain).evaluation is None
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_original_is_evaluated_first_without_a_trace_in_the_weights(
     tmp_path: Path, pretrain_rows: Path, held_out: Path, elsewhere: bool
@@ -176,11 +156,19 @@ def test_the_original_is_evaluated_first_without_a_trace_in_the_weights(
         make_job(tmp_path / name, "pretrain", pretrain_rows, init_checkpoint=first.output, original=whose, **settings)
         for name, whose in (("a", None), ("b", original), ("c", original))
     )
+    unjudged = make_job(
+        tmp_path / "u", "pretrain", pretrain_rows, init_checkpoint=first.output, **{**settings, "evaluation": None}
+    )
+    run_here(unjudged)
     run_here(plain)
     assert [event["after"] for event in run_here(compared).of("evaluated")] == [0, 4, 6]
     for file in ("model.safetensors", "config.json"):
-        assert (Path(plain.output) / file).read_bytes() == (Path(compared.output) / file).read_bytes()
+        contents = [(Path(job.output) / file).read_bytes() for job in (plain, compared, unjudged)]
+        assert len(set(contents)) == 1
     alone, summary = summary_of(plain), summary_of(compared)
+    assert (summary["step"], summary["rows"], summary["evaluations"], summary["stopped_early"]) == (6, 9, 3, False)
+    last = list(csv.DictReader((Path(compared.run_folder) / EVALUATIONS).open()))[-1]
+    assert (last["step"], float(last["mlm_loss"])) == ("6", pytest.approx(summary["mlm_loss"], rel=1e-6))
     assert summary["mlm_loss"] == pytest.approx(alone["mlm_loss"], rel=1e-6)
     assert "before" not in alone
     still = {**settings, "schedule": ScheduleConfig(steps=1), "optimizer": optimizer_config(learning_rate=1e-12)}
