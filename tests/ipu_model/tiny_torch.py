@@ -64,16 +64,6 @@ class Elsewhere(cuda.CudaDevice):
 FINGERPRINT = {"seed": 7, "plan.rows_per_update": 6}
 
 
-class Told:
-    """Collects message events."""
-
-    def __init__(self) -> None:
-        self.texts: List[str] = []
-
-    def __call__(self, event: str, **fields: Any) -> None:
-        self.texts.append(fields["text"])
-
-
 def state_at(step: int) -> Checkpoint:
     return Checkpoint(
         step,
