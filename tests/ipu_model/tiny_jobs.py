@@ -92,14 +92,12 @@ def make_columns(kind: str, rows: int, seed: int = 0, stretch: int = 1) -> Dict[
 
 
 def head_of(kind: str) -> str:
-    """The head that rows of this kind are for."""
     if kind in ("sequence_multilabel", "sequence_regression"):
         return "sequence_classification"
     return {"pretrain": "pretraining"}.get(kind, kind)
 
 
 def labels_of(kind: str) -> int:
-    """Labels of the head that rows of this kind are for."""
     if kind in ("pretrain", "masked_lm", "question_answering", "sentence_embedding"):
         return 0
     return 1 if kind == "sequence_regression" else len(LABELS)
@@ -111,7 +109,6 @@ TAUGHT += ("question_answering", "token_classification")
 
 
 def add_teacher(kind: str, columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """Rows with random logits of a teacher."""
     rng, (rows, length) = np.random.Generator(np.random.PCG64(9)), columns["input_ids"].shape
     slots, labels = columns["cls_positions"].shape[1], labels_of(kind)
     widths = {"sequence_labels": slots * labels, "token_labels": length * labels, "row_length": length}
@@ -122,7 +119,6 @@ def add_teacher(kind: str, columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarr
 def write_rows(
     folder: Path, kind: str, columns: Dict[str, np.ndarray], files: int = 1, tokenizer: str = "t" * 64
 ) -> Manifest:
-    """Write columns as a row folder of several files."""
     folder.mkdir(parents=True)
     rows, length = columns["input_ids"].shape
     masked = columns["masked_positions"].shape[1] if kind in MASKED_KINDS else 0
@@ -153,7 +149,6 @@ def write_rows(
 
 
 def make_job(folder: Path, kind: str, row_folder: Path, **changes: Any) -> Job:
-    """A job of a few updates in `folder`."""
     values: Dict[str, Any] = {
         "kind": kind,
         "head": "pretraining" if kind == "pretrain" else "question_answering",
@@ -175,8 +170,6 @@ def make_job(folder: Path, kind: str, row_folder: Path, **changes: Any) -> Job:
 
 @dataclasses.dataclass
 class Finished:
-    """A job process that ended."""
-
     code: int
     events: List[Dict[str, Any]]
     stderr: str
@@ -217,7 +210,6 @@ def table_of(job: Job, name: str = "history.csv") -> np.ndarray:
 
 
 def output_bytes(job: Job) -> Dict[str, bytes]:
-    """The finished model and the loss curve."""
     files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
     return {**files, "history.csv": (Path(job.run_folder) / "history.csv").read_bytes()}
 
@@ -244,7 +236,6 @@ def pausing(job: Job, event: str, **fields: Any) -> Finished:
 
 
 def write_job(job: Job) -> str:
-    """job.json in the run folder; its path."""
     Path(job.run_folder).mkdir(parents=True, exist_ok=True)
     path = Path(job.run_folder) / "job.json"
     path.write_text(job.to_json(), encoding="utf-8")
@@ -258,7 +249,6 @@ def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subproc
 
 
 def start(command: Sequence[str], environment: Optional[Dict[str, str]] = None, **more: Any) -> subprocess.Popen:
-    """A program in the checkout, whose output and errors are read."""
     pipes: Dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "universal_newlines": True}
     return subprocess.Popen(command, cwd=str(ROOT), env=environment, **pipes, **more)
 
@@ -277,7 +267,6 @@ def stop_in_training(process: subprocess.Popen) -> Finished:
 
 
 def torchrun(job: Job, processes: int, restarts: int = 0) -> subprocess.Popen:
-    """Start a job with one thread in each process."""
     program = (sys.executable, "-m", "ipu_model", write_job(job))
     command = [*TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts), *program]
     return start(command, {**os.environ, **ONE_THREAD})

@@ -48,7 +48,6 @@ LONG = {"num_hidden_layers": 2, "num_attention_heads": 1, "max_position_embeddin
 
 
 def make_pair(folder: Path, kind: str, **changes: Any) -> tuple[Any, Any]:
-    """Their random model, and ours that was imported from its folder."""
     values = {**SIZES, **TOKENS, "initializer_range": 0.3, "max_position_embeddings": 8192, **changes}
     config = transformers.ModernBertConfig(**values)
     config.id2label = dict(enumerate(LABELS[: labels_of(kind)] or LABELS[:2]))

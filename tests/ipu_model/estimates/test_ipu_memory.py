@@ -43,7 +43,6 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def terms(held: IpuProgram, ipu: int) -> Dict[str, float]:
-    """Bytes by name."""
     [memory] = [one for one in estimate_memories(held) if one.where == f"IPU {ipu} of 2"]
     return {term.name: term.amount for term in memory.terms}
 

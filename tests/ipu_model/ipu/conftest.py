@@ -108,7 +108,6 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def poptorch(request: pytest.FixtureRequest, _importable: None) -> Any:
-    """The module: PopTorch, or the double."""
     return importlib.import_module("poptorch")
 
 
@@ -134,13 +133,11 @@ def _mark(request: pytest.FixtureRequest, _importable: None) -> None:
 
 @pytest.fixture
 def is_double() -> bool:
-    """Not PopTorch, our double."""
     return not INSTALLED
 
 
 @pytest.fixture
 def record(poptorch: Any) -> Callable[[], List[Dict[str, Any]]]:
-    """record(): the recordings of all executables compiled since the test began."""
     if _on_hardware(poptorch):
         pytest.skip("hardware keeps no recording")
     before = len(poptorch.poptorch_core.getRecord()["executables"])

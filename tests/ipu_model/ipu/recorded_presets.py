@@ -48,7 +48,6 @@ def job_of(layout: Layout, folder: Path, **config: Any) -> Job:
 
 
 def compiled(job: Job, layout: Layout) -> Dict[str, Any]:
-    """Compile the job of `layout`, maybe changed, and return the recording."""
     import poptorch
 
     rows = accumulation(layout) * layout.replicas * layout.iterations

@@ -45,7 +45,6 @@ def job(tmp_path: Path) -> Job:
 
 
 def elsewhere(job: Job, folder: Path, **changes: Any) -> Job:
-    """The same job, with other places to write to."""
     return dataclasses.replace(job, output=str(folder / "model"), run_folder=str(folder / "run"), **changes)
 
 
@@ -57,7 +56,6 @@ def place(index: int, count: int) -> Dict[str, str]:
 
 
 def run_instances(job: Job, count: int, folder: Path, pause: int = 0) -> List[Finished]:
-    """Run a job as N processes; what each said."""
     folder.mkdir()
     environment = {**os.environ, **ONE_THREAD}
     environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), str(ROOT), os.environ.get("PYTHONPATH", "")])

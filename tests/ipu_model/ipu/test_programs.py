@@ -277,7 +277,6 @@ def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(s
 
 
 def add_bad(shared: Path) -> None:
-    """One bad program of two."""
     (shared / "9999.popef").write_bytes(b"second")
     hashes = {"1234.popef": hashlib.sha256(CONTENT).hexdigest(), "9999.popef": "0" * 64}
     rewritten(shared, executables={"1234.popef": len(CONTENT), "9999.popef": 6}, sha256=hashes)

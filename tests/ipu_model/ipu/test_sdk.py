@@ -11,8 +11,6 @@ from ipu_model.ipu.sdk import check_hardware, check_versions, count_ipus, detect
 
 
 class Host:
-    """What the checks see of poptorch on a host with that many IPUs."""
-
     def __init__(self, ipus: int = 16, hardware: int = 2, version: str = "3.4.0-snapshot") -> None:
         self._ipus, self._hardware, self.__version__ = ipus, hardware, version
 

@@ -60,7 +60,6 @@ def unpacked(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
 
 
 def make_model(head: str, config: ModelConfig = FOUR_LAYERS) -> nn.Module:
-    """The same weights every time."""
     model = build_model(head_of(head), config, labels_of(head))
     initialise(model, config, seed=5)
     return model
@@ -140,7 +139,6 @@ def follow(
 
 
 def join(batches: List[Batch]) -> Batch:
-    """Several batches one after the other."""
     columns = {name: np.concatenate([x.columns[name] for x in batches]) for name in batches[0].columns}
     return Batch(np.concatenate([x.rows for x in batches]), columns)
 

@@ -38,7 +38,6 @@ CPU, HEADS, HIDDEN = torch.device("cpu"), 2, 16
 
 
 def run(attention: Attention, window: int = 0) -> List[Tensor]:
-    """The result and the gradients of query, key and value."""
     generator = torch.Generator().manual_seed(3)
     *leaves, d_output = (torch.randn(sum(LENGTHS), HIDDEN, generator=generator).double() for _ in range(4))
     for leaf in leaves:

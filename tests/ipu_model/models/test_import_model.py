@@ -47,7 +47,6 @@ def taken_in(source: Path, target: Path) -> ImportReport:
 
 
 def rewritten(folder: Path, change: Any) -> Path:
-    """The folder with `change` applied to its tensors."""
     path = str(folder / "model.safetensors")
     state: Dict[str, Tensor] = change(load_file(path))
     save_file({name: x.contiguous() for name, x in state.items()}, path, {"format": "pt"})
@@ -213,7 +212,6 @@ def test_an_untied_decoder_is_refused_and_a_tied_one_is_saved_once(tmp_path: Pat
 
 
 def as_pickle(folder: Path, values: Any) -> Path:
-    """The folder with PyTorch's own file in place of safetensors."""
     (folder / "model.safetensors").unlink()
     torch.save(values, str(folder / "pytorch_model.bin"))
     return folder

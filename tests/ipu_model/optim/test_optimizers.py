@@ -27,8 +27,6 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Small(nn.Module):
-    """Two matrices, a bias and a LayerNorm."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(5, 4, bias=False)

@@ -19,7 +19,6 @@ SPECIAL = (0, 1, 2, 3, 4)
 
 
 def text_of(columns: Dict[str, np.ndarray]) -> np.ndarray:
-    """The tokens before masking."""
     text = columns["input_ids"].astype(int)
     row, slot = np.nonzero(columns["masked_labels"] != -100)
     text[row, columns["masked_positions"][row, slot]] = columns["masked_labels"][row, slot]

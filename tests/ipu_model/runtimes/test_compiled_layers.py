@@ -67,8 +67,6 @@ def kernels() -> None:
 
 
 class Attending(PaddedAttention):
-    """PaddedAttention that shows its lengths, as the flash kernel's does."""
-
     def __init__(self, offsets: Tensor, longest: int) -> None:
         super().__init__(offsets, longest)
         self.offsets, self.longest = offsets, longest

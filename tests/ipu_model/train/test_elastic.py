@@ -67,7 +67,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 def again(job: Job, folder: Path) -> Job:
-    """The same training in other folders."""
     return dataclasses.replace(job, run_folder=str(folder / "run"), output=str(folder / "model"))
 
 

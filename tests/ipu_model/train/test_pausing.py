@@ -26,7 +26,6 @@ NOON = 1_800_000_000.0
 
 
 def run_until_paused(job: Job, stop: StopRequest) -> str:
-    """Run a job in this process until it stops; why it did."""
     with lock_run_folder(Path(job.run_folder)), pytest.raises(Terminated) as stopped:
         run_job(job, lambda event, **fields: None, stop)
     return str(stopped.value)

@@ -42,8 +42,6 @@ def make_weights() -> Any:
 
 
 class Training:
-    """A CheckpointWriter with its surroundings; `now` is its clock."""
-
     def __init__(self, folder: Path, minutes: float = 1.0) -> None:
         self.folder, self.now, self.events = folder, 0.0, []  # type: Path, float, List[Dict[str, Any]]
         self.runtime = make_weights()

@@ -24,8 +24,6 @@ GROUP_ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class Attributes:
-    """The optimizer at one moment."""
-
     type: str
     defaults: Dict[str, Value]
     groups: List[Dict[str, Value]]
@@ -39,7 +37,6 @@ class Attributes:
         return self.defaults["lossScaling"][0]
 
     def describe(self) -> Dict[str, Any]:
-        """As it is recorded."""
         return {
             "type": self.type,
             "defaults": {name: list(value) for name, value in self.defaults.items()},
@@ -68,7 +65,6 @@ class Attributes:
 
 
 def optimizer_type(optimizer: Any) -> str:
-    """The device's name for it."""
     if isinstance(optimizer, optim.SGD):
         return "SGD1" if optimizer.use_combined_accum else "SGD2"
     for kind, name, uncorrected in (
@@ -84,7 +80,6 @@ def optimizer_type(optimizer: Any) -> str:
 
 
 def read_attributes(optimizer: Any, auto_loss_scaling: bool) -> Attributes:
-    """Look at an optimizer and its groups."""
     kind = optimizer_type(optimizer)
     variable = optimizer.variable_attrs
     if auto_loss_scaling:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """What the compiler, the device and most misuse raise."""
-
     message = ""
     type = ""
     location = ""
@@ -18,10 +16,8 @@ def _error(kind: str, message: str) -> Error:
 
 
 def misuse(message: str) -> Error:
-    """An error of the Python layer."""
     return _error("poptorch_py_error", message)
 
 
 def refusal(message: str) -> Error:
-    """An error of the compiler or the device."""
     return _error("poptorch_cpp_error", message)

@@ -21,8 +21,6 @@ COUNTERS = ("executions", "weight_updates", "attach")
 
 
 class Executable:
-    """Compiled for one set of input shapes."""
-
     def __init__(
         self,
         model: nn.Module,
@@ -91,7 +89,6 @@ class Executable:
             raise refusal(f"deviceIterations({self.iterations}) cannot fill {self.stages} pipeline stages")
 
     def _describe(self, inputs: List[Tensor]) -> Dict[str, Any]:
-        """What is recorded for tests to look at."""
         program, options = self.program, self.options
         trained = [name for name, x in self.weights.items() if self.training and x.requires_grad]
         optimizer = None
@@ -126,18 +123,15 @@ class Executable:
     # The device
 
     def attach(self) -> None:
-        """Take the IPUs."""
         devices.acquire(self)
         self.attached = True
         self.record["attach"] += 1
 
     def detach(self) -> None:
-        """Give the IPUs back."""
         devices.release(self)
         self.attached = False
 
     def set_attributes(self, attributes: Attributes) -> None:
-        """The optimizer changed."""
         assert self.compiled_attributes is not None  # of a training executable
         attributes.check_replaces(self.compiled_attributes)
         self.attributes, self.loaded_values = attributes, {}
@@ -166,7 +160,6 @@ class Executable:
     # Running
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
-        """One call."""
         if not self.attached:
             raise refusal("not attached to a device")
         host_rng = torch.get_rng_state()
@@ -187,7 +180,6 @@ class Executable:
             return self.model(*leaves)
 
     def micro_batch(self, inputs: Sequence[Tensor], index: int) -> List[Tensor]:
-        """The inputs of one micro-batch of one call."""
         parts = self.iterations * self.accumulation * self.replicas
         return [x.detach().narrow(0, index * (len(x) // parts), len(x) // parts) for x in inputs]
 

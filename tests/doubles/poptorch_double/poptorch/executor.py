@@ -23,7 +23,6 @@ OWNER = "_poptorch_executor"
 
 
 def owner_of(model: nn.Module) -> Optional[PoplarExecutor]:
-    """The training executor that the model belongs to."""
     return model.__dict__.get(OWNER, lambda: None)()
 
 
@@ -103,7 +102,6 @@ class PoplarExecutor:
     # Running
 
     def __call__(self, *args: Any) -> Any:
-        """All micro-batches of one call; the first one compiles."""
         offline = self._options.connection_type == ConnectionType.Never
         assert not offline, "an offline target compiles but does not run: use compile()"
         if self._executable is None:
@@ -163,7 +161,6 @@ class PoplarExecutor:
     # Optimizer
 
     def setOptimizer(self, optimizer: Any) -> None:
-        """Has to follow every change of the optimizer's values."""
         scaling = bool(self._options._Popart.options.get("automaticLossScalingSettings.enabled"))
         attributes = read_attributes(optimizer, scaling)
         if self.isCompiled() and optimizer is not self._optimizer:
@@ -242,7 +239,6 @@ class PoplarExecutor:
         self._send_rng()
 
     def detachFromDevice(self) -> None:
-        """Bring weights, optimizer and random numbers back and free the IPUs."""
         executable = self._compiled()
         if not executable.attached:
             raise misuse("not attached to a device")

@@ -100,8 +100,6 @@ def _taking(parent: Callable[..., None], needed: Tuple[str, ...], *optional: Tup
 
 
 class SGD(Optimizer, torch.optim.SGD):
-    """Gradient descent with momentum."""
-
     _own = {"loss_scaling": 1.0, "velocity_scaling": 1.0, "use_combined_accum": False, "max_grad_norm": INF}
     _own.update(accum_type=torch.float32, velocity_accum_type=torch.float32)
 
@@ -114,8 +112,6 @@ class SGD(Optimizer, torch.optim.SGD):
 
 
 class Adam(Optimizer, torch.optim.Adam):
-    """Adam with L2 decay."""
-
     _own = {"loss_scaling": 1.0, **_TYPES, "max_grad_norm": INF}
 
     __init__ = _taking(
@@ -127,8 +123,6 @@ class Adam(Optimizer, torch.optim.Adam):
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
-    """Adam with decoupled decay."""
-
     _own = {"loss_scaling": 1.0, "bias_correction": True, **_TYPES, "max_grad_norm": INF}
 
     __init__ = _taking(

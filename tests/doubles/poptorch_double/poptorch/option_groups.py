@@ -31,8 +31,6 @@ class PopartOptions(Freezable):
 
 
 class PrecisionOptions(Settings):
-    """How numbers are computed."""
-
     def __init__(self, popart: PopartOptions) -> None:
         self._popart = popart
         super().__init__()
@@ -51,8 +49,6 @@ class PrecisionOptions(Settings):
 
 
 class TrainingOptions(Settings):
-    """What only training has."""
-
     def __init__(self, popart: PopartOptions) -> None:
         self._popart = popart
         super().__init__(
@@ -78,8 +74,6 @@ class TrainingOptions(Settings):
 
 
 class TensorLocationSettings(Settings):
-    """Where one kind of tensor lives."""
-
     def __init__(self, **default_values: Any) -> None:
         super().__init__(**default_values)
 
@@ -96,8 +90,6 @@ class TensorLocationSettings(Settings):
 
 
 class TensorLocationOptions(Settings):
-    """Where each kind of tensor lives."""
-
     def setOptimizerLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
         assert isinstance(location, TensorLocationSettings), f"TensorLocationSettings, found {location!r}"
         self._set("location_optimizer", location.toDict(), new=True)

@@ -8,5 +8,4 @@ from poptorch.record import RECORD
 
 
 def getRecord() -> Dict[str, Any]:
-    """Executables of this process."""
     return RECORD

@@ -45,8 +45,6 @@ MOVES_ONLY = ("aten._to_copy", "aten.detach", "aten.alias", "aten.clone", "aten.
 
 
 class Program(TorchDispatchMode):
-    """Sees every operation of one micro-batch."""
-
     def __init__(self, strategy: PipelinedExecution, tensors: List[Tensor]) -> None:
         super().__init__()
         self._strategy = strategy
@@ -69,7 +67,6 @@ class Program(TorchDispatchMode):
     # Blocks
 
     def begin_block(self, user_id: Any, ipu_id: Any) -> None:
-        """A block begins; everything from here on runs on its IPU."""
         stage, ipu = self._strategy.place(user_id or str(len(self._ipus)), ipu_id)
         place = {"user_id": user_id, "ipu_id": ipu, "stage": stage}
         self.blocks.append({"event": "begin", **place, "at_op": len(self.signature)})
@@ -78,7 +75,6 @@ class Program(TorchDispatchMode):
         self._ipus.append(ipu)
 
     def end_block(self) -> None:
-        """The block ends; an operation before the next one belongs nowhere."""
         self.blocks.append({"event": "end", "at_op": len(self.signature)})
         self._block_ipu = -1
 
@@ -99,12 +95,10 @@ class Program(TorchDispatchMode):
     # Operations
 
     def know(self, tensor: Tensor) -> None:
-        """The tensor is on the device."""
         self._kept.append(tensor)
         self._known.add(_storage(tensor))
 
     def let_go(self) -> None:
-        """The pass is over: its tensors may go."""
         self._kept, self._known = [], set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -35,8 +35,6 @@ class PlainCrossEntropy(TorchFunctionMode):
 
 
 class Runner:
-    """Runs an executable on its inputs."""
-
     def __init__(self, executable: Any) -> None:
         self._of = executable
         self._half = any(x.dtype == torch.float16 for x in executable.weights.values())
@@ -46,7 +44,6 @@ class Runner:
         self._together = not (self._half or half_sums or random)
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
-        """All device iterations, accumulation steps and replicas of one call."""
         of = self._of
         results: List[List[Tensor]] = []
         per_update, size = of.accumulation * of.replicas, AT_ONCE if self._together else 1
@@ -62,7 +59,6 @@ class Runner:
         return outputs[0] if of.single_output else outputs
 
     def _pass(self, batches: List[List[Tensor]], sums: Dict[str, Tensor], count: int) -> List[List[Tensor]]:
-        """Forward and backward of some micro-batches; their outputs."""
         with HalfOnCpu() if self._half else contextlib.nullcontext():
             if len(batches) > 1:
                 with torch.set_grad_enabled(self._of.training), PlainCrossEntropy():

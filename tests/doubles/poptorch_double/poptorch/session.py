@@ -26,7 +26,6 @@ KNOWN = {kind: frozenset(names.split()) for kind, names in _OPTIONS.items()}
 
 
 def option_calls(options: Dict[str, Any]) -> List[List[Any]]:
-    """The calls that hand the options to the compiler, in order."""
     calls: List[List[Any]] = []
     for name, value in options.items():
         if name != "patterns_level":

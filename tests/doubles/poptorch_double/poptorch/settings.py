@@ -61,8 +61,6 @@ class Freezable:
 
 
 class Settings(Freezable):
-    """Values that can be listed."""
-
     def exists(self, option: str) -> bool:
         return option in self._values
 

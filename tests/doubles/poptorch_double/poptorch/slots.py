@@ -27,18 +27,15 @@ class Slots:
                     self._places.append((holder, key, name))
 
     def device_copies(self) -> Dict[str, Tensor]:
-        """Copies to compute on, by name."""
         return {name: _copy(tensor) for name, tensor in self.host.items()}
 
     @torch.no_grad()
     def write(self, copies: Dict[str, Tensor]) -> None:
-        """Host to copies."""
         for name, tensor in self.host.items():
             copies[name].copy_(tensor)
 
     @torch.no_grad()
     def read(self, copies: Dict[str, Tensor]) -> None:
-        """Copies to host."""
         for name, tensor in self.host.items():
             tensor.copy_(copies[name])
 
