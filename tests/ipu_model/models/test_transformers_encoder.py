@@ -106,36 +106,27 @@ def their_logits(model: Any, flat: FlatBatch) -> Tensor:
 
 @TYPES
 @pytest.mark.parametrize("head", HEADS)
-def test_logits_equal_those_of_transformers_in_and_out(tmp_path: Path, model_type: str, head: str) -> None:
+def test_folders_logits_and_three_updates_are_those_of_transformers(
+    tmp_path: Path, model_type: str, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AdamW with weight decay on matrices alone, in several micro-batches, and groups of similar lengths in each."""
     theirs = their_model(model_type, heads.get_head(head).suffix)
     batch, flat = make_batch(head)
     assert batch.sequences > len(batch.rows)  # packed rows give the same numbers
     ours = our_model(taken_in(tmp_path, theirs), head)
-    with torch.no_grad():
-        expected = their_logits(theirs, flat)
-    assert float(expected.std()) > 0.05
-    found = TorchRuntime(ours, head, 4, "fp32", None, 0).predict(batch)
-    names = heads.get_head(head).logits
-    each = [np.stack([x.columns[name] for name in names], -1).reshape(-1, expected.shape[1]) for x in found]
-    logits = np.concatenate(each)
-    np.testing.assert_allclose(logits, expected.numpy(), atol=1e-5, rtol=1e-5)
     back, report = type(theirs).from_pretrained(str(tmp_path / "base"), output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     assert all(torch.equal(x, theirs.state_dict()[name]) for name, x in back.state_dict().items())
-
-
-@TYPES
-@pytest.mark.parametrize("head", HEADS)
-def test_three_updates_equal_those_of_transformers(
-    tmp_path: Path, model_type: str, head: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """AdamW with weight decay on matrices alone, in several micro-batches, and groups of similar lengths in each."""
-    monkeypatch.setitem(CALL_TOKENS, "cpu", 5)
-    theirs = their_model(model_type, heads.get_head(head).suffix)
-    batch, flat = make_batch(head)
-    ours = our_model(taken_in(tmp_path, theirs), head)
+    with torch.no_grad():
+        expected = their_logits(theirs, flat)
+    assert float(expected.std()) > 0.05
     runtime = TorchRuntime(ours, head, 4, "fp32", optimizer_config("adamw", weight_decay=0.1), 0)
+    names = heads.get_head(head).logits
+    stacked = (np.stack([x.columns[name] for name in names], -1) for x in runtime.predict(batch))
+    each = [x.reshape(-1, expected.shape[1]) for x in stacked]
+    np.testing.assert_allclose(np.concatenate(each), expected.numpy(), atol=1e-5, rtol=1e-5)
+    monkeypatch.setitem(CALL_TOKENS, "cpu", 5)
     exempt = [p for p in theirs.parameters() if p.dim() < 2]
     groups = [{"params": [p for p in theirs.parameters() if p.dim() > 1]}, {"params": exempt, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1, eps=1e-6)
@@ -143,8 +134,8 @@ def test_three_updates_equal_those_of_transformers(
         logits, labels = their_logits(theirs, flat), [x[x != -100] for x in flat.labels.values()]
         if head == "question_answering":
             parts = [part.split(flat.lengths.tolist()) for part in logits.unbind(-1)]
-            each = [cross_entropy(x[None], y[None]) for part, y_ in zip(parts, labels) for x, y in zip(part, y_)]
-            loss = torch.stack(each).mean()
+            losses = [cross_entropy(x[None], y[None]) for part, y_ in zip(parts, labels) for x, y in zip(part, y_)]
+            loss = torch.stack(losses).mean()
         else:
             counted = next(iter(flat.labels.values()))[: len(logits)] != -100
             loss = cross_entropy(logits[counted], labels[0])
