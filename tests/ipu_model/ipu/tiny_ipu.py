@@ -140,7 +140,7 @@ def follow(
 
 def join(batches: List[Batch]) -> Batch:
     columns = {name: np.concatenate([x.columns[name] for x in batches]) for name in batches[0].columns}
-    return Batch(np.concatenate([x.rows for x in batches]), columns)
+    return dataclasses.replace(batches[0], rows=np.concatenate([x.rows for x in batches]), columns=columns)
 
 
 def optimizer_of(name: str, **changes: Any) -> OptimizerConfig:

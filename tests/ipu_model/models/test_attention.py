@@ -180,7 +180,7 @@ def test_what_is_dropped_is_a_product_with_the_mask(dtype: torch.dtype, toleranc
     torch.manual_seed(0)
     values, other = (torch.randn(40, 9, dtype=dtype, requires_grad=True) for _ in range(2))
     keep = draw_mask(values.shape, 0.3)
-    plain = ((keep != 0) * dropout_scale(0.3)).to(dtype)
+    plain = (keep != 0).to(dtype) * dropout_scale(0.3)
     found = []
     for ours in (True, False):
         values.grad = None
