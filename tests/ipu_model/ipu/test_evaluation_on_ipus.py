@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import pytest
@@ -130,46 +130,18 @@ def test_a_job_judges_and_keeps_what_one_on_the_cpu_does(kind: str, tmp_path: Pa
     assert results[0].steps == results[1].steps
 
 
-@pytest.mark.ipu
-def test_the_program_is_built_ahead_and_travels_with_that_of_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = jobs(tmp_path, "pretrain", every_updates=4)[0]
-    carried = tmp_path / "executables" / "phase1"
-    job = dataclasses.replace(job, executables=str(carried))
-    monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(tmp_path / "builder"))
-    run_here(dataclasses.replace(job, compile_only=True, run_folder=str(tmp_path / "compiling")))
-    assert [len(list(folder.glob("*.popef"))) for folder in (carried, carried / "evaluation")] == [1, 1]
-    monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(tmp_path / "trainer"))
-    told = [x["text"] for x in run_here(job).of("message")]
-    for mode, folder in (("training", carried), ("evaluation", carried / "evaluation")):
-        assert [x for x in told if x.startswith(f"{mode}: hit, ") and f"from {folder}, " in x]
-    ready = [x for x in told if "program ready after" in x]
-    assert len(ready) == 2
-    assert all(x.endswith("loaded from the cache, nothing was compiled") for x in ready)
-    result = result_of(job)
-    assert result.program == f"restored from {carried}"
-
-
 @pytest.mark.parametrize(
-    ("inference", "count", "evaluates", "refused"),
-    [
-        ([2, 2], 2, True, True),
-        ([2, 2], 2, False, False),
-        ([2, 2], 1, True, False),
-        ([0, 2, 1, 1], 2, True, False),
-    ],
+    ("inference", "count", "every", "refused"),
+    [([2, 2], 2, 1, True), ([2, 2], 2, None, False), ([2, 2], 1, 1, False), ([0, 2, 1, 1], 2, 1, False)],
 )
 def test_instances_evaluate_on_as_many_ipus_in_a_replica_as_training_has(
-    inference: List[int], count: int, evaluates: bool, refused: bool, tmp_path: Path
+    inference: List[int], count: int, every: Optional[int], refused: bool, tmp_path: Path
 ) -> None:
     """PopDist has one number of IPUs in a replica for all programs of a process; layers may lie otherwise on them."""
-    evaluation = EvaluationConfig("held-out", every_updates=1) if evaluates else None
+    evaluation = None if every is None else EvaluationConfig("held-out", every)
     config = {"inference_layers_per_ipu": inference}
     job = ipu_job("question_answering", ADAMW, tmp_path, 4, 1, evaluation=evaluation, ipu_config=config)
-    arguments = (job, FOUR_LAYERS, 1.0, False, PopRunInstances(index=0, count=count), lambda text: None)
-    if not refused:
-        assert plan_ipu(*arguments).inference_placement.ipus_per_replica == len(inference)
-        return
-    with pytest.raises(ConfigError, match="4 entries in inference_layers_per_ipu"):
-        plan_ipu(*arguments)
+    expected: Any = pytest.raises(ConfigError, match="4 entries in inference_layers") if refused else nullcontext()
+    with expected:
+        plan = plan_ipu(job, FOUR_LAYERS, 1.0, False, PopRunInstances(index=0, count=count), lambda text: None)
+        assert plan.inference_placement.ipus_per_replica == len(inference)

@@ -116,27 +116,6 @@ def test_ten_updates_equal_those_of_the_torch_runtime(update: str) -> None:
     assert furthest(train(config), train_with_torch(config)) < 1e-5
 
 
-@pytest.mark.parametrize("update", ["lamb", "sgd"])
-@pytest.mark.parametrize(
-    ("half", "accumulator", "first", "expected"),
-    [
-        (False, "auto", "auto", (torch.float32, torch.float32)),
-        (True, "auto", "auto", (torch.float16, torch.float16)),
-        (True, "fp16", "fp32", (torch.float16, torch.float32)),
-        (False, "fp16", "auto", (torch.float16, torch.float32)),
-    ],
-)
-def test_precision_of_accumulators_and_moments(
-    update: str, half: bool, accumulator: str, first: str, expected: Tuple[torch.dtype, torch.dtype]
-) -> None:
-    config = config_of(update, accumulator_precision=accumulator, first_moment_precision=first)
-    optimizer = make_ipu_optimizer(poptorch, config, toy().named_parameters(), half)
-    name = "velocity_accum_type" if update == "sgd" else "first_order_momentum_accum_type"
-    assert (optimizer.accum_type, getattr(optimizer, name)) == expected
-    if update != "sgd":
-        assert optimizer.second_order_momentum_accum_type is torch.float32
-
-
 @pytest.mark.parametrize(("update", "decay"), [("adamw", 0.05), ("adam", 0.0)])
 def test_accumulated_gradients_are_clipped_as_torch_clips_them(update: str, decay: float) -> None:
     # Targets of size 10 make gradients far above the bound, whatever the loss scaling.
