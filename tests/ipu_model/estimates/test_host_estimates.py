@@ -124,7 +124,7 @@ def test_what_certainly_does_not_fit_is_told_from_what_is_in_doubt() -> None:
     for verdict, limit in limits.items():
         assert estimate_host(job, model, manifest, limit=limit).verdict == verdict
     assert estimate_host(job, model, manifest, 2, memory.total.high).verdict == TIGHT, "half of it for each"
-    with pytest.raises(ConfigError, match="each process holds one copy"):
+    with pytest.raises(ConfigError, match="each process"):
         estimate_host(dataclasses.replace(job, geometry=BatchGeometry(64, 8, 4)), model, manifest, 2)
 
 

@@ -24,7 +24,7 @@ from tests.optimizers import optimizer_config
 
 def test_a_head_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
     for get in (heads.get_head, heads.get_head_spec):
-        with pytest.raises(ConfigError, match="head='tagging' is not one of masked_lm, pretraining"):
+        with pytest.raises(ConfigError, match="'tagging' .*masked_lm, pretraining"):
             get("tagging")
     (tmp_path / "empty.py").write_text("class Head:\n    title = 'a title alone'\n")
     with pytest.raises(LookupError, match="title and stage"):

@@ -150,10 +150,10 @@ def test_frozen_parameters_are_in_no_group_and_an_empty_group_is_left_out() -> N
 
 def test_a_state_of_another_runtime_is_refused() -> None:
     optimizer = make_ipu_optimizer(poptorch, config_of("lamb"), toy().named_parameters(), half=False)
-    with pytest.raises(CheckpointError, match="exp_avg, which is not of an IPU"):
+    with pytest.raises(CheckpointError, match="exp_avg"):
         load_optimizer_tensors(poptorch, optimizer, {"bert.pooler.dense.weight/exp_avg": torch.zeros(1)})
     plain = torch.optim.SGD(toy().parameters(), lr=0.1)
-    with pytest.raises(CheckpointError, match="SGD is not an optimizer of PopTorch"):
+    with pytest.raises(CheckpointError, match="SGD"):
         load_optimizer_tensors(poptorch, plain, {})
 
 

@@ -108,7 +108,7 @@ def test_a_process_of_poprun_without_its_packages_does_not_train_alone() -> None
     def importer(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    with pytest.raises(ConfigError, match="popdist cannot be imported.*would train alone"):
+    with pytest.raises(ConfigError, match="popdist cannot be imported"):
         detect_instances({"POPDIST_NUM_TOTAL_REPLICAS": "4"}, importer)
 
 

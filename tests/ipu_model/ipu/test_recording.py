@@ -145,7 +145,6 @@ def check_options(layout: Layout, record: Dict[str, Any]) -> None:
     if "auto_loss_scaling" in layout.memory_saving:
         switches["automaticLossScalingSettings.enabled"] = True
     assert popart_options(record) == switches
-    assert record["executions"] == record["weight_updates"] == record["attach"] == 0, "compiled, not run"
 
 
 def check_optimizer(layout: Layout, record: Dict[str, Any]) -> None:

@@ -128,7 +128,7 @@ def test_rows_of_one_sequence_that_begin_elsewhere_are_refused(tmp_path: Path) -
     assert (positions == np.arange(positions.shape[1])).all()
     assert len(positions) == ROWS // 2
     batch.columns["position_ids"][7, 1] = 5
-    with pytest.raises(RowsError, match="row 7 of all has position 5 at token 1"):
+    with pytest.raises(RowsError, match="row 7 .*position 5 at token 1"):
         list(TrainingFeed(single_call(batch, inputs, 1), 1, 1, 45, 2, inputs, Instances()))
 
 
@@ -138,7 +138,7 @@ def test_another_folder_in_the_place_of_the_first_is_refused(tmp_path: Path) -> 
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seed": 99}))
     source = RowPrefetcher(rows, ORDER, STEPS, inputs_of(rows))
-    with closing(source), pytest.raises(RowsError, match="was replaced since this training began"):
+    with closing(source), pytest.raises(RowsError, match="was replaced"):
         next(source)
 
 

@@ -82,7 +82,7 @@ def test_lamb_has_the_trust_ratio_of_the_whole_table(tmp_path: Path) -> None:
     """PopART would take one for each piece, so the table stays one parameter, and a line says so."""
     said: List[str] = []
     runtime = ipu_runtime(ipu_job(QUESTIONS, LAMB, tmp_path, 1, 1, ipu_config=in_pieces(3)), said)
-    assert "embedding_serialization_factor 3: lamb uses 1, as its trust ratio is for the whole word table" in said
+    assert any(text.startswith("embedding_serialization_factor 3: lamb uses 1") for text in said)
     batch = make_batches(QUESTIONS, 1, 16)[0]
     runtime.compile(batch)
     before = runtime.state_dict()[TABLE + ".weight"]

@@ -221,7 +221,7 @@ def test_a_pickled_model_is_read_where_torch_reads_it_safely(tmp_path: Path) -> 
     model = their_model("BertForPreTraining")
     taken_in(save(model, tmp_path / "safe"), tmp_path / "a")
     folder = as_pickle(save(model, tmp_path / "theirs"), model.state_dict())
-    with pytest.raises(CheckpointError, match="must be safetensors here.*base_model.source"):
+    with pytest.raises(CheckpointError, match="base_model.source"):
         read_model(folder)
     if OLD_TORCH:
         with pytest.raises(CheckpointError, match="CVE-2025-32434"):

@@ -202,7 +202,7 @@ def test_settings_and_classes_are_those_of_the_type_itself(tmp_path: Path) -> No
     assert sorted(set(base.state) - set(kept)) == ["classifier.out_proj.bias", "classifier.out_proj.weight"]
     model: Any = build_model(HEADS[0], dataclasses.replace(base.config, hidden_dropout=0.3, attention_dropout=0.2), 3)
     assert (model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob) == (0.3, 0.2)
-    with pytest.raises(ConfigError, match="mpnet does not support device.recompute"):
+    with pytest.raises(ConfigError, match="mpnet .*device.recompute"):
         model.recompute = True
 
 
@@ -212,7 +212,7 @@ def test_what_cannot_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.
     settings = {"model": None, "init_checkpoint": str(base), "head": HEADS[0], "labels": list(LABELS)}
     job = make_job(tmp_path, "finetune", tmp_path / "rows", **settings)
     family = importlib.import_module("ipu_model.models.families").get_family("deberta-v2")
-    with pytest.raises(ConfigError, match="deberta-v2 models cannot be run on IPUs"):
+    with pytest.raises(ConfigError, match="deberta-v2 .*IPUs"):
         family.check("ipu", False)
     with pytest.raises(CheckpointError, match="gpt2"):
         build_model(HEADS[0], ModelConfig(60, family="gpt2"), 3)
@@ -228,7 +228,7 @@ def test_what_cannot_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.
             run_here(job)
     (tmp_path / "theirs" / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
     (tmp_path / "again").mkdir()
-    with pytest.raises(CheckpointError, match="16 weights of the encoder are unknown"):
+    with pytest.raises(CheckpointError, match="16 weights .*unknown"):
         import_model(tmp_path / "theirs", tmp_path / "again", "t" * 64)
     (base / "config.json").write_text(json.dumps(config))
     monkeypatch.setitem(sys.modules, "transformers", None)

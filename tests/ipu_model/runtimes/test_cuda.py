@@ -198,13 +198,13 @@ def test_a_step_on_cuda_waits_for_nothing_before_its_end(tmp_path: Path) -> None
 
 
 def test_a_cuda_job_that_cannot_run_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="no fp16: set device.precision"):
+    with pytest.raises(ConfigError, match="fp16.*device.precision"):
         choose_precision("fp16", "cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match="process 2 of this host.*2 GPUs"):
         CudaDevice(2, "bf16", heads=2, hidden=128)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    with pytest.raises(ConfigError, match=r"without CUDA.*device\.runtime to cpu or auto"):
+    with pytest.raises(ConfigError, match=r"without CUDA.*device\.runtime"):
         choose_runtime("cuda")
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -108,7 +108,7 @@ def test_it_holds_the_state_as_it_was_and_comes_back(made: Callable[..., Trainin
         os.kill(training.process, number)
     training.keep.finish()
     assert training.saved() == ["step-00000004"]
-    assert "written asynchronously, from a copy of the state of" in training.texts()[0]
+    assert "asynchronously" in training.texts()[0]
     found = training.checkpoints.load_latest()
     assert found.model["a"].tolist() == [1.0] * 5
     torch.testing.assert_close(found.optimizer, make_weights().moments, rtol=0, atol=0)

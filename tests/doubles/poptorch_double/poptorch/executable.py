@@ -10,14 +10,11 @@ from torch import Tensor, nn
 
 from poptorch import arithmetic, caching, devices, session
 from poptorch.attributes import Attributes
-from poptorch.enums import OutputMode
 from poptorch.errors import misuse, refusal
 from poptorch.program import HostWatch, Program, final_loss
 from poptorch.record import RECORD, STATE
 from poptorch.running import Runner
 from poptorch.slots import Slots
-
-COUNTERS = ("executions", "weight_updates", "attach")
 
 
 class Executable:
@@ -96,14 +93,10 @@ class Executable:
             members = [[name for name, x in self.groups.items() if x == n] for n in range(len(self.attributes.groups))]
             optimizer = {**self.attributes.describe(), "parameter_groups": members}
         return {
-            "training": self.training,
             "option_calls": self.calls,
             "popart_session_options": self._popart_options,
             "tensor_locations": {k: v for k, v in options.items() if k.startswith("location_")},
             "device_iterations": self.iterations,
-            "gradient_accumulation": self.accumulation,
-            "replication_factor": self.replicas,
-            "output_mode": OutputMode(options["output_mode"]).name,
             "blocks": program.blocks,
             "ipus_used": sorted(program.used) or [0],
             "num_ipus": self.num_ipus,
@@ -116,7 +109,6 @@ class Executable:
             "parameters": {name: [list(x.shape), str(x.dtype), x.requires_grad] for name, x in self.weights.items()},
             "trainable_parameters_not_in_optimizer": sorted(set(trained) - set(self.groups)),
             "optimizer": optimizer,
-            **dict.fromkeys(COUNTERS, 0),
             "ops": dict(sorted(program.ops.items())),
         }
 
@@ -125,7 +117,6 @@ class Executable:
     def attach(self) -> None:
         devices.acquire(self)
         self.attached = True
-        self.record["attach"] += 1
 
     def detach(self) -> None:
         devices.release(self)
@@ -170,7 +161,6 @@ class Executable:
             self.rng = torch.get_rng_state()
         finally:
             torch.set_rng_state(host_rng)
-        self.record["executions"] += 1
         return result
 
     def forward(self, leaves: Sequence[Tensor]) -> Any:

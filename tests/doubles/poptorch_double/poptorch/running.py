@@ -106,7 +106,6 @@ class Runner:
         gradients = {name: x.float() / (of.attributes.loss_scaling * parts) for name, x in sums.items()}
         for name, gradient in arithmetic.clip(gradients, of.attributes.max_grad_norm).items():
             arithmetic.update(of.attributes, of.groups[name], name, of.weights[name], gradient, of.state)
-        of.record["weight_updates"] += 1
 
 
 def returned(results: List[Tensor], replicas: int, mode: OutputMode) -> Tensor:
