@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import closing
 from pathlib import Path
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import pytest
@@ -56,6 +56,23 @@ def test_ten_updates_on_ipus_follow_the_cpu(
     batches = make_batches(head, 10, ACCUMULATION * replicas, packed)
     found = follow(tmp_path, head, batches, optimizer_of(name), replicas=replicas, iterations=iterations)
     assert len(found) == 10 // iterations
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "lamb", "bias_correction": False},
+        {"name": "adam"},
+        {"name": "sgd", "momentum": 0.8},
+        {"name": "adamw", "max_grad_norm": 0.05},
+        {"name": "adam", "max_grad_norm": 0.05, "weight_decay": 0.0},
+    ],
+    ids=str,
+)
+def test_every_optimizer_updates_and_clips_as_on_the_cpu(changes: Dict[str, Any], tmp_path: Path) -> None:
+    batches = make_batches("question_answering", 4, 2 * ACCUMULATION)
+    follow(tmp_path, "question_answering", batches, optimizer_of(**changes), rates=[1e-2, 3e-2, 2e-2, 1e-2])
 
 
 @pytest.mark.ipu
