@@ -29,19 +29,21 @@ from ipu_model.models.families import get_family
 from ipu_model.rows.format import Manifest
 from tests.optimizers import optimizer_config
 
-SIZES = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8), "base": (12, 768, 12)}
+SIZES = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "base": (12, 768, 12)}
 """Layers, hidden size and heads."""
 ROWS = {
     ("pretrain", 128): (3, 20, 22781, 28926, 2847023),
-    ("pretrain", 256): (3, 39, 12668, 19336, 3067450),
+    ("pretrain", 512): (3, 76, 5998, 11524, 2884242),
     ("squad", 128): (3, 0, 12732, 13470, 1488556),
     ("squad", 384): (3, 0, 2999, 6000, 1093212),
 }
 """Sequences of a row, masked slots, rows, sequences, and tokens that are not padding."""
 PEAKS = [
     (("pretrain", "tiny", 128, 32, 1, "adamw", "fp32", ""), 594.7),
+    (("pretrain", "mini", 512, 16, 1, "adamw", "fp32", ""), 1736.1),
     (("pretrain", "mini", 128, 128, 1, "adamw", "bf16", ""), 2278.0),
     (("pretrain", "small", 128, 16, 2, "lamb", "bf16", ""), 1383.6),
+    (("pretrain", "small", 128, 16, 1, "adamw", "bf16", "recompute"), 1211.9),
     (("pretrain", "mini", 128, 32, 1, "lamb", "fp32", "evaluates"), 1140.6),
     (("squad", "tiny", 384, 64, 1, "lamb", "bf16", ""), 1164.5),
     (("squad", "base", 128, 4, 1, "adamw", "fp32", "checkpoints"), 4639.6),

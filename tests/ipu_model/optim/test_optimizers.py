@@ -43,7 +43,6 @@ def reference_update(
     decay: float,
     corrected: bool,
     ratio: bool,
-    bound: Optional[float] = None,
 ) -> Tensor:
     """LAMB of arXiv 1904.00962 algorithm 2, in double precision and one tensor at a time; Adam without `ratio`."""
     memory["m"] = 0.9 * memory.get("m", torch.zeros_like(weight)) + 0.1 * gradient
@@ -53,7 +52,7 @@ def reference_update(
     direction = first / (second.sqrt() + 1e-6) + decay * weight
     factor = 1.0
     if ratio:
-        weight_norm = min(float(weight.norm()), bound if bound is not None else math.inf)
+        weight_norm = float(weight.norm())
         if weight_norm > 0 and float(direction.norm()) > 0:
             factor = weight_norm / float(direction.norm())
     return weight - rate * factor * direction
