@@ -140,22 +140,6 @@ def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None
     assert set(filler.tolist()) <= {-100}
 
 
-def test_answers_are_counted_from_the_start_of_their_sequence(tmp_path: Path) -> None:
-    columns = make_columns("question_answering", 12)
-    absent = np.argwhere(columns["start_positions"] != -100)[0]
-    columns["start_positions"][tuple(absent)] = -100  # a sequence that is there, without a start label
-    write_rows(tmp_path / "rows", "question_answering", columns)
-    batch = RowFolder(tmp_path / "rows", "question_answering", TINY).take(np.arange(12))
-    flat = flatten(batch, heads.get_head("question_answering").flat_labels)
-    feature = {int(i): n for n, i in enumerate(flat.feature_ids)}
-    for row, slot in np.argwhere(columns["feature_ids"] >= 0):
-        at = feature[int(columns["feature_ids"][row, slot])]
-        first = columns["cls_positions"][row, slot]
-        end = columns["end_positions"][row, slot] - first
-        start = columns["start_positions"][row, slot] - first if (row, slot) != tuple(absent) else -100
-        assert (int(flat.labels["start_labels"][at]), int(flat.labels["end_labels"][at])) == (start, end)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -12,11 +12,9 @@ import torch
 from tiny_jobs import STILL, make_job, pausing, result_of, run_here, weights_of
 from tiny_torch import WIDE, Elsewhere, make_batch, make_model, needs_gpu
 
-from ipu_model import heads
 from ipu_model.core.errors import ConfigError
-from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model
-from ipu_model.runtimes.cuda import CudaDevice, PaddedAttention, VarlenAttention, fastest_precision, move_batch
+from ipu_model.runtimes.cuda import CudaDevice, VarlenAttention, fastest_precision
 from ipu_model.runtimes.selection import choose_precision, choose_runtime
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
@@ -30,34 +28,6 @@ def test_auto_takes_bf16_from_compute_capability_8(
     assert choose_precision("auto", "cuda").value == expected
     assert "{}.{}".format(*capability) in fastest_precision().reason
     assert choose_precision("fp32", "cuda").value == "fp32"
-
-
-@pytest.mark.parametrize(("head", "rows"), [("pretraining", 1), ("pretraining", 2), ("question_answering", 12)])
-def test_a_micro_batch_arrives_whole_in_one_copy(tmp_path: Path, head: str, rows: int) -> None:
-    """Odd and even numbers of sequences: the offsets travel as halves of int64."""
-    flat = flatten(make_batch(tmp_path / "rows", head, rows), heads.get_head(head).flat_labels)
-    copies: List[torch.Tensor] = []
-
-    def move(packed: torch.Tensor) -> torch.Tensor:
-        copies.append(packed)
-        return packed.clone()
-
-    seen: Dict[str, Any] = {}
-
-    def attention(offsets: torch.Tensor, longest: int) -> PaddedAttention:
-        seen.update(offsets=offsets, longest=longest)
-        return PaddedAttention(offsets, longest)
-
-    placed = move_batch(flat, move, attention)
-    assert len(copies) == 1
-    for name in ("input_ids", "token_type_ids", "position_ids"):
-        assert torch.equal(getattr(placed.tokens, name), getattr(flat.tokens, name))
-    assert torch.equal(placed.starts, flat.starts)
-    assert list(placed.labels) == list(flat.labels)
-    assert all(torch.equal(placed.labels[name], x) for name, x in flat.labels.items())
-    assert seen["offsets"].dtype == torch.int32
-    assert seen["offsets"].tolist() == np.cumsum([0, *flat.blocks]).tolist()
-    assert seen["longest"] == max(flat.blocks)
 
 
 @pytest.mark.parametrize(
