@@ -74,7 +74,7 @@ def test_four_updates_in_pieces_give_the_numbers_of_the_cpu(
 ) -> None:
     """Factor 3 of the tiny vocabulary of 60: the decoder in pre-training, the table in fine-tuning."""
     batches = make_batches(head, 4, ACCUMULATION)
-    follow(tmp_path, head, batches, optimizer, replicas=1, ipu_config=in_pieces(3))
+    follow(tmp_path, head, batches, optimizer, replicas=1, rates=[1e-2] * 4, ipu_config=in_pieces(3))
 
 
 @pytest.mark.ipu
