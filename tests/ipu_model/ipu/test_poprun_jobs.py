@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -19,11 +19,9 @@ from tiny_jobs import ONE_THREAD, ROOT, Finished, finish, result_of, run_here, s
 from ipu_model.__main__ import detect_instances
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
-from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.jobs.job import EvaluationConfig, Job, ScheduleConfig
 
-Poprun = Callable[[int, int], PopRunInstances]
 DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "popdist_double"
 PROGRAM = Path(__file__).resolve().parent / "instance_program.py"
 REPLICAS = 4
