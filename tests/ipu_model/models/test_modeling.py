@@ -204,9 +204,7 @@ JOBS = {"pretrain": "pretrain", "question_answering": "finetune"}
 @pytest.mark.parametrize(
     ("kind", "precision"), [("pretrain", "fp32"), ("pretrain", "bf16"), ("question_answering", "bf16")]
 )
-def test_a_run_goes_on_recomputing_and_ends_with_the_same_weights(
-    tmp_path: Path, kind: str, precision: str
-) -> None:
+def test_a_run_goes_on_recomputing_and_ends_with_the_same_weights(tmp_path: Path, kind: str, precision: str) -> None:
     write_rows(tmp_path / "rows", kind, make_columns(kind, 24))
     whole, stopped = (
         make_job(tmp_path / name, JOBS[kind], tmp_path / "rows", precision=precision) for name in ("whole", "stopped")

@@ -36,12 +36,6 @@ from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.evaluation import EVALUATIONS, Evaluator
 from tests.optimizers import optimizer_config
 
-HEADS = {"pretraining": "pretrain", "question_answering": "question_answering"}
-
-
-def batch_of(head: str, rows: int = 10, seed: int = 5) -> Batch:
-    return Batch(np.arange(rows), make_columns(HEADS[head], rows, seed=seed))
-
 
 def runtime_of(kind: str, precision: str = "fp32") -> TorchRuntime:
     return TorchRuntime(make_model(kind), head_of(kind), 10, precision, optimizer_config(learning_rate=1e-3), 7)
@@ -78,28 +72,22 @@ def test_the_loss_is_that_of_training_without_dropout(kind: str, precision: str)
 
 
 def test_a_span_is_right_when_both_of_its_ends_are() -> None:
-    batch, runtime = batch_of("question_answering"), runtime_of("question_answering")
-    columns = batch.columns
-    starts = {}
-    for row, slot in np.argwhere(columns["feature_ids"] >= 0):
-        first = columns["cls_positions"][row, slot]
-        starts[int(columns["feature_ids"][row, slot])] = (row, slot, int(first))
-    right = 0
-    for answer in runtime.predict(batch):
-        row, slot, first = starts[answer.feature_id]
-        start, end = int(answer.columns["start_logits"].argmax()), int(answer.columns["end_logits"].argmax())
+    columns, runtime = make_columns("question_answering", 10, seed=5), runtime_of("question_answering")
+    batch, right = Batch(np.arange(10), columns), 0
+    answers = runtime.predict(batch)
+    for answer in answers:
+        row, slot = np.argwhere(columns["feature_ids"] == answer.feature_id)[0]
+        first, ends = columns["cls_positions"][row, slot], answer.columns["end_logits"]
         wrong = answer.feature_id % 3 == 0  # of every third window the label is moved off the predicted end
-        columns["start_positions"][row, slot] = first + start
-        columns["end_positions"][row, slot] = (
-            first + (end + 1) % len(answer.columns["end_logits"]) if wrong else first + end
-        )
+        columns["start_positions"][row, slot] = first + answer.columns["start_logits"].argmax()
+        columns["end_positions"][row, slot] = first + (ends.argmax() + wrong) % len(ends)
         right += not wrong
     sums = runtime.evaluate([batch])
-    assert (sums["spans_right"], sums["windows"]) == (right, len(starts))
-    row, slot, _ = starts[1]  # a window that was right, and now has no label
+    assert (sums["spans_right"], sums["windows"]) == (right, len(answers))
+    row, slot = np.argwhere(columns["feature_ids"] == 1)[0]  # a window that was right, and now has no label
     columns["start_positions"][row, slot] = columns["end_positions"][row, slot] = -100
     sums = runtime.evaluate([batch])
-    assert (sums["spans_right"], sums["windows"]) == (right - 1, len(starts) - 1)
+    assert (sums["spans_right"], sums["windows"]) == (right - 1, len(answers) - 1)
 
 
 @pytest.fixture
