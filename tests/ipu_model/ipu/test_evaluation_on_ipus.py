@@ -12,8 +12,7 @@ import pytest
 import torch
 from ipu_jobs import ipu_job as whole_job
 from ipu_jobs import on_cpu, rows_of
-from recorded_presets import SUPPORTED, operations
-from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches, make_model
+from tiny_ipu import FOUR_LAYERS, SUPPORTED, ipu_job, ipu_runtime, make_batches, make_model, operations
 from tiny_jobs import TAUGHT, head_of, result_of, run_here, table_of
 
 from ipu_model.core.errors import ConfigError

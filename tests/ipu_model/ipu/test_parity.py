@@ -10,15 +10,16 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 import pytest
 import torch
-from recorded_presets import SUPPORTED, operations
 from tiny_ipu import (
     ACCUMULATION,
     FOUR_LAYERS,
+    SUPPORTED,
     follow,
     ipu_job,
     ipu_runtime,
     make_batches,
     make_model,
+    operations,
     optimizer_of,
 )
 from tiny_jobs import TAUGHT, add_teacher, head_of, make_columns, write_rows

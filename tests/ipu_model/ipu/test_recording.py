@@ -7,16 +7,21 @@ import math
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-import poptorch  # noqa: F401  # marks what needs a recording, see conftest.py
+import numpy as np
+import poptorch
 import pytest
 from preset_layouts import LAYOUTS, Layout
-from recorded_presets import SEED, SUPPORTED, compiled, forward_stages, job_of, model_config, operations
+from tiny_ipu import FOUR_LAYERS, SUPPORTED, ipu_runtime, operations
+from tiny_jobs import make_columns
 
+from ipu_model import heads
 from ipu_model.estimates.ipu import build_program, plan_for_estimate
 from ipu_model.estimates.ipu_memory import parameters_by_ipu
 from ipu_model.estimates.shapes import RowShape
-from ipu_model.jobs.job import Job
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
+from ipu_model.rows.row_folder import Batch
 
 FRONT_END = {
     "instrumentWithHardwareCycleCounter",
@@ -37,6 +42,61 @@ BERT_SWITCHES = {
     "engineOptions": {"opt.useAutoloader": "true", "target.syncReplicasIndependently": "true"},
 }
 HALF_PARTIALS = {"partialsTypeMatMuls": "half", "convolutionOptions": {"partialsType": "half"}}
+
+
+SEED = 7
+
+
+def forward_stages(layout: Layout) -> int:
+    """One per IPU, and one more where the heads come back to IPU 0."""
+    return len(layout.layers) + (layout.head == "pretraining" or layout.head_on is not None)
+
+
+def accumulation(layout: Layout) -> int:
+    """The least that fills the pipeline; 1 in predict."""
+    return 2 * forward_stages(layout) - 1 if layout.training else 1
+
+
+def model_config(layout: Layout) -> ModelConfig:
+    """Dropout is on, as in every preset."""
+    return dataclasses.replace(
+        FOUR_LAYERS, num_layers=sum(layout.layers), hidden_dropout=0.1, attention_dropout=0.1, initializer_range=0.02
+    )
+
+
+def job_of(layout: Layout, folder: Path, **config: Any) -> Job:
+    """The preset's job on rows of 24 tokens, one row in a micro-batch, compiled for IPUs that are not there."""
+    kind = {"phase1": "pretrain", "phase2": "pretrain"}.get(layout.job, layout.job)
+    batch = BatchGeometry(accumulation(layout) * layout.replicas, 1)
+    schedule = None if layout.optimizer is None else ScheduleConfig(steps=1)
+    places = {"rows": "", "output": str(folder / "out"), "run_folder": str(folder / "run")}
+    device = {"runtime": "ipu", "precision": "fp16", "ipu_config": {**layout.ipu_config(), **config}}
+    learning = {"optimizer": layout.optimizer, "schedule": schedule, "seed": SEED, "model": model_config(layout)}
+    return Job(kind=kind, head=layout.head, geometry=batch, compile_only=True, **places, **device, **learning)
+
+
+def compiled(job: Job, layout: Layout) -> Dict[str, Any]:
+    rows = accumulation(layout) * layout.replicas * layout.iterations
+    columns = make_columns("pretrain" if layout.head == "pretraining" else layout.head, rows, seed=3)
+    types: Dict[str, Tuple[str, ...]] = {}
+    kind: Any = heads.get_head(layout.head).on_ipu
+    forward = kind.forward
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        outputs = forward(*args, **kwargs)
+        types["found"] = tuple(str(x.dtype) for x in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        return outputs
+
+    noting.__wrapped__ = forward  # type: ignore[attr-defined]  # PopTorch reads the names of the arguments
+    kind.forward = noting  # type: ignore[method-assign]
+    try:
+        runtime = ipu_runtime(job, config=model_config(layout))
+        runtime.compile(Batch(np.arange(rows), columns))
+        record: Dict[str, Any] = poptorch.poptorch_core.getRecord()["executables"][-1]
+        runtime.close()
+    finally:
+        kind.forward = forward  # type: ignore[method-assign]
+    return {**record, "loss_types": types["found"]}
 
 
 def begun(record: Dict[str, Any]) -> List[Dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import pytest
@@ -161,3 +161,34 @@ def largest_differences(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.T
         max((value for name, value in found.items() if name.endswith(idle) == chosen), default=0.0)
         for chosen in (False, True)
     )
+
+
+IN_THE_GUIDE = (
+    "add addmm arange bmm cat clamp div embedding eq expand ge gelu logical_and lt mul split sub sum t tanh transpose "
+    "unsqueeze"
+)
+"""Named in PopTorch's user guide, "IPU supported operations"; embedding without padding_idx."""
+UNDER_ANOTHER_NAME = {
+    "_log_softmax": "torch.nn.LogSoftmax; half of torch.nn.CrossEntropyLoss",
+    "nll_loss_forward": "torch.nn.NLLLoss; the other half",
+    "_softmax": "torch.nn.Softmax",
+    "native_layer_norm": "torch.nn.LayerNorm, with weight and bias as the guide demands",
+    "mm": "torch.matmul of two matrices",
+    "view": "torch.reshape",
+    "_unsafe_view": "torch.reshape, of a product",
+    "slice": "tensor[a:b] with constant ends, 'Indexing, slicing, joining and mutating ops'",
+    "select": "tensor[..., a], the same",
+    "clone": "contiguous(), 'ignored'; identity_loss",
+    "_to_copy": "a cast, '16-bit float operations': fully supported by the dispatcher front end",
+    "bernoulli_": "torch.bernoulli; with the next two and mul this is torch.nn.dropout",
+    "div_": "torch.div, in place on the noise of dropout",
+    "empty_like": "the memory of that noise",
+    "detach": "an alias that keeps a tensor for the backward pass; no operation on an IPU",
+}
+SUPPORTED = {*IN_THE_GUIDE.split(), *UNDER_ANOTHER_NAME}
+
+
+def operations(record: Dict[str, Any]) -> Set[str]:
+    """Names without overloads: aten.add.Tensor is add."""
+    assert all(name.startswith("aten.") for name in record["ops"])
+    return {name.split(".")[1] for name in record["ops"]}
