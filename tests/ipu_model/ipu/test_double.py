@@ -191,21 +191,6 @@ def test_ipus_that_another_executor_holds_are_not_there(is_double: bool, monkeyp
     first.destroy()
 
 
-def test_options_are_frozen_by_an_executor_and_their_clone_is_not() -> None:
-    options = quiet().deviceIterations(2)
-    executor = poptorch.inferenceModel(Toy(), options)
-    for change in (
-        lambda: options.deviceIterations(3),
-        lambda: options.Training.gradientAccumulation(1),
-        lambda: options._Popart.set("outlineThreshold", 1.0),
-        lambda: executor.options.deviceIterations(3),
-    ):
-        with pytest.raises(AttributeError):
-            change()
-    assert options.clone().deviceIterations(3).device_iterations == 3
-    assert options.device_iterations == 2
-
-
 def test_a_constant_cannot_change_once_compiled_and_a_variable_can() -> None:
     model = Toy()
     optimizer = AdamW(model.parameters(), lr=0.1, weight_decay=0.1, loss_scaling=2.0)
@@ -219,26 +204,6 @@ def test_a_constant_cannot_change_once_compiled_and_a_variable_can() -> None:
         executor.setOptimizer(optimizer)
     with pytest.raises(AssertionError):
         optimizer.variable_attrs.markAsVariable("weight_dekay")
-
-
-def test_the_device_is_taken_and_given_back() -> None:
-    executor = poptorch.inferenceModel(Toy(double), quiet())
-    x = torch.ones(2, 3)
-    names = ("attachToDevice", "detachFromDevice", "copyWeightsToHost", "copyWeightsToDevice")
-    for early in [*(getattr(executor, name) for name in names), lambda: executor.rng_state]:
-        with pytest.raises(Error):
-            early()
-    assert (executor.isCompiled(), executor.isAttachedToDevice()) == (False, False)
-    executor.compile(x)
-    assert (executor.isCompiled(), executor.isAttachedToDevice()) == (True, True)
-    with pytest.raises(Error):
-        executor.attachToDevice()
-    executor.detachFromDevice()
-    with pytest.raises(Error):
-        executor.detachFromDevice()
-    assert executor(x).tolist() == (x * 2).tolist()  # attaches again
-    executor.destroy()
-    assert not executor.isCompiled()
 
 
 def test_a_compiled_model_takes_what_it_was_compiled_for() -> None:
