@@ -118,17 +118,11 @@ def _on_hardware(module: Any) -> bool:
 
 @pytest.fixture(autouse=True)
 def _mark(request: pytest.FixtureRequest, _importable: None) -> None:
-    """`ipu`: also on hardware; `ipu(only=True)`: only there. What has no mark and needs poptorch stays off hardware."""
-    mark = request.node.get_closest_marker("ipu")
-    only = mark is not None and mark.kwargs.get("only", False)
+    """`ipu`: also on hardware; what has no mark and needs poptorch stays off it."""
     uses_it = "poptorch" in request.fixturenames or hasattr(request.module, "poptorch")
-    if not only and not uses_it:
-        return
-    hardware = _on_hardware(importlib.import_module("poptorch"))
-    if only and not hardware:
-        pytest.skip("needs IPUs: the double and emulations of the device cannot tell")
-    if hardware and mark is None:
-        pytest.skip("looks at what hardware does not show; the tests marked ipu run here")
+    if uses_it and request.node.get_closest_marker("ipu") is None:
+        if _on_hardware(importlib.import_module("poptorch")):
+            pytest.skip("looks at what hardware does not show; the tests marked ipu run here")
 
 
 @pytest.fixture
