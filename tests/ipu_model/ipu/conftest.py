@@ -120,9 +120,9 @@ def _on_hardware(module: Any) -> bool:
 def _mark(request: pytest.FixtureRequest, _importable: None) -> None:
     """`ipu`: also on hardware; what has no mark and needs poptorch stays off it."""
     uses_it = "poptorch" in request.fixturenames or hasattr(request.module, "poptorch")
-    if uses_it and request.node.get_closest_marker("ipu") is None:
-        if _on_hardware(importlib.import_module("poptorch")):
-            pytest.skip("looks at what hardware does not show; the tests marked ipu run here")
+    unmarked = uses_it and request.node.get_closest_marker("ipu") is None
+    if unmarked and _on_hardware(importlib.import_module("poptorch")):
+        pytest.skip("looks at what hardware does not show; the tests marked ipu run here")
 
 
 @pytest.fixture
