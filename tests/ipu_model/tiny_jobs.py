@@ -37,37 +37,17 @@ MASKED_KINDS = ("pretrain", "masked_lm")
 """Kinds of rows with masked tokens."""
 
 
-def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60, stretch: int = 1) -> Dict[str, np.ndarray]:
+def make_columns(kind: str, rows: int, seed: int = 0, stretch: int = 1) -> Dict[str, np.ndarray]:
     """Random but well-formed packed rows: 1 to S sequences of 5 tokens and more, padding at the end; with `stretch`,
     rows and sequences are as many times as long."""
     rng, row_length = np.random.Generator(np.random.PCG64(seed)), L * stretch
-    columns: Dict[str, np.ndarray] = {
-        "input_ids": np.zeros((rows, row_length), np.uint16),
-        "token_type_ids": np.zeros((rows, row_length), np.uint8),
-        "position_ids": np.zeros((rows, row_length), np.uint16),
-        "sequence_ids": np.zeros((rows, row_length), np.uint8),
-        "cls_positions": np.full((rows, S), -1, np.int16),
+    widths = {
+        "row_length": row_length,
+        "max_sequences": S,
+        "max_predictions": P,
+        "sequence_labels": S * labels_of(kind),
     }
-    if kind in MASKED_KINDS:
-        columns["masked_positions"] = np.zeros((rows, P), np.int16)
-        columns["masked_labels"] = np.full((rows, P), -100, np.int32)
-        columns["next_sentence_labels"] = np.full((rows, S), -100, np.int8)
-    else:
-        columns["feature_ids"] = np.full((rows, S), -1, np.int32)
-    if kind == "question_answering":
-        columns["start_positions"] = np.full((rows, S), -100, np.int16)
-        columns["end_positions"] = np.full((rows, S), -100, np.int16)
-    elif kind == "sequence_classification":
-        columns["class_labels"] = np.full((rows, S), -100, np.int32)
-    elif kind == "sequence_multilabel":
-        columns["label_flags"] = np.full((rows, S * len(LABELS)), -100, np.int8)
-    elif kind == "token_classification":
-        columns["token_labels"] = np.full((rows, row_length), -100, np.int16)
-    elif kind == "sequence_regression":
-        columns["targets"] = np.full((rows, S), -100, np.float32)
-    elif kind == "sentence_embedding":
-        columns["roles"] = np.full((rows, S), -1, np.int8)
-        columns["targets"] = np.full((rows, S), -100, np.float32)
+    columns = {x.name: np.full((rows, widths[x.width]), x.unused, x.type) for x in get_columns(kind, 60)}
     feature = 0
     for row in range(rows):
         at = 0
@@ -77,7 +57,7 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60, stretch: 
             if at + length > row_length:
                 break
             here = slice(at, at + length)
-            columns["input_ids"][row, here] = rng.integers(5, vocab, length)
+            columns["input_ids"][row, here] = rng.integers(5, 60, length)
             columns["input_ids"][row, at], columns["input_ids"][row, at + length - 1] = CLS, SEP
             columns["token_type_ids"][row, at + length // 2 : at + length] = 1
             columns["position_ids"][row, here] = np.arange(length)
@@ -85,8 +65,9 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60, stretch: 
             columns["cls_positions"][row, slot] = at
             if kind in MASKED_KINDS:
                 columns["masked_positions"][row, slot] = at + 1 + int(rng.integers(length - 2))
-                columns["masked_labels"][row, slot] = rng.integers(5, vocab)
-                columns["next_sentence_labels"][row, slot] = rng.integers(2)
+                columns["masked_labels"][row, slot] = rng.integers(5, 60)
+                if kind == "pretrain":
+                    columns["next_sentence_labels"][row, slot] = rng.integers(2)
             else:
                 if kind == "question_answering":
                     start = int(rng.integers(1, length - 1))
@@ -111,48 +92,38 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60, stretch: 
 
 
 def head_of(kind: str) -> str:
-    """The head that rows of this kind are for."""
     if kind in ("sequence_multilabel", "sequence_regression"):
         return "sequence_classification"
     return {"pretrain": "pretraining"}.get(kind, kind)
 
 
 def labels_of(kind: str) -> int:
-    """Labels of the head that rows of this kind are for."""
     if kind in ("pretrain", "masked_lm", "question_answering", "sentence_embedding"):
         return 0
     return 1 if kind == "sequence_regression" else len(LABELS)
 
 
-TAUGHT = (
-    "sequence_classification",
-    "sequence_multilabel",
-    "sequence_regression",
-    "question_answering",
-    "token_classification",
-)
+TAUGHT = tuple(f"sequence_{kind}" for kind in ("classification", "multilabel", "regression"))
+TAUGHT += ("question_answering", "token_classification")
 """Kinds of rows that may have a teacher's logits."""
 
 
-def add_teacher(kind: str, columns: Dict[str, np.ndarray], seed: int = 9) -> Dict[str, np.ndarray]:
-    """Rows with random logits of a teacher."""
-    rng, (rows, length) = np.random.Generator(np.random.PCG64(seed)), columns["input_ids"].shape
+def add_teacher(kind: str, columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    rng, (rows, length) = np.random.Generator(np.random.PCG64(9)), columns["input_ids"].shape
     slots, labels = columns["cls_positions"].shape[1], labels_of(kind)
     widths = {"sequence_labels": slots * labels, "token_labels": length * labels, "row_length": length}
     taught = [x for x in get_columns(kind, 60, taught=True) if x.name.startswith("teacher_")]
-    logits = {x.name: rng.normal(0, 2, (rows, widths[x.width])).astype(np.float32) for x in taught}
-    return {**columns, **logits}
+    return {**columns, **{x.name: rng.normal(0, 2, (rows, widths[x.width])).astype(np.float32) for x in taught}}
 
 
 def write_rows(
-    folder: Path, kind: str, columns: Dict[str, np.ndarray], files: int = 1, vocab: int = 60, tokenizer: str = "t" * 64
+    folder: Path, kind: str, columns: Dict[str, np.ndarray], files: int = 1, tokenizer: str = "t" * 64
 ) -> Manifest:
-    """Write columns as a row folder of several files."""
     folder.mkdir(parents=True)
     rows, length = columns["input_ids"].shape
     masked = columns["masked_positions"].shape[1] if kind in MASKED_KINDS else 0
     taught = any(name.startswith("teacher_") for name in columns)
-    schema = row_schema(kind, length, columns["cls_positions"].shape[1], masked, vocab, labels_of(kind), taught)
+    schema = row_schema(kind, length, columns["cls_positions"].shape[1], masked, 60, labels_of(kind), taught)
     counts = {}
     for number, part in enumerate(np.array_split(np.arange(rows), files)):
         name = f"rows-{number:05d}.arrow"
@@ -165,7 +136,7 @@ def write_rows(
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
         counts[name] = len(part)
     sequences, tokens = int((columns["cls_positions"] >= 0).sum()), int((columns["sequence_ids"] > 0).sum())
-    shape = (length, columns["cls_positions"].shape[1], masked, vocab)
+    shape = (length, columns["cls_positions"].shape[1], masked, 60)
     manifest = Manifest(kind, *shape, tokenizer, 0, rows, sequences, tokens, counts, num_labels=labels_of(kind))
     if kind in MASKED_KINDS:
         manifest = dataclasses.replace(manifest, mask_id=MASK, special_ids=list(range(5)))
@@ -178,7 +149,6 @@ def write_rows(
 
 
 def make_job(folder: Path, kind: str, row_folder: Path, **changes: Any) -> Job:
-    """A job of a few updates in `folder`."""
     values: Dict[str, Any] = {
         "kind": kind,
         "head": "pretraining" if kind == "pretrain" else "question_answering",
@@ -200,8 +170,6 @@ def make_job(folder: Path, kind: str, row_folder: Path, **changes: Any) -> Job:
 
 @dataclasses.dataclass
 class Finished:
-    """A job process that ended."""
-
     code: int
     events: List[Dict[str, Any]]
     stderr: str
@@ -242,7 +210,6 @@ def table_of(job: Job, name: str = "history.csv") -> np.ndarray:
 
 
 def output_bytes(job: Job) -> Dict[str, bytes]:
-    """The finished model and the loss curve."""
     files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
     return {**files, "history.csv": (Path(job.run_folder) / "history.csv").read_bytes()}
 
@@ -269,7 +236,6 @@ def pausing(job: Job, event: str, **fields: Any) -> Finished:
 
 
 def write_job(job: Job) -> str:
-    """job.json in the run folder; its path."""
     Path(job.run_folder).mkdir(parents=True, exist_ok=True)
     path = Path(job.run_folder) / "job.json"
     path.write_text(job.to_json(), encoding="utf-8")
@@ -283,7 +249,6 @@ def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subproc
 
 
 def start(command: Sequence[str], environment: Optional[Dict[str, str]] = None, **more: Any) -> subprocess.Popen:
-    """A program in the checkout, whose output and errors are read."""
     pipes: Dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "universal_newlines": True}
     return subprocess.Popen(command, cwd=str(ROOT), env=environment, **pipes, **more)
 
@@ -302,7 +267,6 @@ def stop_in_training(process: subprocess.Popen) -> Finished:
 
 
 def torchrun(job: Job, processes: int, restarts: int = 0) -> subprocess.Popen:
-    """Start a job with one thread in each process."""
     program = (sys.executable, "-m", "ipu_model", write_job(job))
     command = [*TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts), *program]
     return start(command, {**os.environ, **ONE_THREAD})

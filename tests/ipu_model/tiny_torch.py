@@ -64,16 +64,6 @@ class Elsewhere(cuda.CudaDevice):
 FINGERPRINT = {"seed": 7, "plan.rows_per_update": 6}
 
 
-class Told:
-    """Collects message events."""
-
-    def __init__(self) -> None:
-        self.texts: List[str] = []
-
-    def __call__(self, event: str, **fields: Any) -> None:
-        self.texts.append(fields["text"])
-
-
 def state_at(step: int) -> Checkpoint:
     return Checkpoint(
         step,
@@ -85,7 +75,6 @@ def state_at(step: int) -> Checkpoint:
 
 
 def make_model(kind: str, config: ModelConfig = STEADY, seed: int = 3) -> Any:
-    """A model for rows of this kind, or a head, with the same weights every time."""
     model = build_model(head_of(kind), config, labels_of(kind))
     initialise(model, config, seed)
     return model
@@ -117,7 +106,6 @@ def free_port() -> int:
 
 
 def start_two(job: Job, other: Job) -> List[subprocess.Popen]:
-    """Start both processes of a job, with the variables that torchrun sets."""
     port = free_port()
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [

@@ -29,7 +29,6 @@ ORIGIN = ModelOrigin(tokenizer_sha256="t" * 64, kind="pretrain", head="pretraini
 
 
 def make_batch(folder: Path, kind: str, config: ModelConfig, rows: int = 12, stretch: int = 1) -> Batch:
-    """All rows of a fresh row folder."""
     columns = make_columns(kind, rows, seed=3, stretch=stretch)
     if config.type_vocab_size == 1:
         columns["token_type_ids"][:] = 0

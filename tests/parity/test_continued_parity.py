@@ -110,8 +110,7 @@ def test_a_continued_model_has_the_losses_and_weights_of_one_that_transformers_t
 @pytest.mark.parametrize("family", ["bert", "modernbert", "mpnet"])
 def test_a_model_without_the_head_is_continued_with_a_new_one_and_says_so(tmp_path: Path, family: str) -> None:
     finished = run_here(make_continuation(tmp_path, make_theirs(family, ""), family))
-    first = finished.of("note")[0]["text"]
-    assert first == "the model has no masked language modelling head: that head starts from random weights"
-    pooler = "these weights of the model are not pre-trained and are left out: bert.pooler.dense.bias, bert.pooler"
-    assert [x["text"].startswith(pooler) for x in finished.of("note")[1:]] == [True] * (family == "bert")
+    head, *others = (x["text"] for x in finished.of("note"))
+    assert "masked language modelling head" in head
+    assert ["bert.pooler.dense.bias" in text for text in others] == [True] * (family == "bert")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]["before"]["new_head"]

@@ -22,11 +22,9 @@ from samples import (
 )
 from tiny_jobs import labels_of
 
-from ipu_model.core.errors import ConfigError
 from ipu_model.models.families import get_family, list_families
 from ipu_model.models.model_folder import ModelFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
-from tasks.models.model_folders import packs_rows
 from tests.optimizers import optimizer_config
 
 HEADS = {
@@ -44,16 +42,20 @@ def make_pair(family: str, kind: str, folder: Path, **dropouts: float) -> tuple[
     return theirs, import_theirs(theirs, folder)
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", TASKS)
 @pytest.mark.parametrize("family", list_families())
-def test_packed_rows_give_the_logits_of_transformers(tmp_path: Path, family: str, kind: str) -> None:
+def test_folders_logits_and_three_updates_are_those_of_transformers(tmp_path: Path, family: str, kind: str) -> None:
     theirs, found = make_pair(family, kind, tmp_path)
     load = getattr(transformers, f"AutoModelFor{TASKS[kind]}").from_pretrained
     again, report = load(tmp_path / "ours", output_loading_info=True)
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert type(again) is type(theirs)
-    batch = make_batch(tmp_path / "rows", kind, found.config)
-    require_same_logits(build(found, kind), kind, batch, found.config, theirs, again)
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight), name
+    batch, model = make_batch(tmp_path / "rows", kind, found.config), build(found, kind)
+    if kind != "masked_lm":
+        require_same_logits(model, kind, batch, found.config, theirs, again)
+    require_same_updates(model, kind, batch, found.config, theirs)
 
 
 @pytest.mark.parametrize("rates", [(), (0.25, 0.375, 0.5)], ids=["none", "own"])
@@ -85,30 +87,6 @@ def test_a_head_without_a_rate_in_config_json_has_the_default_of_its_family() ->
     assert "sequence_dropout" not in get_family("bert").read_fields({"classifier_dropout": None})
 
 
-def in_turn() -> list[Any]:
-    pairs = [
-        (family, kind, (i - j) % len(TASKS)) for i, family in enumerate(list_families()) for j, kind in enumerate(TASKS)
-    ]
-    return [pytest.param(family, kind, marks=[pytest.mark.soak] if apart else []) for family, kind, apart in pairs]
-
-
-@pytest.mark.parametrize(("family", "kind"), in_turn())
-def test_three_updates_end_with_the_weights_of_transformers(tmp_path: Path, family: str, kind: str) -> None:
-    theirs, found = make_pair(family, kind, tmp_path)
-    batch = make_batch(tmp_path / "rows", kind, found.config)
-    require_same_updates(build(found, kind), kind, batch, found.config, theirs)
-
-
-@pytest.mark.parametrize("family", list_families())
-def test_a_masked_language_model_goes_in_and_out_bit_for_bit(tmp_path: Path, family: str) -> None:
-    theirs, found = make_pair(family, "masked_lm", tmp_path)
-    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "ours")
-    for name, weight in theirs.state_dict().items():
-        assert torch.equal(again.state_dict()[name], weight), name
-    transform = "bert.pooler" if get_family(family).rotary else "cls.predictions.transform"
-    assert f"{transform}.dense.weight" in found.state
-
-
 def test_the_table_of_documents_has_every_family_and_what_it_reads() -> None:
     lines = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip(" `.") for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
@@ -117,29 +95,3 @@ def test_the_table_of_documents_has_every_family_and_what_it_reads() -> None:
     positions = ["rotary" if f.rotary else "after the pad id" if f.offset_positions else "from 0" for _, f in described]
     table = [[n, f.prefix, types[f.pair_types], p] for (n, f), p in zip(described, positions, strict=True)]
     assert rows[: len(table)] == table
-
-
-def test_the_rows_on_other_encoders_are_what_both_kinds_of_families_do() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").partition("## Other")[2]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    assert rows[0] == ["", "families above", "other encoders"]
-    documented = {label: cells for label, *cells in rows[2:]}
-
-    def is_refused(family: str, runtime: str, pretrains: bool) -> bool:
-        try:
-            get_family(family).check(runtime, pretrains)
-        except ConfigError:
-            return True
-        return False
-
-    for families, column in ((list_families(), 0), (["deberta-v2", "mpnet", "albert"], 1)):
-        for family in families:
-            runtimes = [f"`{one}`" for one in ("cpu", "cuda", "ipu") if not is_refused(family, one, False)]
-            assert documented["runtime"][column] == ", ".join(runtimes)
-            assert (documented["pre-training"][column] == "no") == is_refused(family, "cpu", True)
-            rows_hold = "several sequences each" if packs_rows(family) else "one sequence each"
-            assert documented["rows"][column].startswith(rows_hold)
-            padded = "sequences padded in groups of similar length" in str(get_family(family).describe())
-            assert documented["padding in computation"][column].endswith("group of similar length") == padded
-            others = "torch and transformers" if padded else "torch"
-            assert documented["Python of the device"][column].partition(" (")[0] == others

@@ -48,7 +48,6 @@ LONG = {"num_hidden_layers": 2, "num_attention_heads": 1, "max_position_embeddin
 
 
 def make_pair(folder: Path, kind: str, **changes: Any) -> tuple[Any, Any]:
-    """Their random model, and ours that was imported from its folder."""
     values = {**SIZES, **TOKENS, "initializer_range": 0.3, "max_position_embeddings": 8192, **changes}
     config = transformers.ModernBertConfig(**values)
     config.id2label = dict(enumerate(LABELS[: labels_of(kind)] or LABELS[:2]))
@@ -89,28 +88,18 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"hidden_activation": "silu"}, "hidden_activation is 'silu'; only 'gelu' is supported"),
-        (
-            {"classifier_activation": "silu"},
-            "classifier_activation is 'silu'; one of gelu, relu, tanh is required",
-        ),
-        ({"classifier_pooling": "max"}, "classifier_pooling is 'max'; one of cls, mean is required"),
-        ({"local_attention": 127}, "local_attention is 127; an even number of tokens from 2 on is required"),
-        ({"norm_bias": "yes"}, "norm_bias is 'yes'; true or false is required"),
-        ({"embedding_dropout": 2}, "embedding_dropout is 2; a number from 0 to 1 is required"),
-        ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0; a whole number from 1 on is required"),
-        ({"layer_types": [FULL]}, "layer_types must have full_attention or sliding_attention for each of 4 layers"),
-        ({"layer_types": [FULL, SLIDING, FULL, "linear_attention"]}, "layer_types must have full_attention or"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling is {'rope_type': 'yarn'}, which is not supported"),
-        (
-            {"rope_parameters": {"rope_theta": 1.0}},
-            "rope_parameters must have full_attention and sliding",
-        ),
-        ({"rope_parameters": {FULL: {"rope_type": "yarn"}}}, "only the rope_type 'default' is supported"),
-        ({"rope_parameters": {FULL: {"factor": 2}}}, "rope_parameters.full_attention.factor is not supported"),
-        ({"global_rope_theta": -1}, "the base of the rotation of full_attention is -1; a number above 1 is required"),
-        ({"num_attention_heads": 16}, "hidden_size 16 does not give 16 heads of an even size"),
-        ({"head_dim": 4}, "head_dim is 4, which is not supported: remove it if it has no effect"),
+        ({"hidden_activation": "silu"}, "hidden_activation is 'silu'"),
+        ({"classifier_activation": "silu"}, "classifier_activation is 'silu'"),
+        ({"layer_types": [FULL, SLIDING, FULL, "linear_attention"]}, "layer_types must"),
+        ({"local_attention": 127}, "local_attention is 127"),
+        ({"embedding_dropout": 2}, "embedding_dropout is 2"),
+        ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling is"),
+        ({"rope_parameters": {"rope_theta": 1.0}}, "rope_parameters must have full_attention"),
+        ({"rope_parameters": {FULL: {"rope_type": "yarn"}}}, "rope_type 'default'"),
+        ({"global_rope_theta": -1}, "rotation of full_attention is -1"),
+        ({"num_attention_heads": 16}, "16 heads of an even size"),
+        ({"head_dim": 4}, "head_dim is 4"),
     ],
 )
 def test_a_config_that_means_another_computation_is_refused(tmp_path: Path, changes: Any, reason: str) -> None:
@@ -153,7 +142,7 @@ def test_another_base_of_the_global_rotation_is_read_by_transformers(tmp_path: P
     assert theirs.rope_parameters[SLIDING]["rope_theta"] == local["rope_theta"]
     thetas = {layer.window > 0: layer.theta for layer in build_model("masked_lm", changed).bert.encoder["layer"]}
     assert thetas == {False: 20000.0, True: local["rope_theta"]}
-    with pytest.raises(ConfigError, match="a bert model has no rotary positions"):
+    with pytest.raises(ConfigError, match="bert model has no rotary"):
         get_family("bert").with_global_theta(before, 20000.0)
 
 

@@ -1,45 +1,44 @@
-"""Two processes of torch.distributed over gloo on loopback train as one, and end together (more: test_elastic.py)."""
+"""Two processes of torch.distributed over gloo on loopback train as one, and end together."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
 import pytest
 import torch
 from tiny_jobs import (
     ROOT,
     STILL,
-    Finished,
     finish,
     make_columns,
     make_job,
     result_of,
     run_here,
     table_of,
+    torchrun,
     until,
+    wait_for_end,
     weights_of,
     write_rows,
 )
-from tiny_torch import run_two, start_two
+from tiny_torch import children_of, run_two, start_two
 
 from ipu_model.__main__ import detect_instances
 from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import PAUSED, StopRequest
-from ipu_model.distributed.torchrun import TorchrunInstances, detect_torchrun, make_buckets
+from ipu_model.distributed.torchrun import TorchrunInstances, choose_exit_code, detect_torchrun
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, ScheduleConfig
-from ipu_model.runtimes.torch_device import _seed_of
 from ipu_model.train.job_runner import run_job
+from tests.optimizers import optimizer_config
 
-LONG = ScheduleConfig(steps=200)
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
 
@@ -74,46 +73,6 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: 
     assert kept == ["evaluations.csv", "history.csv", "lock", "result.json"]
 
 
-@pytest.fixture(scope="module")
-def stopped_pair(tmp_path_factory: pytest.TempPathFactory) -> Tuple[Job, Finished]:
-    """A pair of which the second process was told to stop; its job, and what the first one said. Copy its folder."""
-    folder = tmp_path_factory.mktemp("pair")
-    write_rows(folder / "rows", "pretrain", make_columns("pretrain", 30))
-    job = make_job(folder, "pretrain", folder / "rows", schedule=LONG, checkpoint_every_updates=0)
-    processes = start_two(job, job)
-    until(processes[0], "step")
-    processes[1].send_signal(signal.SIGTERM)
-    first, second = (finish(process) for process in processes)
-    assert (first.code, second.code) == (PAUSED, PAUSED), (
-        first.stderr + second.stderr
-    )  # both stop, with the same update
-    return job, first
-
-
-def continued(job: Job, folder: Path) -> Job:
-    """The same job on a copy of what it had saved."""
-    shutil.copytree(job.run_folder, str(folder / "run"))
-    return dataclasses.replace(job, run_folder=str(folder / "run"), output=str(folder / "model"))
-
-
-@pytest.mark.soak
-def test_a_stopped_pair_continues_bit_for_bit_dropout_included(
-    tmp_path: Path, stopped_pair: Tuple[Job, Finished]
-) -> None:
-    job, stopped = stopped_pair
-    state = json.loads((Path(stopped.of("saved")[-1]["path"]) / "state.json").read_text())
-    assert sorted(state["device_rng"]) == ["torch", "torch@1"]
-    assert state["device_rng"]["torch"] != state["device_rng"]["torch@1"]
-    straight = dataclasses.replace(job, run_folder=str(tmp_path / "a" / "run"), output=str(tmp_path / "a" / "model"))
-    resumed = continued(job, tmp_path / "b")
-    for each in (straight, resumed):
-        assert [done.code for done in run_two(each)] == [0, 0]
-    result = result_of(resumed)
-    assert result.resumed_from_step == state["step"] < 200
-    torch.testing.assert_close(weights_of(resumed), weights_of(straight), rtol=0, atol=0)
-    assert table_of(resumed).tolist() == table_of(straight).tolist()
-
-
 @pytest.mark.soak
 def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
@@ -125,7 +84,6 @@ def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pret
     assert done.code == 1
     [error] = done.of("error")
     assert error["type"] == "InstanceLost"
-    assert "ended or does not answer" in error["text"]
     assert not Path(job.output).exists()
     assert list(Path(job.run_folder).glob("step-*[0-9]"))
 
@@ -134,7 +92,7 @@ def test_prediction_is_one_process(tmp_path: Path, answer_rows: Path) -> None:
     trained = make_job(tmp_path / "a", "finetune", answer_rows, schedule=ScheduleConfig(steps=0))
     run_here(trained)
     job = make_job(tmp_path / "b", "predict", answer_rows, init_checkpoint=trained.output)
-    with pytest.raises(ConfigError, match="a predict job runs as one process: start it without torchrun"):
+    with pytest.raises(ConfigError, match="start it without torchrun"):
         run_job(job, lambda event, **fields: None, StopRequest(), TorchrunInstances(0, 2))
 
 
@@ -147,10 +105,6 @@ def test_the_place_comes_from_the_environment_and_says_which_generators_are_its_
     for index in (0, 1, 11):
         assert TorchrunInstances(index, 12).select_own(gathered) == {"torch": torch.tensor([index])}
     assert Instances().select_own(Instances().gather({"torch": torch.tensor([5])})) == {"torch": torch.tensor([5])}
-    seeds = [_seed_of(7, index) for index in range(64)]
-    assert seeds[0] == 7
-    assert len({seed % 2**32 for seed in seeds}) == 64  # torch's CPU generator reads 32 bits
-    assert make_buckets([3, 3, 9, 1], 6) == [[0, 1], [2], [3]]
 
 
 @pytest.mark.parametrize(
@@ -164,15 +118,21 @@ def test_half_a_place_is_refused(changes: Dict[str, Any], message: str) -> None:
 
 @pytest.mark.soak
 def test_one_process_or_two_that_see_different_checkpoints_do_not_continue_what_two_began(
-    tmp_path: Path, stopped_pair: Tuple[Job, Finished]
+    tmp_path: Path, pretrain_rows: Path
 ) -> None:
-    job = continued(stopped_pair[0], tmp_path)
+    """The second process was told to stop: both did, with the same update."""
+    job = make_job(tmp_path, "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=200), checkpoint_every_updates=0)
+    processes = start_two(job, job)
+    until(processes[0], "step")
+    processes[1].send_signal(signal.SIGTERM)
+    first, second = (finish(process) for process in processes)
+    assert (first.code, second.code) == (PAUSED, PAUSED), first.stderr + second.stderr
     with pytest.raises(CheckpointError, match=r"plan\.replication_factor: 2 -> 1"):
         run_here(job)
     elsewhere = dataclasses.replace(job, run_folder=str(tmp_path / "other" / "run"))
     first, second = (finish(process) for process in start_two(job, elsewhere))
     assert (first.code, second.code) == (2, 2)
-    assert "a disk that all hosts share" in first.of("error")[0]["text"]
+    assert "all hosts share" in first.of("error")[0]["text"]
 
 
 def test_two_processes_rank_among_the_texts_of_both(tmp_path: Path) -> None:
@@ -219,3 +179,106 @@ def test_a_process_that_waits_for_others_ends_at_once(words: List[str]) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == -signal.SIGTERM
     assert process.stdout.read() == b""  # ends when the one that waits has ended
+
+
+LONG = ScheduleConfig(steps=120)
+
+
+def ranks(launcher: int) -> Dict[int, int]:
+    """Process id of every rank that a torchrun started."""
+    found = {}
+    for process in children_of(launcher):
+        place = re.search(rb"\0RANK=(\d+)", Path(f"/proc/{process}/environ").read_bytes())
+        if place:
+            found[int(place.group(1))] = process
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A long run of two processes that nothing happened to, dropout included."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    write_rows(folder / "rows", "pretrain", make_columns("pretrain", 32))
+    job = make_job(folder, "pretrain", folder / "rows", schedule=LONG, checkpoint_every_updates=20)
+    done = finish(torchrun(job, 2))
+    assert done.code == 0, done.stderr
+    return job
+
+
+def again(job: Job, folder: Path) -> Job:
+    return dataclasses.replace(job, run_folder=str(folder / "run"), output=str(folder / "model"))
+
+
+@pytest.mark.soak
+def test_four_processes_end_as_one_of_the_same_global_batch(tmp_path: Path) -> None:
+    rows = tmp_path / "rows"
+    write_rows(rows, "pretrain", make_columns("pretrain", 32))
+    # 2 to 8 rows in an update, of 1.6 sequences each. Not Adam: it divides by gradients near 0, where all is rounding.
+    settings = {
+        "model": STILL,
+        "geometry": BatchGeometry(13, 2, first_batch_size=4),
+        "schedule": ScheduleConfig(steps=6, warmup_fraction=0.5, batch_warmup_fraction=0.5),
+        "optimizer": optimizer_config(name="sgd", learning_rate=1e-1, max_grad_norm=1.0),
+        "log_every_updates": 1,
+    }
+    one = make_job(tmp_path / "one", "pretrain", rows, **settings)
+    many = make_job(tmp_path / "many", "pretrain", rows, **settings)
+    run_here(one)
+    done = finish(torchrun(many, 4))
+    assert done.code == 0, done.stderr
+    assert result_of(many).plan["replication_factor"] == 4
+    assert result_of(many).plan["rows_per_update"] == result_of(one).plan["rows_per_update"] == 8
+    torch.testing.assert_close(weights_of(many), weights_of(one), rtol=0, atol=1e-6)
+    assert result_of(many).plan["total_rows"] == result_of(one).plan["total_rows"] == 3 + 5 + 7 + 3 * 8
+    assert len(table_of(many)) == 6
+    for found, wanted in zip(table_of(many), table_of(one)):
+        assert found == pytest.approx(wanted, rel=1e-6)
+    first, last = table_of(one)[0], table_of(one)[-1]
+    assert abs(first[1] - last[1]) > 1e-3  # something was learned that could have differed
+
+
+@pytest.mark.soak
+def test_after_a_killed_rank_the_run_restarts_from_its_checkpoint_and_ends_as_undisturbed(
+    tmp_path: Path, undisturbed: Job
+) -> None:
+    job = again(undisturbed, tmp_path)
+    process = torchrun(job, 2, restarts=1)
+    until(process, "saved")
+    os.kill(ranks(process.pid)[1], signal.SIGKILL)
+    done = finish(process)
+    assert done.code == 0, done.stderr
+    assert any("continuing after update" in event["text"] for event in done.of("message"))
+    assert 20 <= result_of(job).resumed_from_step < 120
+    torch.testing.assert_close(weights_of(job), weights_of(undisturbed), rtol=0, atol=0)
+    assert table_of(job).tolist() == table_of(undisturbed).tolist()
+
+
+@pytest.mark.soak
+def test_ranks_whose_torchrun_is_killed_save_and_end_and_the_run_continues(tmp_path: Path, undisturbed: Job) -> None:
+    job = again(undisturbed, tmp_path)
+    process = torchrun(job, 2)
+    until(process, "saved")
+    both = list(ranks(process.pid).values())
+    assert len(both) == 2
+    process.kill()
+    wait_for_end(both)
+    process.communicate()
+    assert list(Path(job.run_folder).glob("step-*[0-9]"))
+    done = finish(torchrun(job, 2))
+    assert done.code == 0, done.stderr
+    torch.testing.assert_close(weights_of(job), weights_of(undisturbed), rtol=0, atol=0)
+
+
+@pytest.mark.soak
+def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(tmp_path: Path, undisturbed: Job) -> None:
+    """One rank alone is asked to stop, where torchrun might restart it."""
+    process = torchrun(again(undisturbed, tmp_path), 2, restarts=3)
+    until(process, "saved")
+    os.kill(ranks(process.pid)[1], signal.SIGTERM)
+    done = finish(process)
+    assert done.code == 0, done.stderr
+    assert done.of("plan") == []  # what until left has no second start
+    [paused] = done.of("paused")
+    assert "another process" in paused["text"]
+    restarts = ({}, {"TORCHELASTIC_MAX_RESTARTS": "0"}, {"TORCHELASTIC_MAX_RESTARTS": "3"})
+    assert [choose_exit_code(2, environ) for environ in restarts] == [2, 2, 0]

@@ -29,43 +29,31 @@ from ipu_model.models.families import get_family
 from ipu_model.rows.format import Manifest
 from tests.optimizers import optimizer_config
 
-SIZES = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8), "base": (12, 768, 12)}
+SIZES = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "base": (12, 768, 12)}
 """Layers, hidden size and heads."""
 ROWS = {
-    ("pretrain", 64): (3, 10, 43072, 49460, 2733415),
     ("pretrain", 128): (3, 20, 22781, 28926, 2847023),
-    ("pretrain", 256): (3, 39, 12668, 19336, 3067450),
     ("pretrain", 512): (3, 76, 5998, 11524, 2884242),
     ("squad", 128): (3, 0, 12732, 13470, 1488556),
     ("squad", 384): (3, 0, 2999, 6000, 1093212),
-    ("squad", 512): (3, 0, 2576, 6000, 1093212),
 }
 """Sequences of a row, masked slots, rows, sequences, and tokens that are not padding."""
 PEAKS = [
     (("pretrain", "tiny", 128, 32, 1, "adamw", "fp32", ""), 594.7),
-    (("pretrain", "tiny", 64, 128, 1, "lamb", "bf16", ""), 863.6),
     (("pretrain", "mini", 512, 16, 1, "adamw", "fp32", ""), 1736.1),
     (("pretrain", "mini", 128, 128, 1, "adamw", "bf16", ""), 2278.0),
     (("pretrain", "small", 128, 16, 2, "lamb", "bf16", ""), 1383.6),
     (("pretrain", "small", 128, 16, 1, "adamw", "bf16", "recompute"), 1211.9),
-    (("pretrain", "base", 64, 8, 1, "lamb", "fp32", ""), 2863.7),
-    (("pretrain", "medium", 256, 4, 1, "lamb", "fp32", "recompute"), 1444.4),
     (("pretrain", "mini", 128, 32, 1, "lamb", "fp32", "evaluates"), 1140.6),
     (("squad", "tiny", 384, 64, 1, "lamb", "bf16", ""), 1164.5),
-    (("squad", "mini", 512, 8, 1, "adamw", "fp32", ""), 965.9),
     (("squad", "base", 128, 4, 1, "adamw", "fp32", "checkpoints"), 4639.6),
-    (("squad", "base", 384, 3, 1, "adamw", "bf16", ""), 2814.6),
 ]
 """Peaks of processes with torch 2.13 on a CPU, MB."""
 OTHERS = [
     (("deberta-v2", "tiny", 4.0, 128100, 128, 32), 1167),
-    (("deberta-v2", "small", 4.0, 128100, 64, 32), 3166),
-    (("deberta-v2", "small", 4.0, 128100, 256, 16), 4381),
     (("deberta-v2", "small", 4.0, 128100, 512, 8), 5627),
     (("modernbert", "tiny", 1.5, 50368, 128, 32), 681),
-    (("modernbert", "small", 1.5, 50368, 256, 16), 2418),
     (("modernbert", "small", 1.5, 50368, 512, 16), 3130),
-    (("xlm-roberta", "tiny", 4.0, 250002, 128, 32), 1105),
     (("xlm-roberta", "small", 4.0, 250002, 256, 8), 3677),
     (("roberta", "small", 4.0, 50265, 256, 16), 1984),
 ]
@@ -138,12 +126,12 @@ def test_what_certainly_does_not_fit_is_told_from_what_is_in_doubt() -> None:
     for verdict, limit in limits.items():
         assert estimate_host(job, model, manifest, limit=limit).verdict == verdict
     assert estimate_host(job, model, manifest, 2, memory.total.high).verdict == TIGHT, "half of it for each"
-    with pytest.raises(ConfigError, match="each process holds one copy"):
+    with pytest.raises(ConfigError, match="each process"):
         estimate_host(dataclasses.replace(job, geometry=BatchGeometry(64, 8, 4)), model, manifest, 2)
 
 
 def test_the_bound_grows_with_what_takes_memory_and_the_largest_part_comes_first() -> None:
-    job, manifest = job_of(*PEAKS[2][0])
+    job, manifest = job_of(*PEAKS[1][0])
     model: Any = job.model
     whole = bound(job, manifest)
     larger = dataclasses.replace(job.geometry, micro_batch_size=2, global_batch_size=job.geometry.global_batch_size)
@@ -164,24 +152,17 @@ TIME = TimeEstimate((Term("all", 2.0),), 5, Interval(1.0, 2.0, 4.0), Interval(10
 
 
 def test_each_measured_figure_stands_beside_what_was_estimated() -> None:
-    ends = {
-        name: dataclasses.asdict(x) for name, x in estimated_figures(JobEstimate("IPU", (MEMORY,), TIME), 10.0).items()
-    }
-    found = finish_record(
-        {"device": "IPU", **ends}, {"memory": 110.0, "update_seconds": 3.0, "tokens_per_second": 150.0}
-    )
+    figures = estimated_figures(JobEstimate("IPU", (MEMORY,), TIME), 10.0)
+    begun = {"device": "IPU", **{name: dataclasses.asdict(x) for name, x in figures.items()}}
+    found = finish_record(begun, {"memory": 110.0, "update_seconds": 3.0, "tokens_per_second": 150.0})
     assert found == {
         "device": "IPU",
         "memory": {"low": 80.0, "likely": 100.0, "high": 120.0, "measured": 110.0},
         "update_seconds": {"low": 1.0, "likely": 2.0, "high": 4.0, "measured": 3.0},
         "tokens_per_second": {"low": 100.0, "likely": 200.0, "high": 400.0, "measured": 150.0},
     }
-
-
-def test_what_was_not_estimated_is_measured_alone_and_what_was_not_measured_is_left_out() -> None:
-    begun = {"device": "CPU", "shape": {}, "memory": {"low": 80.0, "likely": 100.0, "high": 120.0}}
-    found = finish_record(begun, {"memory": None, "update_seconds": 3.0})
-    assert found == {"device": "CPU", "shape": {}, "update_seconds": {"measured": 3.0}}
+    found = finish_record({"device": "CPU", "memory": begun["memory"]}, {"memory": None, "update_seconds": 3.0})
+    assert found == {"device": "CPU", "update_seconds": {"measured": 3.0}}
 
 
 def shape_of(job: Job, model: ModelConfig, manifest: Manifest, processes: int) -> Dict[str, Any]:

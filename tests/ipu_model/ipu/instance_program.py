@@ -2,7 +2,6 @@
 
 PopTorch, popdist and horovod are the doubles, with what they leave out between processes: reductions are made, over
 gloo; gradients are averaged over the instances, as the IPUs do; and each draws random numbers of its own.
-FOLDER gets the inputs of every call of an executor (inputs-0.npz) and the reductions (reductions-0.txt) of each.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -26,9 +24,6 @@ popdist: Any = importlib.import_module("popdist")
 poptorch: Any = importlib.import_module("poptorch")
 running: Any = importlib.import_module("poptorch.running")
 
-REDUCTIONS: List[str] = []
-INPUTS: Dict[str, np.ndarray] = {}
-
 
 def connect(folder: Path) -> None:
     """Let horovod and the executors reach the other instances."""
@@ -39,11 +34,9 @@ def connect(folder: Path) -> None:
 
     def allreduce(tensor: torch.Tensor, *, name: str, op: object) -> torch.Tensor:
         assert op is hvd.Average
-        REDUCTIONS.append(name)
         return mean(tensor.clone())
 
     def allgather(tensor: torch.Tensor, *, name: str) -> torch.Tensor:
-        REDUCTIONS.append(name)
         parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, tensor)
         return torch.cat(parts)
@@ -57,8 +50,8 @@ def mean(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def complete_the_double() -> None:
-    """Gradients of all instances, generators of each, and a record of the inputs."""
-    update, seed, call = running.Runner._update, poptorch.Options.randomSeed, poptorch.PoplarExecutor.__call__
+    """Gradients of all instances, and generators of each."""
+    update, seed = running.Runner._update, poptorch.Options.randomSeed
 
     def updating(self: Any, sums: Dict[str, torch.Tensor]) -> None:
         update(self, {name: mean(sums[name]) for name in sorted(sums)})
@@ -66,13 +59,7 @@ def complete_the_double() -> None:
     def seeding(self: Any, number: int) -> Any:
         return seed(self, number + 1000 * popdist.getInstanceIndex())
 
-    def calling(self: Any, *tensors: torch.Tensor) -> Any:
-        number = len({name.partition("/")[0] for name in INPUTS})
-        INPUTS.update({f"{number}/{i}": x.numpy().copy() for i, x in enumerate(tensors)})
-        return call(self, *tensors)
-
-    running.Runner._update = updating
-    poptorch.Options.randomSeed, poptorch.PoplarExecutor.__call__ = seeding, calling
+    running.Runner._update, poptorch.Options.randomSeed = updating, seeding
 
 
 def main() -> int:
@@ -91,9 +78,6 @@ def main() -> int:
     complete_the_double()
     code = program.main()
     if dist.is_initialized():
-        index = popdist.getInstanceIndex()
-        np.savez(str(folder / f"inputs-{index}.npz"), **INPUTS)
-        (folder / f"reductions-{index}.txt").write_text("\n".join(REDUCTIONS), encoding="utf-8")
         dist.destroy_process_group()
     return code
 

@@ -84,7 +84,6 @@ def ipu_job(
 
 
 def on_cpu(job: Job, folder: Path, **changes: Any) -> Job:
-    """The same updates on the CPU."""
     rows = manifest_of(job.rows)
     accumulation = round(job.geometry.global_batch_size / rows.packing_factor)
     values: Dict[str, Any] = {

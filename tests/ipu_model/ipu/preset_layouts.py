@@ -28,8 +28,6 @@ OPTIMUM: Dict[str, Any] = {"bias_correction": False, "eps": 1e-8, "first_moment_
 
 @dataclass(frozen=True)
 class Layout:
-    """One job of one or several presets."""
-
     presets: str
     """Names without "ipu-"."""
     job: str
@@ -51,7 +49,6 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """The job and the first of its presets."""
         return f"{self.job}-{self.presets.split()[0]}"
 
     @property

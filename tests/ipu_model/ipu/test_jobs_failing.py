@@ -98,7 +98,7 @@ def test_a_compiler_that_fails_or_comes_to_no_end_is_explained_and_the_run_folde
     assert "poplar_graph_memory_allocation_error" in log
     assert "Traceback" in log
     assert endless["type"] == "CompileTimeout"
-    assert "the training program did not end within 1 s" in endless["text"]
+    assert "within 1 s" in endless["text"]
     assert ([x["code"] for x in done.of("code")], done.code) == ([1], 1), done.stderr
     assert not Path(job.output).exists()
     run_here(job)
@@ -190,5 +190,5 @@ def test_the_plan_says_how_long_a_stop_takes_and_what_a_kill_loses(tmp_path: Pat
     )
     (seconds,) = re.findall(r"takes about (\S+) s on Mk2", timed)
     assert float(seconds) == pytest.approx(FITTED.host, abs=0.06)  # a model as small as this adds nothing
-    assert "the last 10 minutes or 3 updates" in timed
+    assert "10 minutes or 3 updates" in timed
     assert "at most everything" in untimed

@@ -11,14 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from ipu_jobs import DYING, ipu_job, manifest_of, model_folder, on_cpu, rows_of, run_code
-from safetensors.torch import load_file
+from ipu_jobs import DYING, ipu_job, manifest_of, on_cpu, rows_of, run_code
 from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import (
     ROOT,
@@ -46,7 +45,6 @@ from tests.optimizers import optimizer_config
 LAMB = optimizer_config(name="lamb", learning_rate=1e-4, loss_scaling=64.0)
 ADAMW = optimizer_config(name="adamw", learning_rate=1e-4, weight_decay=0.0, loss_scaling=128.0)
 DROPPING = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
-SETTINGS = [(replicas, iterations) for replicas in (2, 4) for iterations in (1, 2)]
 
 
 def logits_of(job: Job) -> List[np.ndarray]:
@@ -56,12 +54,6 @@ def logits_of(job: Job) -> List[np.ndarray]:
     assert ids == list(range(len(ids)))
     both = [table.column(name).to_pylist() for name in ("start_logits", "end_logits")]
     return [np.array([start, end], dtype=np.float32) for start, end in zip(*both)]
-
-
-def largest_difference(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> float:
-    assert sorted(ours) == sorted(theirs)
-    assert all(x.dtype == torch.float32 for x in ours.values())
-    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 
 
 def texts(finished: Finished, word: str) -> List[str]:
@@ -86,16 +78,12 @@ def check_trained(ours: Job, theirs: Job, replicas: int, iterations: int) -> Non
     assert sorted(p.name for p in Path(ours.output).iterdir()) == files
     for name in ("config.json", "podium.json"):
         assert (Path(ours.output) / name).read_bytes() == (Path(theirs.output) / name).read_bytes()
-    assert largest_difference(weights_of(ours), weights_of(theirs)) < 1e-5
-    if ours.init_checkpoint is not None:
-        before = load_file(str(Path(ours.init_checkpoint) / "model.safetensors"))
-        shared = {name: x for name, x in weights_of(ours).items() if name in before}
-        assert largest_difference(shared, {name: before[name] for name in shared}) > 1e-4  # it did train
+    torch.testing.assert_close(weights_of(ours), weights_of(theirs), rtol=0, atol=1e-5)
     assert not list(Path(ours.run_folder).glob("step-*"))
 
 
 @pytest.mark.ipu
-@pytest.mark.parametrize(("replicas", "iterations"), SETTINGS)
+@pytest.mark.parametrize(("replicas", "iterations"), [(2, 1), (4, 2)])
 def test_pretraining_fine_tuning_and_prediction_follow_one_another_as_on_the_cpu(
     replicas: int, iterations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,18 +209,6 @@ def test_speed_is_real_tokens_by_the_time_that_passed(
     assert (result.sequences, result.real_tokens) == (manifest.sequences, manifest.real_tokens)
     assert result.train_seconds == 8.0  # from 100 to 108
     assert result.real_tokens_per_second == pytest.approx(manifest.real_tokens / 8)
-
-
-def test_a_folder_of_rows_that_fills_no_whole_number_of_calls_is_predicted_by_one_program(
-    tmp_path: Path, record: Callable[[], List[Dict[str, Any]]]
-) -> None:
-    """The last call is filled up with padding rows: another shape would be another compilation."""
-    rows = rows_of(tmp_path / "rows", "question_answering", 9)
-    model, config = model_folder(tmp_path / "model", rows), {"inference_device_iterations": 4}
-    job = ipu_job(tmp_path, "predict", rows, init_checkpoint=model, ipu_config=config)
-    assert [x["rows"] for x in run_here(job).of("predicted")][-1:] == [9]  # two calls of 4 rows and one of 1
-    assert len(record()) == 1
-    assert result_of(job).sequences == manifest_of(job.rows).sequences
 
 
 IMPORT_ALL = """

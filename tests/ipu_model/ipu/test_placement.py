@@ -43,12 +43,9 @@ def test_the_blocks_of_a_layout_are_where_the_hand_worked_table_says(
     [
         (9, [-1, -1], 2, [4, 5]),  # the surplus goes to the last wildcard
         (12, [-1], 4, [3, 3, 3, 3]),  # a lone wildcard is one for every IPU
-        (14, [-1], 4, [3, 3, 3, 5]),
         (12, [1, -1, -1, -1], 4, [1, 3, 3, 5]),
-        (24, [3, -1, -1, 7], 4, [3, 7, 7, 7]),
         (12, [-1, 4, -1, 4], 4, [2, 4, 2, 4]),
         (4, [2, -1, 2, 0], 4, [2, 0, 2, 0]),
-        (12, [0, 4, 4, 4], 4, [0, 4, 4, 4]),
         (12, [0, 4, 4, 4], 1, [12]),  # one IPU: layers_per_ipu is not read
     ],
 )
@@ -66,20 +63,6 @@ def test_the_table_shows_every_stage_idle_ipus_and_the_sums() -> None:
         "    -    3  (idle)",
         "4 IPUs x 4 replicas = 16 IPUs; 4 forward stages, 2x4-1 = 7 in training",
     ]
-
-
-def test_the_data_name_every_block() -> None:
-    assert place_by_layers("question_answering", 2, [1, 1], 2).as_dict() == {
-        "head": "question_answering",
-        "embeddings": 0,
-        "layers": [0, 1],
-        "pooler": None,
-        "heads": 1,
-        "ipus_per_replica": 2,
-        "order": [0, 0, 1, 1],
-        "forward_stages": 2,
-        "training_stages": 3,
-    }
 
 
 HID4 = ["hid"] * 4
@@ -132,7 +115,6 @@ def count(ipus: int, replicas: int, instances: int) -> Any:
     [
         (layers(0, 4, 4, 5), r"places 13 .* has 12.* use \[-1, -1, -1, -1\]"),
         (layers(8, -1, 8, -1), "places 16"),
-        (layers(0, 4, 4, 3), "places 11"),
         (lambda: place_by_stages("pretraining", 12, TF2_PRETRAIN, [0, 1, 2, 3, 3]), "heads on IPU 3, emb on IPU 0"),
         (stages(["emb"], HID4, ["pool", "heads"]), "hid occurs 4 times"),
         (stages(["emb"], HID4 * 3, ["heads"]), "pool must occur once"),
@@ -141,7 +123,6 @@ def count(ipus: int, replicas: int, instances: int) -> Any:
         (stages(["emb"], HID4 * 3, ["pool", "pool", "qa_head"], head="question_answering"), "pool occurs 2 times"),
         (stages(["emb"], HID4 * 3, ["qa_heads"], head="question_answering"), "qa_heads; valid: emb"),
         (lambda: check_serialization(30522, 5, "projection"), "3 or 6"),
-        (lambda: check_serialization(30522, 40000, "projection"), "Use 30522$"),
         (lambda: derive_accumulation(16, 8, 4, 1.0), "global_batch_size to 32"),
         (count(4, 6, 2), "replication_factor to 4 or 8$"),
         (count(4, 32, 1), "replication_factor to at most 16, or start 2"),

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 from tiny_ipu import ipu_job, ipu_runtime, make_batches
-from tiny_jobs import ROOT, Finished, finish, make_columns, make_job, run_here, start_job, write_rows
+from tiny_jobs import ROOT
 
 from ipu_model.core import files
 from ipu_model.core.errors import ConfigError, IpuFailure, LoadFailure
@@ -26,7 +26,6 @@ from ipu_model.core.files import fingerprint
 from ipu_model.ipu import executables
 from ipu_model.ipu.executables import cache_root
 from ipu_model.ipu.program_folder import ProgramFolder
-from ipu_model.jobs.job import BatchGeometry, Job
 from tests.optimizers import optimizer_config
 
 PARTS: Dict[str, Any] = {
@@ -110,7 +109,6 @@ def test_what_popart_does_otherwise_is_said_and_a_record_that_cannot_be_written_
 @pytest.mark.parametrize(
     ("damage", "told", "travels"),
     [
-        (lambda folder: (folder / "1234.popef").write_bytes(b""), "is empty", False),
         (lambda folder: (folder / "1234.popef").write_bytes(CONTENT[:4]), "is not of the recorded size", False),
         (lambda folder: (folder / "1234.popef").unlink(), "is missing", False),
         (lambda folder: (folder / "podium.json").unlink(), "is not recorded", False),
@@ -158,7 +156,6 @@ def test_a_lock_that_a_crash_left_is_removed_and_a_held_one_is_not(open_program:
         ({"PODIUM_EXECUTABLE_CACHE": ""}, "/config", None, "/config"),
         ({}, "", None, None),
         ({}, "disabled", None, None),
-        ({}, None, None, None),
         ({}, "", "/executables/phase1", "/executables/.live"),
         ({}, "/config", "/executables/phase1", "/config"),
         ({"PODIUM_EXECUTABLE_CACHE": "/host"}, "/config", "/executables/phase1", "/host"),
@@ -197,6 +194,8 @@ def test_list_and_prune_know_what_was_built_for_what_and_when_it_was_used(tmp_pa
     assert old.name not in prune(root, "prune", "--unused-for-days", "30").stdout
     assert prune(root, "prune", "--older-than-days", "30", "--yes").returncode == 0
     assert [path.name for path in root.iterdir()] == [new.name]
+    for rule in ([], ["--older-than-days", "-1"], ["--larger-than-gb", "x"]):
+        assert prune(root, "prune", *rule).returncode == 2
 
 
 def test_prune_knows_the_libraries_of_compiled_functions_too(tmp_path: Path) -> None:
@@ -254,11 +253,6 @@ def test_a_cache_that_is_too_large_loses_the_least_used_first_and_none_that_is_i
     assert not going.path.exists()
 
 
-@pytest.mark.parametrize("rule", [[], ["--older-than-days", "-1"], ["--larger-than-gb", "x"]])
-def test_a_rule_is_required_and_checked(tmp_path: Path, rule: List[str]) -> None:
-    assert prune(tmp_path, "prune", *rule).returncode == 2
-
-
 def rewritten(shared: Path, **changes: Any) -> None:
     record = json.loads((shared / "podium.json").read_text(encoding="utf-8"))
     (shared / "podium.json").write_text(json.dumps({**record, **changes}), encoding="utf-8")
@@ -282,14 +276,7 @@ def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(s
     assert second.origin == "loaded from the cache"
 
 
-def flip(path: Path, at: int) -> None:
-    damaged = bytearray(path.read_bytes())
-    damaged[at] ^= 1
-    path.write_bytes(bytes(damaged))
-
-
 def add_bad(shared: Path) -> None:
-    """One bad program of two."""
     (shared / "9999.popef").write_bytes(b"second")
     hashes = {"1234.popef": hashlib.sha256(CONTENT).hexdigest(), "9999.popef": "0" * 64}
     rewritten(shared, executables={"1234.popef": len(CONTENT), "9999.popef": 6}, sha256=hashes)
@@ -298,8 +285,7 @@ def add_bad(shared: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        *((lambda x, at=at: flip(x / "1234.popef", at), "1234.popef does not match its SHA-256") for at in (0, 13, -1)),
-        (lambda x: (x / "1234.popef").write_bytes(CONTENT[:-1]), "1234.popef does not match its SHA-256"),
+        (lambda x: (x / "1234.popef").write_bytes(CONTENT[:-1] + b"x"), "1234.popef does not match its SHA-256"),
         (add_bad, "9999.popef does not match its SHA-256"),
         (lambda x: (x / "1234.popef").unlink(), "1234.popef is missing"),
         (lambda x: (x / "podium.json").unlink(), "has no program"),
@@ -307,9 +293,6 @@ def add_bad(shared: Path) -> None:
         (lambda x: shutil.rmtree(str(x)), "does not exist"),
         (lambda x: rewritten(x, sha256={}), "1234.popef has no SHA-256"),
         (lambda x: rewritten(x, executables={"../1234.popef": 9}), "../1234.popef is not the name of a program"),
-        (lambda x: rewritten(x, executables={"/etc/passwd": 9}), "/etc/passwd is not the name of a program"),
-        (lambda x: rewritten(x, executables=["1234.popef"], sha256=[]), "podium.json is damaged"),
-        (lambda x: rewritten(x, parts=7), "podium.json is damaged"),
         (lambda x: rewritten(x, parts={**PARTS, "poptorch": "3.5.0"}), "poptorch 3.5.0 -> 3.4.0"),
     ],
 )
@@ -341,32 +324,6 @@ def test_a_full_disk_costs_the_copy_and_not_the_job(
         opened = open_program(PARTS, shared)
     assert "No space left on device" in opened.lookup
     assert [path.name for path in opened.path.iterdir()] == ["podium.held"]
-
-
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any) -> Job:
-    """Pre-training that is only compiled: two IPUs, two layers, 18 or so micro-batches of one row."""
-    monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(tmp_path / "cache"))
-    write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 40))
-    compiling: Dict[str, Any] = {"geometry": BatchGeometry(36, 1), "compile_only": True}
-    return make_job(
-        tmp_path, "pretrain", tmp_path / "rows", runtime="ipu", ipu_config={"layers_per_ipu": [1, 1]}, **compiling
-    )
-
-
-def lines(finished: Finished, word: str) -> List[str]:
-    return [x["text"] for x in finished.of("message") if word in x["text"]]
-
-
-def test_a_second_process_finds_the_program_and_another_micro_batch_does_not(job: Job, tmp_path: Path) -> None:
-    assert lines(run_here(job), "built, 1 file")
-    second = finish(start_job(job))
-    assert second.code == 0, second.stderr
-    assert lines(second, "hit, 1 file")
-    assert lines(second, "nothing was compiled")
-    third = run_here(dataclasses.replace(job, geometry=BatchGeometry(36, 2)))
-    assert "micro_batch_size 1 -> 2" in lines(third, "miss")[0]
-    assert len(list((tmp_path / "cache").glob("*/*.popef"))) == 2
 
 
 REASON = "the executable does not fit the gateway mode of this target"

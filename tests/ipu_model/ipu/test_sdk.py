@@ -11,8 +11,6 @@ from ipu_model.ipu.sdk import check_hardware, check_versions, count_ipus, detect
 
 
 class Host:
-    """What the checks see of poptorch on a host with that many IPUs."""
-
     def __init__(self, ipus: int = 16, hardware: int = 2, version: str = "3.4.0-snapshot") -> None:
         self._ipus, self._hardware, self.__version__ = ipus, hardware, version
 
@@ -40,7 +38,6 @@ class Host:
             r"SDK is not enabled \(libpopart.so",
         ),
         (ModuleNotFoundError("No module named 'pkg_resources'", name="pkg_resources"), None, "setuptools 81"),
-        (ImportError("something else"), None, "ImportError: something else"),
     ],
 )
 def test_a_failed_import_says_what_is_missing(error: BaseException, cause: Any, told: str) -> None:
@@ -66,7 +63,7 @@ def test_versions_are_returned_for_the_result_too_old_ones_refused_and_newer_one
         check_versions(Host(version="3.2.0"), "1.13.1", "3.7.9", {})
 
 
-@pytest.mark.parametrize(("ipus", "counted"), [(0, 0), (1, 1), (4, 4), (6, 4), (256, 64)])
+@pytest.mark.parametrize(("ipus", "counted"), [(0, 0), (6, 4), (256, 64)])
 def test_ipus_are_counted_as_one_device_of_a_process(ipus: int, counted: int) -> None:
     assert count_ipus(Host(ipus)) == counted
 

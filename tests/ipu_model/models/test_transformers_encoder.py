@@ -14,22 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from tiny_jobs import LABELS, TINY, head_of, labels_of, make_columns, make_job, run_here, start_job, until, write_rows
-from tiny_torch import make_model
+from tiny_jobs import LABELS, labels_of, make_columns, make_job, run_here, write_rows
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ipu_model import heads
 from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.jobs.job import BatchGeometry, ScheduleConfig
-from ipu_model.models.architecture import read_config
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.flat import FlatBatch, flatten
 from ipu_model.models.import_model import import_model
-from ipu_model.models.model_folder import ModelOrigin, read_model, write_model
+from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model
 from ipu_model.models.transformers_encoder import CALL_TOKENS, group_lengths
-from ipu_model.rows.row_folder import Batch, RowFolder
+from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 
@@ -108,36 +106,27 @@ def their_logits(model: Any, flat: FlatBatch) -> Tensor:
 
 @TYPES
 @pytest.mark.parametrize("head", HEADS)
-def test_logits_equal_those_of_transformers_in_and_out(tmp_path: Path, model_type: str, head: str) -> None:
+def test_folders_logits_and_three_updates_are_those_of_transformers(
+    tmp_path: Path, model_type: str, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AdamW with weight decay on matrices alone, in several micro-batches, and groups of similar lengths in each."""
     theirs = their_model(model_type, heads.get_head(head).suffix)
     batch, flat = make_batch(head)
     assert batch.sequences > len(batch.rows)  # packed rows give the same numbers
     ours = our_model(taken_in(tmp_path, theirs), head)
-    with torch.no_grad():
-        expected = their_logits(theirs, flat)
-    assert float(expected.std()) > 0.05
-    found = TorchRuntime(ours, head, 4, "fp32", None, 0).predict(batch)
-    names = heads.get_head(head).logits
-    each = [np.stack([x.columns[name] for name in names], -1).reshape(-1, expected.shape[1]) for x in found]
-    logits = np.concatenate(each)
-    np.testing.assert_allclose(logits, expected.numpy(), atol=1e-5, rtol=1e-5)
     back, report = type(theirs).from_pretrained(str(tmp_path / "base"), output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     assert all(torch.equal(x, theirs.state_dict()[name]) for name, x in back.state_dict().items())
-
-
-@TYPES
-@pytest.mark.parametrize("head", HEADS)
-def test_three_updates_equal_those_of_transformers(
-    tmp_path: Path, model_type: str, head: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """AdamW with weight decay on matrices alone, in several micro-batches, and groups of similar lengths in each."""
-    monkeypatch.setitem(CALL_TOKENS, "cpu", 5)
-    theirs = their_model(model_type, heads.get_head(head).suffix)
-    batch, flat = make_batch(head)
-    ours = our_model(taken_in(tmp_path, theirs), head)
+    with torch.no_grad():
+        expected = their_logits(theirs, flat)
+    assert float(expected.std()) > 0.05
     runtime = TorchRuntime(ours, head, 4, "fp32", optimizer_config("adamw", weight_decay=0.1), 0)
+    names = heads.get_head(head).logits
+    stacked = (np.stack([x.columns[name] for name in names], -1) for x in runtime.predict(batch))
+    each = [x.reshape(-1, expected.shape[1]) for x in stacked]
+    np.testing.assert_allclose(np.concatenate(each), expected.numpy(), atol=1e-5, rtol=1e-5)
+    monkeypatch.setitem(CALL_TOKENS, "cpu", 5)
     exempt = [p for p in theirs.parameters() if p.dim() < 2]
     groups = [{"params": [p for p in theirs.parameters() if p.dim() > 1]}, {"params": exempt, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1, eps=1e-6)
@@ -145,8 +134,8 @@ def test_three_updates_equal_those_of_transformers(
         logits, labels = their_logits(theirs, flat), [x[x != -100] for x in flat.labels.values()]
         if head == "question_answering":
             parts = [part.split(flat.lengths.tolist()) for part in logits.unbind(-1)]
-            each = [cross_entropy(x[None], y[None]) for part, y_ in zip(parts, labels) for x, y in zip(part, y_)]
-            loss = torch.stack(each).mean()
+            losses = [cross_entropy(x[None], y[None]) for part, y_ in zip(parts, labels) for x, y in zip(part, y_)]
+            loss = torch.stack(losses).mean()
         else:
             counted = next(iter(flat.labels.values()))[: len(logits)] != -100
             loss = cross_entropy(logits[counted], labels[0])
@@ -192,31 +181,6 @@ def test_a_job_trains_in_bf16_with_recomputation_and_predicts_as_transformers(tm
         np.testing.assert_allclose(logits[flat.feature_ids], their_logits(loaded, flat).numpy(), atol=1e-5, rtol=1e-5)
 
 
-def dropping_job(folder: Path, model_type: str, updates: int, **changes: Any) -> Any:
-    """A training with dropout of an encoder of transformers."""
-    base = taken_in(folder, their_model(model_type, "", **dict.fromkeys(STILL, 0.1)))
-    write_rows(folder / "rows", HEADS[0], make_columns(HEADS[0], 24))
-    return make_job(
-        folder, "finetune", folder / "rows", model=None, init_checkpoint=str(base), head=HEADS[0], labels=list(LABELS),
-        geometry=BatchGeometry(8, 2), schedule=ScheduleConfig(steps=updates), **changes,
-    )  # fmt: skip
-
-
-@pytest.mark.soak
-def test_a_killed_training_that_is_run_again_ends_with_the_same_weights(tmp_path: Path) -> None:
-    job = dropping_job(tmp_path, "deberta-v2", 60, checkpoint_every_updates=5)
-    straight = dataclasses.replace(job, run_folder=str(tmp_path / "straight"), output=str(tmp_path / "other"))
-    run_here(straight)
-    process = start_job(job)
-    until(process, "saved")
-    process.kill()
-    process.communicate()
-    assert not Path(job.output).exists()
-    assert any("continuing after update" in event["text"] for event in run_here(job).of("message"))
-    for name in ("model.safetensors", "config.json"):
-        assert (Path(job.output) / name).read_bytes() == (Path(straight.output) / name).read_bytes()
-
-
 @pytest.mark.parametrize("call", [0, 30, 10**6])
 def test_groups_of_similar_lengths_cost_least(call: int) -> None:
     lengths = [100, 95, 95, 60, 59, 20, 6, 5]
@@ -238,20 +202,8 @@ def test_settings_and_classes_are_those_of_the_type_itself(tmp_path: Path) -> No
     assert sorted(set(base.state) - set(kept)) == ["classifier.out_proj.bias", "classifier.out_proj.weight"]
     model: Any = build_model(HEADS[0], dataclasses.replace(base.config, hidden_dropout=0.3, attention_dropout=0.2), 3)
     assert (model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob) == (0.3, 0.2)
-    with pytest.raises(ConfigError, match="mpnet does not support device.recompute"):
+    with pytest.raises(ConfigError, match="mpnet .*device.recompute"):
         model.recompute = True
-
-
-def test_micro_batches_have_rows_of_similar_length_and_no_more_tokens() -> None:
-    batch, _ = make_batch(HEADS[0])
-    parts = list(batch.split_by_tokens(100))
-    counts = [(x.columns["sequence_ids"] != 0).sum(1).tolist() for x in parts]
-    assert sum(counts, []) == sorted(sum(counts, []), reverse=True)
-    assert all(sum(x) <= 100 or len(x) == 1 for x in counts)
-    assert len(parts) == 1 + sum(sum(x) + y[0] > 100 for x, y in zip(counts, counts[1:]))
-    assert sorted(np.concatenate([x.rows for x in parts]).tolist()) == batch.rows.tolist()
-    for part in parts:
-        np.testing.assert_array_equal(part.columns["input_ids"], batch.columns["input_ids"][part.rows])
 
 
 def test_what_cannot_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,24 +212,15 @@ def test_what_cannot_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.
     settings = {"model": None, "init_checkpoint": str(base), "head": HEADS[0], "labels": list(LABELS)}
     job = make_job(tmp_path, "finetune", tmp_path / "rows", **settings)
     family = importlib.import_module("ipu_model.models.families").get_family("deberta-v2")
-    with pytest.raises(ConfigError, match="deberta-v2 models cannot be run on IPUs"):
+    with pytest.raises(ConfigError, match="deberta-v2 .*IPUs"):
         family.check("ipu", False)
-    if hasattr(transformers.DebertaV2Config(), "legacy"):  # older versions have one head
-        untied = dataclasses.replace(
-            read_config(base / "config.json")[0], settings={**CONFIGS["deberta-v2"], "legacy": False}
-        )
-        assert not family.can_pretrain(heads.get_head("masked_lm"), untied)
-        with pytest.raises(CheckpointError, match="deberta-v2"):
-            build_model("masked_lm", untied)
     with pytest.raises(CheckpointError, match="gpt2"):
         build_model(HEADS[0], ModelConfig(60, family="gpt2"), 3)
     config = json.loads((base / "config.json").read_text())
     for change, message in (
         ({"auto_map": {"AutoModel": "their--code"}}, "Python code of its own"),
-        ({"_attn_implementation": "user/kernels"}, "code of a repository is not run"),
         ({"quantization_config": {"bits": 4}}, "another number format"),
         ({"n_layers": 1_000_000}, "n_layers is 1000000"),
-        ({"hidden_act": "unheard-of"}, "deberta-v2"),
         ({"num_hidden_layers": 3}, "lacks 16 weights"),
     ):
         (base / "config.json").write_text(json.dumps({**config, **change}))
@@ -285,48 +228,9 @@ def test_what_cannot_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.
             run_here(job)
     (tmp_path / "theirs" / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
     (tmp_path / "again").mkdir()
-    with pytest.raises(CheckpointError, match="16 weights of the encoder are unknown"):
+    with pytest.raises(CheckpointError, match="16 weights .*unknown"):
         import_model(tmp_path / "theirs", tmp_path / "again", "t" * 64)
     (base / "config.json").write_text(json.dumps(config))
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match="the package transformers"):
         run_here(job)
-
-
-PROBLEMS = {
-    "sequence_classification": "single_label_classification",
-    "sequence_multilabel": "multi_label_classification",
-    "sequence_regression": "regression",
-}
-KINDS = ["pretrain", "question_answering", *PROBLEMS, "token_classification"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_weights_names_and_logits_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
-    head, labels = heads.get_head(head_of(kind)), LABELS[: labels_of(kind)]
-    model, folder = make_model(kind, TINY), tmp_path / "model"
-    folder.mkdir()
-    origin = ModelOrigin("t" * 64, "finetune", head.name, 0, 1)
-    write_model(folder, head.name, TINY, model.state_dict(), origin, labels, kind)
-    auto: Any = getattr(transformers, f"AutoModel{head.suffix}")
-    loaded, report = auto.from_pretrained(str(folder), output_loading_info=True)
-    assert not report["missing_keys"]
-    assert not report["unexpected_keys"]
-    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in model.state_dict().items())
-    assert loaded.config.problem_type == PROBLEMS.get(kind)
-    if labels:
-        assert loaded.config.id2label == dict(enumerate(labels))
-        assert loaded.config.label2id == {name: number for number, name in enumerate(labels)}
-    columns = make_columns(kind, 3)
-    write_rows(tmp_path / "rows", kind, columns)
-    batch = RowFolder(tmp_path / "rows", kind, TINY, len(labels)).take(np.arange(3))
-    runtime = TorchRuntime(model, head.name, 3, "fp32", None, 0)
-    for found in runtime.predict(batch) if head.logits else []:
-        row, slot = np.argwhere(columns["feature_ids"] == found.feature_id)[0]
-        here = columns["sequence_ids"][row] == slot + 1
-        ids, types = (columns[c][row][here].astype(np.int64)[None] for c in ("input_ids", "token_type_ids"))
-        with torch.no_grad():
-            alone = loaded.eval()(input_ids=torch.from_numpy(ids), token_type_ids=torch.from_numpy(types))
-        for name in head.logits:
-            expected = getattr(alone, name)[0].flatten().numpy()
-            np.testing.assert_allclose(found.columns[name], expected, rtol=1e-5, atol=1e-6)

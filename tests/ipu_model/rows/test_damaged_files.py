@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from tiny_torch import FINGERPRINT, Told, state_at, write_tiny
+from tiny_torch import FINGERPRINT, state_at, write_tiny
 
 from ipu_model.core.errors import DeviceJobError, RowsError
 from ipu_model.core.files import sha256_of
@@ -63,7 +63,7 @@ def test_the_header_of_a_safetensors_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["state.json", "sha256.json"])
 def test_the_json_of_a_checkpoint(tmp_path: Path, name: str) -> None:
     """Even where the list of hashes was made to fit: it is there against damage, and no signature."""
-    checkpoints = Checkpoints(tmp_path, FINGERPRINT, Told())
+    checkpoints = Checkpoints(tmp_path, FINGERPRINT, lambda event, **fields: None)
     folder = checkpoints.save(state_at(1))
     good, hashes = json.loads((folder / name).read_text()), json.loads((folder / "sha256.json").read_text())
     for what, content in damaged_json(good, COUNT // 3):

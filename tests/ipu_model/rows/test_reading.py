@@ -65,8 +65,7 @@ def test_every_epoch_visits_every_row_once_and_updates_follow_without_a_gap() ->
     assert UpdateRows(10, 4, seed=1)(3).tolist() == stream[12:16].tolist()
 
 
-@pytest.mark.parametrize("share", [slice(0, 3), slice(3, 6), slice(4, 5)])
-@pytest.mark.parametrize("rows", [6, 25])
+@pytest.mark.parametrize(("rows", "share"), [(6, slice(0, 3)), (25, slice(3, 6)), (25, slice(4, 5))])
 def test_a_share_is_that_part_of_every_update(rows: int, share: slice) -> None:
     """Through the ends of epochs."""
     whole, own = UpdateRows(rows, 6, seed=1), UpdateRows(rows, 6, seed=1, share=share)
@@ -85,7 +84,7 @@ def test_a_training_ends_with_its_last_row(share: slice) -> None:
     assert ending.all_rows(6).tolist() == expected
 
 
-@pytest.mark.parametrize(("first", "growing"), [(1, 4), (3, 7), (8, 5), (12, 0)])
+@pytest.mark.parametrize(("first", "growing"), [(1, 4), (8, 5), (12, 0)])
 def test_a_batch_grows_evenly_over_the_same_rows(first: int, growing: int) -> None:
     sizes, constant = BatchSizes(12, first, growing), UpdateRows(50, 12, seed=1)
     growth = [sizes[step] for step in range(growing + 3)]
@@ -141,22 +140,6 @@ def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None
     assert set(filler.tolist()) <= {-100}
 
 
-def test_answers_are_counted_from_the_start_of_their_sequence(tmp_path: Path) -> None:
-    columns = make_columns("question_answering", 12)
-    absent = np.argwhere(columns["start_positions"] != -100)[0]
-    columns["start_positions"][tuple(absent)] = -100  # a sequence that is there, without a start label
-    write_rows(tmp_path / "rows", "question_answering", columns)
-    batch = RowFolder(tmp_path / "rows", "question_answering", TINY).take(np.arange(12))
-    flat = flatten(batch, heads.get_head("question_answering").flat_labels)
-    feature = {int(i): n for n, i in enumerate(flat.feature_ids)}
-    for row, slot in np.argwhere(columns["feature_ids"] >= 0):
-        at = feature[int(columns["feature_ids"][row, slot])]
-        first = columns["cls_positions"][row, slot]
-        end = columns["end_positions"][row, slot] - first
-        start = columns["start_positions"][row, slot] - first if (row, slot) != tuple(absent) else -100
-        assert (int(flat.labels["start_labels"][at]), int(flat.labels["end_labels"][at])) == (start, end)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -175,12 +158,7 @@ def test_a_manifest_that_does_not_fit_is_refused(pretrain_rows: Path, changes: A
         RowFolder(pretrain_rows, "pretrain", TINY)
 
 
-def test_rows_longer_than_the_positions_of_the_model_are_refused(pretrain_rows: Path) -> None:
-    with pytest.raises(ConfigError, match="max_positions"):
-        RowFolder(pretrain_rows, "pretrain", dataclasses.replace(TINY, max_positions=16))
-
-
-@pytest.mark.parametrize("kept", [0, 100, 0.5, -10])
+@pytest.mark.parametrize("kept", [0, 0.5, -10])
 def test_a_truncated_file_is_refused_by_name(pretrain_rows: Path, kept: float) -> None:
     path = pretrain_rows / "rows-00001.arrow"
     content = path.read_bytes()
@@ -189,7 +167,9 @@ def test_a_truncated_file_is_refused_by_name(pretrain_rows: Path, kept: float) -
         RowFolder(pretrain_rows, "pretrain", TINY)
 
 
-def test_a_file_of_other_columns_is_refused(pretrain_rows: Path) -> None:
+def test_a_file_of_other_columns_and_rows_longer_than_the_positions_are_refused(pretrain_rows: Path) -> None:
+    with pytest.raises(ConfigError, match="max_positions"):
+        RowFolder(pretrain_rows, "pretrain", dataclasses.replace(TINY, max_positions=16))
     table = pa.table({"text": ["no row"]})
     with pa.ipc.new_file(str(pretrain_rows / "rows-00001.arrow"), table.schema) as writer:
         writer.write_table(table)
@@ -212,15 +192,15 @@ def test_values_that_the_model_cannot_look_up_name_file_and_row(tmp_path: Path, 
         folder.take(np.array([3, 21]))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "int32", "uint32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "int64", "float32"])
 def test_numbers_travel_to_arrow_and_back_without_a_copy(dtype: str) -> None:
     values = np.arange(10).astype(dtype)
     arrow = to_arrow(values)
     assert arrow.equals(pa.array(values))
-    back = from_arrow(arrow.slice(3, 5))
-    assert back.dtype == values.dtype
-    assert back.tolist() == values[3:8].tolist()
-    assert np.shares_memory(back, values)
+    for part, expected in ((arrow.slice(3, 5), values[3:8]), (arrow.slice(10), values[:0])):
+        back = from_arrow(part)
+        assert (back.dtype, back.tolist()) == (values.dtype, expected.tolist())
+        assert np.shares_memory(back, values) == (len(expected) > 0)
 
 
 def test_reading_rows_imports_no_pandas(tmp_path: Path) -> None:
@@ -238,9 +218,3 @@ def test_reading_rows_imports_no_pandas(tmp_path: Path) -> None:
     finished = subprocess.run(command, capture_output=True, text=True, env=env)
     assert (finished.returncode, finished.stderr) == (0, "")
     assert finished.stdout.split()[1] == "int64"
-
-
-def test_no_numbers_travel_too() -> None:
-    for empty in (pa.array([], pa.int32()), to_arrow(np.empty(0, np.int32)), pa.array([1, 2], pa.int32()).slice(2)):
-        assert from_arrow(empty).tolist() == []
-        assert from_arrow(empty).dtype == np.int32

@@ -8,7 +8,7 @@ import stat
 import time
 import types
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 import torch
@@ -17,7 +17,6 @@ from tiny_torch import WIDE, Elsewhere, make_batch, make_model, needs_gpu
 from torch import Tensor
 
 from ipu_model.core.errors import ConfigError
-from ipu_model.jobs.plan import Choice
 from ipu_model.models.encoder import call_layer
 from ipu_model.models.masked_lm import softmax_gradient
 from ipu_model.runtimes import compiled_layers
@@ -67,18 +66,7 @@ def kernels() -> None:
         return tuple(gradients)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The numbers are few: threads would only wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Attending(PaddedAttention):
-    """PaddedAttention that shows its lengths, as the flash kernel's does."""
-
     def __init__(self, offsets: Tensor, longest: int) -> None:
         super().__init__(offsets, longest)
         self.offsets, self.longest = offsets, longest
@@ -112,8 +100,9 @@ def make_runtime(head: str, precision: str, compiled: Any, optimizer: bool = Tru
 
 
 @needs_new_torch
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 2e-2)])
+@pytest.mark.parametrize(
+    ("head", "precision", "tolerance"), [*((head, "fp32", 1e-5) for head in HEADS), ("pretraining", "bf16", 2e-2)]
+)
 def test_compiled_updates_are_those_of_plain_layers(
     kernels: None, tmp_path: Path, head: str, precision: str, tolerance: float
 ) -> None:
@@ -127,26 +116,20 @@ def test_compiled_updates_are_those_of_plain_layers(
 
 
 @needs_new_torch
-@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
-def test_a_model_is_compiled_for_its_first_lengths_only(kernels: None, tmp_path: Path, head: str) -> None:
-    batch, counting = make_batch(tmp_path / "rows", head, 24), Counting()
-    training = make_runtime(head, "fp32", counting)
-    for first in range(2):
-        training.train_step(batch.part(first, first + 6), 1e-3)
-    warm = counting.compiled
-    assert warm
-    for first in range(2, 14):
-        training.train_step(batch.part(first, first + 6), 1e-3)
-    assert counting.compiled == warm
-    if head == "pretraining":
-        return
-    predicting = make_runtime(head, "fp32", counting, optimizer=False)
-    for first in range(2):
-        predicting.predict(batch.part(first, first + 6))
-    warm = counting.compiled
-    for first in range(2, 14):
-        predicting.predict(batch.part(first, first + 6))
-    assert counting.compiled == warm
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_model_is_compiled_for_its_first_lengths_only(kernels: None, tmp_path: Path, trains: bool) -> None:
+    batch, counting = make_batch(tmp_path / "rows", "question_answering", 24), Counting()
+    runtime = make_runtime("question_answering", "fp32", counting, optimizer=trains)
+    compiled = []
+    for first in range(14):
+        part = batch.part(first, first + 6)
+        if trains:
+            runtime.train_step(part, 1e-3)
+        else:
+            runtime.predict(part)
+        compiled.append(counting.compiled)
+    assert compiled[1:] == [compiled[1]] * 13
+    assert compiled[1] > 0
 
 
 def make_trial(training: bool = True) -> LayerTrial:
@@ -176,7 +159,6 @@ def test_a_compilation_that_fails_or_a_wrong_loss_leaves_the_layers_plain() -> N
         ("auto", 2.0, 1.0, 0.0, "model", "26 tokens/s per layer compiled and 13 plain"),
         ("auto", 1.0, 0.97, 0.0, "none", "a gain below 5%"),
         ("model", 1.0, 2.0, 0.0, "model", "13 tokens/s per layer compiled and 26 plain"),
-        ("auto", 2.0, 1.0, 1.0, "none", "different results"),
         ("model", 2.0, 1.0, float("nan"), "none", "different results"),
     ],
 )
@@ -206,17 +188,14 @@ def test_a_compiled_layer_is_taken_where_it_is_right_and_faster(
     assert reason in choice.reason
 
 
-@pytest.mark.parametrize(
-    ("updates", "kind", "short"), [(4, "pretrain", True), (30, "pretrain", False), (4, "predict", False)]
-)
+@pytest.mark.parametrize(("updates", "kind", "short"), [(4, "pretrain", True), (30, "pretrain", False)])
 def test_short_jobs_are_not_compiled(updates: int, kind: str, short: bool) -> None:
     """A pass takes a second of this clock, and the model has two layers."""
-    plan: Any = types.SimpleNamespace(
-        kind=kind, updates=updates, gradient_accumulation_steps=1, rows=300, micro_batch_size=6
-    )
-    reason = describe_short_job(plan, make_trial(kind != "predict"))
+    sizes = {"gradient_accumulation_steps": 1, "rows": 300, "micro_batch_size": 6}
+    plan: Any = types.SimpleNamespace(kind=kind, updates=updates, **sizes)
+    reason = describe_short_job(plan, make_trial())
     assert (reason is not None) == short
-    assert reason is None or "the layers take about 8 s in all" in reason
+    assert reason is None or "8 s in all" in reason
 
 
 @needs_gpu
@@ -237,15 +216,11 @@ def test_a_layer_compiled_for_cuda_has_the_numbers_of_a_plain_one(training: bool
 
 
 def test_compilation_is_for_gpus() -> None:
-    assert plan_compilation("auto", "cpu").value == "none"
-    assert plan_compilation("auto", "ipu").value == "none"
-    assert plan_compilation("auto", "cuda").value == plan_compilation("model", "cuda").value == "auto"
-    assert plan_compilation("none", "cuda") == Choice("none", "as requested")
-    assert plan_compilation("optimizer", "cpu").value == "optimizer"
+    plans = {("auto", "cpu"): "none", ("auto", "cuda"): "auto", ("model", "cuda"): "auto", ("none", "cuda"): "none"}
+    for (asked, runtime), planned in {**plans, ("optimizer", "cpu"): "optimizer", ("auto", "ipu"): "none"}.items():
+        assert plan_compilation(asked, runtime).value == planned
     for runtime in ("cpu", "ipu"):
-        with pytest.raises(
-            ConfigError, match=r"compile: model is for the cuda runtime.*device\.compile to auto or none"
-        ):
+        with pytest.raises(ConfigError, match=r"device\.compile to auto or none"):
             plan_compilation("model", runtime)
 
 
@@ -256,9 +231,6 @@ def test_kernels_are_cached_in_a_folder_of_the_user_alone(tmp_path: Path) -> Non
     assert stat.S_IMODE(os.stat(str(tmp_path / "cache" / "compiled")).st_mode) == 0o700
     assert all(environ[variable].startswith(str(tmp_path / "cache" / "compiled")) for variable in CACHES)
     assert not said
-    named = dict.fromkeys(CACHES, "/own")
-    prepare_cache(named, said.append)
-    assert named == dict.fromkeys(CACHES, "/own")
     without: Dict[str, str] = {}
     prepare_cache(without, said.append)
     folder = Path(without["TORCHINDUCTOR_CACHE_DIR"]).parent
@@ -268,5 +240,5 @@ def test_kernels_are_cached_in_a_folder_of_the_user_alone(tmp_path: Path) -> Non
 
 def test_a_cache_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
-    with pytest.raises(ConfigError, match="belongs to another user.*PODIUM_EXECUTABLE_CACHE"):
+    with pytest.raises(ConfigError, match="another user.*PODIUM_EXECUTABLE_CACHE"):
         prepare_cache({"PODIUM_EXECUTABLE_CACHE": str(tmp_path)}, print)

@@ -119,21 +119,6 @@ def test_a_library_computes_what_the_function_does_and_is_found_again_unless_dam
     assert "scaled_sum: damaged, compiled in" in said[0]
 
 
-@pytest.mark.parametrize("record", ["", "[]", "{}", '{"sha256": "0"}'])
-def test_a_record_that_says_nothing_makes_the_library_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
-) -> None:
-    library, said = tmp_path / "x.so", []  # type: Path, List[str]
-    library.write_bytes(b"library")
-    monkeypatch.setattr(compilation, "fingerprint", lambda parts: "x")
-    monkeypatch.setattr(compilation, "_compile", lambda *arguments: str(library))
-    monkeypatch.setattr(compilation, "_load", lambda path: lambda values: values)
-    (tmp_path / "scaled_sum-x.so").write_bytes(b"library")
-    (tmp_path / "scaled_sum-x.json").write_text(record)
-    NativeFunction(scaled_sum, tmp_path, said.append)(*arguments(50))
-    assert "scaled_sum: damaged, compiled in" in said[0]
-
-
 def test_what_a_runtime_does_not_compile_or_recompute_is_refused(tmp_path: Path) -> None:
     manifest = write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 8))
     for runtime, changes, said in (

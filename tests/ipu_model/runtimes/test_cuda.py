@@ -12,17 +12,15 @@ import torch
 from tiny_jobs import STILL, make_job, pausing, result_of, run_here, weights_of
 from tiny_torch import WIDE, Elsewhere, make_batch, make_model, needs_gpu
 
-from ipu_model import heads
 from ipu_model.core.errors import ConfigError
-from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model
-from ipu_model.runtimes.cuda import CudaDevice, PaddedAttention, VarlenAttention, fastest_precision, move_batch
+from ipu_model.runtimes.cuda import CudaDevice, VarlenAttention, fastest_precision
 from ipu_model.runtimes.selection import choose_precision, choose_runtime
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 
 
-@pytest.mark.parametrize(("capability", "expected"), [((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 5), "fp32")])
+@pytest.mark.parametrize(("capability", "expected"), [((8, 0), "bf16"), ((7, 5), "fp32")])
 def test_auto_takes_bf16_from_compute_capability_8(
     monkeypatch: pytest.MonkeyPatch, capability: Any, expected: str
 ) -> None:
@@ -32,37 +30,9 @@ def test_auto_takes_bf16_from_compute_capability_8(
     assert choose_precision("fp32", "cuda").value == "fp32"
 
 
-@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
-@pytest.mark.parametrize("rows", [1, 2, 3, 12])
-def test_a_micro_batch_arrives_whole_in_one_copy(tmp_path: Path, head: str, rows: int) -> None:
-    """Odd and even numbers of sequences: the offsets travel as halves of int64."""
-    flat = flatten(make_batch(tmp_path / "rows", head, rows), heads.get_head(head).flat_labels)
-    copies: List[torch.Tensor] = []
-
-    def move(packed: torch.Tensor) -> torch.Tensor:
-        copies.append(packed)
-        return packed.clone()
-
-    seen: Dict[str, Any] = {}
-
-    def attention(offsets: torch.Tensor, longest: int) -> PaddedAttention:
-        seen.update(offsets=offsets, longest=longest)
-        return PaddedAttention(offsets, longest)
-
-    placed = move_batch(flat, move, attention)
-    assert len(copies) == 1
-    for name in ("input_ids", "token_type_ids", "position_ids"):
-        assert torch.equal(getattr(placed.tokens, name), getattr(flat.tokens, name))
-    assert torch.equal(placed.starts, flat.starts)
-    assert list(placed.labels) == list(flat.labels)
-    assert all(torch.equal(placed.labels[name], x) for name, x in flat.labels.items())
-    assert seen["offsets"].dtype == torch.int32
-    assert seen["offsets"].tolist() == np.cumsum([0, *flat.blocks]).tolist()
-    assert seen["longest"] == max(flat.blocks)
-
-
-@pytest.mark.parametrize("max_norm", [None, 0.05, 100.0])
-@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+@pytest.mark.parametrize(
+    ("head", "max_norm"), [("pretraining", 0.05), ("pretraining", None), ("question_answering", 100.0)]
+)
 def test_placed_batches_and_clipping_without_the_host_change_no_number(
     tmp_path: Path, head: str, max_norm: Optional[float]
 ) -> None:
@@ -198,13 +168,13 @@ def test_a_step_on_cuda_waits_for_nothing_before_its_end(tmp_path: Path) -> None
 
 
 def test_a_cuda_job_that_cannot_run_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="no fp16: set device.precision"):
+    with pytest.raises(ConfigError, match="fp16.*device.precision"):
         choose_precision("fp16", "cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match="process 2 of this host.*2 GPUs"):
         CudaDevice(2, "bf16", heads=2, hidden=128)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    with pytest.raises(ConfigError, match=r"without CUDA.*device\.runtime to cpu or auto"):
+    with pytest.raises(ConfigError, match=r"without CUDA.*device\.runtime"):
         choose_runtime("cuda")
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

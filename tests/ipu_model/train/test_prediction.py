@@ -1,19 +1,22 @@
-"""Logits of all features in one file, in order, however the rows mix them."""
+"""Logits of all features in one file, in order, however the rows mix them; and batches made ready in a thread."""
 
 from __future__ import annotations
 
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Dict, List
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tiny_jobs import TINY, make_columns, write_rows
+from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
 
 from ipu_model.core.errors import RowsError
 from ipu_model.distributed.process import StopRequest
 from ipu_model.models.head import Logits
-from ipu_model.rows.row_folder import Batch, RowFolder
+from ipu_model.rows.row_folder import Batch, RowFolder, prefetch
+from ipu_model.runtimes.torch_device import Device
 from ipu_model.train import job_runner
 from ipu_model.train.job_runner import logits_schema, predict
 
@@ -73,28 +76,10 @@ def test_features_come_in_order_however_the_rows_mix_them(
     assert events[-1] == {"rows": ROWS, "of": ROWS, "eta_seconds": 0.0}
 
 
-def test_only_features_that_wait_for_others_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_runner, "FEATURES_PER_RECORD_BATCH", 5)
-    kept: List[int] = []
-    add = job_runner._OrderedWriter.add
-
-    def watched(self: Any, answer: Logits) -> None:
-        add(self, answer)
-        kept.append(len(self._waiting))
-
-    monkeypatch.setattr(job_runner._OrderedWriter, "add", watched)
-    chunk = 12  # ids are mixed within chunks, as packing does
-    mixed = np.random.default_rng(3).permutation(chunk)
-    whole, rest = count() // chunk, np.arange(count() // chunk * chunk, count())
-    run(tmp_path, np.concatenate([*(first * chunk + mixed for first in range(whole)), rest]))
-    assert max(kept) < 2 * chunk + 6 * 3 + 5  # two chunks, one call, one record batch
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({4: 3}, "contains feature 3 twice"),
-        ({30: 2}, "contains feature 2 twice"),
         ({7: 500}, "lacks feature 7 of 0..500"),
     ],
 )
@@ -107,3 +92,70 @@ def test_a_feature_that_is_missing_or_there_twice_is_named_and_nothing_written(
     with pytest.raises(RowsError, match=message):
         run(tmp_path, ids)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows"]
+
+
+def test_no_more_than_asked_for_are_made_before_their_turn() -> None:
+    begun: List[int] = []
+    third = threading.Event()
+
+    def make(item: int) -> int:
+        begun.append(item)
+        if item == 2:
+            third.set()
+        return item
+
+    with closing(prefetch(make, range(10), 2)) as made:
+        assert next(made) == 0
+        assert third.wait(30)  # made without being asked for
+        assert next(made) == 1
+    assert begun in ([0, 1, 2], [0, 1, 2, 3])  # 3 was allowed, as 1 was taken; nothing after it
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+
+
+@pytest.fixture
+def readers(monkeypatch: pytest.MonkeyPatch) -> Dict[str, int]:
+    """Names of the threads that read rows, and how often."""
+    seen: Dict[str, int] = {}
+    real = RowFolder.take
+
+    def take(self: RowFolder, rows: np.ndarray, epochs: Any = None) -> Batch:
+        name = threading.current_thread().name
+        seen[name] = seen.get(name, 0) + 1
+        return real(self, rows, epochs)
+
+    monkeypatch.setattr(RowFolder, "take", take)
+    return seen
+
+
+def test_jobs_that_read_ahead_compute_the_same_bits(
+    tmp_path: Path, answer_rows: Path, monkeypatch: pytest.MonkeyPatch, readers: Dict[str, int]
+) -> None:
+    """Dropout included: the thread draws nothing."""
+    written = {}
+    for depth in (0, 2):
+        monkeypatch.setattr(Device, "reads_ahead", depth)
+        folder = tmp_path / str(depth)
+        trained = make_job(folder / "a", "finetune", answer_rows)
+        run_here(trained)
+        predicted = make_job(folder / "b", "predict", answer_rows, init_checkpoint=trained.output)
+        run_here(predicted)
+        model = (Path(trained.output) / "model.safetensors").read_bytes()
+        written[depth] = (
+            model,
+            (folder / "a" / "run" / "history.csv").read_bytes(),
+            Path(predicted.output).read_bytes(),
+        )
+        if depth == 0:
+            assert set(readers) == {"MainThread"}
+    assert written[2] == written[0]
+    assert readers["prefetch_0"] >= 7  # six updates and a call of predict
+
+
+@pytest.mark.parametrize("depth", [0, 1, 7])
+def test_results_come_in_order_and_an_error_where_its_result_would_have(depth: int) -> None:
+    assert list(prefetch(lambda x: x * x, range(5), depth)) == [0, 1, 4, 9, 16]
+    assert list(prefetch(lambda x: x, [], depth)) == []
+    taken: List[float] = []
+    with closing(prefetch(lambda x: 6 / (2 - x), range(5), depth)) as made, pytest.raises(ZeroDivisionError):
+        taken.extend(made)
+    assert taken == [3, 6]

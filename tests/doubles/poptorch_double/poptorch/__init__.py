@@ -11,11 +11,10 @@ from poptorch.enums import (
     AutoStage,
     ConnectionType,
     MatMulSerializationMode,
-    MeanReductionStrategy,
     OutputMode,
     ReductionType,
 )
-from poptorch.errors import Error, RecoverableError, UnrecoverableError
+from poptorch.errors import Error
 from poptorch.executor import PoplarExecutor, inferenceModel, trainingModel
 from poptorch.ops import Attribute, Block, identity_loss, recomputationCheckpoint, serializedMatMul
 from poptorch.option_groups import TensorLocationSettings
@@ -24,7 +23,7 @@ from poptorch.strategies import PipelinedExecution, ShardedExecution
 
 __version__ = "3.4.0-double"  # which pages and cards then say
 __all__ = ["Attribute", "AutoStage", "Block", "ConnectionType", "Error", "MatMulSerializationMode"]
-__all__ += ["MeanReductionStrategy", "Options", "OutputMode", "PipelinedExecution", "PoplarExecutor"]
-__all__ += ["RecoverableError", "ReductionType", "ShardedExecution", "TensorLocationSettings", "UnrecoverableError"]
+__all__ += ["Options", "OutputMode", "PipelinedExecution", "PoplarExecutor"]
+__all__ += ["ReductionType", "ShardedExecution", "TensorLocationSettings"]
 __all__ += ["identity_loss", "inferenceModel", "ipuHardwareIsAvailable", "ipuHardwareVersion", "optim", "options"]
 __all__ += ["poptorch_core", "recomputationCheckpoint", "serializedMatMul", "trainingModel"]

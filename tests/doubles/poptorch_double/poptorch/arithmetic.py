@@ -17,14 +17,12 @@ State = Dict[str, Tensor]
 
 
 def state_names(kind: str, parameter: str) -> Dict[str, str]:
-    """Role -> name of the state tensors of one parameter."""
     if kind.startswith("SGD"):
         return {"velocity": f"Accl___{parameter}"}
     return {"first": f"Accl1___{parameter}", "second": f"Accl2___{parameter}", "step": f"Step___{parameter}"}
 
 
 def new_state(attributes: Attributes, parameter: str, weight: Tensor) -> State:
-    """Zeros, in the types of the optimizer."""
     half = {
         "first": attributes.first_order_half,
         "second": attributes.second_order_half,
@@ -54,7 +52,6 @@ def host_values(attributes: Attributes, groups: Dict[str, int]) -> State:
 
 
 def clip(gradients: Dict[str, Tensor], max_norm: float) -> Dict[str, Tensor]:
-    """Scale all gradients down to a global L2 norm of at most max_norm."""
     if not math.isfinite(max_norm) or not gradients:
         return gradients
     norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
@@ -81,12 +78,6 @@ def trust_ratio(weight: Tensor, direction: Tensor, max_weight_norm: float) -> fl
 
 
 def update(attributes: Attributes, group: int, parameter: str, weight: Tensor, gradient: Tensor, state: State) -> None:
-    """One step of one parameter, in place.
-
-    Args:
-        gradient: fp32, without loss scaling.
-        state: All state tensors by name.
-    """
     values = {name: value for name, (value, _) in attributes.groups[group].items()}
     roles = {role: state[name] for role, name in state_names(attributes.type, parameter).items()}
     old = weight.float()

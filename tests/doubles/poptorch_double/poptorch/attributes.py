@@ -24,8 +24,6 @@ GROUP_ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class Attributes:
-    """The optimizer at one moment."""
-
     type: str
     defaults: Dict[str, Value]
     groups: List[Dict[str, Value]]
@@ -39,7 +37,6 @@ class Attributes:
         return self.defaults["lossScaling"][0]
 
     def describe(self) -> Dict[str, Any]:
-        """As it is recorded."""
         return {
             "type": self.type,
             "defaults": {name: list(value) for name, value in self.defaults.items()},
@@ -52,11 +49,7 @@ class Attributes:
         }
 
     def check_replaces(self, compiled: Attributes) -> None:
-        """What was compiled in cannot change.
-
-        Raises:
-            Error: another type, other groups, or another value of a constant.
-        """
+        """What was compiled in cannot change."""
         if self.type != compiled.type or len(self.groups) != len(compiled.groups):
             raise refusal(
                 f"{self.type} with {len(self.groups)} groups cannot replace {compiled.type} with "
@@ -72,11 +65,6 @@ class Attributes:
 
 
 def optimizer_type(optimizer: Any) -> str:
-    """The device's name for it.
-
-    Raises:
-        AssertionError: the device has no such optimizer.
-    """
     if isinstance(optimizer, optim.SGD):
         return "SGD1" if optimizer.use_combined_accum else "SGD2"
     for kind, name, uncorrected in (
@@ -92,12 +80,6 @@ def optimizer_type(optimizer: Any) -> str:
 
 
 def read_attributes(optimizer: Any, auto_loss_scaling: bool) -> Attributes:
-    """Look at an optimizer and its groups.
-
-    Raises:
-        AssertionError: an optimizer the device does not have, or a value that is not a number.
-        ValueError: amsgrad.
-    """
     kind = optimizer_type(optimizer)
     variable = optimizer.variable_attrs
     if auto_loss_scaling:
@@ -131,11 +113,7 @@ def _read_group(group: Dict[str, Any], names: Dict[str, str], variable: Any) -> 
 
 
 def groups_of_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, int]:
-    """Name of every parameter that is trained -> number of its optimizer group.
-
-    Raises:
-        KeyError: the optimizer holds a parameter of another model.
-    """
+    """Name of every parameter that is trained -> number of its optimizer group."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = {}
     for number, group in enumerate(optimizer.param_groups):

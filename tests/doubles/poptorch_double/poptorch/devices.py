@@ -17,7 +17,6 @@ _HOLDERS: Any = weakref.WeakSet()
 
 
 def count() -> int:
-    """IPUs that an executable may ask for, held or not."""
     return int(os.environ.get(COUNT, PER_PROCESS))
 
 
@@ -27,11 +26,6 @@ def reserved(needed: int) -> int:
 
 
 def acquire(executable: Any) -> None:
-    """Take the IPUs of an executable.
-
-    Raises:
-        Error: others hold them, or there are not as many.
-    """
     wanted = reserved(executable.num_ipus)
     if _held() + wanted > _there(wanted):
         gc.collect()  # executors that no one knows any more
@@ -50,7 +44,6 @@ def _held() -> int:
 
 
 def release(executable: Any) -> None:
-    """Give them back."""
     _HOLDERS.discard(executable)
 
 
@@ -60,6 +53,5 @@ def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
 
 
 def ipuHardwareVersion() -> int:
-    """2, as for Mk2 and Bow."""
     assert count() > 0, "there is no IPU"
     return 2

@@ -6,8 +6,6 @@ import enum
 
 
 class OutputMode(enum.IntEnum):
-    """Which micro-batches' outputs come back to the host."""
-
     Final = 0
     EveryN = 1
     All = 2
@@ -16,39 +14,23 @@ class OutputMode(enum.IntEnum):
 
 
 class ReductionType(enum.IntEnum):
-    """Of gradients, over accumulation steps and replicas."""
-
     Sum = 0
     Mean = 1
     NoReduction = 2
 
 
-class MeanReductionStrategy(enum.IntEnum):
-    """When the division of a mean happens."""
-
-    Running = 0
-    Post = 1
-    PostAndLoss = 2
-
-
 class ConnectionType(enum.IntEnum):
-    """When the executor takes its device."""
-
     Always = 0
     OnDemand = 1
     Never = 2
 
 
 class AutoStage(enum.IntEnum):
-    """How blocks become pipeline stages."""
-
     SameAsIpu = 0
     AutoIncrement = 1
 
 
 class MatMulSerializationMode(enum.Enum):
-    """Which dimension of a product is cut up."""
-
     InputChannels = "input_channels"
     ReducingDim = "reducing_dim"
     OutputChannels = "output_channels"

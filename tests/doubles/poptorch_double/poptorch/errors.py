@@ -4,21 +4,9 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """What the compiler, the device and most misuse raise."""
-
     message = ""
     type = ""
     location = ""
-
-
-class RecoverableError(Error):
-    """The device works again after a reset of the kind in `recovery_action`."""
-
-    recovery_action = ""
-
-
-class UnrecoverableError(Error):
-    """The device should leave service."""
 
 
 def _error(kind: str, message: str) -> Error:
@@ -28,10 +16,8 @@ def _error(kind: str, message: str) -> Error:
 
 
 def misuse(message: str) -> Error:
-    """An error of the Python layer."""
     return _error("poptorch_py_error", message)
 
 
 def refusal(message: str) -> Error:
-    """An error of the compiler or the device."""
     return _error("poptorch_cpp_error", message)

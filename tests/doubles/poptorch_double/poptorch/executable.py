@@ -10,28 +10,14 @@ from torch import Tensor, nn
 
 from poptorch import arithmetic, caching, devices, session
 from poptorch.attributes import Attributes
-from poptorch.enums import OutputMode
 from poptorch.errors import misuse, refusal
 from poptorch.program import HostWatch, Program, final_loss
 from poptorch.record import RECORD, STATE
 from poptorch.running import Runner
 from poptorch.slots import Slots
 
-COUNTERS = ("executions", "weight_updates", "attach")
-
 
 class Executable:
-    """Compiled for one set of input shapes.
-
-    Args:
-        model: Its parameters are read and written by name.
-        settings: The options.
-        training: With backward pass and optimizer.
-        attributes: Of the optimizer; None in inference.
-        groups: Parameter -> number of its optimizer group.
-        inputs: Of one call, all micro-batches.
-    """
-
     def __init__(
         self,
         model: nn.Module,
@@ -100,7 +86,6 @@ class Executable:
             raise refusal(f"deviceIterations({self.iterations}) cannot fill {self.stages} pipeline stages")
 
     def _describe(self, inputs: List[Tensor]) -> Dict[str, Any]:
-        """What is recorded for tests to look at."""
         program, options = self.program, self.options
         trained = [name for name, x in self.weights.items() if self.training and x.requires_grad]
         optimizer = None
@@ -108,14 +93,10 @@ class Executable:
             members = [[name for name, x in self.groups.items() if x == n] for n in range(len(self.attributes.groups))]
             optimizer = {**self.attributes.describe(), "parameter_groups": members}
         return {
-            "training": self.training,
             "option_calls": self.calls,
             "popart_session_options": self._popart_options,
             "tensor_locations": {k: v for k, v in options.items() if k.startswith("location_")},
             "device_iterations": self.iterations,
-            "gradient_accumulation": self.accumulation,
-            "replication_factor": self.replicas,
-            "output_mode": OutputMode(options["output_mode"]).name,
             "blocks": program.blocks,
             "ipus_used": sorted(program.used) or [0],
             "num_ipus": self.num_ipus,
@@ -128,29 +109,20 @@ class Executable:
             "parameters": {name: [list(x.shape), str(x.dtype), x.requires_grad] for name, x in self.weights.items()},
             "trainable_parameters_not_in_optimizer": sorted(set(trained) - set(self.groups)),
             "optimizer": optimizer,
-            **dict.fromkeys(COUNTERS, 0),
             "ops": dict(sorted(program.ops.items())),
         }
 
     # The device
 
     def attach(self) -> None:
-        """Take the IPUs."""
         devices.acquire(self)
         self.attached = True
-        self.record["attach"] += 1
 
     def detach(self) -> None:
-        """Give the IPUs back."""
         devices.release(self)
         self.attached = False
 
     def set_attributes(self, attributes: Attributes) -> None:
-        """The optimizer changed.
-
-        Raises:
-            Error: what was compiled as a constant.
-        """
         assert self.compiled_attributes is not None  # of a training executable
         attributes.check_replaces(self.compiled_attributes)
         self.attributes, self.loaded_values = attributes, {}
@@ -179,11 +151,6 @@ class Executable:
     # Running
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
-        """One call.
-
-        Raises:
-            Error: not attached.
-        """
         if not self.attached:
             raise refusal("not attached to a device")
         host_rng = torch.get_rng_state()
@@ -194,7 +161,6 @@ class Executable:
             self.rng = torch.get_rng_state()
         finally:
             torch.set_rng_state(host_rng)
-        self.record["executions"] += 1
         return result
 
     def forward(self, leaves: Sequence[Tensor]) -> Any:
@@ -204,7 +170,6 @@ class Executable:
             return self.model(*leaves)
 
     def micro_batch(self, inputs: Sequence[Tensor], index: int) -> List[Tensor]:
-        """The inputs of one micro-batch of one call."""
         parts = self.iterations * self.accumulation * self.replicas
         return [x.detach().narrow(0, index * (len(x) // parts), len(x) // parts) for x in inputs]
 

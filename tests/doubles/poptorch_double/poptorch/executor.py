@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import copy
 import inspect
+import weakref
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy
 import torch
 from torch import Tensor, nn
 
-from poptorch import optim, wrapping
+from poptorch import optim
 from poptorch.attributes import Attributes, groups_of_parameters, read_attributes
-from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode
+from poptorch.enums import ConnectionType, OutputMode
 from poptorch.errors import misuse
 from poptorch.executable import Executable
 from poptorch.options import Options
+
+OWNER = "_poptorch_executor"
+"""Attribute of a model in training, and of its copies for inference: a reference to its executor."""
+
+
+def owner_of(model: nn.Module) -> Optional[PoplarExecutor]:
+    return model.__dict__.get(OWNER, lambda: None)()
 
 
 class PoplarExecutor:
@@ -44,7 +52,7 @@ class PoplarExecutor:
             self._options.outputMode(OutputMode.Final if training else OutputMode.All)
         if training:
             self.setOptimizer(optimizer or optim.SGD(model.parameters(), lr=0.01))
-            wrapping.wrap(model, self)
+            model.__dict__[OWNER] = weakref.ref(self)
         elif self._options.Training.gradient_accumulation != 1:
             raise misuse("gradientAccumulation is of training; in inference it must be 1")
         self._options._freeze()
@@ -94,7 +102,6 @@ class PoplarExecutor:
     # Running
 
     def __call__(self, *args: Any) -> Any:
-        """All micro-batches of one call; the first one compiles."""
         offline = self._options.connection_type == ConnectionType.Never
         assert not offline, "an offline target compiles but does not run: use compile()"
         if self._executable is None:
@@ -116,13 +123,13 @@ class PoplarExecutor:
         return result
 
     def _take_trained_weights(self) -> None:
-        model: Any = self._user_model
-        if not wrapping.is_wrapped(model):
+        owner = owner_of(self._user_model)
+        if owner is None:
             return
-        model.copyWeightsToHostIfNeeded()
-        if self._host_weights_version != model._host_weights_version:
+        owner.copyWeightsToHostIfNeeded()
+        if self._host_weights_version != owner._host_weights_version:
             self.copyWeightsToDevice()
-            self._host_weights_version = model._host_weights_version
+            self._host_weights_version = owner._host_weights_version
 
     # Weights
 
@@ -154,11 +161,6 @@ class PoplarExecutor:
     # Optimizer
 
     def setOptimizer(self, optimizer: Any) -> None:
-        """Has to follow every change of the optimizer's values.
-
-        Raises:
-            Error: a constant of the compiled model changed.
-        """
         scaling = bool(self._options._Popart.options.get("automaticLossScalingSettings.enabled"))
         attributes = read_attributes(optimizer, scaling)
         if self.isCompiled() and optimizer is not self._optimizer:
@@ -167,20 +169,11 @@ class PoplarExecutor:
             optimizer._device_is_old = True
         optimizer._belong_to(self)
         self._optimizer = optimizer
-        self._choose_mean_strategy(optimizer)
         if attributes != self._attributes:
             self._attributes, self._attributes_are_old = attributes, True
         if self.isAttachedToDevice():
             self._send_attributes()
             self._write_optimizer_if_needed()
-
-    def _choose_mean_strategy(self, optimizer: Any) -> None:
-        # fp16 accumulators leave their range when they are divided last.
-        if optimizer.accum_type == torch.float16 and not self.isCompiled():
-            running = MeanReductionStrategy.Running
-            self._options._freeze(False)
-            self._options.Training.setMeanAccumulationAndReplicationReductionStrategy(running)
-            self._options._freeze()
 
     def _send_attributes(self) -> None:
         if self._attributes_are_old and self._attributes is not None:
@@ -229,12 +222,7 @@ class PoplarExecutor:
         return self._executable is not None and self._executable.attached
 
     def attachToDevice(self) -> None:
-        """Take the IPUs and put weights, optimizer and random numbers there.
-
-        Raises:
-            Error: already attached, or other executors hold the IPUs.
-            AssertionError: an offline target.
-        """
+        """Take the IPUs and put weights, optimizer and random numbers there."""
         executable = self._compiled()
         assert self._options.connection_type != ConnectionType.Never, "an offline target has no device to attach to"
         if executable.attached:
@@ -251,7 +239,6 @@ class PoplarExecutor:
         self._send_rng()
 
     def detachFromDevice(self) -> None:
-        """Bring weights, optimizer and random numbers back and free the IPUs."""
         executable = self._compiled()
         if not executable.attached:
             raise misuse("not attached to a device")
@@ -262,7 +249,7 @@ class PoplarExecutor:
         executable.detach()
 
     def destroy(self) -> None:
-        """Bring everything back, free the IPUs and give the model its own classes back."""
+        """Bring everything back, free the IPUs and let the model go."""
         if self._executable is None:
             return
         if self._training:
@@ -272,16 +259,12 @@ class PoplarExecutor:
             self._executable.detach()
         self._executable = None
         if self._training:
-            wrapping.unwrap(self._user_model)
+            del self._user_model.__dict__[OWNER]
 
 
 def trainingModel(model: nn.Module, options: Optional[Options] = None, optimizer: Any = None) -> PoplarExecutor:
-    """A model that learns on IPUs; the model belongs to the executor until destroy().
-
-    Raises:
-        RuntimeError: it already belongs to one.
-    """
-    if wrapping.is_wrapped(model):
+    """A model that learns on IPUs; the model belongs to the executor until destroy()."""
+    if owner_of(model) is not None:
         raise RuntimeError("this model already belongs to a training executor: destroy() that one first")
     return PoplarExecutor(model, options, training=True, optimizer=optimizer)
 

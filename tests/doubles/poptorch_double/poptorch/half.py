@@ -54,7 +54,5 @@ def _down(x: Any) -> Any:
 
 
 class HalfOnCpu(TorchDispatchMode):
-    """Every operation inside, forward and backward, goes through `call`."""
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return call(func, args, kwargs or {})

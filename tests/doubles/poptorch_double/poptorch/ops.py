@@ -13,13 +13,6 @@ from poptorch.record import STATE
 
 
 class Block(nn.Module):
-    """What is computed inside belongs to one block, on one IPU.
-
-    Args:
-        user_id: Name of the block; a number by default.
-        ipu_id: Its IPU; the number of its stage by default.
-    """
-
     def __init__(self, user_id: Optional[str] = None, ipu_id: Optional[int] = None) -> None:
         super().__init__()
         self._user_id, self._ipu_id = user_id, ipu_id
@@ -40,8 +33,6 @@ class Block(nn.Module):
 
 
 class Attribute:
-    """Operations inside carry these attributes: Attribute(__outline={"layer": "embeddings"})."""
-
     def __init__(self, **kwargs: Dict[str, str]) -> None:
         self._attributes = kwargs
 
@@ -70,7 +61,6 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
 def serializedMatMul(
     lhs: Tensor, rhs: Tensor, mode: MatMulSerializationMode, factor: int = 0, keep_precision: bool = False
 ) -> Tensor:
-    """lhs @ rhs, computed on the IPU in `factor` pieces one after the other."""
     assert isinstance(mode, MatMulSerializationMode), f"no MatMulSerializationMode: {mode!r}"
     assert isinstance(factor, int), f"a factor is an int, found {factor!r}"
     product = torch.matmul(lhs, rhs)

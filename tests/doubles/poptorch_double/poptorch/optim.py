@@ -68,11 +68,7 @@ class Optimizer:
         return {**self._device_state, **torch.optim.Optimizer.state_dict(self)}  # type: ignore[arg-type]
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Goes to the device before the next execution.
-
-        Raises:
-            RuntimeError: the state of an optimizer that did not run on a device.
-        """
+        """Goes to the device before the next execution."""
         torch.optim.Optimizer.load_state_dict(self, state)  # type: ignore[arg-type]
         if not ("ipu_state" in state and "ipu_param" in state):
             raise RuntimeError("this state is not of an IPU optimizer: it has no ipu_state and ipu_param")
@@ -104,8 +100,6 @@ def _taking(parent: Callable[..., None], needed: Tuple[str, ...], *optional: Tup
 
 
 class SGD(Optimizer, torch.optim.SGD):
-    """Gradient descent with momentum."""
-
     _own = {"loss_scaling": 1.0, "velocity_scaling": 1.0, "use_combined_accum": False, "max_grad_norm": INF}
     _own.update(accum_type=torch.float32, velocity_accum_type=torch.float32)
 
@@ -118,8 +112,6 @@ class SGD(Optimizer, torch.optim.SGD):
 
 
 class Adam(Optimizer, torch.optim.Adam):
-    """Adam with L2 decay."""
-
     _own = {"loss_scaling": 1.0, **_TYPES, "max_grad_norm": INF}
 
     __init__ = _taking(
@@ -131,8 +123,6 @@ class Adam(Optimizer, torch.optim.Adam):
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
-    """Adam with decoupled decay."""
-
     _own = {"loss_scaling": 1.0, "bias_correction": True, **_TYPES, "max_grad_norm": INF}
 
     __init__ = _taking(

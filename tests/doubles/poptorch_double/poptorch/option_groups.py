@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Set, Union
 
 import torch
 
-from poptorch.enums import MeanReductionStrategy, ReductionType
+from poptorch.enums import ReductionType
 from poptorch.settings import Freezable, Settings
 
 
@@ -31,8 +31,6 @@ class PopartOptions(Freezable):
 
 
 class PrecisionOptions(Settings):
-    """How numbers are computed."""
-
     def __init__(self, popart: PopartOptions) -> None:
         self._popart = popart
         super().__init__()
@@ -51,14 +49,11 @@ class PrecisionOptions(Settings):
 
 
 class TrainingOptions(Settings):
-    """What only training has."""
-
     def __init__(self, popart: PopartOptions) -> None:
         self._popart = popart
         super().__init__(
             gradient_accumulation=1,
             accumulation_and_replication_reduction_type=ReductionType.Mean,
-            meanAccumulationAndReplicationReductionStrategy=MeanReductionStrategy.Post,
         )
 
     def gradientAccumulation(self, gradient_accumulation: int) -> TrainingOptions:
@@ -73,20 +68,12 @@ class TrainingOptions(Settings):
         self._set("accumulation_and_replication_reduction_type", reduction_type)
         return self
 
-    def setMeanAccumulationAndReplicationReductionStrategy(
-        self, mean_reduction_strategy: MeanReductionStrategy
-    ) -> TrainingOptions:
-        self._set("meanAccumulationAndReplicationReductionStrategy", mean_reduction_strategy)
-        return self
-
     def setAutomaticLossScaling(self, enabled: bool) -> TrainingOptions:
         self._popart.set("automaticLossScalingSettings.enabled", enabled)
         return self
 
 
 class TensorLocationSettings(Settings):
-    """Where one kind of tensor lives."""
-
     def __init__(self, **default_values: Any) -> None:
         super().__init__(**default_values)
 
@@ -103,8 +90,6 @@ class TensorLocationSettings(Settings):
 
 
 class TensorLocationOptions(Settings):
-    """Where each kind of tensor lives."""
-
     def setOptimizerLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
         assert isinstance(location, TensorLocationSettings), f"TensorLocationSettings, found {location!r}"
         self._set("location_optimizer", location.toDict(), new=True)

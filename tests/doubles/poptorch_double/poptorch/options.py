@@ -15,7 +15,6 @@ from poptorch.strategies import PipelinedExecution
 
 
 def show_progress() -> None:
-    """Write the bar of a compilation that is over."""
     sys.stderr.write("\rGraph compilation: 100%|##########| 100/100\n")
 
 

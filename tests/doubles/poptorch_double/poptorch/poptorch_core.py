@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from poptorch.errors import Error, RecoverableError, UnrecoverableError
 from poptorch.record import RECORD
-
-__all__ = ["Error", "RecoverableError", "UnrecoverableError", "getRecord"]
 
 
 def getRecord() -> Dict[str, Any]:
-    """Executables of this process."""
     return RECORD

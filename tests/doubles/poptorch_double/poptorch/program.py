@@ -45,13 +45,6 @@ MOVES_ONLY = ("aten._to_copy", "aten.detach", "aten.alias", "aten.clone", "aten.
 
 
 class Program(TorchDispatchMode):
-    """Sees every operation of one micro-batch.
-
-    Args:
-        strategy: Places the blocks.
-        tensors: Inputs, parameters and buffers: what is on the device from the start.
-    """
-
     def __init__(self, strategy: PipelinedExecution, tensors: List[Tensor]) -> None:
         super().__init__()
         self._strategy = strategy
@@ -74,7 +67,6 @@ class Program(TorchDispatchMode):
     # Blocks
 
     def begin_block(self, user_id: Any, ipu_id: Any) -> None:
-        """A block begins; everything from here on runs on its IPU."""
         stage, ipu = self._strategy.place(user_id or str(len(self._ipus)), ipu_id)
         place = {"user_id": user_id, "ipu_id": ipu, "stage": stage}
         self.blocks.append({"event": "begin", **place, "at_op": len(self.signature)})
@@ -83,7 +75,6 @@ class Program(TorchDispatchMode):
         self._ipus.append(ipu)
 
     def end_block(self) -> None:
-        """The block ends; an operation before the next one belongs nowhere."""
         self.blocks.append({"event": "end", "at_op": len(self.signature)})
         self._block_ipu = -1
 
@@ -93,11 +84,7 @@ class Program(TorchDispatchMode):
         return self._switches + 1
 
     def check_blocks(self) -> None:
-        """Refuse operations that belong to no block, and stages that a pipeline cannot have.
-
-        Raises:
-            Error: one of them was found.
-        """
+        """Refuse operations that belong to no block, and stages that a pipeline cannot have."""
         if self._outside:
             raise refusal(f"every operation belongs to a Block once one is used; outside: {self._outside[:5]}")
         if self._strategy.one_stage_per_ipu and self._strategy.execution_mode == 0:
@@ -108,12 +95,10 @@ class Program(TorchDispatchMode):
     # Operations
 
     def know(self, tensor: Tensor) -> None:
-        """The tensor is on the device."""
         self._kept.append(tensor)
         self._known.add(_storage(tensor))
 
     def let_go(self) -> None:
-        """The pass is over: its tensors may go."""
         self._kept, self._known = [], set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -162,11 +147,7 @@ def _check_static(name: str, args: Any) -> None:
 
 
 def final_loss() -> int:
-    """Which of the losses that were marked is the one no other is computed from.
-
-    Raises:
-        Error: none, or several.
-    """
+    """Which of the losses that were marked is the one no other is computed from."""
     losses = [loss for loss, _ in STATE.losses]
     last = [i for i, loss in enumerate(losses) if not any(_reads(later, loss) for later in losses[i + 1 :])]
     if len(last) != 1:

@@ -14,7 +14,6 @@ class _State:
         self.clear()
 
     def clear(self) -> None:
-        """No model is running."""
         self.running = False
         self.program: Optional[Any] = None
         """The compile pass (program.Program), only during it."""

@@ -35,12 +35,6 @@ class PlainCrossEntropy(TorchFunctionMode):
 
 
 class Runner:
-    """Runs an executable on its inputs.
-
-    Args:
-        executable: Compiled and checked.
-    """
-
     def __init__(self, executable: Any) -> None:
         self._of = executable
         self._half = any(x.dtype == torch.float16 for x in executable.weights.values())
@@ -50,7 +44,6 @@ class Runner:
         self._together = not (self._half or half_sums or random)
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
-        """All device iterations, accumulation steps and replicas of one call."""
         of = self._of
         results: List[List[Tensor]] = []
         per_update, size = of.accumulation * of.replicas, AT_ONCE if self._together else 1
@@ -66,7 +59,6 @@ class Runner:
         return outputs[0] if of.single_output else outputs
 
     def _pass(self, batches: List[List[Tensor]], sums: Dict[str, Tensor], count: int) -> List[List[Tensor]]:
-        """Forward and backward of some micro-batches; their outputs."""
         with HalfOnCpu() if self._half else contextlib.nullcontext():
             if len(batches) > 1:
                 with torch.set_grad_enabled(self._of.training), PlainCrossEntropy():
@@ -114,14 +106,10 @@ class Runner:
         gradients = {name: x.float() / (of.attributes.loss_scaling * parts) for name, x in sums.items()}
         for name, gradient in arithmetic.clip(gradients, of.attributes.max_grad_norm).items():
             arithmetic.update(of.attributes, of.groups[name], name, of.weights[name], gradient, of.state)
-        of.record["weight_updates"] += 1
 
 
 def returned(results: List[Tensor], replicas: int, mode: OutputMode) -> Tensor:
-    """Outputs of every micro-batch, in order of execution (replicas innermost) -> one tensor for the host.
-
-    Scalars come back stacked, others joined along the batch; a single one comes back as it is.
-    """
+    """Outputs of every micro-batch, in order of execution (replicas innermost) -> one tensor for the host."""
     if mode == OutputMode.Final:
         results = results[-replicas:]
     elif mode == OutputMode.Sum:

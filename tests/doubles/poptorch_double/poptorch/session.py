@@ -15,8 +15,7 @@ _OPTIONS = {
     int: """
         execution_mode replication_factor device_iterations output_mode connection_type random_seed
         gradient_accumulation ipu_version accumulation_and_replication_reduction_type
-        meanAccumulationAndReplicationReductionStrategy accumulateOuterFragmentSettings.schedule
-        subgraphCopyingStrategy
+        accumulateOuterFragmentSettings.schedule subgraphCopyingStrategy
         """,
     float: "outlineThreshold",
     str: "cachePath partialsTypeMatMuls saveInitializersToFile",
@@ -27,11 +26,6 @@ KNOWN = {kind: frozenset(names.split()) for kind, names in _OPTIONS.items()}
 
 
 def option_calls(options: Dict[str, Any]) -> List[List[Any]]:
-    """The calls that hand the options to the compiler, in order.
-
-    Raises:
-        Error: a name that the type of its value does not have, or a value out of range.
-    """
     calls: List[List[Any]] = []
     for name, value in options.items():
         if name != "patterns_level":

@@ -9,11 +9,7 @@ FROZEN = "these options are in use by an executor: change a clone() of them inst
 
 
 class Freezable:
-    """Named values. Reading an unknown name raises AttributeError, setting one AssertionError.
-
-    Args:
-        values: Names with their defaults, whose types hold from then on.
-    """
+    """Named values. Reading an unknown name raises AttributeError, setting one AssertionError."""
 
     def __init__(self, **values: Any) -> None:
         self._frozen = False
@@ -65,8 +61,6 @@ class Freezable:
 
 
 class Settings(Freezable):
-    """Values that can be listed."""
-
     def exists(self, option: str) -> bool:
         return option in self._values
 

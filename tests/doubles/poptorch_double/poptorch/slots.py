@@ -10,11 +10,7 @@ from torch import Tensor, nn
 
 
 class Slots:
-    """Every (module, key) that holds a tensor; tied ones share a name, the first.
-
-    Args:
-        model: Looked at once.
-    """
+    """Every (module, key) that holds a tensor; tied ones share a name, the first."""
 
     def __init__(self, model: nn.Module) -> None:
         self.moved: List[str] = []
@@ -22,7 +18,7 @@ class Slots:
         self.host: Dict[str, Tensor] = {}
         names: Dict[int, str] = {}
         for prefix, module in model.named_modules():
-            for holder in (module.__dict__["_parameters"], module.__dict__["_buffers"]):
+            for holder in (module._parameters, module._buffers):
                 for key, tensor in holder.items():
                     if tensor is None:
                         continue
@@ -31,23 +27,17 @@ class Slots:
                     self._places.append((holder, key, name))
 
     def device_copies(self) -> Dict[str, Tensor]:
-        """Copies to compute on, by name."""
-        with torch._C.DisableTorchFunction():
-            return {name: _copy(tensor) for name, tensor in self.host.items()}
+        return {name: _copy(tensor) for name, tensor in self.host.items()}
 
     @torch.no_grad()
     def write(self, copies: Dict[str, Tensor]) -> None:
-        """Host to copies."""
-        with torch._C.DisableTorchFunction():
-            for name, tensor in self.host.items():
-                copies[name].copy_(tensor)
+        for name, tensor in self.host.items():
+            copies[name].copy_(tensor)
 
     @torch.no_grad()
     def read(self, copies: Dict[str, Tensor]) -> None:
-        """Copies to host."""
-        with torch._C.DisableTorchFunction():
-            for name, tensor in self.host.items():
-                torch.Tensor.copy_(tensor, copies[name])
+        for name, tensor in self.host.items():
+            tensor.copy_(copies[name])
 
     @contextlib.contextmanager
     def filled_with(self, copies: Dict[str, Tensor]) -> Iterator[None]:
@@ -65,6 +55,6 @@ class Slots:
 
 def _copy(tensor: Tensor) -> Tensor:
     trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
-    data = torch.Tensor.detach(tensor).as_subclass(torch.Tensor).clone()
+    data = tensor.detach().clone()
     data = data.float() if data.dtype in (torch.float64, torch.bfloat16) else data
     return nn.Parameter(data, requires_grad=trained) if isinstance(tensor, nn.Parameter) else data

@@ -26,6 +26,4 @@ class PipelinedExecution:
 
 
 class ShardedExecution(PipelinedExecution):
-    """One stage works at a time."""
-
     execution_mode = 1
