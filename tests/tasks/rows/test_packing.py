@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from tasks.downstream import rows
-from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tasks.params.strict_yaml import read_yaml
 from tasks.pretraining.rows import pretrain_rows
 from tasks.rows.packing import pack_sequences, plan_packs
@@ -19,10 +18,8 @@ from tasks.rows.row_files import RowLayout, RowWriter, check_geometry, row_schem
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import Manifest, read_manifest
-from tests.optimizers import optimizer_config
 from tests.places import ROOT
 from tests.tasks.downstream.entries import write_parameters
-from tests.tasks.downstream.texts.glue_checkout import device_job_here
 from tests.tasks.pretraining.row_inputs import (
     WORDS,
     folder_bytes,
@@ -118,7 +115,7 @@ def questions(count: int, seed: int) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def checkouts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """The rows of the same text and questions, made by the stages with packing on and off, and one random model."""
+    """The rows of the same text and questions, made by the stages with packing on and off."""
     found = {}
     for packing in (True, False):
         root = found[packing] = tmp_path_factory.mktemp(f"packing-{packing}".lower())
@@ -126,7 +123,6 @@ def checkouts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
         values["packing"] = packing
         values["downstream"]["squad"]["rows"].update(row_length=64, doc_stride=16, max_question_length=16)
         write_parameters(root, values)
-        write_tiny_model(root / artifacts.model_folder("squad"), [*dict.fromkeys([*LETTERS, *WORDS, "."])])
         write_tiny_model(root / artifacts.TOKENIZER, [*dict.fromkeys([*LETTERS, *WORDS, "."])])
         write_corpus(root / artifacts.CORPUS, random_texts(120, sentences=(1, 3)))
         for split, seed in (("train", 1), ("dev", 2)):
@@ -164,41 +160,6 @@ def texts(root: Path, name: str) -> list[tuple[int, ...]]:
         for row in range(len(ids))
         for sequence in range(1, places[row].max() + 1)
     )
-
-
-def trained(root: Path, name: str, steps: int, batch: int) -> JobResult:
-    """A short training on rows, from the random model (its encoder, where the head is another)."""
-    kind, head = ("pretrain", "pretraining") if name == "phase1" else ("finetune", "question_answering")
-    return device_job_here(
-        Job(
-            kind=kind,
-            head=head,
-            rows=str(root / artifacts.rows_folder(name)),
-            output=str(root / "trained" / name),
-            run_folder=str(root / "runs" / name),
-            geometry=BatchGeometry(batch, 4),
-            runtime="cpu",
-            precision="fp32",
-            init_checkpoint=str(root / artifacts.model_folder("squad")),
-            optimizer=optimizer_config("sgd", 1e-3),
-            schedule=ScheduleConfig(steps=steps),
-        )
-    )
-
-
-@pytest.mark.parametrize("name", ["phase1", "squad/train"])
-def test_an_update_has_the_sequences_that_were_stated_with_packing_and_without(checkouts: dict[bool, Path], name: str):
-    steps, batch = 6, 24
-    on, off = (trained(checkouts[packing], name, steps, batch) for packing in (True, False))
-    assert (on.steps, off.steps) == (steps, steps)
-    assert off.sequences == steps * batch
-    assert (off.plan["rows_per_update"], off.plan["packing_factor"]) == (batch, 1.0)
-    # An update has whole rows: it misses what was stated by half a row, or by one in each of its micro-batches.
-    factor = on.plan["packing_factor"]
-    assert on.plan["sequences_per_update"] == pytest.approx(on.plan["rows_per_update"] * factor, abs=0.05)
-    assert -factor / 2 - 0.05 <= on.plan["sequences_per_update"] - batch < factor * off.plan["rows_per_update"] / 4
-    assert on.plan["rows_per_update"] < off.plan["rows_per_update"]
-    assert on.sequences == pytest.approx(steps * on.plan["sequences_per_update"], rel=0.1)
 
 
 def question_columns(rows: int, row_length: int = 8, max_sequences: int = 2) -> dict[str, np.ndarray]:

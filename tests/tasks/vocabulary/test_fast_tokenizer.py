@@ -158,19 +158,3 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, kind: str) -> None:
     for what, content in damaged_json(json.loads(path.read_text()), 60):
         path.write_bytes(content)
         require_clean(lambda: load_tokenizer(tmp_path), what, InputError)
-
-
-@pytest.mark.parametrize("kind", ["roberta", "modernbert"])
-def test_a_release_of_a_model_of_words_has_their_tokens(kind: str, tmp_path: Path) -> None:
-    given, written = save_fast_tokenizer(kind, tmp_path / "given"), tmp_path / "written"
-    written.mkdir()
-    load_local_vocabulary(given, True).with_prefix_space(True).write(512, written)
-    theirs = auto_tokenizer(written)
-    sentences = [text.split() for text in CORPUS[:60] if text.isascii() and text.split()]
-    made = make_windows(load_tokenizer(written), sentences, 512, 0)
-    found = np.split(made.token_ids, np.cumsum(made.lengths)[:-1])
-    before = make_windows(load_tokenizer(given), sentences, 512, 0)
-    assert made.token_ids.tolist() == before.token_ids.tolist(), "the words keep their tokens"
-    for ids, sentence in zip(found, sentences, strict=True):
-        assert ids.tolist() == theirs(sentence, is_split_into_words=True)["input_ids"]
-        assert ids.tolist() == theirs(" ".join(sentence))["input_ids"]
