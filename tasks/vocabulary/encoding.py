@@ -47,7 +47,7 @@ PART_CHARACTERS = 1 << 18
 BATCH_PIECES = 256
 """New pieces tokenized as one text."""
 NANOTOKEN = "0.1.0"
-"""Version of nanotoken that was compared with the tokenizers library (tests/tasks/vocabulary/test_nanotoken.py)."""
+"""Version of nanotoken that was compared with the tokenizers library (tests/tasks/vocabulary/test_word_cache.py)."""
 _MARK = r"!-/:-@\[-`{-~"
 _SPACE = r" \t\n\r"
 _PIECES = re.compile(rf" ?[^{_SPACE}{_MARK}]+| ?[{_MARK}]|[{_SPACE}]")

@@ -52,14 +52,7 @@ def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
 
 
 def add_entry(root: Path, name: str, seed: int = 1, **sections: Any) -> Path:
-    """Another entry of questions in a checkout, with a model of its own, as if its stages had run as well.
-
-    Args:
-        root: see `make_checkout`.
-        name: of the entry, which is a copy of `squad`.
-        seed: of its weights.
-        sections: in which the two differ.
-    """
+    """A copy of the entry `squad` that differs in `sections`, with a model of its own, as if its stages had run."""
     values = read_yaml(root / artifacts.PARAMS)
     values["downstream"][name] = copy.deepcopy(values["downstream"]["squad"])
     lay_over(values["downstream"][name], {"publish": {"folder": f"published/{name}"}, **sections})

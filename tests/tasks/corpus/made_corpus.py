@@ -21,21 +21,7 @@ WIKITEXT = ROOT / "../shared/data/wikitext/wikitext-2-valid.txt"
 
 
 def params(**values: Any) -> CorpusParams:
-    defaults: dict[str, Any] = {
-        "source": "files",
-        "path": "nowhere",
-        "text_column": "text",
-        "title_column": None,
-        "id_column": None,
-        "layout": "auto",
-        "seed": 1,
-        "demo_documents": 20,
-        "dataset": None,
-        "dataset_config": None,
-        "dataset_split": "train",
-        "dataset_revision": None,
-    }
-    return CorpusParams(**{**defaults, **values})
+    return CorpusParams(**{"source": "files", "path": "nowhere", "seed": 1, "demo_documents": 20, **values})
 
 
 def documents(folder: Path) -> list[tuple[str, str, str]]:

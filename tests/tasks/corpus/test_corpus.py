@@ -31,6 +31,8 @@ ARTICLES: list[tuple[str, str, list[tuple[str, str]]]] = [
     ("auto", "= Ant =\n\nIt digs.\n\n== Nest ==\n\nIt is deep.\n", [("Ant", "It digs.\nIt is deep.")]),
     ("auto", "\ufeff = Ant = \n\nIt digs.\n = Bee = \n", [("Ant", "It digs.")]),
     ("wikitext", "Preface.\n\n = Empty = \n\n = Bee = \n\nIt hums.\n", [("", "Preface."), ("Bee", "It hums.")]),
+    ("auto", " = Ant = \n\nIt digs.\n", [("", "= Ant ="), ("", "It digs.")]),
+    ("auto", "One.\n\n= Ant =\n\n= Bee =\n\nTwo.\n", [("", "One."), ("", "= Ant ="), ("", "= Bee ="), ("", "Two.")]),
     ("wikitext", "= Sum =\n\nx = y = z\n\na == b\n", [("Sum", "x = y = z\na == b")]),
 ]
 """Layout, text of a file, and titles and texts of its documents."""
@@ -72,31 +74,6 @@ def test_given_ids_are_kept_and_empty_documents_counted(tmp_path: Path) -> None:
     summary = make_corpus(params(path=str(write(tmp_path / "a.jsonl", text))), tmp_path / "out")
     assert [name for name, _, _ in documents(tmp_path / "out")] == ["x-9", "7"]
     assert (summary.documents, summary.reading.counts[pieces.EMPTY]) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "layout"),
-    [
-        ("\n = Ant = \n\nIt digs.\n = Bee = \nIt flies.\n", "wikitext"),
-        ("One.\n\nTwo.\n", "paragraphs"),
-        (" = Ant = \n\nIt digs.\n = = Nest = = \nIt is deep.\n", "wikitext"),
-        (" = Ant = \n\nIt digs.\n", "paragraphs"),
-        ("One.\n\n= Ant =\n\n= Bee =\n\nTwo.\n", "paragraphs"),
-    ],
-)
-def test_auto_says_which_layout_it_found(text: str, layout: str, tmp_path: Path) -> None:
-    summary = make_corpus(params(path=str(write(tmp_path / "a.txt", text))), tmp_path / "out")
-    assert summary.reading.formats == {f"{layout}, UTF-8": 1}
-
-
-def test_a_folder_is_read_in_order_of_names_and_other_files_are_ignored_and_counted(tmp_path: Path) -> None:
-    write(tmp_path / "in/b.txt", "B.\n")
-    write(tmp_path / "in/a/z.jsonl", '{"text": "A."}\n')
-    for other in ("README.md", ".hidden.txt", ".git/x.txt", "notes.pdf"):
-        write(tmp_path / "in" / other, "no corpus")
-    summary = make_corpus(params(path=str(tmp_path / "in")), tmp_path / "out")
-    assert [name for name, _, _ in documents(tmp_path / "out")] == ["a/z.jsonl:0", "b.txt:0"]
-    assert (summary.reading.files, len(summary.reading.ignored)) == (2, 4)
 
 
 def test_row_groups_and_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,3 +193,51 @@ def test_a_data_set_is_streamed_from_a_hub_and_nothing_else_is_asked_of_it(tmp_p
     assert [row[1:] for row in documents(tmp_path / "out")] == [("Ant", "It digs."), ("Bee", "It hums.")]
     assert {path.split("/")[1] for _, path, _ in hub.requests} <= {"api", "datasets"}
     assert all("user/animals" in path for _, path, _ in hub.requests)
+
+
+BLOCKS = """<doc id="12" url="https://en.wikipedia.org/wiki?curid=12" title="AT&T "Long Lines"">
+AT&T "Long Lines"
+
+It ran &lt;cables&gt; &amp; relays.
+History.
+It began in 1885.
+
+</doc>
+<doc id="13" url="https://en.wikipedia.org/wiki?curid=13" title="Redirect">
+Redirect
+
+
+</doc>
+"""
+EXPECTED = [("12", 'AT&T "Long Lines"', "It ran <cables> & relays.\nHistory.\nIt began in 1885.")]
+
+
+@pytest.mark.parametrize(("name", "text"), [("AA/wiki_00", BLOCKS), ("a.txt", "\ufeff" + BLOCKS)])
+def test_blocks_become_documents_their_entities_and_title_lines_taken_back(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    write(tmp_path / "in" / name, text)
+    summary = make_corpus(params(path=str(tmp_path / "in")), tmp_path / "out")
+    assert documents(tmp_path / "out") == EXPECTED
+    assert summary.reading.numbers() == {"files read": 1, "empty documents left out": 1}
+    assert summary.reading.formats == {"wikiextractor, UTF-8": 1}
+
+
+def test_packed_files_are_not_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "in/AA/wiki_00", BLOCKS)
+    write(tmp_path / "in/AA/wiki_01.bz2", b"BZh9")
+    write(tmp_path / "in/README", "no article")
+    assert "Unpack AA/wiki_01.bz2 first" in refusal(tmp_path, tmp_path / "in")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (BLOCKS + '<doc id="14" url="u" title="Cut">\nIt en', "ends inside the article of line 14"),
+        (BLOCKS + "stray words\n", "line 14 is outside of <doc"),
+        ('<doc id="1" url="u" title="A">\n<doc id="2" url="u" title="B">\n', "line 2 begins an article inside"),
+        ('{"id": "1", "title": "A"}\n', "no column 'text'"),
+    ],
+)
+def test_damage_is_refused_with_the_line(tmp_path: Path, content: str | bytes, said: str) -> None:
+    assert said in refusal(tmp_path, write(tmp_path / "wiki_00", content))

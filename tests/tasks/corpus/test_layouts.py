@@ -176,9 +176,6 @@ CASED: dict[str, Callable[[str], str]] = {
 def test_the_ends_of_lines_tell_sentences_from_prose(form: str, case: str, layout: str) -> None:
     blocks = [[CASED[case](line) for line in block] for block in BLOCKS[form](PROSE)]
     assert LineEnds(blocks).find_layout() == layout
-
-
-def test_verse_is_not_taken_for_sentences() -> None:
     verse = [
         "Rough winds do shake the buds of May,",
         "And summer's lease has all too short a date;",
@@ -209,6 +206,7 @@ ROWS = "id{0}text{0}label\n" + "".join(f'{n}{{0}}"A text, with number {n}."{{0}}
         ("# made today\n" + "".join(f'{{"text": "Text {n}."}}\n' for n in range(30)), "30 of 31 lines begin with"),
         ("".join(f"Word{n}, here it is {n}.\n" for n in range(30)), ""),
         ("Rough winds do shake the buds of May,\n" * 30, ""),
+        ('{"text": "A."}\nis JSON.\n\nMore.\n', ""),
     ],
 )
 def test_tables_and_markup_named_txt_are_told_their_suffix(tmp_path: Path, text: str, message: str) -> None:
@@ -246,10 +244,6 @@ def test_another_format_named_txt_is_refused_by_its_name(name: str, begin: bytes
         assert make(tmp_path, tmp_path / "in", layout="paragraphs")[-1].endswith("<p>Text.</p>")
 
 
-def test_text_that_begins_with_an_object_is_text(tmp_path: Path) -> None:
-    assert len(make(tmp_path, write(tmp_path / "a.txt", '{"text": "A."}\nis JSON.\n\nMore.\n'))) == 2
-
-
 def test_settings_in_a_folder_are_not_read_and_most_of_the_bytes_must_be(tmp_path: Path) -> None:
     write(tmp_path / "in/a.txt", "Some words of text.\n")
     write(tmp_path / "in/dataset_info.json", json.dumps({"features": {"text": "x" * 500}}))
@@ -280,12 +274,6 @@ def test_the_train_split_is_read_alone(names: list[str], left_out: list[str], tm
     if left_out:
         files = "1 file" if len(left_out) == 1 else f"{len(left_out)} files"
         assert f"{files} of other splits than train, not read" in tell(tmp_path / "in")
-
-
-def test_a_named_title_must_be_text(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", '{"text": "A.", "title": 1984}\n')
-    assert read(tmp_path, path) == [("a.jsonl:0", "", "A.")]
-    assert "line 1: title is not text (found int 1984)" in refusal(tmp_path, path, title_column="title")
 
 
 def test_a_file_or_a_line_is_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -24,7 +23,6 @@ from tasks.params.sections import QualityParams
 from tasks.records.interpretation import Interpretation
 from tasks.stage import cluster, exchange
 from tasks.stage.errors import InputError
-from tests.faults.processes import wait_for
 from tests.places import ROOT
 from tests.tasks.corpus.made_corpus import documents as documents_of
 from tests.tasks.corpus.made_corpus import params, write
@@ -225,21 +223,6 @@ def test_pieces_change_names_of_documents_and_files_only(tmp_path: Path, monkeyp
         assert parts > 9
 
 
-def test_a_file_that_loses_all_documents_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "in/a.txt", "One.\n\nTwo.")
-    write(tmp_path / "in/b.txt", "Two.\n\nOne.")
-    write(tmp_path / "in/c.txt", "\n\n")
-    write(tmp_path / "in/d.txt", "Three.")
-    monkeypatch.setattr(documents, "PIECE_BYTES", 10)
-    monkeypatch.setenv("PODIUM_WORKERS", "1")
-    assert sorted(make_all(tmp_path, exact_duplicates=True)) == [
-        "part-00000.parquet",
-        "part-00001.parquet",
-        "reading.json",
-    ]
-    assert [text for _, _, text in documents_of(tmp_path / "out")] == ["One.", "Two.", "Three."]
-
-
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_error_is_reported_once_with_the_path_as_given_and_leaves_nothing(
     workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -261,13 +244,6 @@ def test_an_error_is_reported_once_with_the_path_as_given_and_leaves_nothing(
     assert Path("data/corpus/part-00000.parquet").read_bytes() == before
 
 
-def test_a_damaged_parquet_file_is_reported_by_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "PIECE_BYTES", 10)
-    path = write(tmp_path / "in/a.parquet", b"PAR1" + bytes(100) + b"PAR1")
-    with pytest.raises(InputError, match="cannot be read as Parquet from row 0 on"):
-        make_corpus(params(path=str(path)), tmp_path / "out")
-
-
 RUN = (
     "import resource, sys; from pathlib import Path; from ipu_model.core.memory import read_memory\n"
     "from tasks.corpus import documents; documents.PIECE_BYTES = 4 << 20\n"
@@ -279,33 +255,6 @@ RUN = (
 )
 """A process that makes a corpus in small pieces, and prints the largest memory of itself and of its workers."""
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PODIUM_WORKERS": "2"}
-
-
-def alive_in_group(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-@pytest.mark.soak
-def test_a_killed_stage_leaves_the_older_corpus_and_the_next_one_removes_the_rest(tmp_path: Path) -> None:
-    out = tmp_path / "data/corpus"
-    make_corpus(params(source="demo"), out)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    text = "".join(one.text + "\n\n" for one in make_documents(1, "corpus", 40_000))
-    command = [sys.executable, str(write(tmp_path / "run.py", RUN)), str(write(tmp_path / "a.txt", text * 9)), str(out)]
-    process = subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True)
-    wait_for(lambda: list(tmp_path.glob("data/corpus.*.partial/*/00000")), 120, "the first piece")
-    assert process.poll() is None
-    process.kill()
-    process.wait()
-    wait_for(lambda: not alive_in_group(process.pid), 60, "the end of its workers")
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    assert len(list((tmp_path / "data").iterdir())) == 2
-    make_corpus(params(source="demo"), out)
-    assert list((tmp_path / "data").iterdir()) == [out]
 
 
 @pytest.mark.soak

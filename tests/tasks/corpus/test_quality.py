@@ -17,13 +17,9 @@ from tasks.corpus import duplicates, quality
 from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import Document
 from tasks.corpus.duplicates import RULES, add_keys, find_duplicates, make_keys
-from tasks.params.schema import CorpusParams, validate_params
+from tasks.params.schema import CorpusParams
 from tasks.params.sections import QualityParams
 from tasks.stage.errors import InputError
-from tasks.validation.pretraining_checks import CorpusData
-from tasks.validation.validate import render_page, validate_data
-from tasks.validation.validators import LimitValidator
-from tests.plans import values_with
 from tests.tasks.corpus.made_corpus import documents
 
 ENGLISH = (
@@ -171,6 +167,7 @@ def test_the_same_documents_are_removed_however_keys_are_divided(tmp_path, monke
     monkeypatch.setattr(duplicates, "MAX_COMPARED", 3)
     monkeypatch.setattr(duplicates, "PIECE_CHARACTERS", 1 << 20)
     assert find(texts, tmp_path / "parts", step=11, **rules) == whole
+    assert find(["!!!", "...", "!!!", "😀😀"], tmp_path / "a", near_duplicates=0.8) == ["", "", duplicates.NEAR, ""]
 
 
 def test_a_long_document_has_the_signature_of_all_its_pieces(monkeypatch):
@@ -182,33 +179,8 @@ def test_a_long_document_has_the_signature_of_all_its_pieces(monkeypatch):
     assert np.array_equal(whole.exact, parts.exact)
 
 
-def test_texts_of_signs_are_compared_as_they_are(tmp_path):
-    assert find(["!!!", "...", "!!!", "😀😀"], tmp_path / "a", near_duplicates=0.8) == ["", "", duplicates.NEAR, ""]
-
-
-def test_equal_runs_have_equal_bytes_and_leave_no_other_file(tmp_path):
-    texts = [ENGLISH, GERMAN, ENGLISH, words(50), words(50) + " more"]
-    found = []
-    for _ in range(2):
-        make(tmp_path, texts, near_duplicates=0.8, exact_duplicates=True)
-        found.append({path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()})
-    assert found[0] == found[1]
-    assert sorted(found[0]) == ["part-00000.parquet", "reading.json"]
-
-
 def test_rules_that_leave_nothing_are_refused_and_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.corpus.quality.make_rules", lambda params: lambda text: "language: xx")
     with pytest.raises(InputError, match=r"leave no document \(2 removed, language: xx\)"):
         make(tmp_path, [ENGLISH, GERMAN], languages=["en"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.jsonl"]
-
-
-def test_the_page_of_the_corpus_counts_each_rule_and_shows_a_document(tmp_path):
-    make(tmp_path, ["<script>alert(1)</script> " + ENGLISH] * 3, exact_duplicates=True)
-    data = CorpusData(tmp_path / "out", validate_params(values_with()).validate_)
-    assert data.numbers()["removed, duplicates: exact"] == 2
-    assert len(data.notes()) == 1
-    assert data.notes()[0].startswith('2 removed, duplicates: exact, for example d1: "<script>')
-    page = render_page(validate_data(data, LimitValidator()).verdict)
-    assert "2 removed, duplicates: exact, for example d1: &#34;&lt;script&gt;" in page
-    assert "<script>alert" not in page

@@ -1,13 +1,8 @@
 """Launchers of device jobs: their words, and torchrun with real processes on the CPU."""
 
-import dataclasses
-import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +15,7 @@ from tasks.jobs.training import geometry
 from tasks.params.overlays import resolve
 from tasks.params.schema import DeviceParams, validate_params
 from tasks.params.strict_yaml import read_yaml
-from tasks.stage.errors import DeviceJobFailed, ParamsError
+from tasks.stage.errors import ParamsError
 from tests.ipu_model.tiny_jobs import TORCHRUN, make_columns, make_job, write_rows
 from tests.tasks.trained_checkout import PROJECT
 
@@ -58,14 +53,13 @@ def test_poprun_is_told_replicas_and_ipus_of_the_jobs_ipu_config() -> None:
     wrong = replace(JOB, ipu_config={"replication_factr": 4})
     with pytest.raises(ParamsError, match="replication_factor"):
         launch_command(wrong, device(runtime="ipu", launcher="poprun", processes=2), {})
-
-
-def test_the_words_of_the_host_take_their_place() -> None:
-    environ = {"PODIUM_DEVICE_LAUNCHER": "poprun --mpi-local-args '-x PYTHONPATH' --num-instances 2"}
-    words = launch_command(JOB, device(launcher="torchrun", processes=2), environ)
-    assert words == ["poprun", "--mpi-local-args", "-x PYTHONPATH", "--num-instances", "2"]
-    with pytest.raises(ParamsError, match=r"PODIUM_DEVICE_LAUNCHER=.* cannot be parsed \(No closing quota"):
-        launch_command(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": "poprun 'open"})
+    torchrun, host = device(launcher="torchrun", processes=2), "PODIUM_DEVICE_LAUNCHER"
+    words = launch_command(JOB, torchrun, {host: "poprun --mpi-local-args '-x PYTHONPATH' --num-instances 2"})
+    assert words == ["poprun", "--mpi-local-args", "-x PYTHONPATH", "--num-instances", "2"], "the host's own"
+    with pytest.raises(ParamsError, match="PODIUM_DEVICE_LAUNCHER=.*quot"):
+        launch_command(JOB, device(), {host: "poprun 'open"})
+    assert launch_command(replace(JOB, kind="predict"), torchrun, {host: "poprun"}) == []
+    assert launch_command(JOB, device(), {}) == []
 
 
 def test_the_options_of_poprun_are_read_in_both_spellings() -> None:
@@ -102,12 +96,6 @@ def test_the_unit_of_a_worker_may_lock_memory_and_its_file_names_a_partition() -
     assert f"# {stated['PODIUM_DEVICE_PYTHON']}," in (PROJECT / "docs" / "ipu.md").read_text(encoding="utf-8")
 
 
-def test_prediction_and_a_job_without_a_launcher_are_one_process() -> None:
-    environ = {"PODIUM_DEVICE_LAUNCHER": "poprun"}
-    assert launch_command(replace(JOB, kind="predict"), device(launcher="torchrun", processes=2), environ) == []
-    assert launch_command(JOB, device(), {}) == []
-
-
 def test_the_job_states_how_many_processes_share_it() -> None:
     two = params(launcher="torchrun", processes=2)
     assert geometry(two.pretrain.phase1, two.device).replication_factor == 2
@@ -119,12 +107,10 @@ def test_the_job_states_how_many_processes_share_it() -> None:
     ("values", "launcher"),
     [
         ({}, None),
-        ({"runtime": "ipu"}, None),
         ({"processes": 2}, "torchrun"),
         ({"processes": 2, "runtime": "auto"}, "torchrun"),
         ({"processes": 2, "runtime": "ipu"}, "poprun"),
         ({"restarts": 1}, "torchrun"),
-        ({"launcher": "torchrun"}, "torchrun"),
     ],
 )
 def test_processes_are_started_by_the_launcher_of_the_runtime(values: dict[str, Any], launcher: str | None) -> None:
@@ -137,7 +123,6 @@ def test_processes_are_started_by_the_launcher_of_the_runtime(values: dict[str, 
         ({"launcher": "poprun"}, "launcher poprun supports ipu, but runtime is cpu"),
         ({"launcher": "torchrun", "runtime": "ipu"}, "launcher torchrun supports auto, cpu, cuda, but runtime is"),
         ({"runtime": "ipu", "restarts": 1}, "restarts=1 applies to torchrun"),
-        ({"launcher": "mpirun"}, "launcher='mpirun'"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(values: dict[str, Any], message: str) -> None:
@@ -153,83 +138,18 @@ def test_a_remote_with_a_password_is_refused_without_repeating_it() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-DOOR = """
-import sys
-from pathlib import Path
-from tasks.jobs.device_job import Job, run_device_job
-run_device_job(Job.from_json(Path(sys.argv[1]).read_text()), launcher=sys.argv[2:])
-"""
-
-
-@pytest.fixture
-def job(tmp_path, monkeypatch):
+@pytest.mark.soak
+def test_a_launcher_of_two_processes_gives_one_model_and_one_story(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PODIUM_THREADS", "1")
     monkeypatch.delenv("PODIUM_DEVICE_PYTHON", raising=False)
     write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 30))
-    return make_job(tmp_path, "pretrain", tmp_path / "rows")
-
-
-def words(job, restarts=0):
-    return launch_command(job, device(launcher="torchrun", processes=2, restarts=restarts), {})
-
-
-@pytest.mark.soak
-def test_a_launcher_of_two_processes_gives_one_model_and_one_story(job):
-    said = []
-    job = dataclasses.replace(job, geometry=dataclasses.replace(job.geometry, replication_factor=2))
-    result = run_device_job(job, launcher=words(job), say=said.append)
+    job, said = make_job(tmp_path, "pretrain", tmp_path / "rows"), list[str]()
+    job = replace(job, geometry=replace(job.geometry, replication_factor=2))
+    words = launch_command(job, device(launcher="torchrun", processes=2), {})
+    result = run_device_job(job, launcher=words, say=said.append)
     assert (result.steps, result.plan["replication_factor"]) == (6, 2)
     assert Path(job.output, "model.safetensors").is_file()
     assert len([text for text in said if text.startswith("plan: ")]) == 1
     assert said[-1].startswith("[100%] update 6/6")
-
-
-@pytest.mark.soak
-def test_a_mistake_reaches_people_through_the_launcher_and_is_not_made_again(job):
-    said = []
-    job = dataclasses.replace(job, geometry=dataclasses.replace(job.geometry, replication_factor=3))
-    with pytest.raises(
-        DeviceJobFailed, match=r"pretrain job: .*replication_factor=3, but the number of processes is 2"
-    ):
-        run_device_job(job, launcher=words(job, restarts=3), say=said.append)
-    log = Path(job.run_folder, "job.log").read_text()
-    assert "ConfigError" in log  # of the other process
-    assert log.count('"event": "error"') == 1
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is of Linux")
-@pytest.mark.soak
-def test_when_the_door_is_killed_launcher_and_processes_save_and_end(job, tmp_path):
-    job = dataclasses.replace(job, schedule=dataclasses.replace(job.schedule, steps=100000))
-    (tmp_path / "job.json").write_text(job.to_json())
-    door = subprocess.Popen(
-        [sys.executable, "-c", DOOR, str(tmp_path / "job.json"), *words(job)],
-        cwd=PROJECT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wait(lambda: list(Path(job.run_folder).glob("step-*[0-9]")), "a checkpoint")
-    processes = started_for(tmp_path)
-    assert len(processes - {door.pid}) == 3  # torchrun and its two
-    os.kill(door.pid, signal.SIGKILL)
-    door.wait()
-    wait(lambda: not started_for(tmp_path), "the end of all")
-    assert list(Path(job.run_folder).glob("step-*[0-9]"))
-
-
-def started_for(folder):
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(folder).encode() in path.read_bytes():
-                found.add(int(path.parent.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # ended meanwhile
-    return found
-
-
-def wait(condition, what):
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until, f"waited for {what}"
-        time.sleep(0.05)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -25,7 +26,6 @@ from tasks.stage.errors import DeviceJobFailed
 from tasks.stage.row_folders import read_manifest
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.places import ROOT
-from tests.places import ROOT as PROJECT
 
 RESULT = JobResult(
     kind="pretrain",
@@ -96,30 +96,20 @@ def test_a_job_that_fails_says_why(job, interpreter, body, said):
         run_device_job(job, python=interpreter(body))
 
 
-@pytest.mark.parametrize(
-    ("launcher", "said"),
-    [([], r"/nowhere/python .*PODIUM_DEVICE_PYTHON"), (["/nowhere/poprun", "-x"], r"/poprun .*device\.launcher")],
-)
-def test_a_program_that_is_not_there_is_named_with_its_knob(job, monkeypatch, launcher, said):
-    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere/python")
-    with pytest.raises(DeviceJobFailed, match=said):
-        run_device_job(job, launcher=launcher)
-
-
-@pytest.mark.parametrize("launched", [False, True])
-def test_a_job_without_a_launcher_does_not_inherit_a_place_of_another(job, interpreter, monkeypatch, launched):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    tells = interpreter('sys.exit(f\'places: {os.environ.get("RANK")} {os.environ.get("WORLD_SIZE")}\')')
-    with pytest.raises(DeviceJobFailed, match="places: 0 2" if launched else "places: None None"):
-        run_device_job(job, python=tells, launcher=["env"] if launched else [])
-
-
-def test_a_result_of_an_earlier_run_is_not_taken_for_this_ones(job, interpreter, tmp_path):
+def test_a_program_that_is_not_there_is_named_with_its_knob_and_an_older_result_is_not_taken(
+    job, interpreter, monkeypatch, tmp_path
+):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "result.json").write_text(RESULT.to_json())
     with pytest.raises(DeviceJobFailed, match="ended without"):
         run_device_job(job, python=interpreter("pass"))
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere/python")
+    for launcher, said in (
+        ([], "/python .*PODIUM_DEVICE_PYTHON"),
+        (["/nowhere/poprun"], r"/poprun .*device\.launcher"),
+    ):
+        with pytest.raises(DeviceJobFailed, match=said):
+            run_device_job(job, launcher=launcher)
 
 
 def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, interpreter, tmp_path):
@@ -137,28 +127,41 @@ def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, inte
     assert seen == ["--num-replicas", "4; $HOME *", python, "-m", "ipu_model", job_file]
 
 
-@pytest.mark.parametrize("own", [None, "", "/sdk/python:/sdk/more"])
-def test_the_hosts_pythonpath_stays_behind_the_project(job, interpreter, tmp_path, monkeypatch, own):
+@pytest.mark.parametrize(("own", "launcher"), [(None, []), ("", ["env"]), ("/sdk/python:/sdk/more", [])])
+def test_the_hosts_pythonpath_stays_behind_the_project_and_a_place_of_another_is_not_inherited(
+    job, interpreter, monkeypatch, own, launcher
+):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if own is not None:
         monkeypatch.setenv("PYTHONPATH", own)
-    python = interpreter(f"open({str(tmp_path / 'seen')!r}, 'w').write(os.environ['PYTHONPATH'])\n{ENDS_WELL}")
-    run_device_job(job, python=python, say=lambda text: None)
-    assert (tmp_path / "seen").read_text() == os.pathsep.join([str(PROJECT), *([own] if own else [])])
+    monkeypatch.setenv("RANK", "0")
+    tells = interpreter('sys.exit(f\'{os.environ["PYTHONPATH"]} rank {os.environ.get("RANK")}\')')
+    path, rank = os.pathsep.join([str(ROOT), *([own] if own else [])]), "0" if launcher else "None"
+    with pytest.raises(DeviceJobFailed, match=re.escape(f"{path} rank {rank}")):
+        run_device_job(job, python=tells, launcher=launcher)
 
 
-def test_the_plan_is_one_line_of_single_values():
-    plan = {"kind": "pretrain", "updates": 4, "device": {"ipus": 8, "instances": 1, "placement": {"layers": [0, 1]}}}
-    assert format_event({"event": "plan", "plan": plan}) == "plan: kind pretrain, updates 4, ipus 8, instances 1"
-    assert format_event({"event": "plan", "kind": "predict", "device": {}}) == "plan: kind predict"
-
-
-def test_durations_are_for_people():
-    event = {"event": "predicted", "rows": 5, "of": 20, "eta_seconds": 75.2}
-    assert format_event(event) == "rows 5/20  1 min 15 s left"
-    first = {"event": "progress", "update": 1, "of": 400, "loss": 7.5, "eta_seconds": 8000.4}
-    assert format_event(first) == "update 1/400  loss 7.5000  2 h 13 min left"
-    assert format_event({"event": "saved", "path": "x"}) is None
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        ({"event": "predicted", "rows": 5, "of": 20, "eta_seconds": 75.2}, "rows 5/20  1 min 15 s left"),
+        (
+            {"event": "progress", "update": 1, "of": 400, "loss": 7.5, "eta_seconds": 8000.4},
+            "update 1/400  loss 7.5000  2 h 13 min left",
+        ),
+        ({"event": "saved", "path": "x"}, None),
+        (
+            {"event": "plan", "plan": {"updates": 4, "device": {"ipus": 8, "placement": {"layers": [0, 1]}}}},
+            "plan: updates 4, ipus 8",
+        ),
+        (
+            {"event": "evaluated", "after": 400, "updates": 2400, "best_after": 400, "loss": 3.5, "nsp_accuracy": 0.75},
+            "held-out rows after update 400/2400: loss 3.5000, nsp accuracy 75.0%",
+        ),
+    ],
+)
+def test_an_event_is_one_line_for_people(event, line):
+    assert format_event(event) == line
 
 
 MEGABYTES = 1200 << 20
@@ -180,12 +183,8 @@ def job_in(folder: Path, name: str) -> Job:
     return make_job(folder / name, "pretrain", rows, run_folder=str(run_folder))
 
 
-def run(job: Job) -> JobResult:
-    return run_device_job(job, say=lambda text: None)
-
-
 def test_a_job_enters_what_it_took_next_to_what_was_estimated(tmp_path: Path, kept: Path) -> None:
-    first = run(job_in(tmp_path, "first"))
+    first = run_device_job(job_in(tmp_path, "first"), say=lambda text: None)
     assert ledger.read(kept) == [first.foretold]
     memory, seconds = first.foretold["memory"], first.foretold["update_seconds"]
     assert memory["measured"] == pytest.approx(first.peak_memory_mb * (1 << 20))
@@ -193,7 +192,7 @@ def test_a_job_enters_what_it_took_next_to_what_was_estimated(tmp_path: Path, ke
     assert seconds["measured"] == pytest.approx(first.train_seconds / first.steps, rel=0.05)
     assert first.foretold["tokens_per_second"]["measured"] == pytest.approx(first.real_tokens_per_second, rel=0.05)
 
-    second = run(job_in(tmp_path, "second"))
+    second = run_device_job(job_in(tmp_path, "second"), say=lambda text: None)
     estimated = second.foretold["update_seconds"]
     assert estimated["likely"] == pytest.approx(seconds["measured"]), "the first was of the same shape"
     assert estimated["low"] <= estimated["likely"] <= estimated["high"]
@@ -218,7 +217,7 @@ def test_a_ledger_that_cannot_be_written_ends_no_job(tmp_path: Path, monkeypatch
     monkeypatch.setenv(ledger.LEDGER, str(tmp_path / "state" / "ledger.json"))
     said: list[str] = []
     assert run_device_job(job_in(tmp_path, "first"), say=said.append).steps
-    assert any("could not write the ledger of this host" in line for line in said)
+    assert any("the ledger" in line for line in said)
 
 
 def test_a_measurement_leaves_nothing(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,9 +262,6 @@ def test_the_change_is_that_of_the_mean_over_masked_tokens() -> None:
     # residuals -7 and 7, so the error is sqrt(2 * 98) / 40; Student's t of one degree of freedom is 12.706
     half = 12.7062 * 14 / 40
     assert (found["change_low"], found["change_high"]) == pytest.approx((-0.3 - half, -0.3 + half), rel=1e-4)
-
-
-def test_one_group_has_no_interval() -> None:
     assert compare(np.array([[30.0, 20.0, 10]])) == {"mlm_loss": 3.0, "new_head": False, "change": -1.0, "groups": 1}
 
 

@@ -1,6 +1,7 @@
 """What every preset of a recipe says, written down by hand from its source, not read from the presets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -22,192 +23,129 @@ class Row:
     layers: tuple[int, ...]
     """Encoder layers on each IPU."""
     forward_stages: int
-    updates_per_call: int = 1
+    updates_per_call: int
     """device_iterations: updates with one learning rate."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Recipe:
-    phase1: Row | None
-    """None: fine-tuned from a given model, nothing is pre-trained."""
-    phase2: Row | None
-    finetune: Row
-    predict: tuple[int, int, int, tuple[int, ...]]
+    jobs: list[Row] = field(default_factory=list)
+    """Phases 1 and 2 of pre-training, unless it starts from a given model, and fine-tuning."""
+    predict: tuple[Any, ...] = ()
     """Rows in one micro-batch, replicas, device iterations, layers on each IPU."""
-    packed: bool = False
-    schedule: str = "linear"
-    """Of fine-tuning."""
+
+    @property
+    def phases(self) -> dict[str, Row]:
+        return dict(zip(("phase1", "phase2"), self.jobs[:-1], strict=False))
+
+    @property
+    def finetune(self) -> Row:
+        return self.jobs[-1]
 
 
-BASE, LARGE, EIGHT = (0, 4, 4, 4), (3, 7, 7, 7), (2, 3, 3, 3, 3, 3, 3, 4)
-
+TABLE = """
+base-pod16-optimum          128 32  65536 32  4  512 10500       .006    .28 16384         0-4-4-4 5  1
+base-pod16-optimum          512 96  16384  8  4  512  2038    .002828   .128   128         0-4-4-4 5  1
+base-pod16-optimum          384  0    128  2  4   16     3     .00007     .1    64         0-4-4-4 4  1 16 4  5 0-4-4-4
+large-pod16-optimum         128 32  65536  8  4 2048 10500       .006    .28 32768         3-7-7-7 5  1
+large-pod16-optimum         512 96  16384  2  4 2048  2038    .002828   .128 16384         3-7-7-7 5  1
+large-pod16-optimum         384  0    256  1  4   64     2      .0002      0     1         3-7-7-7 4  1  2 4  4 3-7-7-7
+large-pod64-optimum         128 32  65536  8 16  512 10550       .006    .28 32768         3-7-7-7 5  1
+large-pod64-optimum         512 96  16384  2 16  512  2038    .002828   .128 16384         3-7-7-7 5  1
+large-pod64-optimum         384  0    256  1  4   64     2      .0002      0     1         3-7-7-7 4  1  2 4  4 3-7-7-7
+# 88524 features x 3 epochs / 1035 updates = 256.6
+base-pod16-run-qa           384  0    256  2  4   32     3     .00006     .1    64         0-4-4-4 4  1 16 4  5 0-4-4-4
+large-pod16-notebook        384  0    256  1  4   64     2      .0002      0     1         3-7-7-7 4  1  2 4  4 3-7-7-7
+# 64 rows of 2.2 windows are 140.8; 140 / 2.2 / 2 = 31.8
+base-pod4-optimum-packed    512  0    140  2  1   32     3     .00009    .25    64         0-4-4-4 4 32  8 1 64 0-4-4-4
+# 256 / 2.18 windows in a row / (4 x 8) = 3.7, and / (2 x 4) = 14.7
+base-pod16-run-qa-fast      384  0    256  4  8    4     3     .00006     .1    64             6-6 2  8 16 8  4     6-6
+large-pod16-notebook-fast   384  0    256  2  4   15     2      .0002      0     1         3-7-7-7 4  8 20 8  4   12-12
 # graphcore/examples, PyTorch
-EX_BASE_SQUAD = Row(384, 0, 32, 1, 4, 8, 3, 6e-5, 0.25, 64, BASE, 4, 2)
-EX_LARGE_SQUAD = Row(384, 0, 512, 2, 4, 64, 3, 5e-5, 0.1, 64, LARGE, 4)
-EX_LARGE_1 = Row(128, 20, 65536, 8, 4, 2048, 7038, 0.006, 0.28, 4096, LARGE, 5)
-EX_LARGE_2 = Row(512, 76, 16384, 2, 4, 2048, 2137, 0.002828, 0.128, 8192, LARGE, 5)
-EX_POD64_2 = Row(512, 76, 16384, 2, 16, 512, 2137, 0.002828, 0.128, 16384, LARGE, 5)
-EX_POD4_SQUAD = Row(384, 0, 512, 2, 1, 256, 3, 5e-5, 0.1, 64, LARGE, 4)
-EX_PREDICT = (20, 8, 4, (12, 12))
-EX_POD4_PREDICT = (20, 2, 4, (12, 12))
-
+base-pod16-examples         128 20  65536 32  4  512  7038       .006    .28 16384         0-4-4-4 5  1
+base-pod16-examples         512 76  16384  8  4  512  2137    .002828   .128   128         0-4-4-4 5  1
+base-pod16-examples         384  0     32  1  4    8     3     .00006    .25    64         0-4-4-4 4  2 20 8  4     6-6
+base-pod4-examples          128 20  65536 32  1 2048  7038       .006    .28 16384         0-4-4-4 5  1
+base-pod4-examples          512 76  16384  8  1 2048  2137    .002828   .128   128         0-4-4-4 5  1
+base-pod4-examples          384  0     32  1  1   32     3     .00006    .25    64         0-4-4-4 4  2 20 2  4     6-6
+large-pod16-examples        128 20  65536  8  4 2048  7038       .006    .28  4096         3-7-7-7 5  1
+large-pod16-examples        512 76  16384  2  4 2048  2137    .002828   .128  8192         3-7-7-7 5  1
+large-pod16-examples        384  0    512  2  4   64     3     .00005     .1    64         3-7-7-7 4  1 20 8  4   12-12
+large-pod16-examples-8ipu   128 20  65536  8  4 2048  7038       .006    .28  4096         3-7-7-7 5  1
+large-pod16-examples-8ipu   512 76  16384  2  4 2048  2137    .002828   .128  8192         3-7-7-7 5  1
+large-pod16-examples-8ipu   384  0    256  4  2   32     3     .00005     .1    64 2-3-3-3-3-3-3-4 8  2 20 8  4   12-12
+large-pod16-examples-als    128 20  65536  8  4 2048  7038       .006    .28     1         3-7-7-7 5  1
+large-pod16-examples-als    512 76  16384  2  4 2048  2137    .002828   .128  8192         3-7-7-7 5  1
+large-pod16-examples-als    384  0    512  2  4   64     3     .00005     .1    64         3-7-7-7 4  1 20 8  4   12-12
+# 65536 / 1.17 sequences in a row / 32 rows = 1750.4; 16384 / 2.0 / 8 = 1024
+large-pod16-examples-packed 128 22  65536  8  4 1750  7038       .006    .28  4096         3-7-7-7 5  1
+large-pod16-examples-packed 512 78  16384  2  4 1024  2137    .002828   .128  8192         3-7-7-7 5  1
+large-pod16-examples-packed 384  0    512  2  4   64     3     .00005     .1    64         3-7-7-7 4  1 20 8  4   12-12
+large-pod4-examples         128 20  65536  8  1 8192  7038       .006    .28  4096         3-7-7-7 5  1
+large-pod4-examples         512 76  16384  2  1 8192  2137    .002828   .128  8192         3-7-7-7 5  1
+large-pod4-examples         384  0    512  2  1  256     3     .00005     .1    64         3-7-7-7 4  1 20 2  4   12-12
+# 65536 / 1.17 / 8 = 7001.7; 16384 / 2.0 / 2 = 4096
+large-pod4-examples-packed  128 22  65536  8  1 7002  7038       .006    .28  4096         3-7-7-7 5  1
+large-pod4-examples-packed  512 78  16384  2  1 4096  2137    .002828   .128  8192         3-7-7-7 5  1
+large-pod4-examples-packed  384  0    512  2  1  256     3     .00005     .1    64         3-7-7-7 4  1 20 2  4   12-12
+large-pod64-examples        128 20  65536  8 16  512  7038       .006    .28 32768         3-7-7-7 5  1
+large-pod64-examples        512 76  16384  2 16  512  2137    .002828   .128 16384         3-7-7-7 5  1
+large-pod64-examples        384  0    512  2  4   64     3     .00005     .1    64         3-7-7-7 4  1 20 8  4   12-12
+large-pod64-examples-als    128 20  65536  8 16  512  7038       .006    .28     1         3-7-7-7 5  1
+large-pod64-examples-als    512 76  16384  2 16  512  2137    .002828   .128 16384         3-7-7-7 5  1
+large-pod64-examples-als    384  0    512  2  4   64     3     .00005     .1    64         3-7-7-7 4  1 20 8  4   12-12
+# 65536 / 1.17 / 128 = 437.6; 16384 / 2.0 / 32 = 256
+large-pod64-examples-packed 128 22  65536  8 16  438  7038       .006    .28 32768         3-7-7-7 5  1
+large-pod64-examples-packed 512 78  16384  2 16  256  2137    .002828   .128 16384         3-7-7-7 5  1
+large-pod64-examples-packed 384  0    512  2  4   64     3     .00005     .1    64         3-7-7-7 4  1 20 8  4   12-12
 # graphcore/examples, TensorFlow 2
-TF_BASE_1 = Row(128, 20, 65280, 32, 4, 510, 7059, 0.006, 0.28, 4096, BASE, 5)
-TF_BASE_POD4_1 = Row(128, 20, 65280, 32, 1, 2040, 7059, 0.006, 0.28, 4096, BASE, 5)
-TF_BASE_SQUAD = Row(384, 0, 320, 4, 4, 20, 3, 0.001, 0.3, 1, BASE, 5)
-TF_BASE_POD4_SQUAD = Row(384, 0, 320, 4, 1, 80, 3, 0.001, 0.3, 1, BASE, 5)
-TF_LARGE_1 = Row(128, 20, 65280, 8, 4, 2040, 7059, 0.006, 0.28, 32768, LARGE, 5)
-TF_LARGE_POD4_1 = Row(128, 20, 65280, 8, 1, 8160, 7059, 0.006, 0.28, 32768, LARGE, 5)
-TF_LARGE_SQUAD = Row(384, 0, 320, 2, 4, 40, 3, 0.001, 0.3, 1, LARGE, 5)
-TF_LARGE_POD4_SQUAD = Row(384, 0, 320, 2, 1, 160, 3, 0.001, 0.3, 1, LARGE, 5)
+base-pod16-tf2-384          128 20  65280 32  4  510  7059       .006    .28  4096         0-4-4-4 5  1
+base-pod16-tf2-384          384 56  16320  8  4  510  2098    .002828   .129  4096         0-4-4-4 5  1
+base-pod16-tf2-384          384  0    320  4  4   20     3       .001     .3     1         0-4-4-4 5  1  4 4  5 0-4-4-4
+base-pod16-tf2-512          128 20  65280 32  4  510  7059       .006    .28  4096         0-4-4-4 5  1
+base-pod16-tf2-512          512 76  16320  8  4  510  2098    .002828   .129  4096         0-4-4-4 5  1
+base-pod16-tf2-512          384  0    320  4  4   20     3       .001     .3     1         0-4-4-4 5  1  4 4  5 0-4-4-4
+base-pod4-tf2-384           128 20  65280 32  1 2040  7059       .006    .28  4096         0-4-4-4 5  1
+base-pod4-tf2-384           384 56  16320  8  1 2040  2098    .002828   .129  4096         0-4-4-4 5  1
+base-pod4-tf2-384           384  0    320  4  1   80     3       .001     .3     1         0-4-4-4 5  1  4 1  5 0-4-4-4
+base-pod4-tf2-512           128 20  65280 32  1 2040  7059       .006    .28  4096         0-4-4-4 5  1
+base-pod4-tf2-512           512 76  16320  8  1 2040  2098    .002828   .129  4096         0-4-4-4 5  1
+base-pod4-tf2-512           384  0    320  4  1   80     3       .001     .3     1         0-4-4-4 5  1  4 1  5 0-4-4-4
+large-pod16-tf2-384         128 20  65280  8  4 2040  7059       .006    .28 32768         3-7-7-7 5  1
+large-pod16-tf2-384         384 56  16320  2  4 2040  2098    .002828   .129 32768         3-7-7-7 5  1
+large-pod16-tf2-384         384  0    320  2  4   40     3       .001     .3     1         3-7-7-7 5  1  2 4  5 3-7-7-7
+large-pod16-tf2-512         128 20  65280  8  4 2040  7059       .006    .28 32768         3-7-7-7 5  1
+large-pod16-tf2-512         512 76  16320  2  4 2040  2098    .002828   .129 32768         2-7-7-8 5  1
+large-pod16-tf2-512         384  0    320  2  4   40     3       .001     .3     1         3-7-7-7 5  1  2 4  5 3-7-7-7
+large-pod4-tf2-384          128 20  65280  8  1 8160  7059       .006    .28 32768         3-7-7-7 5  1
+large-pod4-tf2-384          384 56  16320  2  1 8160  2098    .002828   .129 32768         3-7-7-7 5  1
+large-pod4-tf2-384          384  0    320  2  1  160     3       .001     .3     1         3-7-7-7 5  1  2 1  5 3-7-7-7
+large-pod4-tf2-512          128 20  65280  8  1 8160  7059       .006    .28 32768         3-7-7-7 5  1
+large-pod4-tf2-512          512 76  16320  2  1 8160  2098    .002828   .129 32768         2-7-7-8 5  1
+large-pod4-tf2-512          384  0    320  2  1  160     3       .001     .3     1         3-7-7-7 5  1  2 1  5 3-7-7-7
+large-pod64-tf2-384         128 20 130560  8 16 1020  3529       .006    .28 32768         3-7-7-7 5  1
+large-pod64-tf2-384         384 56  16320  2 16  510  2098    .002828   .129 32768         3-7-7-7 5  1
+large-pod64-tf2-384         384  0    320  2  4   40     3       .001     .3     1         3-7-7-7 5  1  2 4  5 3-7-7-7
+base-pod16-paddle           128 20  65536 32  4  512  7038       .006 .28417   512         0-4-4-4 5  1
+base-pod16-paddle           384 56  16384  8  4  512  2137 .002828427 .12822   128         0-4-4-4 5  1
+base-pod16-paddle           384  0    128  2  4   16     4    .000056 .07514   256             6-6 2  4  2 4  4     6-6
+"""
+"""A preset on IPUs, and the fields of Row in their order; of fine-tuning then those of `predict`."""
 
-RECIPES = {
-    "ipu-base-pod16-optimum": Recipe(
-        Row(128, 32, 65536, 32, 4, 512, 10500, 0.006, 0.28, 16384, BASE, 5),
-        Row(512, 96, 16384, 8, 4, 512, 2038, 0.002828, 0.128, 128, BASE, 5),
-        Row(384, 0, 128, 2, 4, 16, 3, 7e-5, 0.1, 64, BASE, 4),
-        (16, 4, 5, BASE),
-    ),
-    "ipu-large-pod16-optimum": Recipe(
-        Row(128, 32, 65536, 8, 4, 2048, 10500, 0.006, 0.28, 32768, LARGE, 5),
-        Row(512, 96, 16384, 2, 4, 2048, 2038, 0.002828, 0.128, 16384, LARGE, 5),
-        Row(384, 0, 256, 1, 4, 64, 2, 2e-4, 0.0, 1, LARGE, 4),
-        (2, 4, 4, LARGE),
-    ),
-    "ipu-large-pod64-optimum": Recipe(
-        Row(128, 32, 65536, 8, 16, 512, 10550, 0.006, 0.28, 32768, LARGE, 5),
-        Row(512, 96, 16384, 2, 16, 512, 2038, 0.002828, 0.128, 16384, LARGE, 5),
-        Row(384, 0, 256, 1, 4, 64, 2, 2e-4, 0.0, 1, LARGE, 4),
-        (2, 4, 4, LARGE),
-    ),
-    # 88524 features x 3 epochs / 1035 updates = 256.6
-    "ipu-base-pod16-run-qa": Recipe(
-        None, None, Row(384, 0, 256, 2, 4, 32, 3, 6e-5, 0.1, 64, BASE, 4), (16, 4, 5, BASE)
-    ),
-    "ipu-large-pod16-notebook": Recipe(
-        None, None, Row(384, 0, 256, 1, 4, 64, 2, 2e-4, 0.0, 1, LARGE, 4), (2, 4, 4, LARGE)
-    ),
-    # 64 rows of 2.2 windows are 140.8; 140 / 2.2 / 2 = 31.8
-    "ipu-base-pod4-optimum-packed": Recipe(
-        None, None, Row(512, 0, 140, 2, 1, 32, 3, 9e-5, 0.25, 64, BASE, 4, 32), (8, 1, 64, BASE), True, "cosine"
-    ),
-    # 256 / 2.18 windows in a row / (4 x 8) = 3.7, and / (2 x 4) = 14.7
-    "ipu-base-pod16-run-qa-fast": Recipe(
-        None, None, Row(384, 0, 256, 4, 8, 4, 3, 6e-5, 0.1, 64, (6, 6), 2, 8), (16, 8, 4, (6, 6)), True
-    ),
-    "ipu-large-pod16-notebook-fast": Recipe(
-        None, None, Row(384, 0, 256, 2, 4, 15, 2, 2e-4, 0.0, 1, LARGE, 4, 8), EX_PREDICT, True
-    ),
-    "ipu-base-pod16-examples": Recipe(
-        Row(128, 20, 65536, 32, 4, 512, 7038, 0.006, 0.28, 16384, BASE, 5),
-        Row(512, 76, 16384, 8, 4, 512, 2137, 0.002828, 0.128, 128, BASE, 5),
-        EX_BASE_SQUAD,
-        (20, 8, 4, (6, 6)),
-    ),
-    "ipu-base-pod4-examples": Recipe(
-        Row(128, 20, 65536, 32, 1, 2048, 7038, 0.006, 0.28, 16384, BASE, 5),
-        Row(512, 76, 16384, 8, 1, 2048, 2137, 0.002828, 0.128, 128, BASE, 5),
-        Row(384, 0, 32, 1, 1, 32, 3, 6e-5, 0.25, 64, BASE, 4, 2),
-        (20, 2, 4, (6, 6)),
-    ),
-    "ipu-large-pod16-examples": Recipe(EX_LARGE_1, EX_LARGE_2, EX_LARGE_SQUAD, EX_PREDICT),
-    "ipu-large-pod16-examples-8ipu": Recipe(
-        EX_LARGE_1, EX_LARGE_2, Row(384, 0, 256, 4, 2, 32, 3, 5e-5, 0.1, 64, EIGHT, 8, 2), EX_PREDICT
-    ),
-    "ipu-large-pod16-examples-als": Recipe(
-        Row(128, 20, 65536, 8, 4, 2048, 7038, 0.006, 0.28, 1, LARGE, 5), EX_LARGE_2, EX_LARGE_SQUAD, EX_PREDICT
-    ),
-    # packed: 65536 / 1.17 sequences in a row / 32 rows = 1750.4; 16384 / 2.0 / 8 = 1024
-    "ipu-large-pod16-examples-packed": Recipe(
-        Row(128, 22, 65536, 8, 4, 1750, 7038, 0.006, 0.28, 4096, LARGE, 5),
-        Row(512, 78, 16384, 2, 4, 1024, 2137, 0.002828, 0.128, 8192, LARGE, 5),
-        EX_LARGE_SQUAD,
-        EX_PREDICT,
-        packed=True,
-    ),
-    "ipu-large-pod4-examples": Recipe(
-        Row(128, 20, 65536, 8, 1, 8192, 7038, 0.006, 0.28, 4096, LARGE, 5),
-        Row(512, 76, 16384, 2, 1, 8192, 2137, 0.002828, 0.128, 8192, LARGE, 5),
-        EX_POD4_SQUAD,
-        EX_POD4_PREDICT,
-    ),
-    # 65536 / 1.17 / 8 = 7001.7; 16384 / 2.0 / 2 = 4096
-    "ipu-large-pod4-examples-packed": Recipe(
-        Row(128, 22, 65536, 8, 1, 7002, 7038, 0.006, 0.28, 4096, LARGE, 5),
-        Row(512, 78, 16384, 2, 1, 4096, 2137, 0.002828, 0.128, 8192, LARGE, 5),
-        EX_POD4_SQUAD,
-        EX_POD4_PREDICT,
-        packed=True,
-    ),
-    "ipu-large-pod64-examples": Recipe(
-        Row(128, 20, 65536, 8, 16, 512, 7038, 0.006, 0.28, 32768, LARGE, 5), EX_POD64_2, EX_LARGE_SQUAD, EX_PREDICT
-    ),
-    "ipu-large-pod64-examples-als": Recipe(
-        Row(128, 20, 65536, 8, 16, 512, 7038, 0.006, 0.28, 1, LARGE, 5), EX_POD64_2, EX_LARGE_SQUAD, EX_PREDICT
-    ),
-    # 65536 / 1.17 / 128 = 437.6; 16384 / 2.0 / 32 = 256
-    "ipu-large-pod64-examples-packed": Recipe(
-        Row(128, 22, 65536, 8, 16, 438, 7038, 0.006, 0.28, 32768, LARGE, 5),
-        Row(512, 78, 16384, 2, 16, 256, 2137, 0.002828, 0.128, 16384, LARGE, 5),
-        EX_LARGE_SQUAD,
-        EX_PREDICT,
-        packed=True,
-    ),
-    "ipu-base-pod16-tf2-384": Recipe(
-        TF_BASE_1, Row(384, 56, 16320, 8, 4, 510, 2098, 0.002828, 0.129, 4096, BASE, 5), TF_BASE_SQUAD, (4, 4, 5, BASE)
-    ),
-    "ipu-base-pod16-tf2-512": Recipe(
-        TF_BASE_1, Row(512, 76, 16320, 8, 4, 510, 2098, 0.002828, 0.129, 4096, BASE, 5), TF_BASE_SQUAD, (4, 4, 5, BASE)
-    ),
-    "ipu-base-pod4-tf2-384": Recipe(
-        TF_BASE_POD4_1,
-        Row(384, 56, 16320, 8, 1, 2040, 2098, 0.002828, 0.129, 4096, BASE, 5),
-        TF_BASE_POD4_SQUAD,
-        (4, 1, 5, BASE),
-    ),
-    "ipu-base-pod4-tf2-512": Recipe(
-        TF_BASE_POD4_1,
-        Row(512, 76, 16320, 8, 1, 2040, 2098, 0.002828, 0.129, 4096, BASE, 5),
-        TF_BASE_POD4_SQUAD,
-        (4, 1, 5, BASE),
-    ),
-    "ipu-large-pod16-tf2-384": Recipe(
-        TF_LARGE_1,
-        Row(384, 56, 16320, 2, 4, 2040, 2098, 0.002828, 0.129, 32768, LARGE, 5),
-        TF_LARGE_SQUAD,
-        (2, 4, 5, LARGE),
-    ),
-    "ipu-large-pod16-tf2-512": Recipe(
-        TF_LARGE_1,
-        Row(512, 76, 16320, 2, 4, 2040, 2098, 0.002828, 0.129, 32768, (2, 7, 7, 8), 5),
-        TF_LARGE_SQUAD,
-        (2, 4, 5, LARGE),
-    ),
-    "ipu-large-pod4-tf2-384": Recipe(
-        TF_LARGE_POD4_1,
-        Row(384, 56, 16320, 2, 1, 8160, 2098, 0.002828, 0.129, 32768, LARGE, 5),
-        TF_LARGE_POD4_SQUAD,
-        (2, 1, 5, LARGE),
-    ),
-    "ipu-large-pod4-tf2-512": Recipe(
-        TF_LARGE_POD4_1,
-        Row(512, 76, 16320, 2, 1, 8160, 2098, 0.002828, 0.129, 32768, (2, 7, 7, 8), 5),
-        TF_LARGE_POD4_SQUAD,
-        (2, 1, 5, LARGE),
-    ),
-    "ipu-large-pod64-tf2-384": Recipe(
-        Row(128, 20, 130560, 8, 16, 1020, 3529, 0.006, 0.28, 32768, LARGE, 5),
-        Row(384, 56, 16320, 2, 16, 510, 2098, 0.002828, 0.129, 32768, LARGE, 5),
-        TF_LARGE_SQUAD,
-        (2, 4, 5, LARGE),
-    ),
-    "ipu-base-pod16-paddle": Recipe(
-        Row(128, 20, 65536, 32, 4, 512, 7038, 0.006, 0.28417, 512, BASE, 5),
-        Row(384, 56, 16384, 8, 4, 512, 2137, 0.002828427, 0.12822, 128, BASE, 5),
-        Row(384, 0, 128, 2, 4, 16, 4, 5.6e-5, 0.07514, 256, (6, 6), 2, 4),
-        (2, 4, 4, (6, 6)),
-    ),
-}
+
+def read_table() -> dict[str, Recipe]:
+    recipes: dict[str, Recipe] = {}
+    for line in TABLE.strip().splitlines():
+        preset, *words = line.split()
+        if preset != "#":
+            values: list[Any] = [tuple(map(int, word.split("-"))) if "-" in word else float(word) for word in words]
+            recipe = recipes.setdefault(f"ipu-{preset}", Recipe())
+            recipe.jobs.append(Row(*values[:13]))
+            recipe.predict = tuple(values[13:])
+    return recipes
+
+
+RECIPES = read_table()
 
 
 @dataclass(frozen=True)

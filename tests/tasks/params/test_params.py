@@ -41,6 +41,7 @@ def test_unknown_and_missing_keys_and_sections_are_refused_at_once_with_the_near
     section = base["downstream"]["squad"]
     section["finetune"]["learning_rat"] = section["finetune"].pop("learning_rate")
     section["fintune"] = section["finetune"]
+    del section["parity"]
     message = problem(base)
     for said in (
         "pretran is not known; did you mean pretrain?",
@@ -49,16 +50,10 @@ def test_unknown_and_missing_keys_and_sections_are_refused_at_once_with_the_near
         "downstream.squad.fintune is not known; did you mean finetune?",
         "model.num_layer is not known; did you mean num_layers?",
         "model.num_layers is missing",
+        "downstream.squad.parity is missing; its default is {",
+        "downstream.squad.finetune.learning_rate is missing; its default is 5e-05",
     ):
         assert said in message
-
-
-def test_a_key_of_an_entry_that_is_missing_is_refused_with_its_default(base):
-    del base["downstream"]["squad"]["finetune"]["learning_rate"]
-    del base["downstream"]["squad"]["parity"]
-    message = problem(base)
-    assert "downstream.squad.finetune.learning_rate is missing; its default is 5e-05" in message
-    assert "downstream.squad.parity is missing; its default is {" in message
 
 
 @pytest.mark.parametrize(
@@ -116,29 +111,12 @@ def test_a_malformed_override_is_refused(base, override, said):
     assert said in problem(base, override)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["corpus.source=none"], "leaves no text for rows: set pretrain_rows.source"),
-        (["pretrain_rows.source=files"], "set corpus.source to none"),
-        (["pretrain_rows.source=hub", "corpus.source=none"], "set tokenizer.source to file or hub"),
-    ],
-)
-def test_pre_training_has_one_source(base, overrides, said):
-    assert said in problem(base, *overrides)
-    prepared = ["pretrain_rows.source=files", "corpus.source=none", "tokenizer.source=file"]
-    assert validate_params(resolve(base, None, prepared)).pretrain_rows.source == "files"
-
-
-@pytest.mark.parametrize(("name", "said"), [("small-file", "did you mean small-files"), ("demo", "omit --preset")])
-def test_an_unknown_preset_is_refused_with_the_nearest_name(base, name, said):
-    with pytest.raises(ParamsError, match=said):
-        resolve(base, name, [], PRESETS)
-
-
-def test_an_unknown_entry_is_refused_with_the_nearest_name():
+def test_unknown_presets_and_entries_are_refused_with_the_nearest_name(base):
+    for name, said in (("small-file", "did you mean small-files"), ("demo", "omit --preset")):
+        with pytest.raises(ParamsError, match=said):
+            resolve(base, name, [], PRESETS)
     with pytest.raises(ParamsError, match="did you mean squad"):
-        find_entry(load_params(ROOT / "params.yaml"), "squat")
+        find_entry(validate_params(base), "squat")
 
 
 @pytest.mark.parametrize(
@@ -148,13 +126,14 @@ def test_an_unknown_entry_is_refused_with_the_nearest_name():
         (b"a: [1\n", "is not YAML"),
         (b"- a\n", "must contain sections"),
         (b"a: \xff\n", "not UTF-8"),
+        (b"? [a, b]\n: 1\n", "."),
         (b"a: !!python/object/apply:os.getcwd []\n", "is not YAML"),
     ],
 )
 def test_a_file_that_is_no_plain_mapping_is_refused(tmp_path, content, said):
     (tmp_path / "params.yaml").write_bytes(content)
     with pytest.raises(ParamsError, match=said):
-        read_yaml(tmp_path / "params.yaml")
+        load_params(tmp_path / "params.yaml")
 
 
 SCALARS = "3e-05 3e-5 1E5 +1e5 1.e5 .5e3 5. 010 -012 09 007 0o10 0o8 0x1F 0b11 1_000 1_000.5 1:30 1:30:30.5 -1:30 yes "
@@ -168,13 +147,6 @@ def test_a_value_is_read_as_dvc_reads_it_and_what_is_written_reads_alike_for_eve
     written = yaml_text({text: text, "list": [text], "value": ours["a"]})
     assert repr(YAML(typ="safe").load(written)) == repr(yaml.safe_load(written)) == repr(parse_yaml(written))
     assert parse_yaml(written)["list"] == [text]
-
-
-@pytest.mark.parametrize("written", ["3e-05", "3e-5", "3E-5", "0.3e-4", "0.00003"])
-def test_a_learning_rate_by_hand_or_by_dvc_is_a_number(base, tmp_path, written):
-    base["downstream"]["squad"]["finetune"]["learning_rate"] = "RATE"
-    (tmp_path / "params.yaml").write_text(yaml_text(base).replace("RATE", written))
-    assert load_params(tmp_path / "params.yaml").downstream["squad"].finetune.learning_rate == 3e-5
 
 
 @pytest.mark.parametrize(
@@ -211,26 +183,24 @@ def test_an_override_is_text_where_the_type_is_text(base, stated, value):
     ("stated", "said"),
     [
         ("packing=yes", "packing='yes': input should be a valid boolean; write true or false"),
-        ("packing=off", "write true or false"),
         ("pretrain.phase1.steps=1:30", "pretrain.phase1.steps='1:30': input should be a valid integer"),
         ("pretrain.phase1.learning_rate=1e400", "finite number"),
     ],
 )
 def test_what_only_yaml_1_1_reads_so_is_refused(base, stated, said):
     assert said in problem(base, stated)
-    key, _, value = stated.partition("=")
-    *sections, last = key.split(".")
-    section = base
-    for word in sections:
-        section = section[word]
-    section[last] = parse_yaml(value)
-    with pytest.raises(ParamsError, match=said.replace("(", ".").replace(")", ".")):
-        validate_params(base)
 
 
-def test_a_number_where_text_belongs_is_refused_in_a_file(base):
-    base["corpus"]["dataset_revision"] = parse_yaml("1234567")
-    with pytest.raises(ParamsError, match=r"dataset_revision=1234567: .* valid string; put quotes around text"):
+@pytest.mark.parametrize(
+    ("section", "key", "text", "said"),
+    [
+        ("corpus", "dataset_revision", "1234567", "=1234567: .* put quotes around text"),
+        ("pretrain", "seed", "1:30", "='1:30': .* valid integer"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_a_file(base, section, key, text, said):
+    base[section][key] = parse_yaml(text)
+    with pytest.raises(ParamsError, match=f"{key}{said}"):
         validate_params(base)
 
 
@@ -242,6 +212,8 @@ def test_a_number_where_text_belongs_is_refused_in_a_file(base):
         ("[" * 200_000, "line 1: nested too deeply"),
         ("a: 2024-99-01", "put quotes around text"),
         ("a: 1\n---\na: 2", "is not YAML"),
+        ("a: &x [*x]", "aliases"),
+        ("a: " + "9" * 5000, "."),
     ],
 )
 def test_what_would_be_read_differently_or_without_an_end_is_refused(text, said):

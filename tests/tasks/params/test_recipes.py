@@ -11,8 +11,7 @@ import pytest
 from flows.runs.stopping import STOP_TIMEOUT_S
 from ipu_model.core.schedules import BatchSizes
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.estimates.estimate import FITS, Interval
-from ipu_model.estimates.ipu import build_program, describe_evaluations, estimate_ipus
+from ipu_model.estimates.ipu import build_program, describe_evaluations
 from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
@@ -46,19 +45,7 @@ def resolved(name: str) -> Params:
 def manifest(name: str, row_length: int, factor: float) -> Manifest:
     rows = 1_000_000
     kind = "question_answering" if name.startswith("squad") else "pretrain"
-    return Manifest(
-        kind=kind,
-        row_length=row_length,
-        max_sequences=3,
-        max_predictions=20,
-        vocab_size=VOCABULARY,
-        tokenizer_sha256="0",
-        seed=0,
-        rows=rows,
-        sequences=round(rows * factor),
-        real_tokens=rows,
-        files={},
-    )
+    return Manifest(kind, row_length, 3, 20, VOCABULARY, "0", 0, rows, round(rows * factor), rows, {})
 
 
 def planned(job: Job, model: ModelConfig, factor: float) -> IpuPlan:
@@ -112,24 +99,24 @@ def test_every_preset_of_a_recipe_stands_in_the_table():
 def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
     recipe, params = RECIPES[name], resolved(name)
     rows = params.pretrain_rows
-    packed = {
-        phase: PACKING_FACTOR[getattr(rows, phase).row_length] for phase in ("phase1", "phase2") if recipe.phase1
-    } or {"squad/train": SQUAD_PACKING_FACTOR[params.downstream["squad"].rows.row_length]}
-    factors = packed if recipe.packed else {}
+    packed = {phase: PACKING_FACTOR[getattr(rows, phase).row_length] for phase in recipe.phases} or {
+        "squad/train": SQUAD_PACKING_FACTOR[params.downstream["squad"].rows.row_length]
+    }
+    factors = packed if name.endswith(("packed", "fast")) else {}
     jobs = jobs_of(params, tmp_path, factors)
     model = model_config(params.model, manifest("phase1", 128, 1.0))
-    assert params.pretrain.enabled == (recipe.phase1 is not None)
-    for phase in ("phase1", "phase2") if recipe.phase1 else ():
-        assert rows.max_sequences_per_row == (3 if recipe.packed else 1)
+    assert params.pretrain.enabled == bool(recipe.phases)
+    for phase, expected in recipe.phases.items():
+        assert rows.max_sequences_per_row == (3 if factors else 1)
         shape, batch = getattr(rows, phase), getattr(params.pretrain, phase)
         plan = planned(jobs[phase], model, factors.get(phase, 1.0))
         found = row(jobs[phase], plan, shape.row_length, shape.max_predictions_per_row, batch.steps)
-        assert found == getattr(recipe, phase), phase
+        assert found == expected, phase
         limits = (shape.row_length, shape.max_predictions_per_row)
         assert seconds_to_stop(jobs[phase], plan, model, *limits) < STOP_TIMEOUT_S
     squad = params.downstream["squad"]
     plan = planned(jobs["finetune"], model, factors.get("squad/train", 1.0))
-    assert squad.finetune.schedule == recipe.schedule
+    assert squad.finetune.schedule == ("cosine" if "optimum-packed" in name else "linear")
     assert row(jobs["finetune"], plan, squad.rows.row_length, 0, squad.finetune.epochs) == recipe.finetune
     assert seconds_to_stop(jobs["finetune"], plan, model, squad.rows.row_length, 0) < STOP_TIMEOUT_S
     plan = planned(jobs["predict"], model, 1.0)
@@ -233,22 +220,29 @@ def test_what_all_presets_share(name: str):
     assert (params.device.runtime, params.device.precision) == ("ipu", "fp16")
     assert params.downstream["squad"].finetune.max_grad_norm is None
     jobs = [params.downstream["squad"].ipu.finetune]
-    if RECIPES[name].phase1 is not None:
+    if RECIPES[name].phases:
         assert (params.pretrain.optimizer, params.pretrain.max_grad_norm) == ("lamb", None), "PopTorch's LAMB clips not"
         jobs += [params.ipu.phase1, params.ipu.phase2]
     assert params.downstream["squad"].rows.doc_stride == 128
     in_a_row = {"packed": 6 if name.endswith("optimum-packed") else 1, "fast": 3}.get(name.split("-")[-1], 1)
     assert params.downstream["squad"].rows.max_sequences_per_row == in_a_row
     assert params.downstream["squad"].publish.folder == f"published/{name}"
+    recipe, pod = RECIPES[name], int(name.split("-pod")[1].split("-")[0])
+    for phase in recipe.phases.values():
+        assert phase.replicas * len(phase.layers) == pod
+    assert (
+        max(recipe.finetune.replicas * len(recipe.finetune.layers), recipe.predict[1] * len(recipe.predict[3])) <= pod
+    )
     for job in jobs:
         assert "gradient_accumulation_steps" not in job, "derived from the global batch"
     assert "device_iterations" in jobs[0], "what a call costs is shared by its updates"
 
 
 @pytest.mark.parametrize("name", PORTABLE)
-def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str):
+def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str, tmp_path: Path):
     phases, squad = PORTABLE[name]
     params = resolved(name)
+    assert {job.runtime for job in jobs_of(params, tmp_path, {}).values()} == {name.split("-")[0]}
     model, entry = params.model, params.downstream["squad"]
     sizes = (model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size)
     assert sizes == (BASE_MODEL if "-base-" in name else LARGE_MODEL)
@@ -281,29 +275,12 @@ def test_a_preset_names_its_source_and_no_preset_another_one(name: str):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_rows_of_a_pod_take_as_many_ipus_at_most(name: str):
-    recipe, pod = RECIPES[name], int(name.split("-pod")[1].split("-")[0])
-    for phase in filter(None, (recipe.phase1, recipe.phase2)):
-        assert phase.replicas * len(phase.layers) == pod
-    assert recipe.finetune.replicas * len(recipe.finetune.layers) <= pod
-    assert recipe.predict[1] * len(recipe.predict[3]) <= pod
-
-
-PRESET_NAMES = sorted(path.stem for path in PRESETS.glob("ipu-*.yaml"))
-
-
-def test_every_job_of_every_preset_has_one_layout_that_the_tests_of_the_ipu_runtime_compile() -> None:
-    stated = sorted((f"ipu-{name}", layout.job) for layout in LAYOUTS for name in layout.presets.split())
-    expected = [(name, job) for name in PRESET_NAMES for job in ("phase1", "phase2", "finetune", "predict")]
-    only_tuned = {name for name in PRESET_NAMES if RECIPES[name].phase1 is None}
-    assert stated == sorted(x for x in expected if x[0] not in only_tuned or x[1] in ("finetune", "predict"))
-
-
-@pytest.mark.parametrize("name", PRESET_NAMES)
-def test_a_preset_lays_its_jobs_out_as_the_layouts_say(name: str) -> None:
+def test_the_tests_of_the_ipu_runtime_compile_every_job_of_a_preset_as_it_lays_them_out(name: str) -> None:
     params = resolved(name)
     squad = params.downstream["squad"]
-    for layout in (x for x in LAYOUTS if name[len("ipu-") :] in x.presets.split()):
+    layouts = [x for x in LAYOUTS if name[len("ipu-") :] in x.presets.split()]
+    assert sorted(layout.job for layout in layouts) == ["finetune", *RECIPES[name].phases, "predict"]
+    for layout in layouts:
         assert sum(layout.layers) == params.model.num_layers
         placed = getattr(squad.ipu if layout.job in ("finetune", "predict") else params.ipu, layout.job)
         assert placed == layout.ipu_config(), layout.job
@@ -318,74 +295,36 @@ FAST = ("ipu-base-pod16-run-qa-fast", "ipu-large-pod16-notebook-fast")
 SECTION = (ROOT / "docs/ipu.md").read_text(encoding="utf-8").split("## Fine-tuning: memory and speed")[1]
 
 
-def lines_of(name: str) -> list[list[str]]:
-    found = re.findall(rf"^\| `{name}`(.*)\|$", SECTION.split("\n## ")[0], re.MULTILINE)
-    return [[cell.strip() for cell in line.split("|")] for line in found]
-
-
-class Tuning:
-    def __init__(self, name: str, root: Path) -> None:
-        params = resolved(name)
-        rows = params.downstream["squad"].rows
-        self.packing = SQUAD_PACKING_FACTOR[rows.row_length] if rows.max_sequences_per_row > 1 else 1.0
-        self.length, self.model = rows.row_length, model_config(params.model, manifest("phase1", 128, 1.0))
-        folder = root / artifacts.rows_folder("squad/train")
-        folder.mkdir(parents=True)
-        self.rows = dataclasses.replace(manifest("squad/train", self.length, self.packing), max_predictions=0)
-        (folder / "manifest.json").write_text(self.rows.to_json())
-        (root / params.ipu.config).mkdir(parents=True)
-        self.job = build_finetune_job(find_entry(params, "squad"), params, root)
-        self.plan = planned(self.job, self.model, self.packing)
-
-    @property
-    def windows(self) -> float:
-        plan = self.plan
-        return plan.micro_batches * plan.micro_batch_size * plan.updates_per_call * self.packing
-
-    @property
-    def call_s(self) -> Interval:
-        return call_interval(build_program(self.job, self.model, self.plan, RowShape(self.length)))
-
-
 @pytest.mark.parametrize("name", [*FAST, *(name[: -len("-fast")] for name in FAST)])
 def test_what_is_expected_follows_from_the_preset(name: str, tmp_path: Path):
-    [line] = [cells for cells in lines_of(name) if not cells[0].startswith(",")]
-    tuning = Tuning(name, tmp_path)
-    plan, between = tuning.plan, tuning.call_s
-    seconds = between.likely
-    assert line[1:3] == [
-        f"{plan.micro_batch_size}, {plan.accumulation}, {plan.replicas}",
-        str(plan.placement.forward_stages),
-    ]
-    assert line[3:5] == [f"{seconds:.2f}", f"{tuning.windows:,.0f}"]
-    rate = float(line[5].replace(",", ""))
-    assert rate == pytest.approx(tuning.windows / seconds, rel=0.005)
-    if line[6]:
-        published = float(line[6])
-        assert tuning.windows / between.high <= published <= tuning.windows / between.low
+    lines = re.findall(rf"^\| `{name}` \|(.*)\|$", SECTION.split("\n## ")[0], re.MULTILINE)
+    [line] = [[cell.strip() for cell in line.split("|")] for line in lines]
+    params = resolved(name)
+    rows = params.downstream["squad"].rows
+    packing = SQUAD_PACKING_FACTOR[rows.row_length] if rows.max_sequences_per_row > 1 else 1.0
+    model = model_config(params.model, manifest("phase1", 128, 1.0))
+    job = jobs_of(params, tmp_path, {"squad/train": packing})["finetune"]
+    plan = planned(job, model, packing)
+    windows = plan.micro_batches * plan.micro_batch_size * plan.updates_per_call * packing
+    between = call_interval(build_program(job, model, plan, RowShape(rows.row_length)))
+    sizes = f"{plan.micro_batch_size}, {plan.accumulation}, {plan.replicas}"
+    assert line[:4] == [sizes, str(plan.placement.forward_stages), f"{between.likely:.2f}", f"{windows:,.0f}"]
+    rate = float(line[4].replace(",", ""))
+    assert rate == pytest.approx(windows / between.likely, rel=0.005)
+    if line[5]:
+        published = float(line[5])
+        assert windows / between.high <= published <= windows / between.low
         assert published == pytest.approx(rate, rel=0.05), "what was published comes out"
     else:
         preset = " ".join((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8").split())
-        assert f"Estimated, not measured: {line[5]} sequences/s" in preset
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_a_fast_preset_fits_into_the_memory_of_its_ipus(name: str, tmp_path: Path):
-    tuning = Tuning(name, tmp_path)
-    estimate = estimate_ipus(tuning.job, tuning.model, tuning.rows)
-    assert estimate.verdict == FITS
-    stated = re.search(r"upper\s+ends\s+included: (\d+) and (\d+) MB of (\d+) on the fullest", SECTION)
-    fullest = max(estimate.memory, key=lambda memory: memory.total.high)
-    assert float(stated[1 + FAST.index(name)]) == round(fullest.total.high / 1e6)
-    assert float(stated[3]) == round(fullest.limit / 1e6)
+        assert f"Estimated, not measured: {line[4]} sequences/s" in preset
 
 
 def test_evaluations_of_a_phase_take_a_small_share_of_its_time(tmp_path: Path):
-    """The estimate says so, or what to do."""
     params = resolved("ipu-base-pod16-examples")
     job = jobs_of(params, tmp_path, {})["phase1"]
     rows, steps = read_manifest(Path(job.rows)), params.pretrain.phase1.steps
     model = model_config(params.model, rows)
     job = dataclasses.replace(job, evaluation=EvaluationConfig("", params.pretrain.evaluate_every_updates or steps))
     told = describe_evaluations(job, model, planned(job, model, 1.0), rows, params.pretrain.evaluate_rows, steps)
-    assert told.endswith("% of the training")
+    assert told.endswith("% of the training"), "else it says what to do"

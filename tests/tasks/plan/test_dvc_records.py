@@ -45,14 +45,12 @@ def test_a_changed_byte_is_refused_though_size_and_time_are_the_same(checkout: P
     before = path.stat()
     path.write_bytes(b"bet4")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(InputError, match="data/corpus is not what its stage wrote"):
+    with pytest.raises(InputError, match="data/corpus"):
         verify_files(["data/corpus", "data/corpus", "data/absent"], checkout)  # twice, as a stage may name it
     assert not path.exists(), "DVC would not look at it again"
     assert (checkout / "runs/damaged/data/corpus/sub/b.txt").read_bytes() == b"bet4"
-
-
-def test_without_a_lock_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
-    verify_files(["data/corpus"], tmp_path)
+    (checkout / "dvc.lock").unlink()
+    verify_files(["data/corpus"], checkout)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,6 @@ def test_a_stage_is_refused_where_a_file_that_it_names_has_changed(
         place.write_bytes(content)
     if not refused[number]:
         verify_files(named, checkout)
-        assert content is None or place.read_bytes() == content
         return
     with pytest.raises(InputError, match="is not what its stage wrote"):
         verify_files(named, checkout)
@@ -206,23 +203,8 @@ def test_code_is_compared_as_dvc_hashes_it(tmp_path: Path) -> None:
     assert changed_code(hashes, tmp_path) == ["tasks/gone.py", "tasks/jobs"]
 
 
-def test_dirty_means_that_sources_differ_from_the_revision(tmp_path: Path) -> None:
+def test_dirty_means_that_sources_differ_from_the_revision_in_the_checkout_of_a_run_too(tmp_path: Path) -> None:
     assert git_state(tmp_path) == {"revision": None, "dirty": None, "changed": []}
-    git(tmp_path, "init", "-q")
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks/gate.py").write_text("", encoding="utf-8")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    revision = git(tmp_path, "rev-parse", "HEAD").strip()
-    (tmp_path / "dvc.lock").write_text("written by a run", encoding="utf-8")
-    assert git_state(tmp_path) == {"revision": revision, "dirty": False, "changed": []}
-    (tmp_path / "tasks/gate.py").write_text("pass", encoding="utf-8")
-    (tmp_path / "tasks/new file.py").write_text("", encoding="utf-8")
-    changed = ["tasks/gate.py", "tasks/new file.py"]
-    assert git_state(tmp_path) == {"revision": revision, "dirty": True, "changed": changed}
-
-
-def test_the_checkout_of_a_run_with_overrides_is_compared_with_the_revision_too(tmp_path: Path) -> None:
     copy = tmp_path / "runs/checkouts/set-1"
     for root in (tmp_path, copy):
         (root / "tasks/__pycache__").mkdir(parents=True)
@@ -232,7 +214,11 @@ def test_the_checkout_of_a_run_with_overrides_is_compared_with_the_revision_too(
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-q", "-m", "first")
+    revision = git(tmp_path, "rev-parse", "HEAD")
+    (tmp_path / "dvc.lock").write_text("written by a run", encoding="utf-8")
+    assert git_state(tmp_path) == {"revision": revision, "dirty": False, "changed": []}
     assert git_state(copy)["changed"] == []
     (copy / "tasks/gate.py").write_text("x = 2\n", encoding="utf-8")
+    (tmp_path / "tasks/new file.py").write_text("", encoding="utf-8")
     assert git_state(copy)["changed"] == ["tasks/gate.py"]
-    assert git_state(tmp_path)["changed"] == []
+    assert git_state(tmp_path) == {"revision": revision, "dirty": True, "changed": ["tasks/new file.py"]}

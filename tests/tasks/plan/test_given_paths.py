@@ -2,9 +2,7 @@
 
 import copy
 import os
-import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,14 +16,12 @@ import yaml
 from flows.runs import checkout
 from tasks.corpus.corpus import make_corpus
 from tasks.downstream.squad.ask import find_model
-from tasks.downstream.squad.examples import make_questions
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.named_files import (
     READ,
     check_input_paths,
     check_output_folders,
-    escape_name,
     find_parameters,
     inspect_files,
     list_files,
@@ -33,25 +29,22 @@ from tasks.plan.named_files import (
 from tasks.plan.plan_file import make_plan
 from tasks.plan.stages import define
 from tasks.plan.writing import write_plan
-from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.records.hub_inputs import open_dataset
 from tasks.records.interpretation import Interpretation
 from tasks.records.text_files import read_lines
-from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.errors import InputError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
 from tests.places import ROOT
 from tests.places import ROOT as PROJECT
-from tests.plans import plan_of, prepare_own
+from tests.plans import prepare_own
 from tests.tasks.corpus.made_corpus import documents_of
 from tests.tasks.corpus.made_corpus import params as corpus_params
-from tests.tasks.downstream.entries import changed_params, values_with
-from tests.tasks.downstream.squad.question_files import params as question_params
+from tests.tasks.downstream.entries import changed_params
 from tests.tasks.downstream.texts.glue_checkout import make_glue_data
 from tests.tasks.tiny_model import write_tiny_model
 
 NOBODY = 65534
-GLUE = {"sst2": {"kind": "glue", "task": "sst2", "data": {"path": "no/where"}}}
 DAMAGED = "\udcff.txt"
 """A name of one byte 0xff and an ending, as Python has it."""
 
@@ -92,21 +85,12 @@ def linked_file(folder: Path) -> None:
     (folder / "b.txt").symlink_to("../secret.txt")
 
 
-def loop(folder: Path) -> None:
-    (folder / "again").symlink_to(".")
-
-
 def dangling(folder: Path) -> None:
     (folder / ".#a.txt").symlink_to("user@host.1234")
 
 
 def pipe(folder: Path) -> None:
     os.mkfifo(folder / "b.txt")
-
-
-def unix_socket(folder: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as end:
-        end.bind(str(folder / "s.txt"))
 
 
 def damaged_name(folder: Path) -> None:
@@ -117,10 +101,8 @@ def damaged_name(folder: Path) -> None:
 TROUBLES: dict[str, tuple[Callable[[Path], None], str]] = {
     "linked folder": (linked_folder, "contains 1 link(s), sub, which are not followed"),
     "linked file": (linked_file, "contains 1 link(s), b.txt, which are not followed"),
-    "loop": (loop, "contains 1 link(s), again, which are not followed"),
     "dangling link": (dangling, "contains 1 broken link(s), .#a.txt"),
     "pipe": (pipe, "contains 1 pipe(s), socket(s) or device(s), b.txt"),
-    "socket": (unix_socket, "contains 1 pipe(s), socket(s) or device(s), s.txt"),
     "name": (damaged_name, "contains 1 name(s) that are not UTF-8, sub/\\xff.txt"),
 }
 
@@ -189,21 +171,20 @@ def test_a_file_that_this_user_cannot_read_ends_the_stage_in_one_line(shared: Pa
     assert not list((shared / "data").glob("*"))
 
 
-@pytest.mark.parametrize("name", ["closed", "closed/b.txt"])
-def test_a_path_that_this_user_cannot_reach_is_refused(shared: Path, name: str) -> None:
+def test_a_path_that_this_user_cannot_reach_is_refused(shared: Path) -> None:
     (shared / "closed").mkdir()
     (shared / "closed/b.txt").write_text("B.\n")
     (shared / "closed").chmod(0)
-    code = f"print(tasks.plan.named_files.inspect_files(tasks.corpus.documents.Path({name!r}), 'corpus.path')[1])"
+    code = "print(tasks.plan.named_files.inspect_files(tasks.corpus.documents.Path('closed/b.txt'), 'corpus.path')[1])"
     made = unprivileged(code, shared)
     (shared / "closed").chmod(0o755)
-    assert f"corpus.path='{name}'" in made.stdout
+    assert "corpus.path='closed/b.txt'" in made.stdout
     assert "Permission denied" in made.stdout
 
 
 def test_a_disk_that_does_not_give_the_file_back_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").symlink_to("/proc/self/mem")  # reading it gives an I/O error
-    with pytest.raises(InputError, match=r"a\.txt cannot be read at offset 0 \(Input/output error\)"):
+    with pytest.raises(InputError, match=r"a\.txt .*offset 0 .*Input/output error"):
         list(read_lines(tmp_path / "a.txt", "corpus.path"))
 
 
@@ -216,16 +197,12 @@ def test_the_path_itself_may_be_a_link(tmp_path: Path) -> None:
 
 def test_a_folder_of_text_called_runs_is_seen_by_dvc(tmp_path: Path) -> None:
     shutil.copy(PROJECT / ".dvcignore", tmp_path)
-    for name in ("inputs/corpus/runs/a.txt", "inputs/corpus/.venv/a.txt", "runs/a.txt", ".venv/a.txt"):
+    names = ["inputs/corpus/runs/a.txt", "inputs/corpus/.venv/a.txt", "runs/a.txt", ".venv/a.txt"]
+    for name in names:
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
     subprocess.run(["dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
-    found = subprocess.run(
-        ["dvc", "check-ignore", "inputs/corpus/runs/a.txt", "inputs/corpus/.venv/a.txt", "runs/a.txt", ".venv/a.txt"],
-        cwd=tmp_path,
-        text=True,
-        capture_output=True,
-    )
+    found = subprocess.run(["dvc", "check-ignore", *names], cwd=tmp_path, text=True, capture_output=True)
     assert found.stdout.split() == ["runs/a.txt", ".venv/a.txt"]
 
 
@@ -258,7 +235,7 @@ def test_a_model_of_the_hubs_cache_is_a_folder_of_links_to_files_and_is_read(tmp
     (tmp_path / "other").mkdir()
     secret = vocabulary(tmp_path / "other")
     (snapshot / "more.txt").symlink_to(secret)
-    assert "contains 1 link(s), more.txt, which are not followed" in inspect_files(snapshot, "base_model.path")[1][0]
+    assert "more.txt" in inspect_files(snapshot, "base_model.path")[1][0]
 
 
 def test_a_link_of_a_model_folder_stays_in_it(tmp_path: Path) -> None:
@@ -272,40 +249,9 @@ def test_a_link_of_a_model_folder_stays_in_it(tmp_path: Path) -> None:
     (folder / "weights").rename(tmp_path / "weights")
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to("../weights")
-    with pytest.raises(InputError, match=r"model\.safetensors is a link to a file outside .*model"):
+    with pytest.raises(InputError, match=r"model\.safetensors is a link"):
         find_model(str(folder))
     assert "contains 1 link(s), model.safetensors, which" in inspect_files(folder, "base_model.path")[1][0]
-
-
-NAMED: dict[str, tuple[str, Read]] = {
-    "questions": (
-        "data.train_path",
-        lambda path: make_questions(
-            question_params(source="files", train_path=str(path), dev_path=str(path)), path.parent / "made"
-        ),
-    ),
-    "tokenizer": ("tokenizer.path", lambda path: read_vocabulary(path, "tokenizer.path")),
-    "model": (
-        "base_model.path",
-        lambda path: write_base_model(
-            validate_params(changed_params(base_model__source="folder", base_model__path=str(path))).base_model,
-            validate_params(changed_params()).model,
-            path.parent / "tokenizer",
-            path.parent / "made",
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("reader", NAMED)
-def test_a_link_that_leads_nowhere_and_a_pipe_are_refused(tmp_path: Path, reader: str) -> None:
-    key, read = NAMED[reader]
-    (tmp_path / "given.json").symlink_to("gone")
-    with pytest.raises(InputError, match=rf"{re.escape(key)}='.*given\.json' is a broken link \(gone\)"):
-        read(tmp_path / "given.json")
-    os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(InputError, match=rf"{re.escape(key)}='.*pipe\.json' is neither a file nor a folder"):
-        read(tmp_path / "pipe.json")
 
 
 def project(folder: Path) -> Path:
@@ -314,18 +260,6 @@ def project(folder: Path) -> Path:
     for part in checkout.CODE:
         (folder / part).touch()
     return folder
-
-
-def test_everything_that_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
-    root = project(tmp_path / "project")
-    linked_folder(root / "inputs/corpus")
-    dangling(root / "inputs/model")
-    values = values_with(GLUE, corpus={"source": "files"})
-    with pytest.raises(ParamsError) as caught:
-        checkout.check_inputs(root, values, plan_of(values))
-    lines = str(caught.value).splitlines()
-    assert [line.split("=")[0] for line in lines] == ["corpus.path", "base_model.path", "downstream.sst2.data.path"]
-    assert "downstream.sst2.data.path='no/where' does not exist" in lines[2]
 
 
 def test_links_in_a_folder_that_is_not_read_are_let_be_unless_dvc_trips_over_them(tmp_path: Path) -> None:
@@ -337,7 +271,7 @@ def test_links_in_a_folder_that_is_not_read_are_let_be_unless_dvc_trips_over_the
     assert len(check_input_paths(changed_params(corpus__source="demo"), root)) == 1
 
 
-@pytest.mark.parametrize("given", [".", "..", "inputs/..", "inputs/../", "/"])
+@pytest.mark.parametrize("given", [".", "..", "inputs/..", "/"])
 def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) -> None:
     root = project(tmp_path)
     problems = check_input_paths(changed_params(corpus__source="files", corpus__path=given), root)
@@ -364,18 +298,16 @@ def test_a_path_that_means_nothing_is_refused_in_one_sentence(tmp_path: Path, gi
     assert words in problems[0]
 
 
-PLACES = "own own/ ./own inputs/../own inputs/../../sibling ../sibling own/../own/sub linked/../far {x} ${x} grüße "
-PLACES += "inputs/corpus/ inputs//corpus"
+PLACES = "own own/ inputs/../../sibling ../sibling own/../own/sub linked/../far {x} ${x} grüße inputs//corpus"
 
 
 @pytest.mark.parametrize("given", [*PLACES.split(), "with space/a b", "$(touch gone)"])
 @pytest.mark.parametrize("name", ["corpus__path", "pretrain_rows__phase1__path"])
 def test_a_path_means_the_same_place_in_the_checkout_of_a_run(tmp_path: Path, name: str, given: str) -> None:
     root = project(tmp_path / "project")
-    for place in ("../elsewhere/deep", "../elsewhere/far", "own/sub", "../sibling", "with space/a b", "$(touch gone)"):
+    places = "../elsewhere/deep ../elsewhere/far own/sub ../sibling {x} ${x} grüße"
+    for place in (*places.split(), "with space/a b", "$(touch gone)"):
         (root / place).mkdir(parents=True, exist_ok=True)
-    for place in ("{x}", "${x}", "grüße"):
-        (root / place).mkdir()
     (root / "linked").symlink_to("../elsewhere/deep")
     folder = prepare_own(root, changed_params(**{name: given}), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())
@@ -385,27 +317,17 @@ def test_a_path_means_the_same_place_in_the_checkout_of_a_run(tmp_path: Path, na
         assert value_at(written, name.replace("__", ".")) == "inputs/corpus"
 
 
-def test_a_checkout_works_where_runs_is_a_link_to_another_disk(tmp_path: Path) -> None:
+def test_a_checkout_works_where_runs_is_a_link_and_finds_folders_in_place_of_hub_names(tmp_path: Path) -> None:
     root = project(tmp_path / "project")
     (tmp_path / "disk/of/runs").mkdir(parents=True)
     (root / "runs").symlink_to("../disk/of/runs")
     (root / "own").mkdir()
-    folder = prepare_own(root, changed_params(corpus__path="own"), "run")
-    assert (folder / "inputs").samefile(root / "inputs")
-    assert (folder / yaml.safe_load((folder / "params.yaml").read_text())["corpus"]["path"]).samefile(root / "own")
-
-
-def test_a_local_folder_in_place_of_a_hub_name_is_found_from_the_checkout(tmp_path: Path) -> None:
-    root = project(tmp_path)
-    (root / "mydata").mkdir()
-    folder = prepare_own(root, changed_params(corpus__dataset="mydata", tokenizer__repository="user/name"), "run")
+    changes = {"corpus__path": "own", "corpus__dataset": "own", "tokenizer__repository": "user/name"}
+    folder = prepare_own(root, changed_params(**changes), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())
-    assert (folder / written["corpus"]["dataset"]).samefile(root / "mydata")
+    assert (folder / "inputs").samefile(root / "inputs")
+    assert all((folder / written["corpus"][name]).samefile(root / "own") for name in ("path", "dataset"))
     assert written["tokenizer"]["repository"] == "user/name"
-
-
-def test_names_are_shown_without_what_a_terminal_would_obey() -> None:
-    assert escape_name("a\x1b[31m\n\udcffü b") == "a\\x1b[31m\\n\\xffü b"
 
 
 def written_problems(values: dict[str, Any], targets: Path) -> list[str]:
@@ -420,6 +342,8 @@ def targets(tmp_path: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "dvc.yaml", folder)
         write_plan(folder, define(validate_params({**values, "downstream": {entry: values["downstream"]["squad"]}})))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "link").symlink_to("models")
     return tmp_path
 
 
@@ -428,12 +352,13 @@ def targets(tmp_path: Path) -> Path:
     [
         ("models/squad", "is in models/squad, which the stage finetune@squad replaces when it runs"),
         ("evaluation/squad/a/b", "is in evaluation/squad, which the stage evaluate@squad replaces when it runs"),
-        ("published/../models/squad", "is in models/squad, which the stage finetune@squad replaces when it runs"),
+        ("link/squad", "is in models/squad"),
+        ("published/../models/squad", "is in models/squad"),
         ("models", "contains models/phase1 of the stage pretrain@phase1, and a release replaces its folder"),
-        ("runs/checkouts/new/models/squad", "is in models/squad, which the stage finetune@squad replaces when it runs"),
-        ("runs/checkouts/mine/models/other", "is in models/other, which the stage finetune@other replaces"),
-        ("runs/checkouts/mine", "contains a whole checkout, and a release replaces its folder"),
-        (".", "contains a whole checkout, and a release replaces its folder"),
+        ("runs/checkouts/new/models/squad", "is in models/squad"),
+        ("runs/checkouts/mine/models/other", "is in models/other"),
+        ("runs/checkouts/mine", "contains a whole checkout"),
+        (".", "contains a whole checkout"),
         ("tasks/mine", "is in tasks, which Podium uses"),
         (".git", "is in .git, which Podium uses"),
         (".dvc/cache", "is in .dvc, which Podium uses"),
@@ -446,17 +371,10 @@ def test_a_release_in_a_folder_that_would_vanish_is_refused(targets: Path, path:
         assert problem.startswith(f"downstream.squad.publish.folder='{given}' {reason}")
 
 
-def test_a_folder_that_a_link_leads_to_is_refused_too(targets: Path):
-    (targets / "models").mkdir()
-    (targets / "link").symlink_to("models")
-    (problem,) = written_problems(changed_params(downstream__squad__publish__folder="link/squad"), targets)
-    assert "is in models/squad" in problem
-
-
-@pytest.mark.parametrize("path", ["published/./podium-demo", "published/x/../podium-demo", "link"])
+@pytest.mark.parametrize("path", ["published/x/../podium-demo", "same"])
 def test_two_entries_do_not_share_a_target_however_it_is_written(targets: Path, path: str):
     (targets / "published/podium-demo").mkdir(parents=True)
-    (targets / "link").symlink_to("published/podium-demo")
+    (targets / "same").symlink_to("published/podium-demo")
     values = changed_params()
     values["downstream"]["other"] = copy.deepcopy(values["downstream"]["squad"])
     values["downstream"]["other"]["publish"]["folder"] = path

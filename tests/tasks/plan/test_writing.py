@@ -9,9 +9,9 @@ import yaml
 
 from tasks.params.schema import validate_params
 from tasks.plan.dvc_records import LOCK, compute_md5
-from tasks.plan.plan_file import PLAN_FILE, Plan, make_plan
+from tasks.plan.plan_file import Plan, make_plan
 from tasks.plan.stages import define
-from tasks.plan.writing import remove_stale, require_plan, write_plan, write_project_plan
+from tasks.plan.writing import remove_stale, write_plan, write_project_plan
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
 from tests.plans import GIVEN, values_with, write_outs
@@ -92,12 +92,8 @@ def test_programs_are_built_ahead_only_where_there_may_be_ipus(runtime: str) -> 
         deps = plan[training].deps
         assert (f"reports/compile-{report}.json" in deps) == bool(programs)
         assert ("inputs/ipu" in deps) == (runtime == "auto"), "what the program report speaks of elsewhere"
-
-
-def test_parity_on_ipus_depends_on_their_config_where_training_does_not() -> None:
-    plan = plan_of("downstream.squad.parity.against=[ipu, 'cpu:bf16']")
-    read = {name: "inputs/ipu" in plan[name].deps for name in plan if name.startswith("parity") or "finetune" in name}
-    assert read == {"parity@squad-ipu": True, "parity@squad-cpu:bf16": False, "finetune@squad": False}
+    parity = plan_of("downstream.squad.parity.against=[ipu, 'cpu:bf16']")
+    assert ["inputs/ipu" in parity[f"parity@squad-{one}"].deps for one in ("ipu", "cpu:bf16")] == [True, False]
 
 
 def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
@@ -131,6 +127,8 @@ def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
         (["downstream.squad.start=base"], "base needs a base model"),
         (["downstream.squad.start=phase1", "pretrain.enabled=false"], "phase1 needs pretrain.enabled"),
         (["corpus.source=none"], "leaves no text"),
+        (["pretrain_rows.source=files"], "set corpus.source to none"),
+        (["pretrain_rows.source=hub", "corpus.source=none"], "set tokenizer.source to file or hub"),
         (["corpus.source=none", "pretrain.enabled=false"], "train a vocabulary"),
         (["downstream.again={kind: squad, publish: {folder: published/podium-demo}}"], "give each release its own"),
         (["downstream.../../docs={kind: squad}"], "not known"),
@@ -157,46 +155,14 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_plan_of_other_parameters_is_refused_with_the_command_that_writes_it(project: Path) -> None:
-    other = validate_params(values_with(*GIVEN))
-    require_plan(project, validate_params(values_with("downstream.squad.finetune.epochs=1")))  # no other stages
-    with pytest.raises(InputError, match="podium plan --write"):
-        require_plan(project, other)
-    assert write_plan(project, define(other))
-    assert not write_plan(project, define(other)), "it says so already"
-    require_plan(project, other)
-    (project / PLAN_FILE).write_text("stages: [")
-    with pytest.raises(InputError, match="(?s)is not YAML.*podium plan --write"):
-        require_plan(project, other)
-    (project / PLAN_FILE).unlink()
-    with pytest.raises(InputError, match="podium plan --write"):
-        require_plan(project, other)
-
-
 def test_stages_that_a_user_added_are_not_overwritten(project: Path) -> None:
     definitions, path = define(validate_params(values_with())), project / "dvc.yaml"
     write_project_plan(project, definitions)
     path.write_text(path.read_text() + "  mine: {cmd: touch mine, outs: [mine]}\n")
-    with pytest.raises(InputError, match=r"lacks mine: move them to tasks/plan/stages.py"):
+    with pytest.raises(InputError, match=r"lacks mine"):
         write_project_plan(project, definitions)
     path.write_text("<<<<<<< HEAD\n")
     assert write_project_plan(project, definitions)
-
-
-def test_outs_of_stages_that_went_away_are_removed_and_those_of_others_stay(project: Path) -> None:
-    write_outs(project)
-    said: list[str] = []
-    remove_stale(project, said.append)
-    assert said == [], "nothing went away"
-    (project / "models/phase2").write_text("changed by hand")
-    write_plan(project, define(validate_params(values_with(*GIVEN))))
-    remove_stale(project, said.append)
-    there = ("models/phase1", "data/corpus", "models/squad", "metrics/squad-gate.json")
-    assert [(project / path).exists() for path in there] == [False, False, True, True]
-    assert (project / "models/phase2").read_text() == "changed by hand"
-    assert [text for text in said if text.startswith("models/phase2 ") and "was kept" in text]
-    same = {"examples@squad", "rows@squad", "predict@squad", "predict_released@squad"}
-    assert set(yaml.safe_load((project / LOCK).read_text())["stages"]) == same, "the others read something else now"
 
 
 @pytest.mark.parametrize(
@@ -219,19 +185,6 @@ def test_a_stage_that_reads_less_than_before_runs_again(project: Path, override:
     changed = "gate@squad" if "seeds" in override else "finetune@squad"
     assert changed in before - after
     assert "examples@squad" in after & set(plan)
-
-
-@pytest.mark.parametrize("path", ["../outside", "data/../../outside", "inputs/mine", "/etc/hostname"])
-def test_nothing_outside_the_folders_of_runs_is_removed(project: Path, path: str) -> None:
-    target = project / path
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (project / "data").mkdir(exist_ok=True)
-        target.write_text("mine")
-    gone = {"cmd": "", "outs": [{"path": path, "hash": "md5", "md5": compute_md5(target)}]}
-    (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": {"old": gone}}))
-    remove_stale(project, lambda text: None)
-    assert target.exists()
 
 
 def test_a_folder_of_before_loses_what_it_held_but_not_what_entries_write_there_now(project: Path) -> None:

@@ -9,7 +9,6 @@ import torch
 
 from tasks.downstream.jobs.entry_jobs import build_finetune_job
 from tasks.jobs import training
-from tasks.jobs.device_job import format_event
 from tasks.jobs.training import fingerprint, summary, train
 from tasks.params.entries import find_entry
 from tasks.pretraining.pretrain import make_pretrain_job
@@ -117,11 +116,3 @@ def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Pa
     assert job.evaluation.rows.endswith(f"phase1/{HELD_OUT}")
     off = params_with(*SMALL, "pretrain.evaluate_every_updates=null")
     assert make_pretrain_job("phase1", off, checkout).evaluation is None
-
-
-def test_an_evaluation_is_one_line_for_people() -> None:
-    figures = {"loss": 3.5, "mlm_loss": 3.0, "mlm_accuracy": 0.4321, "perplexity": 20.0855, "nsp_accuracy": 0.75}
-    line = format_event({"event": "evaluated", "after": 400, "updates": 2400, "best_after": 400, **figures})
-    assert line == (
-        "held-out rows after update 400/2400: loss 3.5000, mlm accuracy 43.2%, perplexity 20.0855, nsp accuracy 75.0%"
-    )

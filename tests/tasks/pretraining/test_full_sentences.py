@@ -3,24 +3,16 @@
 import csv
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from transformers import AutoModelForMaskedLM
 
 from tasks.jobs import training
 from tasks.jobs.training import train
-from tasks.params.overlays import resolve
-from tasks.params.schema import validate_params
-from tasks.plan.stages import define
-from tasks.plan.writing import write_plan
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pair_rows import fill_sequences
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
@@ -28,15 +20,7 @@ from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT
 from tasks.vocabulary.encoding import load_tokenizer
-from tests.places import ROOT, copy_project
-from tests.tasks.pretraining.row_inputs import (
-    CLS,
-    SEP,
-    random_texts,
-    read_rows,
-    word_tokenizer,
-    write_corpus,
-)
+from tests.tasks.pretraining.row_inputs import CLS, SEP, random_texts, read_rows, word_tokenizer, write_corpus
 from tests.tasks.pretraining.small_training import SMALL, documents_of, in_this_process, params_with, random_documents
 
 
@@ -203,23 +187,3 @@ def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(tmp_
     with (tmp_path / "plots" / "pretrain-longer.csv").open() as stream:
         rates = [float(row["learning_rate"]) for row in csv.DictReader(stream)]
     assert rates[-1] == pytest.approx(params.pretrain.get_phase("longer").learning_rate * (1 - 0.75**0.5))
-
-
-@pytest.mark.soak
-def test_the_stages_of_a_plan_pre_train_in_one_phase(tmp_path: Path) -> None:
-    """The preset `mosaic`, made small, on generated text."""
-    small = [override for override in SMALL if override.startswith(("model.", "pretrain"))]
-    text = ("corpus={source: demo, demo_documents: 300}", "tokenizer={source: train, vocabulary_size: 500}")
-    values = resolve({}, "mosaic", [*small, *text, "device={runtime: cpu, precision: fp32}"], ROOT / "presets")
-    project = copy_project(tmp_path / "project")
-    (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    write_plan(project, define(validate_params(values)))
-    (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
-    environment = {**os.environ, "PODIUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=project, env=environment, check=True)
-    assert [path.name for path in (project / "models").iterdir()] == ["phase1"]
-    assert json.loads((project / "reports" / "validation" / "phase1.json").read_text())["valid"]
-    assert json.loads((project / "metrics" / "pretrain-phase1.json").read_text())["steps"] == 25
-    rows = read_rows(project / "data" / "rows" / "phase1")
-    share = float((rows["masked_labels"] != -100).sum() / (rows["sequence_ids"] != 0).sum())
-    assert share == pytest.approx(0.3, abs=0.01)

@@ -49,36 +49,6 @@ def sequences(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndar
     return token_ids, lengths
 
 
-def test_masking_chooses_evenly_and_draws_from_the_whole_vocabulary() -> None:
-    rng = np.random.default_rng(7)
-    token_ids, lengths = sequences(rng, 20000)
-    maskable = count_maskable(token_ids, lengths, SPECIAL)
-    counts = np.minimum(maskable, np.maximum(1, np.rint(0.15 * lengths)).astype(int))
-    replacements = np.arange(5, 1000)
-    masked = mask_tokens(token_ids, lengths, counts, SPECIAL, MASK, replacements, GeneratorDraws(rng))
-
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    assert np.bincount(owner[masked.places], minlength=len(lengths)).tolist() == counts.tolist()
-    assert (np.diff(masked.places) > 0).all()  # ascending, none twice
-    assert masked.labels.tolist() == token_ids[masked.places].tolist()
-    assert not np.isin(masked.labels, SPECIAL).any()
-    untouched = np.ones(len(token_ids), dtype=bool)
-    untouched[masked.places] = False
-    assert (masked.token_ids[untouched] == token_ids[untouched]).all()
-    after = masked.token_ids[masked.places]
-    drawn = set(after[(after != MASK) & (after != masked.labels)].tolist())
-    assert drawn <= set(replacements.tolist())
-    assert len(drawn) > 980
-    # No place in a sequence is preferred: chosen / ordinary tokens is the same at the front and the back.
-    position = np.arange(len(token_ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    ordinary = ~np.isin(token_ids, SPECIAL)
-    long = np.repeat(lengths >= 30, lengths)
-    for low, high in ((1, 4), (5, 15), (15, 25)):
-        here = ordinary & long & (position >= low) & (position < high)
-        share = (~untouched & here).sum() / here.sum()
-        assert share == pytest.approx((~untouched & long).sum() / (ordinary & long).sum(), rel=0.06)
-
-
 class FewKeys(GeneratorDraws):
     """Keys that are often equal."""
 

@@ -11,24 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ipu_model.core.errors import DeviceJobError
 from tasks.downstream.squad.examples import make_questions
-from tasks.downstream.squad.questions import read_references
-from tasks.downstream.squad.score_files import read_predictions
-from tasks.jobs.training import ipu_config
-from tasks.params.schema import load_params, validate_params
-from tasks.pretraining.base_model import write_base_model
 from tasks.records import text_files
-from tasks.records.parquet import read_group_batches, read_group_sizes
+from tasks.records.parquet import read_group_batches
 from tasks.records.text_files import file_suffix, open_unpacked, read_lines
-from tasks.stage.errors import InputError, ParamsError
-from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
+from tasks.stage.errors import InputError
+from tasks.vocabulary.hub_tokenizer import read_vocabulary
 from tests.tasks.corpus.made_corpus import documents_of
-from tests.tasks.downstream.entries import changed_params
 from tests.tasks.downstream.squad.question_files import params as question_params
 from tests.tasks.downstream.squad.question_files import qa, squad, write
 from tests.tasks.downstream.texts.glue_checkout import make_glue_data
-from tests.tasks.tiny_model import write_tiny_model
 
 QUESTION = {
     "id": "1",
@@ -37,7 +29,6 @@ QUESTION = {
     "question": "Who?",
     "answers": {"text": ["Ada"], "answer_start": [0]},
 }
-SQUAD = squad(qa("1"), title="Ü")
 TABLE = "id,title,context,question,answer_text,answer_start\n1,Ü,Ada came.,Who?,Ada,0\n2,Ü,Ada came.,Who came?,Ada,0\n"
 SST2 = "sentence\tlabel\nsehr schön\t1\nbad\t0\n"
 QUESTIONS = "data.train_path"
@@ -125,61 +116,10 @@ def test_an_empty_file_is_called_empty(tmp_path: Path, name: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def empty_ipu_config(folder: Path) -> None:
-    (folder / "ipu_config.json").touch()
-    values = validate_params(changed_params(device__runtime="ipu", device__precision="auto", ipu__config=str(folder)))
-    ipu_config(values.ipu, values.ipu.phase1, values.device)
-
-
-def empty_file_of_a_model(name: str) -> Callable[[Path], None]:
-    def read(folder: Path) -> None:
-        for made in ("model", "tokenizer"):
-            write_tiny_model(folder / made, ["a", "b"], 0)
-        (folder / "model" / name).write_bytes(b"")
-        settings = changed_params(base_model__source="folder", base_model__path=str(folder / "model"))
-        values = validate_params(settings | {"model": settings["model"] | {"hidden_size": 16, "intermediate_size": 32}})
-        write_base_model(values.base_model, values.model, folder / "tokenizer", folder / "made")
-
-    return read
-
-
-def empty_tokenizer_of_the_hub(folder: Path) -> None:
-    (folder / "tokenizer.json").touch()
-    load_hub_vocabulary(str(folder), None, True)
-
-
-def empty_params(folder: Path) -> None:
-    (folder / "params.yaml").touch()
-    load_params(folder / "params.yaml")
-
-
-EMPTY: dict[str, tuple[str, Callable[[Path], None]]] = {
-    "ipu_config.json": ("ipu_config.json", empty_ipu_config),
-    "model config.json": ("base_model.path", empty_file_of_a_model("config.json")),
-    "model tokenizer.json": ("base_model.path", empty_file_of_a_model("tokenizer.json")),
-    "model weights": ("base_model.path", empty_file_of_a_model("model.safetensors")),
-    "tokenizer.json": ("tokenizer.repository", empty_tokenizer_of_the_hub),
-    "params.yaml": ("params.yaml", empty_params),
-    "predictions": ("given.json", lambda folder: read_predictions(write(folder / "given.json", b""))),
-    "references": ("given.json", lambda folder: read_references(write(folder / "given.json", b""))),
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".zst": lambda content: pa.compress(content, codec="zstd", asbytes=True),
 }
-
-
-@pytest.mark.parametrize("name", EMPTY)
-def test_an_empty_file_beside_the_data_is_named(tmp_path: Path, name: str) -> None:
-    words, read = EMPTY[name]
-    with pytest.raises((InputError, ParamsError, DeviceJobError)) as caught:
-        read(tmp_path)
-    assert words in str(caught.value)
-    assert " empty" in str(caught.value) or "is missing or damaged" in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def zstandard(content: bytes) -> bytes:
-    return pa.compress(content, codec="zstd", asbytes=True)
-
-
-PACK: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstandard}
 every_packing = pytest.mark.parametrize("packing", PACK)
 
 
@@ -232,7 +172,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
     read: list[int] = []
     with open_unpacked(path) as stream:
         blocks = iter(lambda: stream.read(1 << 20), b"")
-        with pytest.raises(InputError, match="unpacks to more than 1 MB and 200 times its size"):
+        with pytest.raises(InputError, match="more than 1 MB"):
             read.extend(map(len, blocks))
     assert sum(read) < (2 << 20) + 201 * path.stat().st_size
 
@@ -250,13 +190,3 @@ def test_row_groups_are_read_one_at_a_time(tmp_path: Path) -> None:
             assert len(batch) == 2
             most = max(most, pa.total_allocated_bytes() - before)
     assert most < 10 << 20
-
-
-def test_the_size_of_a_row_group_is_that_of_its_column(tmp_path: Path) -> None:
-    texts = [f"{number:04d}" * 25 for number in range(200)]  # 100 bytes each, and 4 for the length
-    table = pa.table({"text": texts, "short": ["a"] * 200, "answers": [[{"text": text}] for text in texts]})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50, use_dictionary=False)
-    for name in ("text", "answers"):
-        groups = read_group_sizes(tmp_path / "a.parquet", name, "corpus")
-        assert [group.rows for group in groups] == [50] * 4
-        assert 20_800 <= sum(group.bytes for group in groups) < 22_000

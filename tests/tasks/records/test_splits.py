@@ -55,9 +55,7 @@ def test_contexts_stay_together_where_there_are_no_titles(tmp_path: Path) -> Non
 
 def test_examples_that_all_belong_together_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "train.parquet", [{"title": "", "context": "c"}] * 3)
-    with pytest.raises(
-        Exception, match=r"data\.dev_fraction=0\.1: .*all 3 training .*the same context.*data\.dev_path"
-    ):
+    with pytest.raises(Exception, match=r"data\.dev_fraction=0\.1: .*same context.*data\.dev_path"):
         split_off_dev(train, tmp_path / "dev.parquet", GROUPS, 0.1, 0, KEYS)
     assert [path.name for path in tmp_path.iterdir()] == ["train.parquet"]
 

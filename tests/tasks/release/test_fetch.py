@@ -1,12 +1,8 @@
 """What was released last is fetched whole or not at all; publish replaces what the gate compared with, and no other."""
 
 import contextlib
-import json
 import multiprocessing
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +22,6 @@ from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, InputError, ParamsError, PublishError
 from tasks.stage.process import STARTED_BY_A_WORKER
 from tests.hub_server import HubServer
-from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.downstream.texts.glue_checkout import run_stage
 from tests.tasks.release.hub_publishing import NAME, commits, merge, open_requests, repository
@@ -53,13 +48,6 @@ def tags(found: FetchResult) -> list[str]:
 
 def files_below(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
-
-
-def said(root: Path, cache: Path, *words: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "tasks.release.fetch", "squad", *words]
-    env = {**os.environ, "HF_HUB_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
 
 
 def said_here(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -90,6 +78,9 @@ def test_a_folder_is_fetched_and_what_lay_there_before_stays_behind_it(checkout:
     third = release(checkout, seed=2)
     assert tags(fetch_here(checkout)) == [third, second], "two are kept"
     assert {path.name for path in (checkout / FOLDER).iterdir()} == {third, second, "releases.json"}
+    state(checkout, license="mit")
+    again = release(checkout)
+    assert tags(fetch_here(checkout)) == [again, second], "another card of the same weights replaces the first"
 
 
 def test_after_its_own_publication_a_model_is_compared_with_the_same_release(checkout: Path) -> None:
@@ -118,27 +109,8 @@ def test_a_release_of_another_task_ends_the_command(checkout: Path, monkeypatch:
     write_json(release_of, values)
     shutil.rmtree(checkout / "published/podium-demo.releases")
     monkeypatch.chdir(checkout)
-    with pytest.raises(InputError, match="kind ner, this entry for kind squad; they cannot be compared. Set "):
+    with pytest.raises(InputError, match="kind ner, .*kind squad"):
         run_stage(fetch, "squad")
-
-
-def test_another_card_of_the_same_weights_takes_the_place_of_the_first(checkout: Path) -> None:
-    first = release(checkout)
-    fetch_here(checkout)
-    state(checkout, license="mit")
-    again = release(checkout)
-    assert again != first
-    assert tags(fetch_here(checkout)) == [again]
-
-
-def test_a_folder_of_something_else_is_refused_and_changes_nothing(checkout: Path) -> None:
-    release(checkout)
-    fetch_here(checkout)
-    before = files_below(checkout / FOLDER)
-    (checkout / "published/podium-demo/provenance.json").unlink()
-    with pytest.raises(InputError, match=r"squad\.publish\.folder=published/podium-demo contains no release"):
-        fetch_here(checkout)
-    assert files_below(checkout / FOLDER) == before
 
 
 def test_what_changes_while_it_is_fetched_is_refused(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,12 +132,16 @@ def test_what_changes_while_it_is_fetched_is_refused(checkout: Path, monkeypatch
         fetch_here(checkout)
     assert files_below(checkout / FOLDER) == before
     assert [path.name for path in (checkout / FOLDER).parent.iterdir()] == ["squad"], "nothing half-written is left"
+    (checkout / "published/podium-demo/provenance.json").unlink()
+    with pytest.raises(InputError, match=r"squad\.publish\.folder=published/podium-demo"):
+        fetch_here(checkout)
+    assert files_below(checkout / FOLDER) == before
 
 
-@pytest.mark.parametrize("text", ["{}", '{"releases": [{}]}', "no JSON", '{"releases": [{"tag": "../x"}]}'])
+@pytest.mark.parametrize("text", ['{"releases": [{}]}', "no JSON", '{"releases": [{"tag": "../x"}]}'])
 def test_a_damaged_record_is_an_error_for_who_reads_it_and_made_anew_by_who_fetches(checkout: Path, text: str) -> None:
     release(checkout)
-    fetch_here(checkout)
+    [one] = fetch_here(checkout).releases
     record = checkout / FOLDER / "releases.json"
     whole = record.read_text()
     record.write_text(text)
@@ -173,22 +149,19 @@ def test_a_damaged_record_is_an_error_for_who_reads_it_and_made_anew_by_who_fetc
         read_fetched(checkout / FOLDER)
     assert fetch_here(checkout).changed
     assert record.read_text() == whole
-
-
-def test_a_changed_file_is_named(checkout: Path) -> None:
-    release(checkout)
-    [one] = fetch_here(checkout).releases
     path = checkout / FOLDER / one.tag / "tokenizer.json"
     path.unlink()  # it may share its bytes with what was published
     path.write_text("{}")
-    with pytest.raises(InputError, match="tokenizer.json changed since it was fetched"):
+    with pytest.raises(InputError, match="tokenizer.json"):
         verify_release(one, checkout / FOLDER)
 
 
-def test_newest_releases_of_a_repository_have_their_commits(checkout: Path, hub: HubServer, cache: Path) -> None:
+def test_newest_releases_of_a_repository_have_their_commits(
+    checkout: Path, hub: HubServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state(checkout, target="hub")
     assert fetch_here(checkout).releases == []
-    first, second = release(checkout), release(checkout, seed=1)
+    first, second = release(checkout, seed=0), release(checkout, seed=1)
     hub.store.add_files(repository(hub), {"notes.md": b"by hand"})
     found = fetch_here(checkout)
     assert [(one.tag, one.repository, one.commit) for one in found.releases] == [
@@ -197,13 +170,10 @@ def test_newest_releases_of_a_repository_have_their_commits(checkout: Path, hub:
     for one in found.releases:
         verify_release(one, checkout / FOLDER)
     hub.requests.clear()
+    monkeypatch.setenv(STARTED_BY_A_WORKER, "17")  # which may publish there, and so reads what is private
     assert not fetch_here(checkout).changed
     assert not hub.sent("GET", "/resolve/"), "the same revisions: nothing is downloaded"
-
-
-def test_what_is_released_again_after_another_is_the_newest(checkout: Path, hub: HubServer, cache: Path) -> None:
-    state(checkout, target="hub")
-    first, second = release(checkout, seed=0), release(checkout, seed=1)
+    monkeypatch.delenv(STARTED_BY_A_WORKER)
     assert release(checkout, seed=0) == first, "the same content keeps its tag, which stays at the first commit"
     assert tags(fetch_here(checkout)) == [first, second]
 
@@ -220,19 +190,7 @@ def test_what_another_host_chose_is_fetched_without_asking(checkout: Path, hub: 
     assert fetch_here(checkout, these=[]).releases == []
 
 
-def test_a_sent_run_reads_the_repository_that_it_publishes_to_with_the_token(
-    checkout: Path, hub: HubServer, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is private; the worker allowed the run to publish there."""
-    state(checkout, target="hub")
-    first = release(checkout)
-    monkeypatch.setenv(STARTED_BY_A_WORKER, "17")
-    assert tags(fetch_here(checkout)) == [first]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "release-0123456789ab", "--list", "release-0123456789ab@main", "../x@" + 40 * "0"]
-)
+@pytest.mark.parametrize("text", ["", "release-0123456789ab", "release-0123456789ab@main", "../x@" + 40 * "0"])
 def test_what_is_no_release_is_no_choice(text: str) -> None:
     with pytest.raises(ParamsError, match="TAG@COMMIT is required"):
         parse_tagged(text)
@@ -248,39 +206,21 @@ def test_a_fetch_that_breaks_off_leaves_what_was_there(checkout: Path, hub: HubS
         fetch_here(checkout)
     assert files_below(checkout / FOLDER) == before
     hub.faults.clear()
+    hub.fault("GET", "/refs$", status=403, headers={"X-Error-Code": "GatedRepo"})
+    with pytest.raises(InputError, match="it is gated"):
+        fetch_here(checkout)
     assert tags(fetch_here(checkout)) == [second, first]
 
 
-def test_gated_missing_and_no_answer_are_three_messages(
-    checkout: Path, hub: HubServer, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state(checkout, target="hub")
-    release(checkout)
-    hub.fault("GET", "/refs$", status=403, headers={"X-Error-Code": "GatedRepo"})
-    with pytest.raises(InputError, match="it is gated. Request access"):
-        fetch_here(checkout)
-    monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setenv("HF_TOKEN_PATH", "/nonexistent")
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nonexistent")
-    with pytest.raises(InputError, match="it may be private. Export HF_TOKEN"):
-        fetch_here(checkout)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    code, text = said(checkout, cache)
-    assert (code, "http://127.0.0.1:9 does not answer" in text) == (1, True)
-    assert not (checkout / FOLDER).exists()
-
-
-def test_the_command_says_what_lies_there_and_what_it_would_take(
+def test_the_command_fetches_and_lists(
     checkout: Path, hub: HubServer, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said_here(checkout, capsys) == "squad: its publish target has no release yet\n"
     assert said_here(checkout, capsys, "--list") == ""
     state(checkout, target="hub")
     tag = release(checkout)
     assert said_here(checkout, capsys, "--list") == f"{tag}@{repository(hub).tags[tag]}\n"
-    assert said(checkout, cache) == (0, f"squad: {tag} of user/demo (fetched)\n")
+    assert said_here(checkout, capsys) == f"squad: {tag} of user/demo (fetched)\n"
     assert said_here(checkout, capsys) == f"squad: {tag} of user/demo (already here)\n"
-    assert json.loads((checkout / FOLDER / "releases.json").read_text())["releases"][0]["tag"] == tag
 
 
 PUBLISHED = "published/podium-demo"
@@ -349,21 +289,19 @@ def test_what_the_gate_did_not_see_is_compared_where_it_is_published(runs: list[
     for root in runs:
         change_parameters(root, {"downstream": {"squad": {"gate": {"above_baseline": False, "min_exact_match": None}}}})
         judge(root, these=[])
-        assert "the gate could not see its target" in read_json(root / "metrics/squad-gate.json")["compared"]
+        assert "could not see its target" in read_json(root / "metrics/squad-gate.json")["compared"]
     tag = publish_here(first)["tag"]
     folder = tmp_path / "out" / PUBLISHED
     assert "as its target has no other model." in (folder / "README.md").read_text()
     assert publish_here(first)["unchanged"] is True
     answer(second, q1="a river", q2="hills")
-    with pytest.raises(
-        GateRejected, match="(?s)the gate did not see .*F1 dropped significantly against the released model"
-    ):
+    with pytest.raises(GateRejected, match="(?s)the gate did not see .*F1 dropped"):
         publish_here(second)
     examples = second / artifacts.examples_file("squad", "dev")
     rows = pq.read_table(examples)
     pq.write_table(rows.set_column(0, "id", pa.array(["q1", "q3"])), examples)
     answer(second, q1="northern hills", q3="a lake")
-    with pytest.raises(PublishError, match=f"^{tag} in .* does not state scores of these questions"):
+    with pytest.raises(PublishError, match=f"^{tag} in .* scores of these questions"):
         publish_here(second)
     pq.write_table(rows, examples)
     answer(second, q1="northern hills", q2="a lake")
@@ -371,20 +309,14 @@ def test_what_the_gate_did_not_see_is_compared_where_it_is_published(runs: list[
     assert f"It was compared with {tag}, by the scores of that release." in (folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("released", "compared"),
-    [
-        ("none", "not compared with a released model, as downstream.squad.gate.released is none"),
-        ("inputs/released", "not compared with a released model, as downstream.squad.gate.released has no scores"),
-    ],
-)
+@pytest.mark.parametrize(("released", "compared"), [("none", "is none"), ("inputs/released", "has no scores")])
 def test_a_gate_without_comparison_says_so(runs: list[Path], tmp_path: Path, released: str, compared: str) -> None:
     for root in runs:
         change_parameters(root, {"downstream": {"squad": {"gate": {"released": released}}}})
         write_gate(root)
-        assert read_json(root / "metrics/squad-gate.json")["compared"] == compared
+        assert read_json(root / "metrics/squad-gate.json")["compared"].endswith(compared)
     assert [publish_here(root)["unchanged"] for root in runs] == [False, False]
-    assert f"It was {compared}." in (tmp_path / "out" / PUBLISHED / "README.md").read_text()
+    assert f"gate.released {compared}." in (tmp_path / "out" / PUBLISHED / "README.md").read_text()
 
 
 def test_of_two_that_publish_at_the_same_moment_the_second_is_refused(runs: list[Path], tmp_path: Path) -> None:

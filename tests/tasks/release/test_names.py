@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,16 +22,14 @@ from tests.hub_server import Fault, HubServer
 from tests.places import ROOT
 from tests.tasks.release.hub_publishing import NAME, commits, publish_small, repository, small_release
 
-Publish = Callable[[str], str]
 DAY = datetime(2026, 1, 1, 12)
 """On which all releases of a target were published, as the Hub says it."""
 
 
-class Target:
-    """A publish target: `publish` makes a release of a text and returns its tag, `open` reads its names again."""
-
-    def __init__(self, publish: Publish, open: Callable[[], NamedReleases]) -> None:
-        self.publish, self.open = publish, open
+class Target(NamedTuple):
+    publish: Callable[[str], str]
+    """Makes a release of a text; its tag."""
+    open: Callable[[], NamedReleases]
 
 
 @pytest.fixture(params=["folder", "hub"])
@@ -75,10 +73,12 @@ def test_a_name_moves_forth_and_back_and_its_history_stays(target: Target) -> No
 
 def test_what_was_published_before_can_be_had_back_without_a_promotion(target: Target) -> None:
     one = target.publish("one")
-    with pytest.raises(PublishError, match=f"has no release before {one}: there is nothing to go back to"):
+    with pytest.raises(PublishError, match=f"no release before {one}"):
         target.open().rollback()
+    with pytest.raises(ParamsError, match=f"release-1.*{one}"):
+        target.open().promote("release-1")
     two = target.publish("two")
-    with pytest.raises(ParamsError, match="had the name champoin; did you mean champion"):
+    with pytest.raises(ParamsError, match="champoin; did you mean champion"):
         target.open().rollback("champoin")
     assert target.open().rollback() == (one, two)
     assert target.open().history("champion") == [one]
@@ -110,12 +110,6 @@ def test_names_of_releases_and_records_are_refused(target: Target, name: str) ->
     target.publish("one")
     with pytest.raises(ParamsError, match="lower-case letters"):
         target.open().promote(None, name)
-
-
-def test_an_unknown_release_is_refused_with_those_there_are(target: Target) -> None:
-    one = target.publish("one")
-    with pytest.raises(ParamsError, match=f"has no release release-1.*{one}"):
-        target.open().promote("release-1")
 
 
 def test_of_two_promotions_at_the_same_time_the_second_is_refused(target: Target) -> None:
@@ -150,7 +144,7 @@ def test_a_promotion_that_a_newer_one_overtook_says_so(hub: HubServer) -> None:
 def test_a_tag_made_by_hand_and_a_kept_release_that_changed_are_refused(hub: HubServer, tmp_path: Path) -> None:
     one = publish_small("one")
     repository(hub).tags["stable"] = str(one.commit)
-    with pytest.raises(PublishError, match="tag stable that podium releases promote did not make"):
+    with pytest.raises(PublishError, match="tag stable "):
         HubReleases(NAME).promote(None, "stable")
     repository(hub).tags[str(one.tag)] = str(publish_small("two").commit)
     with pytest.raises(PublishError, match=f"{one.tag} of {NAME} was changed after it was published"):
@@ -183,22 +177,13 @@ def test_a_promotion_that_died_between_its_requests_counts_and_is_mended(hub: Hu
     assert sorted(tags) == ["champion", "champion-0001", "champion-0002", *sorted([str(one.tag), str(two.tag)])]
 
 
-def test_an_interrupted_answer_does_not_move_a_name_twice(hub: HubServer) -> None:
-    one = publish_small("one")
-    hub.faults.append(Fault("POST", "/tag/", drop="after"))
-    with pytest.raises(PublishError, match="given to another release meanwhile|mends"):
-        HubReleases(NAME).promote(one.tag)
-    assert HubReleases(NAME).promote(one.tag) == (one.tag, one.tag)
-    assert repository(hub).tags["champion"] == one.commit
-
-
 def test_an_unsigned_release_does_not_replace_a_signed_one(hub: HubServer, tmp_path: Path) -> None:
     signed = Release({**in_folder("one").files, "model.sig": release_file(b"signature")})
     write_folder(signed, tmp_path / "demo")
     release_on_hub(signed, NAME, private=True)
     before = folder_hashes(tmp_path / "demo"), commits(hub)
     for publish_unsigned in (lambda: write_folder(in_folder("two"), tmp_path / "demo"), lambda: publish_small("two")):
-        with pytest.raises(PublishError, match="has a signed release, .* add --set publish.signing=key"):
+        with pytest.raises(PublishError, match="signed release, .*publish.signing=key"):
             publish_unsigned()
     assert (folder_hashes(tmp_path / "demo"), commits(hub)) == before
 

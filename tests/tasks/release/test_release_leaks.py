@@ -2,14 +2,24 @@
 
 import base64
 import json
+import os
+import platform
 import random
-import shutil
+import re
+import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from ipu_model.core.files import write_json
+from ipu_model.core.files import write_json, write_text
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.model_folder import ModelOrigin, write_model
+from ipu_model.models.modeling import build_model, initialise
 from tasks.corpus import corpus
 from tasks.downstream import evaluate, rows
 from tasks.downstream import examples as read_examples
@@ -20,26 +30,42 @@ from tasks.params.schema import load_params
 from tasks.pretraining import base_model, pretrain
 from tasks.pretraining.rows import pretrain_rows
 from tasks.release import publish
-from tasks.release.provenance import WITHHELD
 from tasks.validation import validate
 from tasks.vocabulary import tokenizer
-from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.downstream.entries import change_parameters, lay_over, values_with, write_parameters
 from tests.tasks.downstream.texts.glue_checkout import device_job_here
-from tests.tasks.planted import (
-    MARK,
-    PLAIN,
-    found,
-    make_checkout,
-    plant_host,
-    planted,
-    run_stage,
-    write_base_model,
-    write_vocabulary,
-)
+from tests.tasks.tiny_model import SPECIAL
 from tests.tasks.trained_checkout import write_lock
 
+MARK = "zxqvwplanted"
+PLAIN = ("the", "river", "rises", "in", "hills", "and", "ends", "where", "does", "lake", "what", "?", ".", ",")
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+MODEL = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "max_positions": 128}
+
+
+def planted(what: str) -> str:
+    """A word that says where it was planted."""
+    return f"{MARK}{what}"
+
+
+def found(folder: Path) -> list[str]:
+    """`file: what`, for every planted word below `folder`: in names and bytes, also as hexadecimal and base64."""
+    names = {path: path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    return sorted({f"{name}: {what}" for path, name in names.items() for what in _words(path)})
+
+
+def _words(path: Path) -> Iterator[str]:
+    content = path.name.lower().encode() + b"\n" + path.read_bytes().lower()
+    yield from (match.decode() for match in re.findall(MARK.encode() + b"([a-z]*)", content))
+    if MARK.encode().hex().encode() in content:
+        yield "as hexadecimal"
+    for shift in range(3):  # base64 writes three bytes as four letters, wherever the word begins
+        text = base64.b64encode(b"\0" * shift + MARK.encode())
+        if text[4 if shift else 0 : len(text) - 4].lower() in content:
+            yield "as base64"
+
+
 COLUMNS = {name: planted(name) for name in ("id", "title", "context", "question")}
-MARKED = planted("text")
 PHASES = ("phase1", "phase2")
 ROWS = {"row_length": 48, "max_predictions_per_row": 8, "duplicates": 1}
 UPDATES = {"steps": 2, "global_batch_size": 8, "micro_batch_size": 8}
@@ -49,13 +75,72 @@ QUOTING_TEXTS = {"evaluation/report.html", "evaluation/mistakes.csv"}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place with a planted name on a host with planted names; device jobs run in this process."""
+    """A place with a planted name on a host with planted names and secrets; device jobs run in this process."""
     place = tmp_path / planted("place")
-    place.mkdir()
-    plant_host(monkeypatch, place)
+    (home := place / planted("home")).mkdir(parents=True)
+    names = {"HOME": str(home), "USER": planted("user"), "LOGNAME": planted("user"), "HOSTNAME": planted("host")}
+    names |= {"PODIUM_EXECUTABLE_CACHE": str(home / "cache"), "HF_TOKEN": planted("token")}
+    names |= {"XDG_CACHE_HOME": str(home / "xdg"), "WANDB_API_KEY": planted("key")}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    kernel = os.uname()
+    renamed = os.uname_result((kernel.sysname, planted("host"), *kernel[2:]))
+    monkeypatch.setattr(os, "uname", lambda: renamed)
+    monkeypatch.setattr(platform, "node", lambda: planted("host"))
+    for name in ("gethostname", "getfqdn"):
+        monkeypatch.setattr(socket, name, lambda *_: planted("host"))
     for module in (training, jobs):
         monkeypatch.setattr(module, "run_device_job", device_job_here)
     return place
+
+
+def make_checkout(folder: Path, downstream: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Path:
+    """A project of these parameters with a given tokenizer and base model, in a folder whose own name is planted."""
+    root = folder / planted("checkout")
+    (root / "inputs/ipu").mkdir(parents=True)
+    given = folder / planted("folder")
+    tracking = {name: planted(name) for name in ("project", "name", "group", "folder")}
+    values = values_with(
+        downstream, model=MODEL, checkpoint={"remote": str(folder / planted("remote"))}, tracking=tracking
+    )
+    model = {"source": "folder", "path": str(given / planted("model"))}
+    tokenizer = {"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")}
+    lay_over(values, {"tokenizer": tokenizer, "base_model": model, **sections})
+    for name, entry in values["downstream"].items():
+        entry["gate"]["released"] = str(given / planted("released"))
+        entry["publish"]["folder"] = f"{planted('published')}/{planted('name')}-{name}"
+        if "min_f1" in entry["gate"]:
+            entry["gate"] |= {"min_f1": 0.0, "above_baseline": False}
+    write_parameters(root, values)
+    url = f"https://{planted('login')}:{planted('password')}@{planted('server')}.example.org/store"
+    write_text(root / ".git/config", f'[remote "origin"]\n\turl = {url}\n')
+    write_text(root / ".dvc/config", f"['remote \"{planted('dvc')}\"']\n    url = {url}\n")
+    write_base_model(given)
+    return root
+
+
+def write_base_model(given: Path) -> None:
+    """A vocabulary of letters and plain words, and a model whose configuration, metadata and weights have names."""
+    entries = [*SPECIAL, *PLAIN, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    write_text(given / f"{planted('vocabulary')}.txt", "\n".join(entries) + "\n")
+    (folder := given / planted("model")).mkdir()
+    config = ModelConfig(len(entries), **MODEL)
+    model = build_model("pretraining", config)
+    initialise(model, config, seed=1)
+    write_model(folder, "pretraining", config, model.state_dict(), ModelOrigin("", "pretrain", "pretraining", 0, 1))
+    (folder / "podium.json").unlink()
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, "_name_or_path": f"/home/{planted('author')}"}))
+    weights = load_file(folder / "model.safetensors")
+    weights[f"classifier_{planted('head')}.weight"] = np.zeros((2, 2), dtype=np.float32)
+    save_file(weights, folder / "model.safetensors", {"format": "pt", "source": planted("metadata")})
+
+
+def run_stage(module: Any, *words: str) -> None:
+    """The command line of a stage, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [module.__name__, *words])
+        module.main()
 
 
 def write_data(given: Path) -> None:
@@ -116,8 +201,7 @@ def run_questions(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(root)
     run_stage(corpus)
     run_stage(tokenizer)
-    if load_params().base_model.source != "none":
-        run_stage(base_model)
+    run_stage(base_model)
     run_stage(validate, "corpus")
     for phase in PHASES:
         run_stage(pretrain_rows, phase)
@@ -155,14 +239,7 @@ def change(root: Path, changes: dict[str, Any]) -> None:
 def test_a_release_of_questions_has_no_planted_word(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = folder / planted("folder")
     write_data(given)
-    entries = write_vocabulary(given / f"{planted('vocabulary')}.txt")
-    write_base_model(given / planted("model"), entries)
-    root = make_checkout(
-        folder,
-        **sections(given),
-        tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
-        base_model={"source": "folder", "path": str(given / planted("model"))},
-    )
+    root = make_checkout(folder, **sections(given))
     lock(root)
     old = {planted(f"dev{number}"): planted("answer") if number else planted("text") for number in range(14)}
     write_json(given / planted("released") / "predictions.json", old)
@@ -184,27 +261,6 @@ def test_a_release_of_questions_has_no_planted_word(folder: Path, monkeypatch: p
     assert {line for line in found(published) if line.startswith("README.md")} == {"README.md: called"}
 
 
-def test_a_folder_named_like_a_hub_name_is_not_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`corpus.dataset` and `tokenizer.repository` may be folders, which look like names of the Hub."""
-    given = folder / planted("folder")
-    write_data(given)
-    names = {"corpus": f"{planted('user')}/{planted('texts')}", "tokenizer": f"{planted('user')}/{planted('words')}"}
-    changed = sections(given)
-    hub = {"source": "hub", "dataset": names["corpus"], "dataset_revision": planted("revision")}
-    changed["corpus"] |= hub
-    tokens = {"source": "hub", "repository": names["tokenizer"], "revision": planted("branch")}
-    root = make_checkout(folder, **changed, tokenizer=tokens)
-    lock(root)
-    (root / planted("user")).mkdir()
-    shutil.copytree(given / planted("corpus"), root / names["corpus"])
-    write_vocabulary(root / names["tokenizer"] / "vocab.txt")
-    config = {"name_or_path": f"/home/{planted('user')}", "tokenizer_file": planted("path"), "do_lower_case": True}
-    write_json(root / names["tokenizer"] / "tokenizer_config.json", config)
-    published = run_questions(root, monkeypatch)
-    assert found(published) == []
-    assert json.loads((published / "provenance.json").read_text())["parameters"]["corpus"]["dataset"] == WITHHELD
-
-
 @pytest.mark.parametrize("examples", [False, True])
 def test_a_release_of_glue_has_no_planted_word(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: bool) -> None:
     given = folder / planted("folder")
@@ -217,14 +273,10 @@ def test_a_release_of_glue_has_no_planted_word(folder: Path, monkeypatch: pytest
             one, two = f"the {planted('sentence')} {PLAIN[number % 2]}", f"river {number} {planted('second')}"
             lines.append(f"{one}\t{two}\t{label}")
         (data / f"{split}.tsv").write_text("\n".join(lines), encoding="utf-8")
-    entries = write_vocabulary(given / f"{planted('vocabulary')}.txt")
-    write_base_model(given / planted("model"), entries)
     batch = {"global_batch_size": 16, "micro_batch_size": 16}
     dropout = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     root = make_checkout(
         folder,
-        tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
-        base_model={"source": "folder", "path": str(given / planted("model"))},
         pretrain={"enabled": False},
         downstream={
             "squad": None,
@@ -246,17 +298,3 @@ def test_a_release_of_glue_has_no_planted_word(folder: Path, monkeypatch: pytest
     assert len(json.loads((published / "evaluation/scores.json").read_text())["scores"]["dev"]) == 60
     assert {line.split(": ")[0] for line in found(published)} == (QUOTING_TEXTS if examples else set())
     assert (published / "evaluation/predictions.json").exists() == examples
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"\x00\xff" + text.encode() for text in (MARKED, MARKED.upper(), MARKED.encode().hex())),
-        *(base64.b64encode(f"{before}{MARK}text".encode()) for before in ("", "a", "ab", "abc")),
-    ],
-)
-def test_a_planted_word_is_found_in_every_form_and_in_names(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.bin").write_bytes(content)
-    assert len(found(tmp_path)) == 1
-    (tmp_path / "a.bin").rename(tmp_path / planted("name")).write_bytes(b"")
-    assert len(found(tmp_path)) == 1

@@ -75,11 +75,9 @@ def results(folder: Path, key: Path | None, **known: Any) -> dict[str, str]:
 
 def test_a_signed_release_is_verified_by_podium_and_by_the_command_of_model_signing(release: Path, keys: Path) -> None:
     found = results(release, keys / "ours.pub")
-    assert found.pop("exports") == "skipped"
-    assert set(found.values()) == {"ok"}, found
+    assert (found.pop("exports"), set(found.values())) == ("skipped", {"ok"}), found
     words = ("--signature", release / "model.sig", "--public_key", keys / "ours.pub", release)
     subprocess.run([sys.executable, "-m", "model_signing", "verify", "key", *map(str, words)], check=True)
-    assert results(release, None)["signature"] == "skipped"
 
 
 def test_the_statement_binds_the_files_and_has_no_path_user_or_key(checkout: Path, keys: Path) -> None:
@@ -193,7 +191,6 @@ ATTACKS: dict[str, tuple[Callable[[Path, Path], Any], dict[str, str]]] = {
     ),
     "another key": (sign_with_another_key, {"signature": "made with another key"}),
     "no signature": (remove("model.sig"), {"signature": "not signed: model.sig is missing"}),
-    "nothing signed": (remove("model.sig", "attestation.json"), {"signature": "not signed: model.sig is missing"}),
     "link": (link_vocabulary, {"links": "vocab.txt is a link out of the release"}),
 }
 
@@ -223,7 +220,7 @@ def test_a_reworded_card_of_another_version_is_not_tampering(release: Path) -> N
     assert verify(release, None)["card"].result == "ok"
     del origin["card_sha256"]  # of a version before it
     write_json(release / "provenance.json", origin)
-    assert verify(release, None)["card"].text.endswith("this release states no hash of the rest")
+    assert verify(release, None)["card"].text.endswith("no hash of the rest")
 
 
 def test_what_hf_download_writes_is_verified(release: Path, keys: Path, tmp_path: Path) -> None:
@@ -305,28 +302,27 @@ def test_exports_are_accepted_and_equal_the_model(release: Path, keys: Path, mon
 
     both = {"model": True, "model_quantized": True}
     assert attest(**both).result == "ok"
-    assert "the gate did not accept onnx/model_quantized.onnx" in attest(**{**both, "model_quantized": False}).text
+    assert "did not accept onnx/model_quantized.onnx" in attest(**{**both, "model_quantized": False}).text
     (release / "onnx/model_quantized.onnx").replace(release / "onnx/model.onnx")
     assert "onnx/model_quantized.onnx is missing" in attest(**both).text
     exchanged = attest(model=True)
     assert exchanged.result == "failed"
     assert "a logit of onnx/model.onnx differs by" in exchanged.text
     foreign = release / "onnx/model.onnx"
-    for content, words in ((b"", "onnx/model.onnx is not an ONNX model of an encoder"), (b"text", "Protobuf")):
-        foreign.write_bytes(content)
-        assert re.search(words, attest(model=True).text), attest(model=True)
     encoder = "onnx/model.onnx is not an ONNX model of an encoder"
+    foreign.write_bytes(b"text")
+    assert "Protobuf" in attest(model=True).text
     for model, words in (
         (identity_model(), f"{encoder} (it has the input x)"),
         (identity_model("input_ids", onnx.TensorProto.FLOAT), f"{encoder} ([O"),
-        (identity_model("input_ids"), f"{encoder} (its output y is tensor(int64"),
         (cast_model("STRING"), f"{encoder} (its output y is tensor(string"),
         (cast_model("FLOAT"), "onnx/model.onnx has other outputs than the model"),
-        (endless_model(), "the exported models took longer than 10 s and were stopped"),
     ):
-        monkeypatch.setattr(verification, "EXPORT_SECONDS", 10.0 if "took longer" in words else 300.0)
         onnx.save(model, foreign)
         assert attest(model=True).text.startswith(words), attest(model=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(verification, "EXPORT_SECONDS", 0.01)  # no Python starts so fast
+        assert "took longer than 0.01 s" in attest(model=True).text
     weight = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [1], b"abcd", raw=True)
     model = cast_model("FLOAT")
     model.graph.node[0].output[0] = "x"
@@ -341,45 +337,23 @@ def test_exports_are_accepted_and_equal_the_model(release: Path, keys: Path, mon
 
 
 def cast_model(form: str) -> Any:
-    from onnx import TensorProto, helper
+    from onnx import TensorProto
 
-    inner = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])
-    outer = helper.make_tensor_value_info("y", getattr(TensorProto, form), ["batch", "length"])
-    node = helper.make_node("Cast", ["input_ids"], ["y"], to=getattr(TensorProto, form))
-    graph = helper.make_graph([node], "graph", [inner], [outer])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-
-
-def endless_model() -> Any:
-    from onnx import TensorProto, helper
-
-    whole = TensorProto.INT64
-    truth = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("again", "further")]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("before", "after")]
-    steps = [helper.make_node("Identity", ["again"], ["further"]), helper.make_node("Identity", ["before"], ["after"])]
-    body = helper.make_graph(
-        steps, "body", [helper.make_tensor_value_info("count", whole, []), truth[0], values[0]], [truth[1], values[1]]
-    )
-    nodes = [
-        helper.make_node("Cast", ["input_ids"], ["x"], to=TensorProto.FLOAT),
-        helper.make_node("Loop", ["", "yes", "x"], ["y"], body=body),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info("input_ids", whole, ["batch", "length"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "length"])],
-        [helper.make_tensor("yes", TensorProto.BOOL, [], [True])],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return one_node_model("Cast", "input_ids", TensorProto.INT64, getattr(TensorProto, form))
 
 
 def identity_model(name: str = "x", form: int = 7) -> Any:
     """An ONNX model that returns its only input, by default of integers."""
+    return one_node_model("Identity", name, form, form)
+
+
+def one_node_model(kind: str, name: str, given: int, made: int) -> Any:
     from onnx import helper
 
-    inner, outer = (helper.make_tensor_value_info(one, form, ["batch", "length"]) for one in (name, "y"))
-    graph = helper.make_graph([helper.make_node("Identity", [name], ["y"])], "graph", [inner], [outer])
+    ends = ((name, given), ("y", made))
+    inner, outer = (helper.make_tensor_value_info(*end, ["batch", "length"]) for end in ends)
+    node = helper.make_node(kind, [name], ["y"], **({"to": made} if kind == "Cast" else {}))
+    graph = helper.make_graph([node], "graph", [inner], [outer])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 

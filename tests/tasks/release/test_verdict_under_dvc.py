@@ -162,28 +162,6 @@ def test_a_verdict_that_was_changed_in_place_is_refused_and_made_anew(project: P
     require_rejected(project)
 
 
-@pytest.mark.soak
-def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Path) -> None:
-    store = project.parent / "store"
-    (project / ".dvc/config.local").write_text(f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n")
-    dvc(project, "push", "--run-cache")
-    bad = object_of(project, store)
-    rewrite(bad, accept)
-    shutil.rmtree(project / ".dvc/cache")
-    (project / artifacts.metrics_file("squad", "gate")).unlink()
-    for _ in range(2):
-        assert "Running" not in dvc(project, "repro", "--pull", "gate@squad")
-        assert ACCEPTED in (project / artifacts.metrics_file("squad", "gate")).read_text(), "restored as it is there"
-        said = refused(project)
-        assert f"the remote far ({store}) is damaged as well: remove the same objects there" in said
-    assert bad.relative_to(store).as_posix() in said
-    bad.unlink()
-    assert "Running stage 'gate@squad'" in dvc(project, "repro", "--pull", "gate@squad")
-    require_rejected(project)
-    dvc(project, "push")
-    assert REJECTED in bad.read_text()
-
-
 @pytest.mark.parametrize(
     "name",
     in_part(

@@ -1,6 +1,5 @@
 """Packing: best fit, nothing lost, and `packing: false` changes only the number of sequences in a row."""
 
-import json
 import random
 import sys
 from collections import Counter
@@ -12,28 +11,20 @@ import pyarrow as pa
 import pytest
 
 from tasks.downstream import rows
-from tasks.downstream.jobs.entry_jobs import build_predict_job, prediction_figures
-from tasks.downstream.squad.rows import make_features
-from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
-from tasks.params.entries import find_entry
-from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.pretraining.rows import pretrain_rows
 from tasks.rows.packing import pack_sequences, plan_packs
+from tasks.rows.row_files import RowLayout, RowWriter, check_geometry, row_schema
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import Manifest, read_manifest
-from tasks.vocabulary.encoding import load_tokenizer
-from tests.optimizers import optimizer_config
 from tests.places import ROOT
 from tests.tasks.downstream.entries import write_parameters
-from tests.tasks.downstream.texts.glue_checkout import device_job_here
 from tests.tasks.pretraining.row_inputs import (
     WORDS,
-    bert_tokenizer,
+    folder_bytes,
     random_texts,
     read_rows,
-    squad_questions,
     write_corpus,
     write_questions,
 )
@@ -64,19 +55,7 @@ def test_each_length_goes_into_the_fullest_row_that_has_room(lengths: list[int],
     assert sorted(plan_packs(histogram(lengths, 12), 12, most)) == plan
 
 
-@pytest.mark.parametrize(
-    ("lengths", "most", "packs"),
-    [
-        ([6, 4, 6, 6, 4], 2, [[0, 2], [3, 1], [4, -1]]),
-        ([2, 3, 3], 1, [[1], [2], [0]]),
-        ([], 3, []),
-    ],
-)
-def test_sequences_of_equal_length_are_taken_in_their_order(lengths: list[int], most: int, packs: list[Any]) -> None:
-    assert pack_sequences(np.array(lengths, dtype=int), 12, most).tolist() == packs
-
-
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_every_sequence_lies_in_one_row_and_no_row_is_overfull(seed: int) -> None:
     draw = random.Random(seed)
     row_length, max_sequences = draw.randint(1, 60), draw.randint(1, 6)
@@ -109,32 +88,12 @@ def test_the_plan_equals_best_fit_decreasing_one_sequence_at_a_time(seed: int) -
     assert Counter(length for count, row in plan for length in row * count) == Counter(lengths)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "message"), [([3, 13], "13 tokens does not fit into a row of 12"), ([0], "without tokens")]
-)
-def test_what_cannot_lie_in_a_row_is_refused(lengths: list[int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        pack_sequences(np.array(lengths), 12, 3)
-
-
-def test_real_question_features_pack_to_97_percent_in_milliseconds(tmp_path: Path) -> None:
-    questions = squad_questions("new-wiki-train.json") + squad_questions("new-wiki-dev.json")
-    features = make_features(
-        load_tokenizer(bert_tokenizer(tmp_path)),
-        [question["question"] for question in questions],
-        [question["context"] for question in questions],
-        row_length=384,
-        doc_stride=128,
-        max_question_length=64,
-    )
-    lengths = features.lengths
-    assert len(lengths) == 8034  # counted by Hugging Face's run_qa preparation too
-    used = {limit: lengths.sum() / (len(pack_sequences(lengths, 384, limit)) * 384) for limit in (1, 2, 3)}
-    assert used[1] == pytest.approx(0.447, abs=0.005)
-    assert used[2] > 0.87
-    assert used[3] > 0.97
-    # The cost is in the histogram: ten times the sequences need no more strategies.
-    assert len(plan_packs(np.bincount(lengths) * 10, 384, 3)) < 2 * len(plan_packs(np.bincount(lengths), 384, 3))
+def test_what_cannot_lie_in_a_row_is_refused() -> None:
+    for lengths, message in (([3, 13], "13 tokens"), ([0], "without tokens")):
+        with pytest.raises(InputError, match=message):
+            pack_sequences(np.array(lengths), 12, 3)
+    order = pack_sequences(np.array([6, 4, 6, 6, 4]), 12, 2).tolist()
+    assert order == [[0, 2], [3, 1], [4, -1]], "sequences of equal length in their order"
 
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
@@ -156,7 +115,7 @@ def questions(count: int, seed: int) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def checkouts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """The rows of the same text and questions, made by the stages with packing on and off, and one random model."""
+    """The rows of the same text and questions, made by the stages with packing on and off."""
     found = {}
     for packing in (True, False):
         root = found[packing] = tmp_path_factory.mktemp(f"packing-{packing}".lower())
@@ -164,7 +123,6 @@ def checkouts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
         values["packing"] = packing
         values["downstream"]["squad"]["rows"].update(row_length=64, doc_stride=16, max_question_length=16)
         write_parameters(root, values)
-        write_tiny_model(root / artifacts.model_folder("squad"), [*dict.fromkeys([*LETTERS, *WORDS, "."])])
         write_tiny_model(root / artifacts.TOKENIZER, [*dict.fromkeys([*LETTERS, *WORDS, "."])])
         write_corpus(root / artifacts.CORPUS, random_texts(120, sentences=(1, 3)))
         for split, seed in (("train", 1), ("dev", 2)):
@@ -204,72 +162,81 @@ def texts(root: Path, name: str) -> list[tuple[int, ...]]:
     )
 
 
-def trained(root: Path, name: str, steps: int, batch: int) -> JobResult:
-    """A short training on rows, from the random model (its encoder, where the head is another)."""
-    kind, head = ("pretrain", "pretraining") if name == "phase1" else ("finetune", "question_answering")
-    return device_job_here(
-        Job(
-            kind=kind,
-            head=head,
-            rows=str(root / artifacts.rows_folder(name)),
-            output=str(root / "trained" / name),
-            run_folder=str(root / "runs" / name),
-            geometry=BatchGeometry(batch, 4),
-            runtime="cpu",
-            precision="fp32",
-            init_checkpoint=str(root / artifacts.model_folder("squad")),
-            optimizer=optimizer_config("sgd", 1e-3),
-            schedule=ScheduleConfig(steps=steps),
-        )
-    )
+def question_columns(rows: int, row_length: int = 8, max_sequences: int = 2) -> dict[str, np.ndarray]:
+    """`rows` rows, each with one sequence of 3 tokens: its own number, twice, and a 3."""
+    tokens = np.zeros((rows, row_length), np.uint16)
+    tokens[:, 0] = tokens[:, 1] = np.arange(rows) + 10
+    tokens[:, 2] = 3
+    present = (tokens > 0).astype(np.uint8)
+    slots = np.full((rows, max_sequences), -1, np.int16)
+    slots[:, 0] = 0
+    return {
+        "input_ids": tokens,
+        "token_type_ids": np.zeros_like(present),
+        "position_ids": (np.arange(row_length) * present).astype(np.uint16),
+        "sequence_ids": present,
+        "cls_positions": slots,
+        "start_positions": slots,
+        "end_positions": slots,
+        "feature_ids": slots.astype(np.int32),
+    }
 
 
-@pytest.mark.parametrize("name", ["phase1", "squad/train"])
-def test_an_update_has_the_sequences_that_were_stated_with_packing_and_without(checkouts: dict[bool, Path], name: str):
-    steps, batch = 6, 24
-    on, off = (trained(checkouts[packing], name, steps, batch) for packing in (True, False))
-    assert (on.steps, off.steps) == (steps, steps)
-    assert off.sequences == steps * batch
-    assert (off.plan["rows_per_update"], off.plan["packing_factor"]) == (batch, 1.0)
-    # An update has whole rows: it misses what was stated by half a row, or by one in each of its micro-batches.
-    factor = on.plan["packing_factor"]
-    assert on.plan["sequences_per_update"] == pytest.approx(on.plan["rows_per_update"] * factor, abs=0.05)
-    assert -factor / 2 - 0.05 <= on.plan["sequences_per_update"] - batch < factor * off.plan["rows_per_update"] / 4
-    assert on.plan["rows_per_update"] < off.plan["rows_per_update"]
-    assert on.sequences == pytest.approx(steps * on.plan["sequences_per_update"], rel=0.1)
+def write(folder: Path, sizes: list[int], rows_per_file: int) -> Path:
+    folder.mkdir()
+    with RowWriter(folder, "question_answering", 8, 2, 0, 2000, rows_per_file) as writer:
+        for size in sizes:
+            writer.write(question_columns(size))
+        writer.finish("a" * 64, seed=0)
+    return folder
 
 
-@pytest.fixture(scope="module")
-def predicted(checkouts: dict[bool, Path]) -> dict[bool, JobResult]:
-    params = validate_params(read_yaml(ROOT / "params.yaml"))
-    squad, device = find_entry(params, "squad"), params.device.model_copy(update={"micro_batch_size": 4})
-    found = {}
-    for packing, root in checkouts.items():
-        rows, runs = root / artifacts.rows_folder("squad", "dev"), root / "runs" / "predict"
-        job = build_predict_job(squad, params, rows, root / "logits.arrow", runs, root, device=device)
-        found[packing] = device_job_here(job)
-    return found
+def test_files_are_of_bounded_size_and_the_manifest_counts_them(tmp_path: Path) -> None:
+    folder = write(tmp_path / "rows", [5, 1, 6], rows_per_file=5)
+    manifest = read_manifest(folder)
+    assert manifest.files == {"rows-00000.arrow": 5, "rows-00001.arrow": 5, "rows-00002.arrow": 2}
+    assert (manifest.rows, manifest.sequences, manifest.real_tokens) == (12, 12, 36)
+    assert read_rows(folder)["input_ids"][:, 0].tolist() == [10, 11, 12, 13, 14, 10, 10, 11, 12, 13, 14, 15]
+    assert folder_bytes(folder) == folder_bytes(write(tmp_path / "again", [5, 1, 6], rows_per_file=5))
+    kinds = {size: row_schema("pretrain", 8, 2, 2, size).field("input_ids").type.value_type for size in (65536, 65537)}
+    assert kinds == {65536: pa.uint16(), 65537: pa.uint32()}
 
 
-def logits(root: Path, column: str) -> list[np.ndarray]:
-    table = pa.ipc.open_file(pa.memory_map(str(root / "logits.arrow"))).read_all()
-    assert table["feature_id"].to_pylist() == list(range(len(table)))
-    return [np.array(values) for values in table[column].to_pylist()]
+def test_a_value_that_does_not_fit_its_column_is_never_wrapped(tmp_path: Path) -> None:
+    columns = question_columns(2)
+    columns["input_ids"] = columns["input_ids"].astype(np.uint32) + 70000
+    with RowWriter(tmp_path, "question_answering", 8, 2, 0, 2000) as writer, pytest.raises(pa.ArrowInvalid):
+        writer.write(columns)
+    with pytest.raises(InputError, match="manifest.json is missing"):
+        read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("column", ["start_logits", "end_logits"])
-def test_logits_do_not_depend_on_the_row(checkouts: dict[bool, Path], predicted: dict[bool, JobResult], column: str):
-    on, off = (logits(checkouts[packing], column) for packing in (True, False))
-    assert predicted[True].sequences == predicted[False].sequences == len(on) == len(off) > 40
-    assert np.ptp(np.concatenate(off)) > 1.0, "the model tells tokens apart"
-    for packed_logits, alone in zip(on, off, strict=True):
-        np.testing.assert_allclose(packed_logits, alone, rtol=2e-4, atol=2e-4)
+def test_sequences_lie_one_after_the_other_from_position_0() -> None:
+    lengths = np.array([3, 5, 2])
+    layout = RowLayout.from_packs(pack_sequences(lengths, 8, 2), lengths, 8)  # rows: 5 + 3, 2
+    columns = layout.columns(np.array([11, 12, 13, 21, 22, 23, 24, 25, 31, 32], np.uint16), np.array([1, 3, 2]))
+    order = np.argsort(columns["input_ids"][:, 0])
+    assert {name: values[order].tolist() for name, values in columns.items()} == {
+        "input_ids": [[21, 22, 23, 24, 25, 11, 12, 13], [31, 32, 0, 0, 0, 0, 0, 0]],
+        "token_type_ids": [[0, 0, 0, 1, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0, 0, 0]],
+        "position_ids": [[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, 0, 0, 0, 0, 0, 0]],
+        "sequence_ids": [[1, 1, 1, 1, 1, 2, 2, 2], [1, 1, 0, 0, 0, 0, 0, 0]],
+        "cls_positions": [[0, 5], [0, -1]],
+    }
+    assert layout.start_of.tolist() == [5, 0, 0]
+    assert layout.per_sequence(np.array([7, 8, 9]), -100)[order].tolist() == [[8, 7], [9, -100]]
 
 
-def test_how_full_the_rows_were_is_among_the_figures(checkouts: dict[bool, Path], predicted: dict[bool, JobResult]):
-    for packing in (True, False):
-        folder = checkouts[packing] / artifacts.rows_folder("squad", "dev")
-        manifest = json.loads((folder / "manifest.json").read_text())
-        found = prediction_figures(predicted[packing])
-        for name in ("packing_factor", "packing_efficiency"):
-            assert found[name] == manifest[name]
+@pytest.mark.parametrize(
+    ("geometry", "message"),
+    [
+        ((40000, 3, 0), "phase1.row_length=40000 must be 4 to 32767"),
+        ((128, 300, 0), "max_sequences_per_row=300 must be 1 to 255"),
+        ((128, 3, 2), "max_predictions_per_row=2 must be between max_sequences_per_row=3"),
+        ((128, 3, 129), "row_length=128"),
+        ((2, 0, 0), "row_length=2.*max_sequences_per_row=0"),
+    ],
+)
+def test_rows_the_schema_cannot_hold_are_refused(geometry: tuple[int, int, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_geometry(*geometry, "phase1")

@@ -1,7 +1,6 @@
 """Files and folders appear whole or not at all; temporary ones are private and go after a killed process."""
 
 import errno
-import hashlib
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ipu_model.core.files import FOREIGN_SECONDS, HOST, new_folder, sha256_of, write_json, write_text
+from ipu_model.core.files import FOREIGN_SECONDS, HOST, new_folder, write_json, write_text
 from tasks.stage import exchange
 from tasks.stage.errors import InputError
 from tasks.stage.exchange import Exchange, FilesOfPath
@@ -33,13 +32,9 @@ def test_a_folder_that_fails_in_the_middle_leaves_the_old_one_as_it_was(tmp_path
         fail()
     assert (target / "a").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["rows"], "no partial folder is left"
-
-
-def test_a_new_folder_replaces_the_old_one_whole(tmp_path):
-    for name in ("a", "b"):
-        with new_folder(tmp_path / "rows") as folder:
-            (folder / name).write_text(name)
-    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["b"]
+    with new_folder(target) as folder:
+        (folder / "b").write_text("new")
+    assert [path.name for path in target.iterdir()] == ["b"], "a new folder replaces the old one whole"
 
 
 def test_what_a_killed_run_left_is_removed_and_of_another_host_only_after_a_day(tmp_path):
@@ -82,27 +77,14 @@ def test_a_place_whose_names_cannot_be_synced_takes_files_and_folders(tmp_path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["card.md", "rows"]
 
 
-def test_text_that_cannot_be_encoded_leaves_the_old_file_as_it_was(tmp_path):
-    path = tmp_path / "card.md"
-    write_text(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(path, "new \ud800")
-    assert path.read_text() == "old"
+def test_json_refuses_nan_and_text_what_cannot_be_encoded_and_neither_changes_a_file(tmp_path):
+    path = tmp_path / "m.json"
+    write_json(path, {"b": 1, "a": "é"})
+    for write, value in ((write_json, {"f1": float("nan")}), (write_text, "new \ud800")):
+        with pytest.raises(ValueError, match="JSON compliant|surrogates"):
+            write(path, value)
+    assert path.read_text(encoding="utf-8") == '{\n  "a": "é",\n  "b": 1\n}\n'
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_json_refuses_nan_and_sorts_keys(tmp_path):
-    with pytest.raises(ValueError, match="JSON compliant"):
-        write_json(tmp_path / "m.json", {"f1": float("nan")})
-    assert not (tmp_path / "m.json").exists()
-    write_json(tmp_path / "m.json", {"b": 1, "a": "é"})
-    assert (tmp_path / "m.json").read_text(encoding="utf-8") == '{\n  "a": "é",\n  "b": 1\n}\n'
-
-
-def test_sha256_of_a_file_larger_than_a_block(tmp_path):
-    content = bytes(range(256)) * 5000
-    (tmp_path / "f").write_bytes(content)
-    assert sha256_of(tmp_path / "f") == hashlib.sha256(content).hexdigest()
 
 
 DAY = 25 * 3600

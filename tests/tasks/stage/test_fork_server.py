@@ -1,6 +1,5 @@
 """The fork server: what a forked module sees and returns, and that neither side outlives the other."""
 
-import importlib
 import os
 import signal
 import socket
@@ -9,7 +8,7 @@ import sys
 
 import pytest
 
-from tasks.stage import fork_server, start
+from tasks.stage import start
 from tests.faults.processes import wait_for
 from tests.places import ROOT
 
@@ -54,7 +53,6 @@ print(job.wait(), job.poll())
 def folder(tmp_path):
     for name, text in (("work", WORK), ("waits", WAITS), ("job", JOB)):
         (tmp_path / f"{name}.py").write_text(text)
-    (tmp_path / "imported.py").write_text("")
     os.mkfifo(tmp_path / "line")
     return tmp_path
 
@@ -110,15 +108,6 @@ def test_code_that_changed_after_its_import_does_not_run_in_the_server(server, f
     said = capfd.readouterr()
     assert "False True" in said.out
     assert "to nowhere" in said.err
-
-
-def test_code_that_changed_while_the_server_was_importing_does_not_run_in_it(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    importlib.import_module("imported")
-    changed = (folder / "imported.py").stat().st_ctime_ns
-    assert fork_server.SourceFiles(changed + 1).are_current()
-    assert not fork_server.SourceFiles(changed).are_current()
 
 
 def test_a_stage_whose_server_is_gone_runs_by_itself(server, folder, capfd):

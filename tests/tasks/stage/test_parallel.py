@@ -29,6 +29,8 @@ def test_results_come_in_the_order_of_the_items_with_any_number_of_processes() -
     expected = [item * 10 for item in range(7)]
     assert list(ordered_map(slow_first, range(7), workers=1)) == expected
     assert list(ordered_map(slow_first, range(7), workers=2)) == expected
+    assert list(ordered_map(process_id, [0], workers=4)) == [os.getpid()], "one item starts no process"
+    assert os.getpid() not in list(ordered_map(process_id, [0, 1], workers=2))
 
 
 def test_a_map_measures_its_items_and_what_its_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,12 +42,6 @@ def test_a_map_measures_its_items_and_what_its_reader_takes(monkeypatch: pytest.
     assert (usage.items, usage.processes, len(usage.item_seconds)) == (4, 2, 4)
     assert all(0.1 <= seconds < 1 for seconds in usage.item_seconds)
     assert 0.2 <= usage.merge_seconds < usage.seconds
-
-
-def test_one_item_or_one_worker_starts_no_process() -> None:
-    assert list(ordered_map(process_id, [0], workers=4)) == [os.getpid()]
-    assert list(ordered_map(process_id, [0, 1], workers=1)) == [os.getpid()] * 2
-    assert os.getpid() not in list(ordered_map(process_id, [0, 1], workers=2))
 
 
 def test_only_a_bounded_number_of_items_is_read_ahead() -> None:
@@ -113,6 +109,9 @@ def test_few_items_are_done_without_more_processes(monkeypatch: pytest.MonkeyPat
     assert [useful_workers(items, least=5) for items in (0, 4, 5, 100)] == [1, 1, 3, 3]
     monkeypatch.delenv("PODIUM_WORKERS")
     assert worker_count() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert worker_count() == 3
 
 
 def test_progress_says_the_time_left() -> None:
@@ -121,13 +120,6 @@ def test_progress_says_the_time_left() -> None:
     assert progress.describe(250, elapsed_s=5.0) == (0.25, text)
     assert StageProgress("rows", "questions").describe(250, 5.0) == (None, "rows: 250 questions, 50 per second")
     assert progress.describe(0, elapsed_s=5.0) == (None, "rows: 0 questions, 0 per second")
-
-
-def test_without_an_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("os.sched_getaffinity")
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
-    monkeypatch.setattr("tasks.stage.parallel.free_memory", lambda: None)
-    assert (worker_count(), runs_at_once("cpu")) == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +133,3 @@ def test_a_worker_takes_as_many_runs_as_its_host_has_room_for(
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
     monkeypatch.setattr("tasks.stage.parallel.free_memory", lambda: free)
     assert runs_at_once(pool) == runs
-
-
-def test_times_of_many_items_are_added_in_pairs() -> None:
-    usage = process.MapUsage()
-    for _ in range(10_000):
-        usage.add(0.5)
-    assert (usage.items, sum(usage.item_seconds)) == (10_000, pytest.approx(5000))
-    assert len(usage.item_seconds) <= process.MOST_TIMES

@@ -1,8 +1,5 @@
 """What other users of Great Expectations get: suites that it loads."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -60,15 +57,6 @@ def test_a_suite_requires_what_cannot_be_checked_yet_as_well(tmp_path):
     assert [check.name for check in broken.checks] == [check.name for check in sound.checks]
 
 
-def test_two_sets_of_one_verdict_share_a_suite_without_a_name_twice(tmp_path):
-    one, other = (found_of(tmp_path / name, corpus_columns()) for name in ("a", "b"))
-    both = one.with_another(other, "held-out")
-    names = [check.name for check in both.checks]
-    assert len(set(names)) == len(names) == 2 * len(one.checks)
-    assert {check["name"] for check in both.verdict["checks"]} == set(names)
-    assert {finding.check.name for finding in both.outcomes} == set(names)
-
-
 def test_the_limits_alone_judge_as_great_expectations_does():
     limits = [(None, None), (1, None), (None, 2), (0.5, 2)]
     checks = [DataCheck(f"c{number}", "text", "something", "nothing", *pair) for number, pair in enumerate(limits)]
@@ -80,40 +68,10 @@ def test_the_limits_alone_judge_as_great_expectations_does():
 
 def test_what_great_expectations_drops_or_counts_otherwise_is_our_defect_and_no_verdict(monkeypatch):
     checks = [DataCheck(name, "text", "at most 9", "nothing", maximum=9) for name in ("size", "age")]
-    values = {"size": np.array([1, 10]), "age": np.array([0, 0])}
     with pytest.raises(CheckCrashed, match="size"):
-        gx().confirm(checks[:1], {"age": values["age"]}, {})
+        gx().confirm(checks[:1], {"age": np.array([0, 0])}, {})
     with pytest.raises(CheckCrashed, match="1 of them without a value"):
         gx().validate(checks[:1], {"size": np.array([0.0, np.nan])})
-    complete = gx()._gx.ExpectationSuite
-    with monkeypatch.context() as patch:
-        patch.setattr(gx()._gx, "ExpectationSuite", lambda name, expectations: complete(name, expectations[:1]))
-        with pytest.raises(CheckCrashed, match="1 of 2 checks were evaluated"):
-            gx().validate(checks, values)
     monkeypatch.setattr(LimitValidator, "validate", lambda self, checks, frame, label: {"size": CheckCounts(0, 2)})
-    with pytest.raises(CheckCrashed, match="counts the failures of size differently"):
-        gx().validate(checks[:1], values)
-
-
-LOADED = """
-import sys
-from tasks.validation.validators import GxValidator
-from tasks.validation.checks import DataCheck
-import numpy as np
-judge = GxValidator()
-checks = [DataCheck("size", "a", "b", "c"), DataCheck("kind", "a", "b", "c", minimum=0, maximum=1)]
-print(judge.validate(checks, {"size": np.array([3]), "kind": np.array([5])})["size"].failed)
-heavy = ("altair.vegalite", "scipy.stats._stats_py", "sqlalchemy", "boto3", "google.auth", "torch", "sklearn")
-print([name for name in heavy if name in sys.modules])
-import sqlalchemy, altair
-from scipy import stats
-print(stats.norm.cdf(0), altair.Chart.__name__, sqlalchemy.text("1"))
-"""
-
-
-def test_a_judge_loads_no_package_that_it_does_not_use_and_hides_none_from_others():
-    assert subprocess.check_output([sys.executable, "-c", LOADED], text=True, cwd=ROOT).split("\n")[:3] == [
-        "1",
-        "[]",
-        "0.5 Chart 1",
-    ]
+    with pytest.raises(CheckCrashed, match="size differently"):
+        gx().validate(checks[:1], {"size": np.array([1, 10])})

@@ -163,12 +163,46 @@ def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path, tokenizer, text, sai
         pretrain_data(folder, tokenizer)
 
 
-def test_a_row_file_that_was_cut_off_is_named(tmp_path, tokenizer):
-    folder = write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
-    path = folder / "rows-00000.arrow"
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(InputError, match="rows-00000.arrow is not an Arrow file, or cut off"):
-        pretrain_data(folder, tokenizer).prepare()
+def remove_rows(columns):
+    columns.update({name: values[:0] for name, values in columns.items()})
+
+
+def unmask(columns):
+    columns["masked_positions"][:], columns["masked_labels"][:] = 0, -100
+
+
+def mask_one_more(columns):  # 8 of 50 tokens; a fraction of 0 leaves room for 7, one in each sequence
+    columns["masked_positions"][0, 2], columns["masked_labels"][0, 2] = 5, 13
+
+
+def point_at_cls_or_nowhere(columns):
+    columns["start_positions"][0], columns["end_positions"][0] = [0, 8], [0, 8]
+    columns["start_positions"][1], columns["end_positions"][1] = -100, -100
+
+
+def remove_labels(columns):
+    columns["start_positions"][:], columns["end_positions"][:] = -100, -100
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "failed", "said"),
+    [
+        ("phase1", remove_rows, ["rows", "masked_tokens"], ""),
+        ("phase1", unmask, ["masked_tokens"], ""),
+        ("phase1", dict, [], ""),
+        ("phase1", mask_one_more, ["masked_share"], "found 0.16; required: at most 0.14"),
+        ("squad-dev", put("feature_ids", 1, 1, 5), ["features_once"], "feature 3: 0 times; feature 5: 2 times"),
+        ("squad-train", point_at_cls_or_nowhere, [], ""),
+        ("squad-train", remove_labels, ["answers"], ""),
+        ("squad-dev", remove_labels, [], ""),
+    ],
+)
+def test_rows_are_judged_as_a_whole_as_well(tmp_path, tokenizer, name, damage, failed, said):
+    columns = row_columns(PRETRAIN if name == "phase1" else QUESTIONS)
+    damage(columns)
+    verdict = judged_rows(tmp_path, tokenizer, name, columns, masked=0.0)
+    assert failed_checks(verdict) == failed
+    assert said in format_failures(verdict, "")
 
 
 @pytest.mark.parametrize(("limit", "failed"), [(0.03, ["unknown_share"]), (0.04, [])])
@@ -185,31 +219,12 @@ def test_unknown_tokens_are_counted_noted_from_one_percent_and_refused_above_the
     [note] = verdict["notes"]
     assert share in note
     assert {"name": "share of [UNK]", "value": 0.0345} in verdict["statistics"]["numbers"]
-
-
-def test_positions_the_model_does_not_have_are_found(tmp_path, tokenizer):
-    write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
     verdict = validate(pretrain_data(tmp_path / "phase1", tokenizer, max_positions=7))
-    assert failed_checks(verdict) == ["position_ids"]
-    assert "lower pretrain_rows.phase1.row_length" in format_failures(verdict, "")
-
-
-def test_rows_without_masked_tokens_or_without_rows_are_refused(tmp_path, tokenizer):
-    columns = row_columns(PRETRAIN)
-    none = {name: values[:0] for name, values in columns.items()}
-    assert failed_checks(judged_rows(tmp_path / "a", tokenizer, columns=none)) == ["rows", "masked_tokens"]
-    columns["masked_positions"][:], columns["masked_labels"][:] = 0, -100
-    assert failed_checks(judged_rows(tmp_path / "b", tokenizer, columns=columns)) == ["masked_tokens"]
-
-
-def test_more_masked_tokens_than_the_fraction_and_one_in_each_sequence_are_refused(tmp_path, tokenizer):
-    # 7 masked of 50 tokens; a fraction of 0 leaves room for 7, one in each sequence.
-    assert judged_rows(tmp_path, tokenizer, masked=0.0)["valid"]
-    columns = row_columns(PRETRAIN)
-    columns["masked_positions"][0, 2], columns["masked_labels"][0, 2] = 5, 13
-    verdict = judged_rows(tmp_path, tokenizer, columns=columns, masked=0.0)
-    assert failed_checks(verdict) == ["masked_share"]
-    assert "found 0.16; required: at most 0.14" in format_failures(verdict, "")
+    assert failed_checks(verdict) == ["position_ids"], "positions that the model does not have"
+    path = tmp_path / "phase1/rows-00000.arrow"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InputError, match="rows-00000.arrow"):
+        pretrain_data(tmp_path / "phase1", tokenizer).prepare()
 
 
 def test_next_sentences_that_are_all_of_one_kind_are_refused_when_there_are_enough(tmp_path, tokenizer):
@@ -231,14 +246,6 @@ def test_nulls_in_rows_are_counted(tmp_path, tokenizer):
     assert "nulls" in failed_checks(validate(pretrain_data(folder, tokenizer)))
 
 
-def test_a_feature_that_is_missing_or_there_twice_is_named(tmp_path, tokenizer):
-    columns = row_columns(QUESTIONS)
-    columns["feature_ids"][1, 1] = 5
-    verdict = judged_rows(tmp_path, tokenizer, "squad-dev", columns)
-    assert failed_checks(verdict) == ["features_once"]
-    assert "feature 3: 0 times; feature 5: 2 times" in format_failures(verdict, "")
-
-
 def test_windows_that_disagree_with_the_rows_are_found(tmp_path, tokenizer):
     windows = window_columns()
     windows["feature_id"][2] = 3
@@ -247,16 +254,6 @@ def test_windows_that_disagree_with_the_rows_are_found(tmp_path, tokenizer):
     assert failed_checks(verdict) == ["features_numbered", "feature_lengths"]
     assert "line 2: feature_id 3" in format_failures(verdict, "")
     assert "for example row 2" in format_failures(verdict, "")
-
-
-def test_windows_without_an_answer_point_at_cls_or_have_no_label(tmp_path, tokenizer):
-    columns = row_columns(QUESTIONS)
-    columns["start_positions"][0], columns["end_positions"][0] = [0, 8], [0, 8]
-    columns["start_positions"][1], columns["end_positions"][1] = -100, -100
-    assert judged_rows(tmp_path, tokenizer, "squad-train", columns)["valid"]
-    columns["start_positions"][:], columns["end_positions"][:] = -100, -100
-    assert failed_checks(judged_rows(tmp_path, tokenizer, "squad-train", columns)) == ["answers"]
-    assert judged_rows(tmp_path, tokenizer, "squad-dev", columns)["valid"]
 
 
 def test_rows_are_judged_piece_by_piece_with_the_same_verdict(tmp_path, tokenizer, monkeypatch):

@@ -1,4 +1,4 @@
-"""Scalar features of text: hand-made strings, counted by hand."""
+"""Scalar features of texts and their distributions: hand-made, counted by hand."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,12 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.stage.errors import InputError
-from tasks.validation import text_features
-from tasks.validation.text_features import (
-    compare_schema,
-    count_controls,
-    find_repetitions,
-)
+from tasks.validation import checks, text_features
+from tasks.validation.checks import Histogram
+from tasks.validation.text_features import compare_schema, count_controls, find_repetitions
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
@@ -44,14 +41,6 @@ def test_different_keys_with_one_hash_are_not_equal(monkeypatch):
     assert repetitions(parts) == (1, ["x (2 times)"])
 
 
-def test_many_repetitions_are_counted_without_holding_them_all(monkeypatch):
-    monkeypatch.setattr(text_features, "CONFIRMED_HASHES", 2)
-    parts = keys([f"key {i}" for i in range(50)], [f"key {i}" for i in range(50)])
-    count, examples = repetitions(parts)
-    assert count == 50
-    assert len(examples) == 2
-
-
 def test_schemas_differ_in_names_and_types_but_not_in_the_width_of_offsets_and_integers(tmp_path):
     required = pa.schema([("a", pa.string()), ("b", pa.list_(pa.struct([("s", pa.string()), ("n", pa.int32())])))])
     wide = pa.large_list(pa.struct([("n", pa.int64()), ("s", pa.large_string())]))
@@ -63,16 +52,6 @@ def test_schemas_differ_in_names_and_types_but_not_in_the_width_of_offsets_and_i
     assert wrong.startswith("other: column b is int32, not list<")
 
 
-def test_batches_have_fewer_records_where_texts_are_long(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    texts = ["".join(rng.choice(list("abcdefgh"), 1000)) for _ in range(64)]
-    pq.write_table(pa.table({"text": texts}), tmp_path / "texts.parquet")
-    monkeypatch.setattr(text_features, "BATCH_BYTES", 8_500)
-    sizes = [batch.num_rows for batch in text_features.read_text_batches(tmp_path / "texts.parquet", ["text"])]
-    assert sum(sizes) == 64
-    assert max(sizes) == 8
-
-
 def test_text_that_is_not_utf8_is_refused(tmp_path):
     broken = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
@@ -80,3 +59,36 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
     pq.write_table(pa.table({"text": broken}), tmp_path / "texts.parquet")
     with pytest.raises(InputError, match=r"texts\.parquet is damaged .*UTF8"):
         list(text_features.read_text_batches(tmp_path / "texts.parquet", ["text"]))
+
+
+def lengths(*parts):
+    counted = Histogram()
+    for part in parts:
+        counted.add(np.array(part, dtype=np.int64))
+    return counted
+
+
+def test_mean_and_quantiles_are_exact_over_all_parts():
+    counted = lengths([1, 2], [3, 10])
+    assert (counted.count, counted.sum, counted.largest, counted.mean) == (4, 16, 10, 4.0)
+    assert [counted.quantile(share) for share in (0.25, 0.5, 0.75, 1.0)] == [1, 2, 3, 10]
+    assert (lengths().mean, lengths().quantile(0.5), lengths().histogram("t", "u")["counts"]) == (0.0, 0, [0])
+
+
+@pytest.mark.parametrize("seen", [[0, 1, 100_000], [100, 400], [1, 33], [7], [0, 40], [5, 90_000, 12, 13]])
+def test_every_length_is_in_exactly_one_bar(seen):
+    drawn = lengths(seen).histogram("t", "u")
+    edges, counts = drawn["edges"], drawn["counts"]
+    assert edges == sorted(set(edges))
+    assert len(edges) == len(counts) + 1 <= checks.BARS + 2
+    assert counts == [sum(low <= one < high for one in seen) for low, high in zip(edges, edges[1:], strict=False)]
+    assert sum(counts) == len(seen)
+
+
+def test_lengths_above_the_highest_are_counted_in_the_last_bar_and_exactly_in_the_sum(monkeypatch):
+    monkeypatch.setattr(checks, "HIGHEST", 10)
+    counted = lengths([4, 10, 5_000])
+    drawn = counted.histogram("t", "u")
+    assert drawn["open_end"]
+    assert drawn["counts"][-1] == 2
+    assert counted.sum == 5014

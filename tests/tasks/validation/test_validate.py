@@ -1,6 +1,8 @@
 """The judge and the command line of validation."""
 
+import copy
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -12,9 +14,9 @@ import pytest
 from tasks.params.schema import load_params
 from tasks.stage.errors import InputError
 from tasks.validation.pretraining_checks import CorpusData
-from tasks.validation.validate import main, validate_and_report
+from tasks.validation.validate import main, render_page
 from tests.places import ROOT
-from tests.tasks.hostile import without_own_script
+from tests.tasks.hostile import Page, without_own_script
 from tests.tasks.validation.validation_data import (
     corpus_columns,
     row_columns,
@@ -23,6 +25,7 @@ from tests.tasks.validation.validation_data import (
     write_rows,
     write_tokenizer,
 )
+from tests.tasks.validation.verdicts import VERDICT
 
 LIMITS = load_params(ROOT / "params.yaml").validate_
 
@@ -96,13 +99,35 @@ def test_an_older_verdict_does_not_outlive_data_that_cannot_be_read(tmp_path, mo
     assert not report.exists()
 
 
-def test_equal_data_give_equal_reports(tmp_path, monkeypatch):
-    written = []
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        data = CorpusData(write_corpus(Path("data"), corpus_columns()), LIMITS)
-        validate_and_report("corpus", lambda data=data: [data])
-        files = [Path("reports/validation/corpus.html"), Path("reports/validation/corpus.json")]
-        written.append([path.read_bytes() for path in files])
-    assert written[0] == written[1]
+EVIL = "<script>alert('x')</script>\"&"
+
+
+def attributes(page: Page, wanted: str) -> list[str]:
+    names = [name for _, names in page.elements for name in names]
+    return [value for name, value in zip(names, page.values, strict=True) if name == wanted]
+
+
+def failed_verdict():
+    verdict = copy.deepcopy(VERDICT)
+    verdict["valid"] = False
+    verdict["checks"][0].update(ok=False, found=EVIL, examples=[EVIL], advice="check corpus.path", failed=2)
+    verdict["not_checked"] = ["ids_unique"]
+    return verdict
+
+
+@pytest.mark.parametrize("verdict", [VERDICT, failed_verdict()], ids=["valid", "not valid"])
+def test_the_page_is_whole_and_loads_nothing(verdict):
+    html = without_own_script(render_page(verdict))
+    page = Page(html)
+    tags = [tag for tag, _ in page.elements if tag not in ("meta", "br")]
+    assert not {*tags} & {"script", "link", "img", "iframe", "object", "base", "form"}
+    opened: list[str] = []
+    for tag in tags:
+        if tag.startswith("/"):
+            assert f"/{opened.pop()}" == tag
+        else:
+            opened.append(tag)
+    assert opened == []
+    assert all(re.fullmatch(r"margin-left:[\d.]+%;width:[\d.]+%", style) for style in attributes(page, "style"))
+    assert (attributes(page, "href"), attributes(page, "src")) == (["#content"], [])
+    assert not re.search(r"url\(|@import|https?://(?!www.w3.org/2000/svg)", html)

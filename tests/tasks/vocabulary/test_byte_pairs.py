@@ -17,9 +17,7 @@ from tasks.corpus import world
 from tasks.params.schema import PretrainRowsParams, TokenizerParams, validate_params
 from tasks.pretraining.rows.pair_rows import split_sentences
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.records import shards
 from tasks.stage.errors import InputError, ParamsError
-from tasks.vocabulary import byte_pairs
 from tasks.vocabulary.encoding import encode, load_tokenizer
 from tasks.vocabulary.tokenizer import make_tokenizer
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS
@@ -103,15 +101,8 @@ def test_rows_have_whole_documents_as_transformers_reads_them(corpus: Path, fold
     assert sorted(found) == expected
 
 
-def test_a_large_corpus_is_read_in_shards_spread_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    every = [shards.Shard(number, (), 1, 10) for number in range(9)]
-    for most, numbers in ((90, [*range(9)]), (50, [0, 2, 4, 6, 8]), (30, [0, 3, 6]), (1, [0])):
-        monkeypatch.setattr(byte_pairs, "MAX_BYTES", most)
-        assert [shard.number for shard in byte_pairs._spread(every)] == numbers
-
-
 def test_a_vocabulary_that_cannot_be_trained_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no characters to train a vocabulary on"):
+    with pytest.raises(InputError, match="no characters"):
         make_tokenizer(params(), 512, write_corpus(tmp_path / "corpus", ["", " "]), tmp_path / "made")
     for values, said in (
         (["tokenizer.kind=bpe", "pretrain_rows.next_sentence=false", "tokenizer.vocabulary_size=200"], "at least 300"),

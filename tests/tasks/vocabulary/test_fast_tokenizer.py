@@ -16,27 +16,13 @@ from tasks.downstream.ner.rows import make_windows
 from tasks.downstream.squad.rows import make_features
 from tasks.downstream.texts.rows import make_sequences
 from tasks.stage.errors import InputError
-from tasks.vocabulary import encoding
 from tasks.vocabulary.encoding import encode, load_tokenizer, read_tokenizer_info
 from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 from tests.fuzzing import damaged_json, require_clean
 from tests.tasks.tiny_model import write_tokenizer
 from tests.tasks.vocabulary.fast_tokenizers import CORPUS, HOSTILE, KINDS, save_fast_tokenizer
 
-PIECES = [*"aA bé \t\n.,'`5"] + [
-    "  ",
-    "\u0301",
-    "\u200b",
-    "\u3000",
-    "ﬁ",
-    "👍🏽",
-    "中",
-    "don't",
-    " ba",
-    "ＡＢ",
-    "\xa0",
-    "''",
-]
+PIECES = [*"aA bé \t\n.,'`5\u0301\u200b\u3000ﬁ中\xa0", "  ", "👍🏽", "don't", " ba", "ＡＢ", "''"]
 
 
 @pytest.fixture(params=KINDS)
@@ -56,22 +42,22 @@ def drawn_texts(count: int) -> list[str]:
 
 
 def test_ids_and_offsets_are_those_of_auto_tokenizer(folder: Path) -> None:
-    texts = [*HOSTILE, *drawn_texts(300), *CORPUS[:50]]
-    ours, theirs = encode(load_tokenizer(folder), texts), auto_tokenizer(folder)
+    texts, tokenizer, theirs = (
+        [*HOSTILE, *drawn_texts(300), *CORPUS[:50]],
+        load_tokenizer(folder),
+        auto_tokenizer(folder),
+    )
+    ours, info = encode(tokenizer, texts), read_tokenizer_info(tokenizer)
     for text, start, length in zip(texts, ours.starts, ours.lengths, strict=True):
         own = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
         found = slice(start, start + length)
         assert ours.token_ids[found].tolist() == own["input_ids"], repr(text)
         assert [tuple(pair) for pair in ours.offsets[found].tolist()] == own["offset_mapping"], repr(text)
-
-
-def test_most_tokenizers_look_words_up_and_whole_texts_give_the_same(folder: Path) -> None:
-    tokenizer, texts = load_tokenizer(folder), [*HOSTILE, *drawn_texts(100)]
+    names = ("<s>", "</s>", "<pad>", "<mask>", "[CLS]", "[SEP]", "[MASK]")
+    forged = encode(tokenizer, [*(f"a {token} b{token}{token}c" for token in names), "ｘ ＜ｓ＞ ＜／ｓ＞"]).token_ids
+    assert not set(forged.tolist()) & (set(info.special) - {info.unk}), "no text can forge a special token"
     if folder.name != "roberta-prefix":  # its offsets depend on the place in the text
-        assert read_tokenizer_info(tokenizer).independent_words
-    cached, whole = encode(tokenizer, texts), encoding._encode_uncached(tokenizer, texts)
-    for name in ("token_ids", "lengths", "offsets"):
-        assert (getattr(cached, name) == getattr(whole, name)).all()
+        assert info.independent_words
 
 
 def test_sequences_are_those_of_auto_tokenizer(folder: Path) -> None:
@@ -125,14 +111,6 @@ def test_words_of_sentences_have_the_pieces_of_auto_tokenizer(folder: Path) -> N
             assert places == [numbers.index(word) for word in range(len(sentence))]
 
 
-def test_a_text_cannot_forge_a_special_token(folder: Path) -> None:
-    tokenizer = load_tokenizer(folder)
-    info = read_tokenizer_info(tokenizer)
-    texts = [f"a {token} b{token}{token}c" for token in ("<s>", "</s>", "<pad>", "<mask>", "[CLS]", "[SEP]", "[MASK]")]
-    found = encode(tokenizer, [*texts, "ｘ ＜ｓ＞ ＜／ｓ＞"]).token_ids
-    assert not set(found.tolist()) & (set(info.special) - {info.unk})
-
-
 def test_a_release_gives_the_same_ids_and_roles(folder: Path, tmp_path: Path) -> None:
     written = tmp_path / "written"
     written.mkdir()
@@ -180,19 +158,3 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, kind: str) -> None:
     for what, content in damaged_json(json.loads(path.read_text()), 60):
         path.write_bytes(content)
         require_clean(lambda: load_tokenizer(tmp_path), what, InputError)
-
-
-@pytest.mark.parametrize("kind", ["roberta", "modernbert"])
-def test_a_release_of_a_model_of_words_has_their_tokens(kind: str, tmp_path: Path) -> None:
-    given, written = save_fast_tokenizer(kind, tmp_path / "given"), tmp_path / "written"
-    written.mkdir()
-    load_local_vocabulary(given, True).with_prefix_space(True).write(512, written)
-    theirs = auto_tokenizer(written)
-    sentences = [text.split() for text in CORPUS[:60] if text.isascii() and text.split()]
-    made = make_windows(load_tokenizer(written), sentences, 512, 0)
-    found = np.split(made.token_ids, np.cumsum(made.lengths)[:-1])
-    before = make_windows(load_tokenizer(given), sentences, 512, 0)
-    assert made.token_ids.tolist() == before.token_ids.tolist(), "the words keep their tokens"
-    for ids, sentence in zip(found, sentences, strict=True):
-        assert ids.tolist() == theirs(sentence, is_split_into_words=True)["input_ids"]
-        assert ids.tolist() == theirs(" ".join(sentence))["input_ids"]

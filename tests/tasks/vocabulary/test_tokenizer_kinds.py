@@ -64,40 +64,30 @@ def test_a_folder_of_transformers_gives_its_own_ids(tmp_path: Path, options: dic
 
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
 CHANGES: dict[str, tuple[tuple[Any, ...], Any, str | None]] = {
-    "a chain of replacements": (
-        ("normalizer",),
-        {"type": "Sequence", "normalizers": [REPLACE] * 9},
-        "at most one character is allowed",
-    ),
-    "a replacement": (("normalizer",), REPLACE, "at most one character is allowed"),
+    "replacements": (("normalizer",), {"type": "Sequence", "normalizers": [REPLACE] * 9}, "at most one character"),
     "a table of characters": (
         ("normalizer",),
         {"type": "Precompiled", "precompiled_charsmap": ""},
         "cannot be loaded",
     ),
     "no clean-up": (("normalizer",), None, None),
-    "a text as clean-up": (("normalizer",), "BertNormalizer", "cannot be loaded"),
     "dirt kept": (("normalizer", "clean_text"), False, None),
-    "half a switch": (("normalizer", "clean_text"), 1, "cannot be loaded"),
     "a regular expression": (
         ("pre_tokenizer",),
         {"type": "Split", "pattern": {"Regex": " +"}, "behavior": "Isolated", "invert": False},
         None,
     ),
     "another post-processor": (("post_processor",), None, "one special token before the first text"),
-    "another decoder": (("decoder",), {"type": "Sequence", "decoders": []}, None),
     "another prefix": (("model", "continuing_subword_prefix"), "@@", None),
     "another unknown": (("model", "unk_token"), "[MASK]", "has no unk_token of its own"),
     "another model": (("model", "type"), "BPE", "cannot be loaded"),
     "a vocabulary that is a list": (("model", "vocab"), ["a"], "cannot be loaded"),
-    "an id that is not a number": (("model", "vocab", "ada"), "5", "cannot be loaded"),
     "an id that is a truth": (("model", "vocab", "[UNK]"), True, "cannot be loaded"),
     "an id past the end": (("model", "vocab", "ada"), 2**31, "entries; at most"),
     "an id twice": (("model", "vocab", "ada"), 0, "several tokens the same id"),
     "a stripping token": (("added_tokens", 4, "lstrip"), True, None),
     "two ids for a token": (("added_tokens", 4, "id"), 1, r"the added token '\[MASK\]' the id 1"),
     "not a token": (("added_tokens", 4), "x", "adds 'x'"),
-    "tokens that are none": (("added_tokens",), 7, "adds 7"),
 }
 """What is changed in the file -> where, its value, and why it is refused; None: the library's own ids are used."""
 
@@ -147,7 +137,6 @@ BOMBS: dict[str, tuple[tuple[Any, ...], Any, str]] = {
         "a normalizer of more than 64 steps",
     ),
     "a table": (("normalizer",), {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}, "more than 64 bytes"),
-    "nested repetition": (("pre_tokenizer",), split("(a+)+b"), "takes too long for some texts"),
     "nested in a list": (
         ("pre_tokenizer",),
         {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, split("(x+x+)+[yz]")]},
@@ -165,7 +154,7 @@ def test_a_tokenizer_that_takes_memory_or_time_is_refused_before(tmp_path: Path,
 
 def test_a_pattern_that_takes_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_tokenizer, "TRIAL_SECONDS", 0.01)  # no Python starts so fast
-    with pytest.raises(InputError, match="its patterns took longer than 0.01 s and were stopped"):
+    with pytest.raises(InputError, match="longer than 0.01 s"):
         load_tokenizer(changed(tmp_path, ("pre_tokenizer",), split(r"\\w+|\\d")))
 
 
