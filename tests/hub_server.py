@@ -1,7 +1,5 @@
 """A local server that speaks the Hub's protocol over real HTTP, strictly."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -9,11 +7,10 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -30,7 +27,7 @@ GITATTRIBUTES = b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
 class HubError(Exception):
     """An answer that is not success: status, the Hub's error code header, and a message."""
 
-    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+    def __init__(self, status, message, code=None):
         super().__init__(message)
         self.status, self.message, self.code = status, message, code
 
@@ -68,7 +65,7 @@ class Repository:
     preuploaded: dict[str, str] = field(default_factory=dict)
     """path -> uploadMode of the last pre-upload: a commit must follow it."""
 
-    def resolve(self, revision: str) -> Commit:
+    def resolve(self, revision):
         """A commit by branch, tag, full ref or hash."""
         name = revision.removeprefix("refs/heads/").removeprefix("refs/tags/")
         oid = self.branches.get(name) or self.tags.get(name) or name
@@ -76,7 +73,7 @@ class Repository:
             raise HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return self.commits[oid]
 
-    def history(self, branch: str = "main") -> list[Commit]:
+    def history(self, branch="main"):
         """Commits of a branch or a pull request, or up to a commit, oldest first."""
         found, oid = [], self.branches.get(branch, branch if branch in self.commits else None)
         while oid is not None:
@@ -88,12 +85,12 @@ class Repository:
 class HubStore:
     """Repositories by (kind, name); bytes by SHA-256 in `folder`. Use under `lock`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.lock = threading.RLock()
-        self.repositories: dict[tuple[str, str], Repository] = {}
+        self.repositories = {}
 
-    def create(self, kind: str, name: str, *, private: bool = False) -> Repository:
+    def create(self, kind, name, *, private=False):
         if (kind, name) in self.repositories:
             raise HubError(409, "You already created this model repo")
         repository = Repository(kind, name, private)
@@ -101,29 +98,21 @@ class HubStore:
         self.commit(repository, "main", {".gitattributes": self.small(GITATTRIBUTES)}, (), None, "initial commit")
         return repository
 
-    def find(self, kind: str, name: str) -> Repository:
+    def find(self, kind, name):
         found = self.repositories.get((kind, name))
         if found is None:
             raise HubError(404, "Repository not found", "RepoNotFound")
         return found
 
     @staticmethod
-    def check_parent(repository: Repository, branch: str, parent: str | None) -> str | None:
+    def check_parent(repository, branch, parent):
         """The head of `branch`, which `parent` must name where it is given (else 412)."""
         head = repository.branches.get(branch)
         if parent is not None and (head is None or not head.startswith(parent)):
             raise HubError(412, "A commit has happened since. Please refresh and try again.")
         return head
 
-    def commit(
-        self,
-        repository: Repository,
-        branch: str,
-        added: dict[str, Blob],
-        deleted: tuple[str, ...],
-        parent: str | None,
-        title: str,
-    ) -> Commit:
+    def commit(self, repository, branch, added, deleted, parent, title):
         """One commit on `branch`; `parent`, where given, must be its head (else 412)."""
         head = self.check_parent(repository, branch, parent)
         tree = dict(repository.commits[head].tree) if head else {}
@@ -139,41 +128,41 @@ class HubStore:
         repository.branches[branch] = commit.oid
         return commit
 
-    def add_files(self, repository: Repository, files: dict[str, bytes], title: str = "add files") -> Commit:
+    def add_files(self, repository, files, title="add files"):
         with self.lock:
             return self.commit(repository, "main", {p: self.blob(p, d) for p, d in files.items()}, (), None, title)
 
-    def blob(self, path: str, data: bytes) -> Blob:
+    def blob(self, path, data):
         return self.large(self.keep(data), len(data)) if is_large(path, len(data)) else self.small(data)
 
-    def small(self, data: bytes) -> Blob:
+    def small(self, data):
         return Blob(self.keep(data), len(data), False, git_blob(data))
 
-    def large(self, sha256: str, size: int) -> Blob:
+    def large(self, sha256, size):
         return Blob(sha256, size, True, git_blob(pointer(sha256, size)))
 
-    def keep(self, data: bytes) -> str:
+    def keep(self, data):
         digest = hashlib.sha256(data).hexdigest()
         (self.folder / digest).write_bytes(data)
         return digest
 
-    def has(self, sha256: str, size: int) -> bool:
+    def has(self, sha256, size):
         path = self.folder / sha256
         return path.is_file() and path.stat().st_size == size
 
-    def read(self, sha256: str) -> bytes:
+    def read(self, sha256):
         return (self.folder / sha256).read_bytes()
 
 
-def is_large(path: str, size: int) -> bool:
+def is_large(path, size):
     return size > 0 and (path.endswith(LFS_SUFFIXES) or size > LFS_THRESHOLD)
 
 
-def git_blob(data: bytes) -> str:
+def git_blob(data):
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
-def pointer(sha256: str, size: int) -> bytes:
+def pointer(sha256, size):
     return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
 
 
@@ -186,22 +175,20 @@ REVISION = r"(?P<revision>refs/[\w.-]+/[\w.-]+|[^/]+)"
 GIT = rf"/(?P<kind>datasets/)?{NAME}"
 
 Handler = Callable[..., "Response"]
-ROUTES: list[tuple[str, str, re.Pattern[str], str | None, frozenset[str], Handler]] = []
+ROUTES = []
 
 
-def serves(
-    area: str, method: str, pattern: str, right: str | None = None, query: str = ""
-) -> Callable[[Handler], Handler]:
+def serves(area, method, pattern, right=None, query=""):
     """Register a route: `right` is read, write, user (any valid token) or None; `query` the parameters it knows."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler):
         ROUTES.append((area, method, re.compile(pattern), right, frozenset(query.split()), handler))
         return handler
 
     return register
 
 
-def route(hub: HubServer, area: str, request: Request) -> Response:
+def route(hub, area, request):
     """Find the route, check rights and query parameters, run it."""
     method = "GET" if request.method == "HEAD" else request.method
     for place, verb, pattern, right, query, handler in ROUTES:
@@ -211,7 +198,7 @@ def route(hub: HubServer, area: str, request: Request) -> Response:
         unknown = set(request.query) - query
         if unknown:
             raise HubError(400, f"unknown query parameters {sorted(unknown)}")
-        pieces: dict[str, Any] = found.groupdict()
+        pieces = found.groupdict()
         if "kind" in pieces:
             pieces["kind"] = (pieces["kind"] or "models/").rstrip("/").removesuffix("s")
         request.user = authenticate(hub, request)
@@ -224,7 +211,7 @@ def route(hub: HubServer, area: str, request: Request) -> Response:
     raise HubError(404, "no such route")
 
 
-def authenticate(hub: HubServer, request: Request) -> dict[str, str] | None:
+def authenticate(hub, request):
     """The user of the token; without a header: None."""
     header = request.headers.get("Authorization")
     if header is None:
@@ -235,7 +222,7 @@ def authenticate(hub: HubServer, request: Request) -> dict[str, str] | None:
     return hub.users[token]
 
 
-def allowed(hub: HubServer, request: Request, kind: str, name: str, right: str) -> Repository:
+def allowed(hub, request, kind, name, right):
     """The repository, if the user may `right` it. What may not be seen is answered as not there."""
     user = request.user
     owner = user is not None and user["name"] == name.split("/")[0]
@@ -252,7 +239,7 @@ def allowed(hub: HubServer, request: Request, kind: str, name: str, right: str) 
     return repository
 
 
-def fields(values: Any, required: dict[str, type], optional: dict[str, type] | None = None) -> dict[str, Any]:
+def fields(values, required, optional=None):
     """`values` if it is an object of exactly these fields and types."""
     known = required | (optional or {})
     if not isinstance(values, dict) or set(values) - set(known) or set(required) - set(values):
@@ -274,7 +261,7 @@ class Request:
     body: bytes
     user: dict[str, str] | None = None
 
-    def json(self) -> Any:
+    def json(self):
         if not self.headers.get("Content-Type", "").startswith(("application/json", "application/vnd.git-lfs+json")):
             raise HubError(400, f"Content-Type {self.headers.get('Content-Type')} is not JSON")
         try:
@@ -312,46 +299,46 @@ class Fault:
 class HubServer:
     """`with HubServer(folder) as hub:` serves on 127.0.0.1, free ports; `hub.endpoint` is its URL."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
         self.store = HubStore(folder)
-        self.users: dict[str, dict[str, str]] = {}
-        self.requests: list[tuple[str, str, int]] = []
+        self.users = {}
+        self.requests = []
         """(method, path, status) in order of arrival; status 0 = the connection was dropped."""
-        self.tokens: list[tuple[str, str | None]] = []
+        self.tokens = []
         """(path, Authorization header) of the same requests."""
-        self.failures: list[str] = []
-        self.faults: list[Fault] = []
-        self.granted: dict[str, tuple[str, int]] = {}
+        self.failures = []
+        self.faults = []
+        self.granted = {}
         """Signature of an upload URL -> (SHA-256, size) it is good for."""
-        self.unverified: set[str] = set()
+        self.unverified = set()
         """SHA-256 of uploads no one confirmed yet: they do not count as there."""
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), self._handler(area)) for area in ("hub", "storage")]
         self.endpoint, self.storage = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
 
-    def add_user(self, token: str, name: str = "user", role: str = "write") -> str:
+    def add_user(self, token, name="user", role="write"):
         self.users[token] = {"name": name, "role": role}
         return token
 
-    def fault(self, method: str, pattern: str, **how: Any) -> Fault:
+    def fault(self, method, pattern, **how):
         self.faults.append(Fault(method, pattern, **how))
         return self.faults[-1]
 
-    def sent(self, method: str, pattern: str) -> list[int]:
+    def sent(self, method, pattern):
         return [code for verb, path, code in self.requests if verb == method and re.search(pattern, path)]
 
-    def __enter__(self) -> HubServer:
+    def __enter__(self):
         for server in self._servers:
             server.daemon_threads = True
             threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         for server in self._servers:
             server.shutdown()
             server.server_close()
 
-    def answer(self, area: str, request: Request) -> Response | None:
+    def answer(self, area, request):
         """The response, or None to drop the connection."""
         fault = self._next_fault(request)
         if fault is not None and fault.status is not None:
@@ -370,7 +357,7 @@ class HubServer:
             response = json_response({"error": error.message}, error.status, headers)
         return None if fault is not None and fault.drop == "after" else response
 
-    def _next_fault(self, request: Request) -> Fault | None:
+    def _next_fault(self, request):
         with self.store.lock:
             for fault in self.faults:
                 if fault.times and fault.method == request.method and re.search(fault.pattern, request.path):
@@ -381,19 +368,19 @@ class HubServer:
                     return fault
         return None
 
-    def _handler(hub, area: str) -> type[BaseHTTPRequestHandler]:  # noqa: N805 (self is the handler's)
+    def _handler(hub, area):  # noqa: N805 (self is the handler's)
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             wbufsize = -1  # headers and body in one packet: two would wait 40 ms for each other
             disable_nagle_algorithm = True
 
-            def handle_one_request(self) -> None:
+            def handle_one_request(self):
                 try:
                     super().handle_one_request()
                 except (ConnectionError, TimeoutError):  # the client went away
                     self.close_connection = True
 
-            def _serve(self) -> None:
+            def _serve(self):
                 url = urlsplit(self.path)
                 body = self._read_body()
                 request = Request(
@@ -417,7 +404,7 @@ class HubServer:
 
             do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve
 
-            def _read_body(self) -> bytes:
+            def _read_body(self):
                 if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
                     return self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 data = b""
@@ -427,19 +414,19 @@ class HubServer:
                 self.rfile.readline()
                 return data
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, *_):
                 pass
 
         return Handler
 
 
-def json_response(values: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(values, status=200, headers=None):
     body = json.dumps(values).encode()
     return Response(status, body, {"Content-Type": "application/json; charset=utf-8", **(headers or {})})
 
 
 @contextmanager
-def running_hub(folder: Path) -> Iterator[HubServer]:
+def running_hub(folder):
     with HubServer(folder) as hub:
         yield hub
         assert hub.failures == [], hub.failures
@@ -449,9 +436,9 @@ def running_hub(folder: Path) -> Iterator[HubServer]:
 
 
 @serves("hub", "GET", "/api/whoami-v2", "user")
-def whoami(hub: HubServer, request: Request) -> Response:
+def whoami(hub, request):
     assert request.user is not None
-    token: dict[str, Any] = {"displayName": "token", "role": request.user["role"]}
+    token = {"displayName": "token", "role": request.user["role"]}
     if scopes := request.user.get("scopes"):
         token["fineGrained"] = json.loads(scopes)
     auth = {"type": "access_token", "accessToken": token}
@@ -460,7 +447,7 @@ def whoami(hub: HubServer, request: Request) -> Response:
 
 @serves("hub", "GET", API, "read", "blobs securityStatus expand")
 @serves("hub", "GET", f"{API}/revision/{REVISION}", "read", "blobs securityStatus expand")
-def repository_info(hub: HubServer, request: Request, repository: Repository, revision: str = "main") -> Response:
+def repository_info(hub, request, repository, revision="main"):
     commit = repository.resolve(revision)
     blobs = request.query.get("blobs", ["false"])[0].lower() in ("true", "1")
     files = [{"rfilename": path} | (blob_metadata(blob) if blobs else {}) for path, blob in sorted(commit.tree.items())]
@@ -468,19 +455,19 @@ def repository_info(hub: HubServer, request: Request, repository: Repository, re
     return json_response({**about, "sha": commit.oid, "private": repository.private, "siblings": files})
 
 
-def blob_metadata(blob: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {"size": blob.size, "blobId": blob.oid}
+def blob_metadata(blob):
+    values = {"size": blob.size, "blobId": blob.oid}
     if blob.lfs:
         values["lfs"] = {"sha256": blob.sha256, "size": blob.size, "pointerSize": len(pointer(blob.sha256, blob.size))}
     return values
 
 
 @serves("hub", "GET", f"{API}/tree/{REVISION}(?:/(?P<folder>.+))?", "read", "recursive expand limit cursor")
-def tree(hub: HubServer, request: Request, repository: Repository, revision: str, folder: str | None) -> Response:
+def tree(hub, request, repository, revision, folder):
     commit = repository.resolve(revision)
     deep = request.query.get("recursive", ["false"])[0].lower() in ("true", "1")
     prefix = f"{folder.rstrip('/')}/" if folder else ""
-    entries: dict[str, dict[str, Any]] = {}
+    entries = {}
     for path, blob in sorted(commit.tree.items()):
         if not path.startswith(prefix):
             continue
@@ -496,16 +483,16 @@ def tree(hub: HubServer, request: Request, repository: Repository, revision: str
     return json_response(list(entries.values()))
 
 
-def tree_entry(path: str, blob: Any) -> dict[str, Any]:
-    entry: dict[str, Any] = {"type": "file", "path": path, "oid": blob.oid, "size": blob.size}
+def tree_entry(path, blob):
+    entry = {"type": "file", "path": path, "oid": blob.oid, "size": blob.size}
     if blob.lfs:
         entry["lfs"] = {"oid": blob.sha256, "size": blob.size, "pointerSize": len(pointer(blob.sha256, blob.size))}
     return entry
 
 
 @serves("hub", "GET", f"{API}/refs", "read", "include_prs")
-def refs(hub: HubServer, request: Request, repository: Repository) -> Response:
-    def listed(kind: str, names: dict[str, str]) -> list[dict[str, str]]:
+def refs(hub, request, repository):
+    def listed(kind, names):
         return [{"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": oid} for name, oid in names.items()]
 
     return json_response(
@@ -514,7 +501,7 @@ def refs(hub: HubServer, request: Request, repository: Repository) -> Response:
 
 
 @serves("hub", "GET", f"{API}/commits/{REVISION}", "read", "p limit")
-def commits(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+def commits(hub, request, repository, revision):
     """Pages of two, the newest first: a client that reads only the first finds too little."""
     found = [
         {
@@ -534,7 +521,7 @@ def commits(hub: HubServer, request: Request, repository: Repository, revision: 
 
 
 @serves("hub", "GET", f"{API}/discussions", "read", "type status author p")
-def discussions(hub: HubServer, request: Request, repository: Repository) -> Response:
+def discussions(hub, request, repository):
     """Pages of two: a client that reads only the first finds too little."""
     if request.query.get("type", ["pull_request"]) != ["pull_request"]:
         raise HubError(400, "only pull requests are served")
@@ -558,8 +545,8 @@ def discussions(hub: HubServer, request: Request, repository: Repository) -> Res
 
 
 @serves("hub", "GET", f"{GIT}/resolve/{REVISION}/(?P<path>.+)", "read", "download")
-def resolve(hub: HubServer, request: Request, repository: Repository, revision: str, path: str) -> Response:
-    found: Commit = repository.resolve(revision)
+def resolve(hub, request, repository, revision, path):
+    found = repository.resolve(revision)
     blob = found.tree.get(path)
     headers = {"X-Repo-Commit": found.oid}
     if blob is None:
@@ -577,13 +564,13 @@ def resolve(hub: HubServer, request: Request, repository: Repository, revision: 
 
 
 @serves("storage", "GET", "/objects/(?P<oid>[0-9a-f]{64})")
-def stored_object(hub: HubServer, request: Request, oid: str) -> Response:
+def stored_object(hub, request, oid):
     if request.headers.get("Authorization") is not None:
         raise HubError(400, "the storage host was sent a token")
     return ranged(hub.store.read(oid), request, {"ETag": f'"{oid}"'})
 
 
-def ranged(data: bytes, request: Request, headers: dict[str, str]) -> Response:
+def ranged(data, request, headers):
     """The whole file, or the one range that was asked for (RFC 9110, section 14)."""
     headers |= {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
     found = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
@@ -600,7 +587,7 @@ def ranged(data: bytes, request: Request, headers: dict[str, str]) -> Response:
 
 
 @serves("hub", "POST", "/api/repos/create", "user")
-def create_repository(hub: HubServer, request: Request) -> Response:
+def create_repository(hub, request):
     assert request.user is not None
     values = request.json()
     values = {key: value for key, value in values.items() if value is not None}
@@ -620,7 +607,7 @@ def create_repository(hub: HubServer, request: Request) -> Response:
 
 
 @serves("hub", "POST", "/api/validate-yaml")
-def validate_yaml(hub: HubServer, request: Request) -> Response:
+def validate_yaml(hub, request):
     values = fields(request.json(), {"content": str, "repoType": str})
     found = re.match(r"---\n(.*?)\n---\n", values["content"], re.DOTALL)
     try:
@@ -635,14 +622,14 @@ def validate_yaml(hub: HubServer, request: Request) -> Response:
 
 
 @serves("hub", "DELETE", f"{API}/tag/{REVISION}", "write")
-def delete_tag(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+def delete_tag(hub, request, repository, revision):
     if repository.tags.pop(revision, None) is None:
         raise HubError(404, f"Tag doesn't exist: {revision}", "RevisionNotFound")
     return json_response({})
 
 
 @serves("hub", "POST", f"{API}/tag/{REVISION}", "write")
-def create_tag(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+def create_tag(hub, request, repository, revision):
     values = fields(request.json(), {"tag": str}, {"message": str})
     if not re.fullmatch(r"[\w][\w.-]*", values["tag"]):
         raise HubError(400, f"{values['tag']!r} is not a name of a tag")
@@ -654,7 +641,7 @@ def create_tag(hub: HubServer, request: Request, repository: Repository, revisio
 
 
 @serves("hub", "POST", f"{API}/preupload/{REVISION}", "write", "create_pr")
-def preupload(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+def preupload(hub, request, repository, revision):
     values = fields(request.json(), {"files": list}, {"gitAttributes": str, "gitIgnore": str})
     head = repository.resolve(revision)
     if not 0 < len(values["files"]) <= 256:
@@ -667,7 +654,7 @@ def preupload(hub: HubServer, request: Request, repository: Repository, revision
             raise HubError(400, f"the sample of {file['path']} must be its first 512 bytes")
         mode = "lfs" if is_large(file["path"], file["size"]) else "regular"
         repository.preuploaded[file["path"]] = mode
-        entry: dict[str, Any] = {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
+        entry = {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
         known = head.tree.get(file["path"])
         if known is not None:
             entry["oid"] = known.sha256 if known.lfs else known.oid
@@ -675,14 +662,14 @@ def preupload(hub: HubServer, request: Request, repository: Repository, revision
     return json_response({"files": listed})
 
 
-def safe_path(path: str) -> str:
+def safe_path(path):
     if path.startswith("/") or any(part in ("", ".", "..", ".git") for part in path.split("/")):
         raise HubError(400, f"invalid path {path!r}")
     return path
 
 
 @serves("hub", "POST", rf"{GIT}\.git/info/lfs/objects/batch", "write")
-def lfs_batch(hub: HubServer, request: Request, repository: Repository) -> Response:
+def lfs_batch(hub, request, repository):
     if request.headers.get("Accept") != "application/vnd.git-lfs+json":
         raise HubError(400, f"Accept {request.headers.get('Accept')} must be application/vnd.git-lfs+json")
     values = fields(
@@ -695,7 +682,7 @@ def lfs_batch(hub: HubServer, request: Request, repository: Repository) -> Respo
         fields(wanted, {"oid": str, "size": int})
         if not re.fullmatch("[0-9a-f]{64}", wanted["oid"]):
             raise HubError(400, f"oid {wanted['oid']} is no SHA-256")
-        entry: dict[str, Any] = dict(wanted)
+        entry = dict(wanted)
         if wanted["oid"] in hub.unverified or not hub.store.has(wanted["oid"], wanted["size"]):
             signature = secrets.token_hex(8)
             hub.granted[signature] = (wanted["oid"], wanted["size"])
@@ -708,7 +695,7 @@ def lfs_batch(hub: HubServer, request: Request, repository: Repository) -> Respo
 
 
 @serves("storage", "PUT", "/upload/(?P<oid>[0-9a-f]{64})", None, "signature")
-def lfs_put(hub: HubServer, request: Request, oid: str) -> Response:
+def lfs_put(hub, request, oid):
     if request.headers.get("Authorization") is not None:
         raise HubError(400, "the storage host was sent a token")
     granted = hub.granted.get(request.query["signature"][0])
@@ -721,7 +708,7 @@ def lfs_put(hub: HubServer, request: Request, oid: str) -> Response:
 
 
 @serves("hub", "POST", rf"/api/lfs-verify/(?P<kind>model|dataset)s/{NAME}", "write")
-def lfs_verify(hub: HubServer, request: Request, repository: Repository) -> Response:
+def lfs_verify(hub, request, repository):
     values = fields(request.json(), {"oid": str, "size": int})
     if not hub.store.has(values["oid"], values["size"]):
         raise HubError(400, f"{values['oid']} of {values['size']} bytes was not uploaded")
@@ -730,7 +717,7 @@ def lfs_verify(hub: HubServer, request: Request, repository: Repository) -> Resp
 
 
 @serves("hub", "POST", f"{API}/commit/{REVISION}", "write", "create_pr hot_reload")
-def commit(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+def commit(hub, request, repository, revision):
     if request.headers.get("Content-Type") != "application/x-ndjson":
         raise HubError(400, f"Content-Type {request.headers.get('Content-Type')} must be application/x-ndjson")
     lines = [fields(json.loads(line), {"key": str, "value": dict}) for line in request.body.splitlines()]
@@ -740,7 +727,7 @@ def commit(hub: HubServer, request: Request, repository: Repository, revision: s
     asked_for_review = request.query.get("create_pr") == ["1"]
     if not asked_for_review:
         hub.store.check_parent(repository, revision, header.get("parentCommit"))
-    added: dict[str, Any] = {}
+    added = {}
     deleted = []
     for line in lines[1:]:
         if line["key"] == "deletedFile":
@@ -764,7 +751,7 @@ def commit(hub: HubServer, request: Request, repository: Repository, revision: s
     return json_response(found)
 
 
-def open_request(request: Request, repository: Repository, header: dict[str, Any]) -> str:
+def open_request(request, repository, header):
     """A new pull request on the parent the header names, or on main; its ref."""
     assert request.user is not None
     base = repository.resolve(header.get("parentCommit", "main"))
@@ -775,7 +762,7 @@ def open_request(request: Request, repository: Repository, header: dict[str, Any
 
 
 @serves("hub", "POST", rf"{API}/discussions/(?P<number>\d+)/status", "write")
-def change_status(hub: HubServer, request: Request, repository: Repository, number: str) -> Response:
+def change_status(hub, request, repository, number):
     values = fields(request.json(), {"status": str}, {"comment": str})
     pull = repository.pulls.get(int(number))
     if pull is None or values["status"] not in ("open", "closed") or pull["status"] == "merged":
@@ -791,7 +778,7 @@ def change_status(hub: HubServer, request: Request, repository: Repository, numb
     return json_response({"newStatus": event})
 
 
-def added_file(hub: HubServer, repository: Repository, line: dict[str, Any]) -> tuple[str, Any]:
+def added_file(hub, repository, line):
     """One added file of a commit, as the pre-upload asked for it."""
     value, mode = line["value"], repository.preuploaded.get(line["value"].get("path", ""))
     if line["key"] == "file":

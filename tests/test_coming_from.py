@@ -26,7 +26,7 @@ EXISTING = """max_train_samples max_eval_samples version_2_with_negative squad-v
 
 
 @pytest.mark.parametrize("flag", EXISTING.split())
-def test_what_there_is_is_not_denied(flag: str):
+def test_what_there_is_is_not_denied(flag):
     rows = [row.split("|") for row in PAGE.splitlines() if row.startswith("| ") and f"`--{flag}`" in row.split("|")[1]]
     assert rows
     assert [flags for _, flags, key, *_ in rows if "not supported" in key] == []
@@ -43,5 +43,5 @@ def test_the_readme_counts_the_presets_that_there_are():
     )
 
 
-def _inside(key: str, name: str) -> bool:
+def _inside(key, name):
     return name.startswith(f"{key}.") or (".ipu." in f".{name}" and key.startswith(f"{name}."))

@@ -1,7 +1,5 @@
 """Row folders of the smallest size, made by the helpers of the device tests."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -13,12 +11,12 @@ from tiny_jobs import make_columns, write_rows  # noqa: E402
 
 
 @pytest.fixture
-def pretrain_rows(tmp_path: Path) -> Path:
+def pretrain_rows(tmp_path):
     write_rows(tmp_path / "pretrain", "pretrain", make_columns("pretrain", 30))
     return tmp_path / "pretrain"
 
 
 @pytest.fixture
-def answer_rows(tmp_path: Path) -> Path:
+def answer_rows(tmp_path):
     write_rows(tmp_path / "squad", "question_answering", make_columns("question_answering", 20, seed=1))
     return tmp_path / "squad"

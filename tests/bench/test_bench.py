@@ -1,11 +1,8 @@
 """The machinery from children to files, at the smallest size."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from tiny_jobs import make_columns, make_job, run_here, write_rows
@@ -22,7 +19,7 @@ from tasks.stage.errors import ParamsError
 PEER = "hf fp32"
 
 
-def case(rows: Path, *variants: Variant) -> Case:
+def case(rows, *variants):
     """Two rounds of two updates, one thread."""
     training = Training("pretrain", "test", str(rows), sequences=8, vocabulary=60)
     return Case(
@@ -40,7 +37,7 @@ def case(rows: Path, *variants: Variant) -> Case:
 
 
 @pytest.mark.soak
-def test_a_run_from_end_to_end(pretrain_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_from_end_to_end(pretrain_rows, tmp_path, capsys):
     """Ours and the peer measured in rounds, a child that fails next to them, and all of it in the files."""
     made = case(
         pretrain_rows,
@@ -67,14 +64,12 @@ def test_a_run_from_end_to_end(pretrain_rows: Path, tmp_path: Path, capsys: pyte
     assert "broken failed" in capsys.readouterr().out
 
 
-def _totals(one: dict) -> list[dict]:
+def _totals(one):
     return [{"units": sum(s["units"] for s in r) / sum(s["cpu"] for s in r)} for r in one["rounds"]]
 
 
 @pytest.mark.soak
-def test_a_start_finds_what_another_process_compiled(
-    pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_finds_what_another_process_compiled(pretrain_rows, tmp_path, monkeypatch):
     """Both caches are their own: the first begins empty, the second with what a run before left in it."""
     (tmp_path / "sitecustomize.py").write_text(FAKE_COMPILER, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -100,7 +95,7 @@ if "PODIUM_EXECUTABLE_CACHE" in os.environ:
 
 
 @pytest.mark.soak
-def test_a_training_of_a_run_is_measured_beside_trainer(tmp_path: Path) -> None:
+def test_a_training_of_a_run_is_measured_beside_trainer(tmp_path):
     rows, folder = tmp_path / "rows", tmp_path / "runs" / "pretrain" / "id"
     write_rows(rows, "pretrain", make_columns("pretrain", 30))
     job = dataclasses.replace(make_job(tmp_path, "pretrain", rows), run_folder=str(folder))
@@ -114,11 +109,11 @@ def test_a_training_of_a_run_is_measured_beside_trainer(tmp_path: Path) -> None:
     assert all(sample.units > 0 for one in results.measured for sample in one.rounds[0])
 
 
-def test_ctrl_c_keeps_what_was_measured(pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_keeps_what_was_measured(pretrain_rows, monkeypatch):
     made = case(pretrain_rows, Variant(OURS, "ours", {"precision": "fp32"}))
     results, lines = Results(), []
 
-    def interrupt(text: str) -> None:
+    def interrupt(text):
         lines.append(text)
         raise KeyboardInterrupt
 
@@ -127,6 +122,6 @@ def test_ctrl_c_keeps_what_was_measured(pretrain_rows: Path, monkeypatch: pytest
     assert [len(one.rounds) for one in results.measured] == [1], lines
 
 
-def test_a_case_that_is_not_there_is_refused() -> None:
+def test_a_case_that_is_not_there_is_refused():
     with pytest.raises(ParamsError, match="squad-tinny: no such case; did you mean squad-tiny"):
-        choose(None, parse(["--only", "squad-tinny"]))  # type: ignore[arg-type]
+        choose(None, parse(["--only", "squad-tinny"]))

@@ -1,12 +1,8 @@
 """bench.gpu on a CPU with tiny models: everything but its figures."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +14,13 @@ from bench.gpu.report import read_results, write_report
 from tests.places import ROOT
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(folder, *words):
     line = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--output", str(folder), *words]
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.soak  # a minute; its parts are below
-def test_the_whole_command_measures_every_part(tmp_path: Path) -> None:
+def test_the_whole_command_measures_every_part(tmp_path):
     done = run(tmp_path, "--seconds", "400")
     assert done.returncode == 0, done.stdout + done.stderr
     for part in command.PARTS:
@@ -39,9 +35,7 @@ def test_the_whole_command_measures_every_part(tmp_path: Path) -> None:
     assert {"gpu.md", "speed.png", "profile.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_part_writes_what_it_has_and_the_report_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_writes_what_it_has_and_the_report_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(
         parity, "list_pairs", lambda: iter([("pretraining", "bert"), ("token_classification", "roberta")])
     )
@@ -59,10 +53,10 @@ def test_a_part_writes_what_it_has_and_the_report_says_what_is_missing(
     assert "Not complete: its 9 s were over" in text
 
 
-def test_parity_tells_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_tells_a_difference(monkeypatch):
     train = parity.train
 
-    def disturbed(*asked: Any) -> tuple[list[float], dict[str, Any]]:
+    def disturbed(*asked):
         losses, weights = train(*asked)
         return [loss + (asked[-1] == "bf16") for loss in losses], weights
 
@@ -72,9 +66,7 @@ def test_parity_tells_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.soak
-def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(tmp_path, monkeypatch):
     missing = command.Part("nothing", 1.0, command.measure_parity)
     assert "invalid choice: 'nothing'" in command.start_part(missing, "cpu", 20.0, tmp_path)
     speed = next(one for one in command.PARTS if one.name == "speed")
@@ -83,7 +75,7 @@ def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(
 
 
 @pytest.mark.soak
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+def test_without_a_gpu_it_says_so(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "bench.gpu", "--output", str(tmp_path)],
         cwd=ROOT,
@@ -95,7 +87,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout.startswith(f"torch {torch.__version__} finds no GPU here")) == (2, True)
 
 
-def test_kernels_are_told_apart_by_their_names() -> None:
+def test_kernels_are_told_apart_by_their_names():
     from bench.gpu.profiling import PASSES, find_group
 
     kernels = {
@@ -109,7 +101,7 @@ def test_kernels_are_told_apart_by_their_names() -> None:
     assert {name: find_group(name) for name in kernels} == kernels
 
 
-def test_held_rows_are_the_same_for_both_sides() -> None:
+def test_held_rows_are_the_same_for_both_sides():
     from bench.gpu.cases import TEST_CASES, HeldRows
     from bench.peer_data import read_sequences
     from bench.setup import SEED

@@ -1,7 +1,5 @@
 """Which pictures are built from which results."""
 
-from pathlib import Path
-
 import pytest
 
 from bench.plots import summarise_cost, write_plots
@@ -10,12 +8,12 @@ from bench.results import Measurement, Results
 from bench.targets import OURS
 
 
-def measured(case: str, variant: str) -> Measurement:
+def measured(case, variant):
     rounds = [[Sample(cpu=cpu, wall=cpu, units=1000)] for cpu in (0.1, 0.2, 0.4)]
     return Measurement(case, variant, 1, "real tokens", rounds)
 
 
-def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
+def test_only_what_was_measured_is_drawn(tmp_path):
     results = Results()
     assert write_plots(results, tmp_path) == []
     results.measured = [measured("length-64", OURS), measured("length-128", OURS), measured("length-128", "hf fp32")]
@@ -28,6 +26,6 @@ def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
     ]
 
 
-def test_the_cost_of_a_token_in_microseconds() -> None:
+def test_the_cost_of_a_token_in_microseconds():
     found = summarise_cost(measured("length-64", OURS))
     assert (found.low, found.median, found.high) == pytest.approx((100, 200, 400))

@@ -1,9 +1,6 @@
 """Both sides do the same job: same sequences, same loss, same update."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,17 +19,17 @@ from ipu_model.rows.row_folder import RowFolder
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
+def _one_thread():
     torch.set_num_threads(1)
 
 
-def training(task: str, rows: Path, **changes: object) -> Training:
+def training(task, rows, **changes):
     values = {"sequences": 12, "dropout": 0.0, "vocabulary": 60, **changes}
-    return Training(task, "test", str(rows), **values)  # type: ignore[arg-type]
+    return Training(task, "test", str(rows), **values)
 
 
 @pytest.mark.parametrize("task", ["pretrain", "squad"])
-def test_losses_agree_on_the_same_sequences(task: str, request: pytest.FixtureRequest) -> None:
+def test_losses_agree_on_the_same_sequences(task, request):
     """fp32, no dropout: our update's loss is the peer's over the same sequences, one at a time, without padding."""
     folder = request.getfixturevalue("pretrain_rows" if task == "pretrain" else "answer_rows")
     both = training(task, folder)
@@ -40,7 +37,7 @@ def test_losses_agree_on_the_same_sequences(task: str, request: pytest.FixtureRe
     runtime, plan = start_runtime(make_job(both, 5, {"precision": "fp32"}), rows)
     batch = rows.take(np.arange(plan.rows_per_update))
     theirs, collate = make_model(both).eval(), Collator(task, None)
-    totals: dict[str, float] = {"masked": 0.0, "single": 0.0}
+    totals = {"masked": 0.0, "single": 0.0}
     masked = sequences = 0
     for item in split_batch(batch):
         single = collate([item])
@@ -61,7 +58,7 @@ def test_losses_agree_on_the_same_sequences(task: str, request: pytest.FixtureRe
     assert sum(collate.real_tokens) == batch.real_tokens
 
 
-def test_padding_is_no_real_token(answer_rows: Path) -> None:
+def test_padding_is_no_real_token(answer_rows):
     both = training("squad", answer_rows)
     items = read_sequences(RowFolder(answer_rows, both.row_kind, both.model), 6, SEED)
     collate = Collator("squad", 24)
@@ -75,7 +72,7 @@ def test_padding_is_no_real_token(answer_rows: Path) -> None:
     assert not batch["input_ids"][batch["attention_mask"] == 0].any()
 
 
-def test_flops_count_every_sequence_of_a_batch(pretrain_rows: Path) -> None:
+def test_flops_count_every_sequence_of_a_batch(pretrain_rows):
     """Beside the lengths that the runtime itself computes with."""
     from bench.flops import pretraining_flops
 
@@ -88,7 +85,7 @@ def test_flops_count_every_sequence_of_a_batch(pretrain_rows: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "plain"), [("lamb", "lamb-plain"), ("adamw", "adamw-plain")])
-def test_the_plain_optimizers_make_the_same_update(name: str, plain: str) -> None:
+def test_the_plain_optimizers_make_the_same_update(name, plain):
     config = dataclasses.replace(make_model_config("test", vocabulary=60), initializer_range=0.5)
     after = []
     for one in (name, plain):

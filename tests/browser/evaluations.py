@@ -1,10 +1,6 @@
 """Pages of evaluations from invented logits: questions, classes, values and entities, with planted text among them."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +9,6 @@ from tasks.downstream.ner.scores import NerDevSet, WordLogits
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.scoring.report import EvaluationView
 from tasks.downstream.squad.answers import SquadWindows
-from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.texts.scores import TextsDevSet
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tasks.records.tags import find_entities
@@ -28,7 +23,7 @@ ABOUT = {"Model": f"fine-tuned minilm {EVIL}", "File": f"dev {EVIL}.csv"}
 ASKED = ("What is it", "Who built it", "When was it built", "How many miles long is it", "Where does it end", "Why")
 
 
-def questions(unanswerable: bool = False) -> str:
+def questions(unanswerable=False):
     """Of SQuAD 1.1; or of 2.0, with questions that have no answer and a threshold."""
     random = np.random.default_rng(1)
     data = task_with("squad").params.data
@@ -38,7 +33,7 @@ def questions(unanswerable: bool = False) -> str:
     return _page(task, asked, _windows(asked, random), Duplicate("dev", 4, 0.91, f"training question {EVIL}"))
 
 
-def _question(number: int, random: np.random.Generator, bare: bool) -> SquadQuestion:
+def _question(number, random, bare):
     words = list(random.choice(WORDS, size=int(random.integers(30, 300))))
     words[3] = (EVIL, LONG, "plain")[number % 3]
     context, first = " ".join(words), int(random.integers(5, 25))
@@ -54,17 +49,17 @@ def _question(number: int, random: np.random.Generator, bare: bool) -> SquadQues
 class KeptWindows:
     """Windows of invented logits in the place of files of them (WindowFiles), one for each question."""
 
-    def __init__(self, windows: SquadWindows) -> None:
+    def __init__(self, windows):
         self._windows = windows
 
-    def parts(self) -> Iterator[tuple[slice, SquadWindows]]:
+    def parts(self):
         yield slice(0, len(self._windows)), self._windows
 
-    def windows_of_examples(self) -> list[int]:
+    def windows_of_examples(self):
         return [1] * len(self._windows)
 
 
-def _windows(asked: list[SquadQuestion], random: np.random.Generator) -> KeptWindows:
+def _windows(asked, random):
     """A window a question whose token of the answer is mostly the likeliest."""
     characters, start, end, bounds = [], [], [], [0]
     for question in asked:
@@ -93,7 +88,7 @@ def _windows(asked: list[SquadQuestion], random: np.random.Generator) -> KeptWin
     return KeptWindows(windows)
 
 
-def classes() -> str:
+def classes():
     """Two classes of SST-2."""
     random = np.random.default_rng(2)
     labels = random.integers(0, 2, 200).astype(np.float64)
@@ -104,7 +99,7 @@ def classes() -> str:
     return _page(task, dev_set(task.scores, texts, labels), logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
-def values() -> str:
+def values():
     """Similarities of STS-B, pairs of texts."""
     random = np.random.default_rng(3)
     labels = random.uniform(0, 5, 150)
@@ -114,7 +109,7 @@ def values() -> str:
     return _page(task, dev_set(task.scores, texts, labels), logits, None)
 
 
-def several_labels() -> str:
+def several_labels():
     """Texts with several labels, each with a threshold of its own; one label is only in the development set."""
     random = np.random.default_rng(5)
     names = ("politics", "sport", f"<b>art</b> {EVIL}", "new")
@@ -129,14 +124,14 @@ def several_labels() -> str:
     return _page(dataclasses.replace(task, scores=known), examples, logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
-def multilabel(thresholds: dict[str, float]) -> dict[str, Any]:
+def multilabel(thresholds):
     """Sections of an entry of texts with several labels."""
     params = task_with("classification").params
     evaluate = params.evaluate.model_copy(update={"threshold": thresholds})
     return {"multilabel": True, "evaluate": evaluate}
 
 
-def entities() -> str:
+def entities():
     """Named entities; one type was not learnt."""
     random = np.random.default_rng(4)
     tokens = [[str(word) for word in random.choice(WORDS, size=14)] for _ in range(120)]
@@ -155,11 +150,11 @@ def entities() -> str:
     return _page(dataclasses.replace(task, known=known), examples, found, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
-def _page(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> str:
+def _page(task, examples, logits, pair):
     return str(task.page(evaluated(task, examples, logits, pair)))
 
 
-def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> EvaluationView[Any, Any, Any]:
+def evaluated(page, examples, logits, pair):
     """One development set, scored as the stage does."""
     task = page.scores
     answers = task.answer(examples, logits)

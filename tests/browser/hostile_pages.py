@@ -1,7 +1,5 @@
 """Pages of which every text is planted and named by its place, those too that come from files of the project."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +33,7 @@ from tests.tasks.downstream.entries import dev_set, make_question, task_with
 Maker = Callable[[Path], Path]
 
 
-def _plan(folder: Path) -> Path:
+def _plan(folder):
     """Of stages that are called so; their names alone, as the rest is planted in the plans that are looked at."""
     wanted = resolve_request(copy_project(folder / "project"), RunOptions("bert", name="of-a-test"))
     found = estimate_run(wanted)
@@ -45,7 +43,7 @@ def _plan(folder: Path) -> Path:
     return pages.written(folder / "page.html", html)
 
 
-def _run(folder: Path) -> Path:
+def _run(folder):
     root = made_runs.checkout(folder)
     values = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
     values["publish"]["title"] = at("parameter")
@@ -83,7 +81,7 @@ def _run(folder: Path) -> Path:
     return pages.written(folder / "page.html", run_page.render_run(RunView(report, root)))
 
 
-def _index(folder: Path) -> Path:
+def _index(folder):
     found = []
     for number in range(2):
         run = at("name", f"run-{number}").replace("/", "-")  # as folders can be called
@@ -104,17 +102,17 @@ def _index(folder: Path) -> Path:
     return pages.written(folder / "reports/index.html", index_page.render_index(folder, found))
 
 
-def _compare(folder: Path) -> Path:
+def _compare(folder):
     values = pages.make_comparison([at("first"), at("second")], 9, lambda place, text: at(place))
     return pages.written(folder / "page.html", compare_page.render_comparison(values, folder, {}))
 
 
-def _validation(folder: Path) -> Path:
+def _validation(folder):
     verdict = {**everywhere(pages.make_verdict(False), keep=("record",)), "not_checked": [at("unchecked")]}
     return pages.written(folder / "page.html", validate.render_page(verdict))
 
 
-def _classes(folder: Path) -> Path:
+def _classes(folder):
     """An evaluation with labels and a set of a user's own."""
     planted = replace(TASKS["sst2"], title=at("title"), labels=(at("label"), at("other_label")))
     labels = np.arange(60) % 2
@@ -126,7 +124,7 @@ def _classes(folder: Path) -> Path:
         return pages.written(folder / "page.html", task.page(replace(found, note=at("note"))))
 
 
-def _questions(folder: Path) -> Path:
+def _questions(folder):
     """An evaluation of one question, whose reference and answers are hostile as well."""
     answer = at("answer")
     question = make_question(at("id"), at("question"), f"so {answer} it", (answer,), (3,), at("of"))
@@ -157,7 +155,7 @@ _OF_RUN = (
     *("outcome", "earlier", "error", "paused", "program_of", "program", "command", "planned", "user"),
     *("python", "commit", "maker", "maker_began", "parameter", "precision", "version", "device"),
 )
-PAGES: dict[str, tuple[Maker, tuple[str, ...]]] = {
+PAGES = {
     "plan on a CPU": (pages.PAGES["plan on a CPU"], _OF_PLAN),
     "plan on IPUs": (pages.PAGES["plan on IPUs"], _OF_PLAN),
     "plan": (_plan, ("stage",)),

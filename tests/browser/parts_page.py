@@ -1,7 +1,5 @@
 """A page of everything that pages share, with text that is hostile or long in every place."""
 
-from __future__ import annotations
-
 import math
 
 from tasks.pages.plots import PlotLine, plot_lines
@@ -17,7 +15,7 @@ ROWS = [
 """Name, score (none of a run that made none), when, and command."""
 
 
-def page() -> str:
+def page():
     """The page."""
     curve = [(float(step), 8 * math.exp(-step / 400)) for step in range(10, 1501, 10)]
     lines = [

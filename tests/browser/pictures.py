@@ -4,15 +4,11 @@ PROJECT is a checkout in which `podium run` came to its end, better with some ru
 plan is of a recipe for IPUs.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-from playwright.sync_api import Browser
 
 from tests.browser import chromium
 from tests.places import ROOT
@@ -24,7 +20,7 @@ LARGEST = 200_000
 """Bytes of a picture."""
 
 
-def take(browser: Browser, page: Path, picture: Path) -> None:
+def take(browser, page, picture):
     """A picture of the upper part of a page, in light colours."""
     with chromium.window(browser) as window:
         window.set_viewport_size({"width": 1400, "height": HEIGHTS[picture.stem]})
@@ -33,7 +29,7 @@ def take(browser: Browser, page: Path, picture: Path) -> None:
     print(f"{picture}: {picture.stat().st_size:,} bytes")
 
 
-def main() -> None:
+def main():
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("project", type=Path)
     words.add_argument("folder", type=Path, nargs="?", default=ROOT / "docs/pictures")

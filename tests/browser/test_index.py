@@ -1,11 +1,5 @@
 """The page of all runs in a browser: it sorts, filters, says the command that compares, and is quick with 500 runs."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from playwright.sync_api import Browser, Page
-
 from flows.views import index_page
 from tests.browser import chromium
 from tests.browser.looking import LOOKING, Watch
@@ -13,7 +7,7 @@ from tests.browser.pages import all_runs
 from tests.flows.views.shown_runs import shown
 
 
-def looked_at(page: Page, folder: Path, number: int) -> Page:
+def looked_at(page, folder, number):
     file = folder / "index.html"
     file.write_text(
         index_page.render_index(folder, [shown(one, "", folder) for one in range(number)]), encoding="utf-8"
@@ -21,16 +15,16 @@ def looked_at(page: Page, folder: Path, number: int) -> Page:
     return chromium.opened(page, file)
 
 
-def names(page: Page) -> list[str]:
+def names(page):
     return page.locator("#runs tbody tr:visible th").all_inner_texts()
 
 
-def drawn(page: Page) -> set[str]:
+def drawn(page):
     every = "lines => lines.filter(line => line.style.display !== 'none').map(line => line.dataset.run)"
     return set(page.locator("svg [data-run]").evaluate_all(every))
 
 
-def test_heads_sort_and_words_filter_rows_and_plots(page: Page, tmp_path: Path) -> None:
+def test_heads_sort_and_words_filter_rows_and_plots(page, tmp_path):
     looked_at(page, tmp_path, 4)
     head = page.get_by_role("button", name="score")
     head.click()
@@ -44,7 +38,7 @@ def test_heads_sort_and_words_filter_rows_and_plots(page: Page, tmp_path: Path) 
     assert page.locator("#count").inner_text() == "1 of 4 shown"
 
 
-def test_a_run_is_one_line_and_opens_by_click_and_by_keyboard(page: Page, tmp_path: Path) -> None:
+def test_a_run_is_one_line_and_opens_by_click_and_by_keyboard(page, tmp_path):
     looked_at(page, tmp_path, 4)
     heights = page.locator("#runs tbody tr:visible").evaluate_all("rows => rows.map((row) => row.offsetHeight)")
     assert (len(heights), max(heights) <= 40) == (4, True), heights
@@ -66,7 +60,7 @@ def test_a_run_is_one_line_and_opens_by_click_and_by_keyboard(page: Page, tmp_pa
     assert page.locator("#runs tbody tr:visible").count() == 1
 
 
-def test_a_person_chooses_columns_and_the_page_remembers_them(page: Page, tmp_path: Path) -> None:
+def test_a_person_chooses_columns_and_the_page_remembers_them(page, tmp_path):
     file = all_runs(3, tmp_path)
     for _ in range(2):
         chromium.opened(page, file)
@@ -84,7 +78,7 @@ def test_a_person_chooses_columns_and_the_page_remembers_them(page: Page, tmp_pa
     assert "cpu" in page.locator("#runs tbody tr:not(.more)").first.locator("td:visible").all_inner_texts()
 
 
-def test_the_table_is_cut_at_no_width(page: Page, tmp_path: Path) -> None:
+def test_the_table_is_cut_at_no_width(page, tmp_path):
     looked_at(page, tmp_path, 4)
     for width in (390, 600, 768, 1001, 1100, 1400):
         page.set_viewport_size({"width": width, "height": 800})
@@ -92,7 +86,7 @@ def test_the_table_is_cut_at_no_width(page: Page, tmp_path: Path) -> None:
         assert cut <= 0, (width, cut)
 
 
-def test_a_run_of_which_nobody_knows_what_it_took_stays_last(page: Page, tmp_path: Path) -> None:
+def test_a_run_of_which_nobody_knows_what_it_took_stays_last(page, tmp_path):
     found = [shown(number, "", tmp_path) for number in range(3)]
     assert found[1].record is not None
     found[1].record.ended = None
@@ -104,7 +98,7 @@ def test_a_run_of_which_nobody_knows_what_it_took_stays_last(page: Page, tmp_pat
         assert names(page)[-1] == "run-1"
 
 
-def test_chosen_runs_are_drawn_alone_and_can_be_compared(page: Page, tmp_path: Path) -> None:
+def test_chosen_runs_are_drawn_alone_and_can_be_compared(page, tmp_path):
     looked_at(page, tmp_path, 4)
     page.get_by_role("checkbox", name="select run-1").check()
     assert drawn(page) == {"1"}
@@ -115,14 +109,14 @@ def test_chosen_runs_are_drawn_alone_and_can_be_compared(page: Page, tmp_path: P
     assert drawn(page) == {"0", "1", "2", "3"}
 
 
-def test_five_hundred_runs_open_and_filter(page: Page, tmp_path: Path) -> None:
+def test_five_hundred_runs_open_and_filter(page, tmp_path):
     file = all_runs(500, tmp_path)
     assert file.stat().st_size < 1_000_000
     chromium.opened(page, file).get_by_role("searchbox").fill("rejected")
     assert page.locator("#count").inner_text() == "250 of 500 shown"
 
 
-def test_five_hundred_runs_fit_a_phone_and_stay_text(browser: Browser, tmp_path: Path) -> None:
+def test_five_hundred_runs_fit_a_phone_and_stay_text(browser, tmp_path):
     file = all_runs(500, tmp_path)
     with chromium.window(browser, phone=True) as page:
         seen = Watch(page, file)

@@ -1,31 +1,25 @@
 """What the script of the pages does: values of plots, tables that sort and filter, the system's theme."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Browser, Page
 
 from tests.browser import chromium, parts_page
 from tests.browser.pages import PAGES
 
 
 @pytest.fixture(scope="module")
-def parts(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def parts(browser, tmp_path_factory):
     """The page of all parts; each test leaves it as it was."""
-    file: Path = tmp_path_factory.mktemp("parts") / "parts.html"
+    file = tmp_path_factory.mktemp("parts") / "parts.html"
     file.write_text(parts_page.page(), encoding="utf-8")
     with chromium.window(browser) as page:
         yield chromium.opened(page, file)
 
 
-def names(page: Page) -> list[str]:
+def names(page):
     return [row.text_content() or "" for row in page.locator("#kept tbody th").all() if row.is_visible()]
 
 
-def test_a_table_sorts_by_figures_and_words_and_what_has_none_stays_last(parts: Page) -> None:
+def test_a_table_sorts_by_figures_and_words_and_what_has_none_stays_last(parts):
     score, name = parts.get_by_role("button", name="F1"), parts.get_by_role("button", name="name")
     score.click()
     assert names(parts) == ["base-10", "base-9", "large", "unfinished"]
@@ -37,7 +31,7 @@ def test_a_table_sorts_by_figures_and_words_and_what_has_none_stays_last(parts: 
     assert names(parts) == ["base-9", "base-10", "large", "unfinished"], "9 comes before 10"
 
 
-def test_a_filter_keeps_the_rows_that_hold_every_word_and_says_how_many(parts: Page) -> None:
+def test_a_filter_keeps_the_rows_that_hold_every_word_and_says_how_many(parts):
     given = parts.get_by_label("Keep rows with")
     assert parts.locator("#count").text_content() == "4 of 4 shown"
     given.fill("PODIUM base")
@@ -51,7 +45,7 @@ def test_a_filter_keeps_the_rows_that_hold_every_word_and_says_how_many(parts: P
     assert len(names(parts)) == 4
 
 
-def test_the_value_under_the_pointer_stays_on_the_screen_at_both_ends_of_a_plot(parts: Page) -> None:
+def test_the_value_under_the_pointer_stays_on_the_screen_at_both_ends_of_a_plot(parts):
     plot = parts.locator("svg.plot").first
     plot.scroll_into_view_if_needed()
     points = plot.locator("[data-tip]")
@@ -70,7 +64,7 @@ def test_the_value_under_the_pointer_stays_on_the_screen_at_both_ends_of_a_plot(
     assert plot.locator("xpath=..").locator(".tip").is_hidden()
 
 
-def test_the_theme_follows_the_system_while_the_page_is_open(parts: Page) -> None:
+def test_the_theme_follows_the_system_while_the_page_is_open(parts):
     ground = "getComputedStyle(document.body).backgroundColor"
     parts.emulate_media(color_scheme="dark")
     dark = parts.evaluate(ground)
@@ -81,7 +75,7 @@ def test_the_theme_follows_the_system_while_the_page_is_open(parts: Page) -> Non
 PATHS = "plot => [...plot.querySelectorAll('.series path.line:not(.raw)')].map((path) => path.getAttribute('d'))"
 
 
-def test_curves_zoom_by_pointer_and_keys_and_smooth(page: Page, tmp_path: Path) -> None:
+def test_curves_zoom_by_pointer_and_keys_and_smooth(page, tmp_path):
     chromium.opened(page, PAGES["comparison"](tmp_path))
     plot, slider = page.locator("#curves svg").first, page.get_by_label("Smoothing")
     plot.scroll_into_view_if_needed()
@@ -110,7 +104,7 @@ def test_curves_zoom_by_pointer_and_keys_and_smooth(page: Page, tmp_path: Path) 
     assert plot.evaluate(PATHS) == whole
 
 
-def test_without_a_script_the_curves_are_a_plain_picture_with_a_legend(browser: Browser, tmp_path: Path) -> None:
+def test_without_a_script_the_curves_are_a_plain_picture_with_a_legend(browser, tmp_path):
     context = browser.new_context(java_script_enabled=False)
     page = chromium.opened(context.new_page(), PAGES["comparison"](tmp_path))
     assert page.locator("#curves svg path.line").count() > 0

@@ -1,12 +1,9 @@
 """The page of a running run in a browser: it shows updates in place until someone turns them off."""
 
-from __future__ import annotations
-
 import time
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from flows.views import run_page
 from flows.views.run_view import RunView
@@ -14,7 +11,7 @@ from ipu_model.core.files import write_text
 from tests.browser import chromium, made_runs
 
 
-def _written(folder: Path) -> tuple[Path, str]:
+def _written(folder):
     report, root = made_runs.run(folder, "running")
     html = run_page.render_run(RunView(report, root, at_work=True))
     file = root / "reports/run.html"
@@ -22,9 +19,7 @@ def _written(folder: Path) -> tuple[Path, str]:
     return file, html
 
 
-def test_an_open_page_of_a_run_at_work_follows_it_and_stays_where_it_was_read(
-    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_page_of_a_run_at_work_follows_it_and_stays_where_it_was_read(page, tmp_path, monkeypatch):
     monkeypatch.setattr(run_page, "REFRESH_S", 1)
     file, html = _written(tmp_path)
     chromium.opened(page, file)
@@ -38,7 +33,7 @@ def test_an_open_page_of_a_run_at_work_follows_it_and_stays_where_it_was_read(
     assert page.locator("[data-written]").is_hidden(), "it was written just now"
 
 
-def test_a_page_that_nobody_writes_any_more_says_so(page: Page, tmp_path: Path) -> None:
+def test_a_page_that_nobody_writes_any_more_says_so(page, tmp_path):
     file, html = _written(tmp_path)
     said = f'data-written="{html.partition("data-written=")[2].split(chr(34))[1]}"'
     write_text(file, html.replace(said, f'data-written="{time.time() - 600:.0f}"'))
@@ -58,8 +53,8 @@ FIRST_SCREEN = {
 @pytest.mark.parametrize("phone", [False, True])
 @pytest.mark.parametrize("state", FIRST_SCREEN)
 def test_the_first_screen_answers_how_it_is_going_whether_it_is_better_and_why_it_was_refused(
-    browser: Browser, tmp_path: Path, state: str, phone: bool
-) -> None:
+    browser, tmp_path, state, phone
+):
     report, root = made_runs.run(tmp_path, state)
     file = root / "reports/run.html"
     write_text(file, run_page.render_run(RunView(report, root, at_work=state == "running")))

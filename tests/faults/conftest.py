@@ -1,13 +1,10 @@
 """What the cases share: one Prefect server and one undisturbed run with a picture of the project before every stage."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,7 @@ from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+def shared(tmp_path_factory, worker_id):
     """A folder for all workers of this pytest run, or of several: PODIUM_FAULT_FOLDER keeps the undisturbed run."""
     if kept := os.environ.get("PODIUM_FAULT_FOLDER"):
         return Path(kept)
@@ -29,7 +26,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(tmp_path_factory):
     """The API address of a Prefect server of this worker, so that not every run has to start one."""
     running = Server(tmp_path_factory.mktemp("server"))
     yield running.url
@@ -37,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def pictures(shared: Path) -> Pictures:
+def pictures(shared):
     """The undisturbed run, made once for all workers; another code makes another."""
     folder = shared / f"pictures-{small_run.code_hash()}"
     with (shared / "pictures.lock").open("w") as lock:
@@ -48,7 +45,7 @@ def pictures(shared: Path) -> Pictures:
     return Pictures(folder)
 
 
-def take_pictures(folder: Path) -> None:
+def take_pictures(folder):
     """Run stage by stage, copying the project before each, then publish."""
     folder.mkdir()
     case = Case(small_run.make_project(folder / "work"), folder)
@@ -63,10 +60,10 @@ def take_pictures(folder: Path) -> None:
 
 
 @pytest.fixture
-def new_case(tmp_path: Path) -> Callable[[Path], Case]:
+def new_case(tmp_path):
     return lambda project: Case(project, tmp_path)
 
 
 @pytest.fixture
-def new_flow(tmp_path: Path, server: str) -> Callable[[Path], Case]:
+def new_flow(tmp_path, server):
     return lambda project: Case(project, tmp_path, server)

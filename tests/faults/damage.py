@@ -1,13 +1,9 @@
 """Damaged files: a byte flipped, the end cut off, or a byte flipped by the disk, which changes no time. Small disks."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +15,7 @@ PAGE = 4096
 FLIPPED, CUT, FLIPPED_UNSEEN = KINDS = ("flipped", "cut", "flipped unseen")
 
 
-def damage(path: Path, kind: str) -> None:
+def damage(path, kind):
     """Change the file in place."""
     before = path.stat()
     with path.open("r+b") as stream:
@@ -36,7 +32,7 @@ def damage(path: Path, kind: str) -> None:
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
+def small_disk(folder, kilobytes):
     """Lay a tmpfs over `folder` with what is in it now, and room for N KB more; skips where none may be."""
     kept = folder.with_name(f"{folder.name}.kept")
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +51,7 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def leave(disk: Path, kilobytes: int) -> None:
+def leave(disk, kilobytes):
     """Give the disk so much room beyond what is on it now."""
     state = os.statvfs(disk)
     used = (state.f_blocks - state.f_bfree) * state.f_frsize

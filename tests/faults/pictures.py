@@ -1,11 +1,8 @@
 """An undisturbed small run: what the project looked like before each stage, and what it came to."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil
-from pathlib import Path
 
 from tests.faults.small_run import digests
 
@@ -13,30 +10,30 @@ from tests.faults.small_run import digests
 class Pictures:
     """What conftest.take_pictures left in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
-        self.seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text())
+        self.seconds = json.loads((folder / "seconds.json").read_text())
         """Stage -> seconds of its `dvc repro`; publish -> seconds of the flow that publishes."""
 
     @property
-    def stages(self) -> list[str]:
+    def stages(self):
         return list(self.seconds)
 
     @functools.cached_property
-    def digests(self) -> dict[str, str]:
+    def digests(self):
         return digests(self.folder / "work")
 
-    def digests_after(self, stage: str) -> dict[str, str]:
+    def digests_after(self, stage):
         return digests(self._after(stage))
 
-    def kilobytes_added(self, stage: str) -> int:
+    def kilobytes_added(self, stage):
         return (_bytes(self._after(stage)) - _bytes(self.folder / "before" / stage)) // 1024
 
-    def _after(self, stage: str) -> Path:
+    def _after(self, stage):
         later = self.stages[self.stages.index(stage) + 1 :]
         return self.folder / "before" / later[0] if later else self.folder / "work"
 
-    def project_before(self, stage: str, to: Path, later_from_cache: bool) -> Path:
+    def project_before(self, stage, to, later_from_cache):
         """The project as it was before `stage`, to work in."""
         shutil.copytree(self.folder / "before" / stage, to, symlinks=True)
         after = self.stages[self.stages.index(stage) + 1 :]
@@ -49,10 +46,10 @@ class Pictures:
         return to
 
 
-def _bytes(folder: Path) -> int:
+def _bytes(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _cached(project: Path) -> list[str]:
+def _cached(project):
     cache = project / ".dvc" / "cache"
     return [str(path.relative_to(project)) for path in cache.rglob("*") if path.is_file()]

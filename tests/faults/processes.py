@@ -1,12 +1,9 @@
 """The processes of one run, found by a mark in their environment that every child inherits (Linux)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.table import Leak
@@ -16,7 +13,7 @@ SECONDS_TO_END = 20.0
 """What a run may take to end after its parent died or it was told to: a checkpoint is written meanwhile."""
 
 
-def of_case(mark: str) -> dict[int, str]:
+def of_case(mark):
     """Process id -> command line of every living process that carries the mark."""
     found = {}
     wanted = f"{MARK}={mark}\0".encode()
@@ -34,23 +31,23 @@ def of_case(mark: str) -> dict[int, str]:
     return found
 
 
-def trainers(mark: str) -> list[int]:
+def trainers(mark):
     found = [process for process, command in of_case(mark).items() if " -m ipu_model " in f"{command} "]
     return [process for process in found if _parent(process) not in found]
 
 
-def _parent(process: int) -> int:
+def _parent(process):
     try:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
         return 0
 
 
-def kill_all(mark: str) -> None:
+def kill_all(mark):
     wait_for(lambda: not _kill_once(mark), 10.0, "killed processes are still there")
 
 
-def _kill_once(mark: str) -> bool:
+def _kill_once(mark):
     found = of_case(mark)
     for process in found:
         try:
@@ -60,7 +57,7 @@ def _kill_once(mark: str) -> bool:
     return bool(found)
 
 
-def require_none(mark: str, seconds: float = SECONDS_TO_END) -> None:
+def require_none(mark, seconds=SECONDS_TO_END):
     """Wait until all have ended."""
     until = time.monotonic() + seconds
     while left := of_case(mark):
@@ -69,7 +66,7 @@ def require_none(mark: str, seconds: float = SECONDS_TO_END) -> None:
         time.sleep(0.05)
 
 
-def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
+def wait_for(condition, seconds, what):
     """Look every 20 ms until the condition is true."""
     until = time.monotonic() + seconds
     while not condition():
@@ -81,18 +78,18 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
 class TrainerCount:
     """Counts the trainers of a run while the body runs: `most` is how many there were at once."""
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark):
         self._mark, self._over, self.most = mark, threading.Event(), 0
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def _watch(self) -> None:
+    def _watch(self):
         while not self._over.wait(0.1):
             self.most = max(self.most, len(trainers(self._mark)))
 
-    def __enter__(self) -> TrainerCount:
+    def __enter__(self):
         self._thread.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self._over.set()
         self._thread.join()

@@ -4,8 +4,6 @@ What takes time in it is that every stage starts a Python of its own. Training m
 checkpoint every second one, so that a kill meets it everywhere between two checkpoints and within one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -15,7 +13,6 @@ import sys
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -83,7 +80,7 @@ cli.main(["run", *sys.argv[1:]])
 """The flow with another plan; DVC itself looks at everything that comes before each of its stages."""
 
 
-def make_project(folder: Path) -> Path:
+def make_project(folder):
     """A checkout with the small parameters, without git; nothing has run in it."""
     (folder / ".dvc").mkdir(parents=True)
     for name in (*CODE, "inputs", "presets", "params.yaml"):
@@ -99,7 +96,7 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
-def code_hash() -> str:
+def code_hash():
     """Twelve hexadecimal digits of everything a small project is built from."""
     digest = hashlib.sha256(repr(SMALL).encode())
     for name in (*CODE, "inputs", "params.yaml"):
@@ -120,10 +117,10 @@ class Case:
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     extra: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         make_home(self.home / "prefect")
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         own = {
             "PREFECT_HOME": str(self.home / "prefect"),
             "DVC_SITE_CACHE_DIR": str(self.home / "dvc-site"),
@@ -139,29 +136,29 @@ class Case:
             own["PREFECT_API_URL"] = self.api_url
         return {**{k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}, **own, **self.extra}
 
-    def _process(self) -> dict[str, Any]:
+    def _process(self):
         return {"cwd": self.project, "env": self.environment(), "text": True, "stdin": subprocess.DEVNULL}
 
-    def start(self, *words: str, log: Path | None = None) -> subprocess.Popen[str]:
+    def start(self, *words, log=None):
         """Start a command of this Python in the project; its output goes to `log`."""
         with (log or self.home / f"{self.mark}.log").open("w") as stream:
             own = {**self._process(), "stdout": stream, "stderr": subprocess.STDOUT}
             return subprocess.Popen([sys.executable, *words], start_new_session=True, **own)
 
-    def run(self, *words: str, timeout: float = 400.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *words, timeout=400.0):
         """Run a command of this Python in the project to its end; stdout holds stderr too."""
         own = {**self._process(), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.run([sys.executable, *words], timeout=timeout, **own)
 
-    def stage(self, name: str) -> list[str]:
+    def stage(self, name):
         return ["-m", "tasks.release.publish", "squad"] if name == PUBLISH else ["-m", "dvc", "repro", name]
 
-    def flow(self, *names: str, publish: bool = True) -> list[str]:
+    def flow(self, *names, publish=True):
         words = [*(["-c", SOME_STAGES, ",".join(names)] if names else ["-m", "flows", "run"]), "--verbose"]
         return words if publish else [*words, "--no-publish"]
 
 
-def digests(project: Path) -> dict[str, str]:
+def digests(project):
     """Path -> SHA-256 of everything that must be the same in every run of the same parameters."""
     found = [path for name in SAME_BYTES for path in _files(project / name)]
     found += [path for path in _files(project / "published" / "small") if path.name not in (CARD, STAGE_RUNS)]
@@ -170,7 +167,7 @@ def digests(project: Path) -> dict[str, str]:
     }
 
 
-def require_same(project: Path, reference: dict[str, str]) -> None:
+def require_same(project, reference):
     """Raises: Lost, naming the files that are missing, more, or others than in the undisturbed run."""
     found = digests(project)
     wrong = sorted(name for name in {*found, *reference} if found.get(name) != reference.get(name))
@@ -178,7 +175,7 @@ def require_same(project: Path, reference: dict[str, str]) -> None:
         raise Lost(f"{len(wrong)} files are not as in the undisturbed run: {', '.join(wrong[:5])}")
 
 
-def require_whole(project: Path) -> None:
+def require_whole(project):
     """No temporary names outside runs/, every file readable, every object of DVC's cache what its name says."""
     for path in _files(project):
         inside = path.relative_to(project)
@@ -196,7 +193,7 @@ def require_whole(project: Path) -> None:
             raise Lost(f"{path.relative_to(project)} of DVC's cache does not hold what its name says")
 
 
-def require_published_once(project: Path) -> None:
+def require_published_once(project):
     """Raises: HalfPublished, unless published/ holds one release, whole, and the receipt is about it."""
     published = project / "published"
     names = sorted(path.relative_to(published).as_posix() for path in published.glob("small*"))
@@ -214,13 +211,13 @@ def require_published_once(project: Path) -> None:
         raise HalfPublished(f"the receipt is about {sorted(receipt['files'])}, the folder holds {sorted(found)}")
 
 
-def _files(place: Path) -> list[Path]:
+def _files(place):
     if place.is_file():
         return [place]
     return sorted(path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
-def _read(path: Path) -> None:
+def _read(path):
     if path.suffix == ".json":
         json.loads(path.read_text(encoding="utf-8"))
     elif path.suffix == ".arrow":

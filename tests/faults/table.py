@@ -7,15 +7,12 @@
 `python -m tests.faults.table LINES.jsonl reports` prints the table and writes reports/faults.json and faults.md.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 LINES = "PODIUM_FAULT_TABLE"
@@ -38,7 +35,7 @@ class Leak(AssertionError):
 KINDS = ((HalfPublished, HALF_PUBLISHED), (Leak, LEAKED))
 
 
-def record(row: str, outcome: str, case: str = "", seconds: float = 0.0, note: str = "") -> None:
+def record(row, outcome, case="", seconds=0.0, note=""):
     """Enter one case: its row, what came of it (one of OUTCOMES), which case it was, and what is worth saying."""
     if outcome not in OUTCOMES:
         raise ValueError(f"outcome {outcome!r} is not known; valid: {', '.join(OUTCOMES)}")
@@ -52,9 +49,9 @@ def record(row: str, outcome: str, case: str = "", seconds: float = 0.0, note: s
 
 
 @contextlib.contextmanager
-def case(row: str, name: str = "") -> Iterator[list[str]]:
+def case(row, name=""):
     """Enter the result of the body: held, or the kind of its failure, which is passed on."""
-    notes: list[str] = []
+    notes = []
     started_at, outcome = time.monotonic(), LOST
     try:
         yield notes
@@ -70,15 +67,15 @@ def case(row: str, name: str = "") -> Iterator[list[str]]:
         record(row, outcome, name, time.monotonic() - started_at, "; ".join(notes))
 
 
-def read(lines: Path) -> list[dict[str, object]]:
+def read(lines):
     if not lines.is_file():
         return []
     return [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
 
 
-def rows(cases: list[dict[str, object]]) -> list[dict[str, object]]:
+def rows(cases):
     """One entry per row in order of appearance: `row`, `cases`, a count per outcome, `seconds`."""
-    found: dict[object, dict[str, object]] = {}
+    found = {}
     for entry in cases:
         row = found.setdefault(
             entry["row"], {"row": entry["row"], "cases": 0, **dict.fromkeys(OUTCOMES, 0), "seconds": 0.0}
@@ -89,7 +86,7 @@ def rows(cases: list[dict[str, object]]) -> list[dict[str, object]]:
     return sorted(found.values(), key=lambda row: str(row["row"]))
 
 
-def page(cases: list[dict[str, object]], wall_seconds: float) -> str:
+def page(cases, wall_seconds):
     """The table as Markdown, the cases that did not hold below it."""
     columns = ("row", "cases", *OUTCOMES, "seconds")
     entries = rows(cases)
@@ -107,7 +104,7 @@ def page(cases: list[dict[str, object]], wall_seconds: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(lines: Path, reports: Path) -> int:
+def main(lines, reports):
     """Print the table and write it; 0 if every case held, else 1."""
     cases = read(lines)
     wall = time.time() - lines.with_suffix(".began").stat().st_mtime

@@ -1,13 +1,9 @@
 """A Dask cluster of real processes, and what becomes of a stage when a part of it fails."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +30,7 @@ run_main(lambda: print("processes:", len(set(ordered_map(process_id, range(20)))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+def undisturbed(tmp_path_factory):
     """The inputs, and the hashes of the rows that local processes make of them."""
     folder = tmp_path_factory.mktemp("undisturbed")
     make_inputs(folder)
@@ -45,7 +41,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, undisturbed: tuple[Path, dict[str, str]]) -> Iterator[DaskProcesses]:
+def hosts(tmp_path, undisturbed):
     """A folder with the inputs, and a scheduler that soon notices a worker that hangs; no worker yet."""
     for name in ("corpus", "tokenizer"):
         shutil.copytree(undisturbed[0] / name, tmp_path / name)
@@ -57,14 +53,14 @@ def hosts(tmp_path: Path, undisturbed: tuple[Path, dict[str, str]]) -> Iterator[
         started.close()
 
 
-def require_rows(hosts: DaskProcesses, undisturbed: tuple[Path, dict[str, str]]) -> None:
+def require_rows(hosts, undisturbed):
     if hash_rows(hosts.folder) != undisturbed[1]:
         raise table.Lost("the rows differ")
     if left := [path for path in hosts.folder.glob("rows*") if path.name != "rows"]:
         raise table.Leak(f"{left} is left")
 
 
-def require_continues(hosts: DaskProcesses, undisturbed: tuple[Path, dict[str, str]], finished: int) -> None:
+def require_continues(hosts, undisturbed, finished):
     """The same command reuses the finished shards."""
     code, output = hosts.run_stage(name="again")
     assert code == 0, output
@@ -73,9 +69,7 @@ def require_continues(hosts: DaskProcesses, undisturbed: tuple[Path, dict[str, s
     require_rows(hosts, undisturbed)
 
 
-def test_the_shard_of_a_killed_worker_is_made_by_another(
-    hosts: DaskProcesses, undisturbed: tuple[Path, dict[str, str]]
-) -> None:
+def test_the_shard_of_a_killed_worker_is_made_by_another(hosts, undisturbed):
     with table.case(ROW, "worker killed in the middle of a shard"):
         hosts.start_workers("one", "two")
         stage = hosts.start_stage()
@@ -87,9 +81,7 @@ def test_the_shard_of_a_killed_worker_is_made_by_another(
 
 
 @pytest.mark.parametrize("end_first", [False, True], ids=["during", "after"])
-def test_a_worker_that_hung_damages_nothing_when_it_continues(
-    hosts: DaskProcesses, undisturbed: tuple[Path, dict[str, str]], end_first: bool
-) -> None:
+def test_a_worker_that_hung_damages_nothing_when_it_continues(hosts, undisturbed, end_first):
     with table.case(ROW, f"worker hangs, continues {'after' if end_first else 'during'} the stage"):
         hosts.start_workers("one", "two")
         stage = hosts.start_stage()
@@ -110,9 +102,7 @@ def test_a_worker_that_hung_damages_nothing_when_it_continues(
         require_rows(hosts, undisturbed)
 
 
-def test_when_the_scheduler_is_killed_the_same_command_continues(
-    hosts: DaskProcesses, undisturbed: tuple[Path, dict[str, str]]
-) -> None:
+def test_when_the_scheduler_is_killed_the_same_command_continues(hosts, undisturbed):
     with table.case(ROW, "scheduler killed"):
         hosts.start_workers("one", "two")
         stage = hosts.start_stage()
@@ -134,7 +124,7 @@ def test_when_the_scheduler_is_killed_the_same_command_continues(
         require_continues(hosts, undisturbed, finished)
 
 
-def test_a_worker_whose_disk_is_full_is_named(hosts: DaskProcesses, undisturbed: tuple[Path, dict[str, str]]) -> None:
+def test_a_worker_whose_disk_is_full_is_named(hosts, undisturbed):
     folder = hosts.folder / "rows.shards"
     mount = f'hostname small-disk && mount -t tmpfs -o size=256k podium {folder} && exec "$@"'
     isolated = ("unshare", "--mount", "--uts", "sh", "-c", mount, "sh")
@@ -155,9 +145,7 @@ def test_a_worker_whose_disk_is_full_is_named(hosts: DaskProcesses, undisturbed:
         require_continues(hosts, undisturbed, hosts.finished_shards())
 
 
-def test_after_ctrl_c_the_cluster_stops_and_the_same_command_continues(
-    hosts: DaskProcesses, undisturbed: tuple[Path, dict[str, str]]
-) -> None:
+def test_after_ctrl_c_the_cluster_stops_and_the_same_command_continues(hosts, undisturbed):
     with table.case(ROW, "Ctrl-C"):
         hosts.start_workers("one", "two")
         stage = hosts.start_stage()
@@ -175,7 +163,7 @@ def test_after_ctrl_c_the_cluster_stops_and_the_same_command_continues(
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-def test_tls_admits_only_certificates_of_the_own_authority(tmp_path: Path) -> None:
+def test_tls_admits_only_certificates_of_the_own_authority(tmp_path):
     for name, authority in (("authority", None), ("host", "authority"), ("stranger", None)):
         make_certificate(tmp_path, name, authority)
     hosts = DaskProcesses(tmp_path, tls_settings(tmp_path, "host"))

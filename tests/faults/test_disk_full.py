@@ -1,16 +1,10 @@
 """A disk that is full at every writer, then room again."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from tests.faults import processes, small_run, table
 from tests.faults.damage import DISK_FULL, leave, small_disk
-from tests.faults.pictures import Pictures
-from tests.faults.small_run import PUBLISH, Case
+from tests.faults.small_run import PUBLISH
 
 FULL = ("No space left on device", "os error 28", "nothing was started. disk: ")
 """What says so: the system, a library, or the look around before a run."""
@@ -45,7 +39,7 @@ WHOLE = tuple(
 """Stage, and which share of what it adds to the disk there is room for."""
 
 
-def starve_then_feed(case: Case, stage: str, words: list[str], disk: Path, reference: dict[str, str]) -> str:
+def starve_then_feed(case, stage, words, disk, reference):
     """Run the words on the full disk and again with room; says how the first run ended."""
     starved = case.run(*words)
     said = [line for line in starved.stdout.splitlines() if any(word in line for word in FULL)]
@@ -66,9 +60,7 @@ def starve_then_feed(case: Case, stage: str, words: list[str], disk: Path, refer
 
 @pytest.mark.faults
 @pytest.mark.parametrize(("stage", "folder", "room"), MOUNTED)
-def test_a_writer_meets_a_full_disk(
-    stage: str, folder: str, room: int, tmp_path: Path, pictures: Pictures, new_flow: Callable[[Path], Case]
-) -> None:
+def test_a_writer_meets_a_full_disk(stage, folder, room, tmp_path, pictures, new_flow):
     project = pictures.project_before(stage, tmp_path / "project", later_from_cache=False)
     with small_disk(project / folder, room) as disk, table.case(DISK_FULL, f"{stage}, {folder}, {room} KB") as notes:
         case = new_flow(project)
@@ -78,9 +70,7 @@ def test_a_writer_meets_a_full_disk(
 
 @pytest.mark.faults
 @pytest.mark.parametrize(("stage", "share"), WHOLE)
-def test_the_whole_project_meets_a_full_disk(
-    stage: str, share: float, tmp_path: Path, pictures: Pictures, new_flow: Callable[[Path], Case]
-) -> None:
+def test_the_whole_project_meets_a_full_disk(stage, share, tmp_path, pictures, new_flow):
     project = pictures.project_before(stage, tmp_path / "project", later_from_cache=False)
     room = int(share * pictures.kilobytes_added(stage))
     with small_disk(project, room) as disk, table.case(DISK_FULL, f"{stage}, whole project, {share:.0%}") as notes:

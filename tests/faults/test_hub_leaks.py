@@ -1,20 +1,15 @@
 """Secrets that were planted are found nowhere: not in what a run wrote or printed, nor in what it sent."""
 
-from __future__ import annotations
-
 import base64
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.faults import table
 from tests.flows.conftest import TOY_PLAN
-from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.release.hub_publishing import NAME, TOKEN
 from tests.tasks.trained_checkout import make_checkout
@@ -60,7 +55,7 @@ cli.main(["run", *sys.argv[1:]])
 """
 REFUSED = {"method": "GET", "pattern": "whoami", "status": 401, "times": 99}
 REPEATED = {"method": "POST", "pattern": "/commit/", "status": 403, "times": 99}
-WAYS: dict[str, tuple[dict, list[str], int, str]] = {
+WAYS = {
     "published": ({}, [], 0, "Podium run: published"),
     "token refused": (REFUSED, [], 1, "checking the token failed"),
     "the Hub repeats the token": (REPEATED, [], 1, "*** is not enough"),
@@ -76,7 +71,7 @@ WAYS: dict[str, tuple[dict, list[str], int, str]] = {
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     """Everything up to the gate is there; secrets are where users put them."""
     project = make_checkout(tmp_path / "project")
     values = yaml.safe_load((project / "params.yaml").read_text())
@@ -95,7 +90,7 @@ def project(tmp_path: Path) -> Path:
     return project
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home):
     planted = {name: value for name, value in SECRETS.items() if name != "remote"}
     own = {
         name: str(home / name.lower())
@@ -115,7 +110,7 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, **planted, **own, **server, "PYTHONPATH": str(ROOT)}
 
 
-def run(words: list[str], project: Path, code: int) -> None:
+def run(words, project, code):
     """Run in the project; what it printed is kept next to it, to be searched like everything else."""
     done = subprocess.run(
         words, cwd=project, env=environment(project.parent), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -125,7 +120,7 @@ def run(words: list[str], project: Path, code: int) -> None:
     assert done.returncode == code, done.stdout
 
 
-def leaks(folder: Path) -> Iterator[str]:
+def leaks(folder):
     """`what, where` for every secret in a file below `folder`, but for the one a user wrote it into."""
     for path in folder.rglob("*"):
         if path.is_symlink() or not path.is_file() or path == folder / "project" / ".dvc" / "config.local":
@@ -137,12 +132,12 @@ def leaks(folder: Path) -> Iterator[str]:
                     yield f"{name}, {path.relative_to(folder)}"
 
 
-def require_no_leak(folder: Path) -> None:
+def require_no_leak(folder):
     if found := sorted(set(leaks(folder))):
         raise table.Leak("; ".join(found))
 
 
-def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub: HubServer, project: Path) -> None:
+def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub, project):
     words = [sys.executable, "-m", "tasks.release.publish", "squad"]
     with table.case("secrets: publish alone"):
         hub.fault("POST", "/commit/", status=403, body=f'{{"error": "{TOKEN} may not"}}'.encode())
@@ -155,7 +150,7 @@ def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub: HubServer, pr
     assert len(hub.store.find("model", NAME).tags) == 1, "it did publish"
 
 
-def test_a_secret_that_was_written_is_found(tmp_path: Path) -> None:
+def test_a_secret_that_was_written_is_found(tmp_path):
     (tmp_path / "log.txt").write_text(f"token {TOKEN}")
     with pytest.raises(table.Leak, match=r"HF_TOKEN, log\.txt"):
         require_no_leak(tmp_path)
@@ -163,7 +158,7 @@ def test_a_secret_that_was_written_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_of_the_flow_leaks_nothing(hub: HubServer, project: Path, way: str) -> None:
+def test_a_run_of_the_flow_leaks_nothing(hub, project, way):
     fault, overrides, code, said = WAYS[way]
     if fault:
         hub.fault(**fault, body=f'{{"error": "{TOKEN} is not enough"}}'.encode())

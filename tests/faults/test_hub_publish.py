@@ -1,7 +1,5 @@
 """Every fault at every request of a publish: the repository is as it was or whole, and nothing happens twice."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import time
@@ -13,10 +11,10 @@ import pytest
 
 from tasks.stage.errors import PublishError
 from tests.faults import table
-from tests.hub_server import HubServer, running_hub
+from tests.hub_server import running_hub
 from tests.tasks.release.hub_publishing import NAME, TOKEN, commits, content, publish_small, repository, small_release
 
-PASSING: dict[str, dict] = {
+PASSING = {
     "408": {"status": 408},
     "429": {"status": 429},
     "429 with Retry-After": {"status": 429, "headers": {"Retry-After": "7"}},
@@ -28,7 +26,7 @@ PASSING: dict[str, dict] = {
     "dropped after": {"drop": "after"},
 }
 """What a moment later may be gone: once, it must be survived."""
-LASTING: dict[str, dict] = {str(code): {"status": code} for code in (400, 401, 402, 403, 404, 409, 412, 413)} | {
+LASTING = {str(code): {"status": code} for code in (400, 401, 402, 403, 404, 409, 412, 413)} | {
     "429 for an hour": {"status": 429, "headers": {"Retry-After": "3600"}},
     "a page instead of JSON": {"status": 200, "body": b"<html>maintenance</html>"},
 }
@@ -46,11 +44,11 @@ class Call:
     before: int
     """Requests of the same kind before this one."""
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.method} {self.pattern}{f' ({self.before + 1})' if self.before else ''}"
 
 
-def recorded_calls(*, review: bool) -> list[Call]:
+def recorded_calls(*, review):
     """Every request of a first, good publish, in order."""
     folder = tempfile.TemporaryDirectory()
     with folder, pytest.MonkeyPatch.context() as patch, running_hub(Path(folder.name)) as hub:
@@ -61,7 +59,7 @@ def recorded_calls(*, review: bool) -> list[Call]:
     return [Call(*request, before=requests[:index].count(request)) for index, request in enumerate(requests)]
 
 
-def pattern_of(path: str) -> str:
+def pattern_of(path):
     return "^" + re.sub(r"[0-9a-f]{12,64}", "[0-9a-f]+", path.replace(".", r"\.")) + "$"
 
 
@@ -69,7 +67,7 @@ CALLS = {review: recorded_calls(review=review) for review in (False, True)}
 SAMPLE = (("/commit/", "dropped after"), ("/commit/", "412"), ("/upload/", "500"), ("/tag/", "dropped after"))
 
 
-def cases() -> list:
+def cases():
     """Every call x fault x how long it lasts; those outside the sample carry the marker."""
     found = []
     for review, calls in CALLS.items():
@@ -83,7 +81,7 @@ def cases() -> list:
     return found
 
 
-def broken(hub: HubServer, review: bool) -> str | None:
+def broken(hub, review):
     """What the repository holds that it must not, whatever became of the publish; None: as it was, or whole."""
     if ("model", NAME) not in hub.store.repositories:
         return None
@@ -100,7 +98,7 @@ def broken(hub: HubServer, review: bool) -> str | None:
     return None
 
 
-def finished(hub: HubServer, review: bool) -> bool:
+def finished(hub, review):
     """Released, or open for review."""
     target = repository(hub)
     if review:
@@ -108,9 +106,9 @@ def finished(hub: HubServer, review: bool) -> bool:
     return [target.tags.get(small_release().tag)] == [commit.oid for commit in commits(hub)]
 
 
-def attempt(review: bool) -> tuple[str | None, float]:
+def attempt(review):
     """Publish; the error's message, and the seconds that were waited for."""
-    waits: list[float] = []
+    waits = []
     try:
         publish_small(review=review, waits=waits)
     except PublishError as error:
@@ -118,7 +116,7 @@ def attempt(review: bool) -> tuple[str | None, float]:
     return None, sum(waits)
 
 
-def judge(hub: HubServer, review: bool, fault: str, times: int) -> None:
+def judge(hub, review, fault, times):
     """Publish while things go wrong, then again when they do not."""
     said, waited_s = attempt(review)
     if wrong := broken(hub, review):
@@ -140,17 +138,15 @@ def judge(hub: HubServer, review: bool, fault: str, times: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nobody_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sleep(seconds: float) -> None:
+def nobody_else_waits(monkeypatch):
+    def sleep(seconds):
         raise AssertionError(f"the client library waits {seconds} s on its own")
 
     monkeypatch.setattr("huggingface_hub.utils._http.time", types.SimpleNamespace(sleep=sleep, time=time.time))
 
 
 @pytest.mark.parametrize(("review", "call", "fault", "times"), cases())
-def test_a_fault_at_a_call_leaves_the_repository_as_it_was_or_whole(
-    hub: HubServer, caplog: pytest.LogCaptureFixture, review: bool, call: Call, fault: str, times: int
-) -> None:
+def test_a_fault_at_a_call_leaves_the_repository_as_it_was_or_whole(hub, caplog, review, call, fault, times):
     caplog.set_level("DEBUG")
     hub.fault(call.method, call.pattern, after=call.before, times=times, **FAULTS[fault])
     with table.case(

@@ -1,17 +1,12 @@
 """Three publishers at the same moment, each a process of its own, against one Hub."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.faults import table
-from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.release.hub_publishing import commits, content, repository, small_release
 
@@ -39,7 +34,7 @@ except PublishError as error:
 """
 
 
-def race(folder: Path, texts: tuple[str, ...], how: str = "direct") -> list[dict[str, Any]]:
+def race(folder, texts, how="direct"):
     """What each of the publishers says, in order of `texts`; they start together."""
     start = folder / "start"
     command = [sys.executable, "-c", WRITER]
@@ -55,9 +50,7 @@ def race(folder: Path, texts: tuple[str, ...], how: str = "direct") -> list[dict
 
 
 @pytest.mark.parametrize("again", range(5))
-def test_three_writers_of_the_same_content_make_one_commit_and_all_report_it(
-    hub: HubServer, tmp_path: Path, again: int
-) -> None:
+def test_three_writers_of_the_same_content_make_one_commit_and_all_report_it(hub, tmp_path, again):
     with table.case("hub: three writers of the same content", str(again)):
         said = race(tmp_path, ("one", "one", "one"))
         if len(commits(hub)) != 1 or repository(hub).tags != {small_release().tag: commits(hub)[0].oid}:
@@ -66,9 +59,7 @@ def test_three_writers_of_the_same_content_make_one_commit_and_all_report_it(
 
 
 @pytest.mark.parametrize("again", range(5))
-def test_three_writers_of_different_content_follow_each_other_and_every_tag_is_whole(
-    hub: HubServer, tmp_path: Path, again: int
-) -> None:
+def test_three_writers_of_different_content_follow_each_other_and_every_tag_is_whole(hub, tmp_path, again):
     texts = ("one", "two", "three")
     whole = {text: {name: file.source for name, file in small_release(text).files.items()} for text in texts}
     with table.case("hub: three writers of different content", str(again)):
@@ -84,9 +75,7 @@ def test_three_writers_of_different_content_follow_each_other_and_every_tag_is_w
 
 
 @pytest.mark.parametrize("again", range(5))
-def test_three_who_propose_the_same_content_leave_one_open_pull_request(
-    hub: HubServer, tmp_path: Path, again: int
-) -> None:
+def test_three_who_propose_the_same_content_leave_one_open_pull_request(hub, tmp_path, again):
     with table.case("hub: three proposals of the same content", str(again)):
         said = race(tmp_path, ("one", "one", "one"), "review")
         still_open = {number for number, pull in repository(hub).pulls.items() if pull["status"] == "open"}

@@ -1,19 +1,14 @@
 """SIGKILL at seeded random points of the small run, then the same run again to its end."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from flows.dvc import leftovers
 from tests.faults import processes, small_run, table
-from tests.faults.pictures import Pictures
 from tests.faults.small_run import Case
 
 SEED = 20261120
@@ -34,14 +29,14 @@ class Point:
     whole_tree: bool
 
     @property
-    def everything_runs(self) -> bool:
+    def everything_runs(self):
         return self.number % 10 == 0
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.number:02d}-{self.stage}-{self.fraction:.3f}-{'tree' if self.whole_tree else 'flow'}"
 
 
-def points(count: int, seed: int) -> list[Point]:
+def points(count, seed):
     """Every stage in turn, the order shuffled; the training stages, where most can be lost, get what is over."""
     source = random.Random(seed)
     training = [stage for stage in small_run.PLAN if stage.startswith(("pretrain@", "finetune@"))]
@@ -53,9 +48,7 @@ def points(count: int, seed: int) -> list[Point]:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("point", points(POINTS, SEED), ids=str)
-def test_a_killed_run_is_finished_by_the_next(
-    point: Point, tmp_path: Path, pictures: Pictures, new_flow: Callable[[Path], Case]
-) -> None:
+def test_a_killed_run_is_finished_by_the_next(point, tmp_path, pictures, new_flow):
     with table.case(ROW, str(point)) as notes:
         project = pictures.project_before(point.stage, tmp_path / "project", not point.everything_runs)
         case = new_flow(project)
@@ -73,7 +66,7 @@ def test_a_killed_run_is_finished_by_the_next(
         small_run.require_published_once(project)
 
 
-def kill(case: Case, point: Point, seconds: float) -> str:
+def kill(case, point, seconds):
     """Start the flow and kill it within the stage; says how far it had come."""
     log = case.home / "killed.log"
     flow = case.start(*case.flow(), log=log)
@@ -90,7 +83,7 @@ def kill(case: Case, point: Point, seconds: float) -> str:
 
 
 @pytest.mark.faults
-def test_the_temporary_server_ends_with_a_flow_that_is_killed(tmp_path: Path) -> None:
+def test_the_temporary_server_ends_with_a_flow_that_is_killed(tmp_path):
     with table.case(ROW, "flow with a temporary server"):
         patience = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}  # a busy machine is not a fault
         case = Case(small_run.make_project(tmp_path / "project"), tmp_path, extra=patience)
@@ -108,7 +101,7 @@ CORPUS = ["-m", "dvc", "repro", "corpus@text"]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+def undisturbed(tmp_path_factory):
     """A project whose corpus is made, and the hashes of it."""
     home = tmp_path_factory.mktemp("undisturbed")
     case = Case(small_run.make_project(home / "project"), home)
@@ -118,11 +111,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Case:
+def fresh(tmp_path):
     return Case(small_run.make_project(tmp_path / "project"), tmp_path)
 
 
-def require_as(case: Case, reference: dict[str, str]) -> None:
+def require_as(case, reference):
     done = case.run(*CORPUS)
     if done.returncode:
         raise table.Lost(done.stdout)
@@ -131,7 +124,7 @@ def require_as(case: Case, reference: dict[str, str]) -> None:
     processes.require_none(case.mark, 5.0)
 
 
-def test_killed_and_run_again(fresh: Case, undisturbed: tuple[Path, dict[str, str]]) -> None:
+def test_killed_and_run_again(fresh, undisturbed):
     source = random.Random(SEED)
     with table.case(SAMPLE, "SIGKILL twice, then again"):
         for _ in range(2):

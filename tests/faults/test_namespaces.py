@@ -1,12 +1,8 @@
 """Preparation of text on a cluster whose hosts are network namespaces with a shared folder: the bytes of one host."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -42,12 +38,12 @@ with open("maps.json", "w") as stream:
 
 
 @pytest.fixture
-def namespaces() -> Iterator[dict[str, tuple[str, ...]]]:
+def namespaces():
     """Four network namespaces on one bridge; the words that start a command in each."""
     prefix = f"podium-{os.getpid()}"
     inside = {name: f"{prefix}-{name}" for name in NAMES}
 
-    def run(*words: str) -> None:
+    def run(*words):
         subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
     try:
@@ -73,7 +69,7 @@ def namespaces() -> Iterator[dict[str, tuple[str, ...]]]:
             subprocess.run(["ip", "netns", "delete", space], capture_output=True)
 
 
-def make_project(folder: Path) -> Path:
+def make_project(folder):
     folder.mkdir()
     shutil.copytree(ROOT / "inputs", folder / "inputs")
     (folder / "text.txt").write_text("\n\n".join(random_texts(8000) + random_texts(50)), encoding="utf-8")
@@ -82,13 +78,13 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
-def hash_data(folder: Path) -> dict[str, str]:
+def hash_data(folder):
     data = folder / "data"
     return {str(path.relative_to(data)): sha256_of(path) for path in data.rglob("*") if path.is_file()}
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-def test_hosts_in_namespaces_make_the_bytes_of_one_host(tmp_path: Path, namespaces: dict[str, tuple[str, ...]]) -> None:
+def test_hosts_in_namespaces_make_the_bytes_of_one_host(tmp_path, namespaces):
     one_host = DaskProcesses(make_project(tmp_path / "local"))
     code, output = one_host.run_stage(STAGES)
     assert code == 0, output

@@ -1,25 +1,20 @@
 """A DVC remote that is not there, cannot be written, or goes in the middle of a push."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.faults import processes, small_run, table
 from tests.faults.damage import leave, small_disk
-from tests.faults.pictures import Pictures
 from tests.faults.small_run import Case
 
 ROW = "DVC remote"
 
 
 @pytest.fixture
-def finished(tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]) -> Case:
+def finished(tmp_path, pictures, new_case):
     """A finished run with a folder as its remote, to which nothing was pushed yet."""
     shutil.copytree(pictures.folder / "work", tmp_path / "project", symlinks=True)
     case = new_case(tmp_path / "project")
@@ -29,7 +24,7 @@ def finished(tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case
     return case
 
 
-def push_again_and_restore(case: Case, pictures: Pictures) -> None:
+def push_again_and_restore(case, pictures):
     """The remote is back: push, then restore it all in a checkout without cache and outputs."""
     before = pictures.digests_after("gate@squad")
     small_run.require_same(case.project, pictures.digests)
@@ -47,7 +42,7 @@ def push_again_and_restore(case: Case, pictures: Pictures) -> None:
     small_run.require_same(elsewhere, {name: sha for name, sha in before.items() if not name.startswith("published")})
 
 
-def require_said(case: Case, words: tuple[str, ...]) -> str:
+def require_said(case, words):
     """Push to a remote in trouble: it fails and says why."""
     done = case.run("-m", "dvc", "push", "--run-cache")
     assert done.returncode != 0, f"a push that could not work ended well:\n{done.stdout}"
@@ -57,7 +52,7 @@ def require_said(case: Case, words: tuple[str, ...]) -> str:
 
 
 @pytest.mark.faults
-def test_a_remote_whose_place_is_taken_by_a_file(finished: Case, tmp_path: Path, pictures: Pictures) -> None:
+def test_a_remote_whose_place_is_taken_by_a_file(finished, tmp_path, pictures):
     with table.case(ROW, "its place is a file") as notes:
         (tmp_path / "store").write_text("")
         notes.append(require_said(finished, ("Not a directory", "File exists", "failed to push")))
@@ -66,7 +61,7 @@ def test_a_remote_whose_place_is_taken_by_a_file(finished: Case, tmp_path: Path,
 
 
 @pytest.mark.faults
-def test_a_full_remote(finished: Case, tmp_path: Path, pictures: Pictures) -> None:
+def test_a_full_remote(finished, tmp_path, pictures):
     with small_disk(tmp_path / "store", 64) as disk, table.case(ROW, "full in the middle of a push") as notes:
         notes.append(require_said(finished, ("No space left", "failed to push")))
         leave(disk, 1 << 16)
@@ -74,7 +69,7 @@ def test_a_full_remote(finished: Case, tmp_path: Path, pictures: Pictures) -> No
 
 
 @pytest.mark.faults
-def test_a_read_only_remote(finished: Case, tmp_path: Path, pictures: Pictures) -> None:
+def test_a_read_only_remote(finished, tmp_path, pictures):
     with small_disk(tmp_path / "store", 1 << 16) as disk, table.case(ROW, "read-only") as notes:
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         notes.append(require_said(finished, ("Read-only file system", "failed to push")))
@@ -84,7 +79,7 @@ def test_a_read_only_remote(finished: Case, tmp_path: Path, pictures: Pictures) 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("files", [3, 20, 40])
-def test_a_push_killed_in_the_middle(finished: Case, tmp_path: Path, files: int, pictures: Pictures) -> None:
+def test_a_push_killed_in_the_middle(finished, tmp_path, files, pictures):
     """As when the remote's host goes: what is there is whole, or is not under its name."""
     with table.case(ROW, f"push killed after {files} files"):
         push = finished.start("-m", "dvc", "push", "--run-cache", "--jobs", "1")

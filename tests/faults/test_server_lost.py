@@ -1,21 +1,16 @@
 """The Prefect server is killed in the middle of a run."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.faults import processes, small_run, table
-from tests.faults.pictures import Pictures
 from tests.faults.small_run import Case
 from tests.flows.workers.worker_hosts import Server
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path):
     running = Server(tmp_path / "server")
     yield running
     running.stop()
@@ -23,9 +18,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seconds", [5, 60, None])
-def test_the_server_is_killed_while_a_stage_runs(
-    seconds: int | None, tmp_path: Path, pictures: Pictures, server: Server
-) -> None:
+def test_the_server_is_killed_while_a_stage_runs(seconds, tmp_path, pictures, server):
     name = "for good" if seconds is None else f"for {seconds} s"
     stage = "pretrain@phase1"
     with table.case("server lost", f"local flow, {name}") as notes:

@@ -1,22 +1,15 @@
 """Two of the same at once in one project: one works, the other says who holds it and ends; the results are right."""
 
-from __future__ import annotations
-
 import re
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.faults import processes, small_run, table
-from tests.faults.pictures import Pictures
-from tests.faults.small_run import Case
 
 ROW = "two at once"
 
 
-def start_both(case: Case, words: list[str]) -> list[tuple[subprocess.Popen[str], Path]]:
+def start_both(case, words):
     logs = [case.home / f"{name}.log" for name in ("first", "second")]
     return [(case.start(*words, log=log), log) for log in logs]
 
@@ -24,9 +17,7 @@ def start_both(case: Case, words: list[str]) -> list[tuple[subprocess.Popen[str]
 @pytest.mark.faults
 @pytest.mark.parametrize("stage", ["corpus@text", "pretrain@phase1", "predict@squad"])
 @pytest.mark.parametrize("what", ["flow", "dvc"])
-def test_two_runs_in_one_project(
-    stage: str, what: str, tmp_path: Path, pictures: Pictures, new_flow: Callable[[Path], Case]
-) -> None:
+def test_two_runs_in_one_project(stage, what, tmp_path, pictures, new_flow):
     with table.case(ROW, f"{what}, {stage}") as notes:
         case = new_flow(pictures.project_before(stage, tmp_path / "project", later_from_cache=False))
         words = case.flow(stage, publish=False) if what == "flow" else case.stage(stage)
@@ -47,13 +38,13 @@ def test_two_runs_in_one_project(
         small_run.require_whole(case.project)
 
 
-def holder(text: str) -> str:
+def holder(text):
     found = re.search(r"(PID \d+|in use by process \d+ on \S+|process \d+ on \S+)", text)
     return found[0] if found else ""
 
 
 @pytest.mark.faults
-def test_two_trainers_without_dvc(tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]) -> None:
+def test_two_trainers_without_dvc(tmp_path, pictures, new_case):
     """By hand, the stage's command in two terminals: DVC's locks are not in play, the run folder's is."""
     with table.case(ROW, "python -m tasks.pretraining.pretrain phase1") as notes:
         case = new_case(pictures.project_before("pretrain@phase1", tmp_path / "project", later_from_cache=False))

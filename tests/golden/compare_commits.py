@@ -8,8 +8,6 @@ clock or the memory of the process decides. Exit code 0: all is the same; 1: wha
 What a commit made is recorded in FOLDER, and not made again there: compare several commits with one parent.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -17,9 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tests.places import ROOT
 
@@ -37,12 +33,12 @@ ENVIRONMENT = {
 }
 
 
-def git(*words: str) -> str:
+def git(*words):
     """Return what git prints in this checkout."""
     return subprocess.run(["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
-def record(commit: str, params: Path | None, folder: Path) -> dict[str, Any]:
+def record(commit, params, folder):
     """Return the exit code of a commit's run, hashes of its files and its values; run it unless `folder` has them."""
     override = b"" if params is None else params.read_bytes()
     revision = git("rev-parse", "--verify", f"{commit}^{{commit}}")
@@ -59,11 +55,10 @@ def record(commit: str, params: Path | None, folder: Path) -> dict[str, Any]:
             print(f"error: the run of {commit} in {clone} ended with exit code {code}", file=sys.stderr)
             raise SystemExit(2)
         file.write_text(json.dumps({"exit code": code, **outputs(clone)}, indent=1))
-    result: dict[str, Any] = json.loads(file.read_text())
-    return result
+    return json.loads(file.read_text())
 
 
-def run(clone: Path, home: Path) -> int:
+def run(clone, home):
     """Run `podium run` with the clone's own code, its output on the terminal; return its exit code."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("PODIUM_", "PREFECT_", "PYTHON"))
@@ -78,7 +73,7 @@ def run(clone: Path, home: Path) -> int:
     ).returncode
 
 
-def outputs(clone: Path) -> dict[str, Any]:
+def outputs(clone):
     """Return the hash of each file whose bytes are compared, and the values of each JSON file."""
     files = [path for name in BYTES for path in sorted((clone / name).rglob("*")) if path.is_file()]
     values = [path for pattern in VALUES for path in sorted(clone.glob(pattern))]
@@ -88,7 +83,7 @@ def outputs(clone: Path) -> dict[str, Any]:
     }
 
 
-def differences(before: Any, after: Any, at: str = "") -> Iterator[str]:
+def differences(before, after, at=""):
     """Yield a line for each value that differs, with its place."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in sorted({*before, *after}):
@@ -102,7 +97,7 @@ def differences(before: Any, after: Any, at: str = "") -> Iterator[str]:
         yield f"{at}: {before} -> {after}"
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", help="a commit, say the parent")
     parser.add_argument("after", nargs="?", default="HEAD", help="a commit; default: HEAD")

@@ -1,12 +1,10 @@
 """Compare texts with golden copies; what differs between hosts and runs is masked in both."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.places import ROOT
@@ -21,7 +19,7 @@ Masks = Iterable[tuple[str, str]]
 LONGEST = 300
 """Characters of a line of a page."""
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
-EVERYWHERE: Masks = (
+EVERYWHERE = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[+-]\d\d(?::?\d\d)?| [A-Z]{3,5}\b)?", "TIME"),
     (r"runs/logs/[\w-]+\.log", "runs/logs/LOG"),
     (r"\b[0-9a-f]{64}\b", "SHA256"),
@@ -31,7 +29,7 @@ DURATION = (rf"\b{NUMBER} (?:ms|s|min|h)\b(?: \d+ (?:s|min)\b)?", "DURATION")
 SIZE = (rf"\b{NUMBER} (?:bytes|[kKMGT]B)\b", "SIZE")
 
 
-def mask(text: str, places: Mapping[str, Path], more: Masks = ()) -> str:
+def mask(text, places, more=()):
     """Replace what differs between hosts and runs.
 
     Args:
@@ -47,7 +45,7 @@ def mask(text: str, places: Mapping[str, Path], more: Masks = ()) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
-def text_of(html: str) -> str:
+def text_of(html):
     """Return the words of a page, a line for each line of its source that has some; long lines are cut."""
     html = re.sub(r"<(style|script)\b.*?</\1>", "", html, flags=re.DOTALL)
     html = re.sub(r"</t[dh]>", " |", html).replace("<", " <")
@@ -55,7 +53,7 @@ def text_of(html: str) -> str:
     return "\n".join(line if len(line) <= LONGEST else f"{line[:LONGEST]}…" for line in lines if line)
 
 
-def require_same(name: str, text: str) -> None:
+def require_same(name, text):
     """Compare a masked text with its golden copy, or write the copy where PODIUM_WRITE_GOLDEN=1.
 
     Raises:

@@ -1,13 +1,10 @@
 """`python -m tests.load`: many runs of few parameter sets, disturbed all the while; a table, a plot, and a verdict."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.load.findings import holds, markdown, plot, rows
@@ -25,7 +22,7 @@ ARGUMENTS = {
 """Field of Options -> its type and what --help says of it."""
 
 
-def main(words: Sequence[str]) -> int:
+def main(words):
     """Try it, and return the exit code: 1 where something does not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.load", description=__doc__)
     for name, (kind, about) in ARGUMENTS.items():

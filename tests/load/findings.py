@@ -1,19 +1,14 @@
 """What a trial must hold, whether it did, and the table and plot that show it."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from matplotlib.figure import Figure
 
 from tests.load.disturbances import CPUS, ENDED, FLOWS
-from tests.load.records import PUBLISH, Ended
-from tests.load.trial import Trial
+from tests.load.records import PUBLISH
 
 FLAT = 1.15
 """How much more memory or disk than at the begin is flat."""
@@ -36,18 +31,18 @@ class Row:
     """None: it is stated, and not required, or nothing can be told."""
 
 
-def rows(trial: Trial) -> list[Row]:
+def rows(trial):
     return [*_ends(trial), *_stages(trial), *_releases(trial), *_sizes(trial), *_done(trial)]
 
 
-def _ends(trial: Trial) -> Iterator[Row]:
+def _ends(trial):
     count = trial.options.runs
     yield Row("runs ended right", f"{trial.right} of {count}", f"{count} of {count}", trial.right == count)
     yield Row("runs lost", _named(trial.wrong), "none", not trial.wrong)
     yield Row("stuck or still Running", _named(trial.stuck), "none", not trial.stuck)
 
 
-def _stages(trial: Trial) -> Iterator[Row]:
+def _stages(trial):
     ran = [one for one in trial.records.stages if one.status == "ran" and not one.stage.startswith(PUBLISH)]
     counts = Counter((one.fingerprint or one.parameters, one.stage) for one in ran)
     twice = [f"{stage} {count} times" for (_, stage), count in counts.items() if count > 1]
@@ -57,7 +52,7 @@ def _stages(trial: Trial) -> Iterator[Row]:
     yield Row("stages by status", ", ".join(f"{status} {count}" for status, count in sorted(others.items())))
 
 
-def _releases(trial: Trial) -> Iterator[Row]:
+def _releases(trial):
     found = trial.records.releases
     tags = {name: {tag for tag, _ in all_of} for name, all_of in found.items()}
     weights = {name: {sha256 for _, sha256 in all_of} for name, all_of in found.items()}
@@ -71,7 +66,7 @@ def _releases(trial: Trial) -> Iterator[Row]:
     yield Row("bytes of weights equal", said, "all sets", not different and bool(weights))
 
 
-def _sizes(trial: Trial) -> Iterator[Row]:
+def _sizes(trial):
     watch = trial.watch
     told = watch.warm is not None and watch.looks[-1].at - watch.warm >= LEAST_S
     for name in ("server", FLOWS, *CPUS):
@@ -91,14 +86,14 @@ def _sizes(trial: Trial) -> Iterator[Row]:
         yield Row(f"disk of {name}, all", f"{sizes} MB at first, at the begin and at the end")
 
 
-def _flat(what: str, unit: str, begin: float, end: float, told: bool) -> Row:
+def _flat(what, unit, begin, end, told):
     told = told and begin > 0
     found = f"{begin:.1f} {unit}, then {end:.1f} ({end / max(begin, 0.001) - 1:+.0%})"
     found += "" if told else "; too short to tell"
     return Row(what, found, f"at most {FLAT - 1:+.0%}", end <= begin * FLAT if told else None)
 
 
-def _done(trial: Trial) -> Iterator[Row]:
+def _done(trial):
     done = trial.disturbances
     kills = ", ".join(f"{name} {done.count(name)}" for name in (FLOWS, *CPUS))
     yield Row("workers killed", f"{kills}; ended by themselves: {done.count(ENDED)}")
@@ -108,18 +103,18 @@ def _done(trial: Trial) -> Iterator[Row]:
     yield Row("remote away", found, "not made again", not done.made_anew)
 
 
-def _named(names: Sequence[str]) -> str:
+def _named(names):
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ("; ".join(names[:SHOWN]) or "none") + more
 
 
-def holds(found: Sequence[Row]) -> bool:
+def holds(found):
     return all(row.holds is not False for row in found)
 
 
-def seconds_rows(trial: Trial) -> list[tuple[str, int, str, str]]:
+def seconds_rows(trial):
     """Return for each range of runs in flight how many stages there were, and the median seconds by status."""
-    groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    groups = defaultdict(lambda: defaultdict(list))
     for in_flight, one in in_flight_of(trial):
         least = max((least for least in IN_FLIGHT if least <= in_flight), default=IN_FLIGHT[0])
         groups[least][one.status].append(one.seconds)
@@ -135,7 +130,7 @@ def seconds_rows(trial: Trial) -> list[tuple[str, int, str, str]]:
     ]
 
 
-def in_flight_of(trial: Trial) -> list[tuple[int, Ended]]:
+def in_flight_of(trial):
     """Return each stage that was computed or restored, with the runs in flight when it began."""
     return [
         (trial.watch.in_flight_at(one.began - trial.began), one)
@@ -144,7 +139,7 @@ def in_flight_of(trial: Trial) -> list[tuple[int, Ended]]:
     ]
 
 
-def markdown(trial: Trial, found: Sequence[Row]) -> str:
+def markdown(trial, found):
     """Return the tables as text that is readable in a terminal as well."""
     options = trial.options
     words = {True: "yes", False: "NO", None: ""}
@@ -169,7 +164,7 @@ def markdown(trial: Trial, found: Sequence[Row]) -> str:
     )
 
 
-def plot(trial: Trial, folder: Path) -> None:
+def plot(trial, folder):
     """Write load.svg and load.png: seconds per stage against runs in flight, and the runs over time."""
     figure = Figure(figsize=(10.4, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)

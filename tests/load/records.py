@@ -1,15 +1,9 @@
 """What the Prefect server knows of the stages of all runs: their records, fingerprints and releases."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     ArtifactFilter,
     ArtifactFilterKey,
@@ -50,22 +44,22 @@ class Records:
     """Parameters -> tag and SHA-256 of the weights of each release."""
 
 
-def read_all(read: Callable[[int], Sequence[Any]]) -> Iterator[Any]:
+def read_all(read):
     offset = 0
     while found := read(offset):
         yield from found
         offset += len(found)
 
 
-def read_flow_runs(client: SyncPrefectClient, flow: str) -> list[Any]:
+def read_flow_runs(client, flow):
     wanted = FlowFilter(name=FlowFilterName(any_=[flow]))
     return list(read_all(lambda offset: client.read_flow_runs(flow_filter=wanted, limit=AT_ONCE, offset=offset)))
 
 
-def read_records(client: SyncPrefectClient) -> Records:
+def read_records(client):
     """Return what ended on workers."""
     # The checkout has the name of its run, or `set`, and a hash of the parameters.
-    of_run: dict[UUID, str] = {
+    of_run = {
         run.id: run.parameters["checkout_name"].rpartition("-")[2]
         for run in read_flow_runs(client, stage_flow.FLOW_NAME)
     }
@@ -74,7 +68,7 @@ def read_records(client: SyncPrefectClient) -> Records:
     found = [(artifact.flow_run_id, json.loads(str(artifact.data))) for artifact in read_all(read)]
     locks = [(run, fingerprints(one["files"]["dvc.lock"])) for run, one in found if "dvc.lock" in one["files"]]
     by_run = dict(locks)
-    by_parameters: dict[str, dict[str, str]] = {}
+    by_parameters = {}
     for run, lock in locks:
         by_parameters.setdefault(of_run[run], {}).update(lock)
     records = Records()
@@ -94,7 +88,7 @@ def read_records(client: SyncPrefectClient) -> Records:
     return records
 
 
-def fingerprints(lock: str) -> dict[str, str]:
+def fingerprints(lock):
     """Return the hash of command, parameters and inputs of each stage of a dvc.lock."""
     stages = parse_yaml(lock)["stages"]
     read = {name: {key: stage.get(key) for key in ("cmd", "deps", "params")} for name, stage in stages.items()}

@@ -1,14 +1,10 @@
 """How many runs are in flight, and what server and workers take, looked at again and again."""
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import psutil
@@ -50,19 +46,14 @@ class Disk:
 class Watch:
     """Looks at a server and workers."""
 
-    def __init__(
-        self,
-        began: float,
-        processes: Callable[[], dict[str, list[int]]],
-        places: Callable[[], dict[str, list[Path]]],
-    ) -> None:
-        self.looks: list[Look] = []
-        self.disks: list[Disk] = []
-        self.warm: float | None = None
+    def __init__(self, began, processes, places):
+        self.looks = []
+        self.disks = []
+        self.warm = None
         """When one run of each parameter set had ended: from then on nothing new is made."""
         self._began, self._processes, self._places = began, processes, places
 
-    def look(self, in_flight: int, ended: int, now: bool = False) -> None:
+    def look(self, in_flight, ended, now=False):
         """Look at all, if it is time, or `now`."""
         at = time.monotonic() - self._began
         if not now and self.looks and at - self.looks[-1].at < LOOK_S:
@@ -75,28 +66,28 @@ class Watch:
             self.disks.append(Disk(at, ended, sizes, checkouts))
         self.looks.append(Look(at, in_flight, ended, memory))
 
-    def in_flight_at(self, at: float) -> int:
+    def in_flight_at(self, at):
         place = bisect.bisect(self.looks, at, key=lambda look: look.at)
         return self.looks[max(0, place - 1)].in_flight
 
-    def memory(self, name: str) -> tuple[float, float]:
+    def memory(self, name):
         """MB at the begin, when all was warm, and at the end; a worker that was dead at a moment does not count."""
         found = [look.memory[name] for look in self.looks if look.at >= (self.warm or 0.0) and look.memory[name]]
         if not found:
             return 0.0, 0.0
         return median(found[:AROUND]), median(found[-AROUND:])
 
-    def warm_disk(self) -> Disk:
+    def warm_disk(self):
         return next((disk for disk in self.disks if disk.at >= (self.warm or 0.0)), self.disks[-1])
 
 
-def memory_of(pid: int) -> float:
+def memory_of(pid):
     with contextlib.suppress(psutil.NoSuchProcess):
         return float(psutil.Process(pid).memory_full_info().pss) / MB
     return 0.0
 
 
-def with_children(pids: Sequence[int]) -> list[int]:
+def with_children(pids):
     """Return these processes and all below them."""
     found = list(pids)
     for pid in pids:
@@ -105,9 +96,9 @@ def with_children(pids: Sequence[int]) -> list[int]:
     return found
 
 
-def size_of(folder: Path) -> float:
+def size_of(folder):
     """MB on disk of all files below a folder, each counted once, whatever its names."""
-    seen: dict[tuple[int, int], int] = {}
+    seen = {}
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
