@@ -44,18 +44,18 @@ class DaskProcesses:
     """Scheduler, workers and stages of one test; all of them end with it."""
 
     def __init__(self, folder, settings=None):
-        self.folder, self.processes = folder, list[subprocess.Popen[str]]()
-        self.workers = {}
-        self.environment = {**os.environ, "PYTHONPATH": str(ROOT), **(settings or {})}
-        self.address = ""
+        self.folder, self.settings, self.address = folder, settings or {}, ""
+        self.processes, self.workers = [], {}
 
     def start(self, words, name, before=()):
         """Start Python with these words; its output goes to <name>.log."""
+        settings = {name: value for name, value in self.settings.items() if value is not None}
+        own = {"PYTHONPATH": str(ROOT), **({"PODIUM_DATA_CLUSTER": self.address} if self.address else {})}
         with (self.folder / f"{name}.log").open("w") as log:
             process = subprocess.Popen(
                 [*before, sys.executable, *words],
                 cwd=self.folder,
-                env=self.environment,
+                env={**os.environ, **own, **settings},
                 stdout=log,
                 stderr=log,
                 text=True,
@@ -69,16 +69,15 @@ class DaskProcesses:
         self.scheduler = self.start(words, "scheduler", before)
         self.address = self.read_log("scheduler", r"Scheduler at:\s+(\S+)")
 
-    def start_workers(self, *names, before=(), words=()):
+    def start_workers(self, *names, before=()):
         for name in names:
-            command = ["-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard", *words]
-            self.workers[name] = self.start(
-                [*command, "--local-directory", str(self.folder / f"{name}-files")], name, before
-            )
+            command = ["-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard"]
+            command += ["--local-directory", str(self.folder / f"{name}-files")]
+            self.workers[name] = self.start(command, name, before)
         for name in names:
             self.read_log(name, "(Registered to)")
 
-    def read_log(self, name, pattern):
+    def read_log(self, name, pattern="(?s)(.*)"):
         """Wait for a line in a log; return its group."""
         path = self.folder / f"{name}.log"
         wait_for(lambda: re.search(pattern, path.read_text()) is not None, lambda: f"{pattern}:\n{path.read_text()}")
@@ -86,32 +85,29 @@ class DaskProcesses:
 
     def start_stage(self, code=STAGE, name="stage", before=()):
         """Start the stage with the cluster, or with processes of this host if there is none."""
-        self.environment.pop("PODIUM_DATA_CLUSTER", None)
-        if self.address:
-            self.environment["PODIUM_DATA_CLUSTER"] = self.address
         return self.start(["-c", code], name, before)
 
     def run_stage(self, code=STAGE, name="stage", before=()):
-        code_of_it = self.start_stage(code, name, before).wait(SECONDS)
-        return code_of_it, (self.folder / f"{name}.log").read_text()
+        return self.start_stage(code, name, before).wait(SECONDS), self.read_log(name)
 
     def wait_for_writer(self):
         """Wait until a worker is in the middle of a shard; return its unfinished folder and its process."""
         found = []
 
         def look():
-            found[:] = [
-                (path, int(match[1]))
-                for path in self.folder.glob("rows.shards/*/shard-*.partial")
-                if (match := re.search(r"-(\d+)\.partial$", path.name)) and any(path.glob("rows/*"))
-            ]
-            return bool(found)
+            halves = [path for path in self.folder.glob("rows.shards/*/shard-*.partial") if any(path.glob("rows/*"))]
+            named = [(half, re.search(r"-(\d+)\.partial$", half.name)) for half in halves]
+            found[:] = [(half, int(name[1])) for half, name in named if name]
+            return found
 
-        wait_for(look, lambda: (self.folder / "stage.log").read_text())
+        wait_for(look, lambda: self.read_log("stage"))
         return found[0]
 
     def finished_shards(self):
         return len(list(self.folder.glob("rows.shards/*/shard-?????/shard.json")))
+
+    def wait_for_shards(self):
+        wait_for(lambda: not list(self.folder.glob("rows.shards/*/*.partial")), lambda: "a shard is unfinished")
 
     def stop(self, process):
         if process.poll() is None:
@@ -139,6 +135,6 @@ def make_certificate(folder, name, authority=None):
 def tls_settings(folder, name, authority="authority"):
     settings = {f"{TLS}CA_FILE": str(folder / f"{authority}.pem")}
     for role in ("SCHEDULER", "WORKER", "CLIENT"):
-        settings |= {f"{TLS}{role}__{kind.upper()}": str(folder / f"{name}.{kind}") for kind in ("key",)}
+        settings[f"{TLS}{role}__KEY"] = str(folder / f"{name}.key")
         settings[f"{TLS}{role}__CERT"] = str(folder / f"{name}.pem")
     return settings

@@ -1,12 +1,11 @@
 """The processes of one run, found by a mark in their environment that every child inherits (Linux)."""
 
+import contextlib
 import os
 import signal
 import threading
 import time
 from pathlib import Path
-
-from tests.faults.table import Leak
 
 MARK = "PODIUM_FAULT_CASE"
 SECONDS_TO_END = 20.0
@@ -20,14 +19,11 @@ def of_case(mark):
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
-        try:
-            if wanted not in (folder / "environ").read_bytes() + b"\0":
-                continue
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it ended meanwhile
-        if command:  # a dead process that no one has waited for has none
-            found[int(folder.name)] = command
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # it ended meanwhile
+            if wanted in (folder / "environ").read_bytes() + b"\0":
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                if command:  # a dead process that no one has waited for has none
+                    found[int(folder.name)] = command
     return found
 
 
@@ -50,46 +46,38 @@ def kill_all(mark):
 def _kill_once(mark):
     found = of_case(mark)
     for process in found:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    return bool(found)
+    return found
 
 
 def require_none(mark, seconds=SECONDS_TO_END):
     """Wait until all have ended."""
-    until = time.monotonic() + seconds
-    while left := of_case(mark):
-        if time.monotonic() > until:
-            raise Leak(f"{len(left)} processes are left {seconds:.0f} s later: " + "; ".join(left.values()))
-        time.sleep(0.05)
+    wait_for(lambda: not of_case(mark), seconds, "processes are left")
 
 
 def wait_for(condition, seconds, what):
     """Look every 20 ms until the condition is true."""
     until = time.monotonic() + seconds
     while not condition():
-        if time.monotonic() > until:
-            raise TimeoutError(f"{what}, {seconds:.0f} s later")
+        assert time.monotonic() < until, f"{what}, {seconds:.0f} s later"
         time.sleep(0.02)
 
 
-class TrainerCount:
-    """Counts the trainers of a run while the body runs: `most` is how many there were at once."""
+@contextlib.contextmanager
+def one_trainer(mark):
+    """Fail at the end of the body if a run had two trainers at once in it."""
+    over, counts = threading.Event(), [0]
 
-    def __init__(self, mark):
-        self._mark, self._over, self.most = mark, threading.Event(), 0
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    def watch():
+        while not over.wait(0.1):
+            counts.append(len(trainers(mark)))
 
-    def _watch(self):
-        while not self._over.wait(0.1):
-            self.most = max(self.most, len(trainers(self._mark)))
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error):
-        self._over.set()
-        self._thread.join()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert max(counts) <= 1

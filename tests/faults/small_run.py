@@ -7,7 +7,6 @@ checkpoint every second one, so that a kill meets it everywhere between two chec
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import uuid
@@ -30,8 +29,7 @@ from tasks.plan.writing import write_plan
 from tasks.release.release import CARD, STAGE_RUNS
 from tasks.stage.artifacts import FETCHED
 from tests.faults import processes
-from tests.faults.table import HalfPublished, Leak, Lost
-from tests.places import ROOT
+from tests.places import ROOT, copy_project
 from tests.plans import stages_of, values_with
 from tests.prefect_home import make_home
 
@@ -82,10 +80,7 @@ cli.main(["run", *sys.argv[1:]])
 
 def make_project(folder):
     """A checkout with the small parameters, without git; nothing has run in it."""
-    (folder / ".dvc").mkdir(parents=True)
-    for name in (*CODE, "inputs", "presets", "params.yaml"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-        copy(ROOT / name, folder / name)
+    copy_project(folder)
     (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     values = resolve(read_yaml(folder / "params.yaml"), None, SMALL)
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
@@ -136,19 +131,30 @@ class Case:
             own["PREFECT_API_URL"] = self.api_url
         return {**{k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}, **own, **self.extra}
 
-    def _process(self):
-        return {"cwd": self.project, "env": self.environment(), "text": True, "stdin": subprocess.DEVNULL}
-
     def start(self, *words, log=None):
         """Start a command of this Python in the project; its output goes to `log`."""
         with (log or self.home / f"{self.mark}.log").open("w") as stream:
-            own = {**self._process(), "stdout": stream, "stderr": subprocess.STDOUT}
-            return subprocess.Popen([sys.executable, *words], start_new_session=True, **own)
+            return subprocess.Popen(
+                [sys.executable, *words],
+                cwd=self.project,
+                env=self.environment(),
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
-    def run(self, *words, timeout=400.0):
+    def run(self, *words):
         """Run a command of this Python in the project to its end; stdout holds stderr too."""
-        own = {**self._process(), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.run([sys.executable, *words], timeout=timeout, **own)
+        log = self.home / f"{uuid.uuid4().hex}.log"
+        code = self.start(*words, log=log).wait(timeout=400)
+        return subprocess.CompletedProcess(words, code, log.read_text())
+
+    def succeed(self, *words):
+        done = self.run(*words)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
 
     def stage(self, name):
         return ["-m", "tasks.release.publish", "squad"] if name == PUBLISH else ["-m", "dvc", "repro", name]
@@ -158,57 +164,43 @@ class Case:
         return words if publish else [*words, "--no-publish"]
 
 
+def hashes(folder):
+    """Path -> SHA-256 of what is equal in two runs."""
+    files = [path for path in _files(folder) if path.name not in (CARD, STAGE_RUNS)]
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
 def digests(project):
     """Path -> SHA-256 of everything that must be the same in every run of the same parameters."""
-    found = [path for name in SAME_BYTES for path in _files(project / name)]
-    found += [path for path in _files(project / "published" / "small") if path.name not in (CARD, STAGE_RUNS)]
-    return {
-        str(path.relative_to(project)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found if path.exists()
-    }
+    places = (*SAME_BYTES, "published/small")
+    return {f"{place}/{name}": sha256 for place in places for name, sha256 in hashes(project / place).items()}
 
 
 def require_same(project, reference):
-    """Raises: Lost, naming the files that are missing, more, or others than in the undisturbed run."""
+    """No file is missing, more, or another than in the undisturbed run."""
     found = digests(project)
-    wrong = sorted(name for name in {*found, *reference} if found.get(name) != reference.get(name))
-    if wrong:
-        raise Lost(f"{len(wrong)} files are not as in the undisturbed run: {', '.join(wrong[:5])}")
+    assert sorted(name for name in {*found, *reference} if found.get(name) != reference.get(name)) == []
 
 
 def require_whole(project):
     """No temporary names outside runs/, every file readable, every object of DVC's cache what its name says."""
     for path in _files(project):
         inside = path.relative_to(project)
-        if inside.parts[0] == "runs" or inside.parts[:2] == (".dvc", "tmp"):
-            continue
-        if any(part.endswith(TEMPORARY) for part in inside.parts):
-            raise Leak(f"{inside} was left behind")
-        try:
+        if inside.parts[0] != "runs" and inside.parts[:2] != (".dvc", "tmp"):
+            assert not any(part.endswith(TEMPORARY) for part in inside.parts), f"{inside} was left behind"
             _read(path)
-        except (ValueError, OSError, pa.ArrowException, safetensors.SafetensorError) as error:
-            raise Lost(f"{inside} is damaged: {error}") from None
     for path in _files(project / ".dvc" / "cache" / "files" / "md5"):
         named = path.parent.name + path.name.removesuffix(".dir")
-        if hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != named:
-            raise Lost(f"{path.relative_to(project)} of DVC's cache does not hold what its name says")
+        assert hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() == named
 
 
 def require_published_once(project):
-    """Raises: HalfPublished, unless published/ holds one release, whole, and the receipt is about it."""
+    """published/ holds one release, whole, and the receipt is about it."""
     published = project / "published"
-    names = sorted(path.relative_to(published).as_posix() for path in published.glob("small*"))
-    kept = [path.name for path in (published / "small.releases").glob("release-*")]
-    if names != ["small", "small.releases"] or len(kept) != 1:
-        raise HalfPublished(f"published/ holds {names}, and the releases {kept}")
+    assert sorted(path.name for path in published.glob("small*")) == ["small", "small.releases"]
+    assert len(list((published / "small.releases").glob("release-*"))) == 1
     receipt = json.loads((project / "reports" / "publish-squad.json").read_text())
-    folder = project / "published" / "small"
-    found = {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in _files(folder)
-        if path.name not in (CARD, STAGE_RUNS)
-    }
-    if found != receipt["files"]:
-        raise HalfPublished(f"the receipt is about {sorted(receipt['files'])}, the folder holds {sorted(found)}")
+    assert hashes(published / "small") == receipt["files"]
 
 
 def _files(place):
