@@ -1,4 +1,4 @@
-"""`python -m tests.load`: many runs of few parameter sets, disturbed all the while; a table, a plot, and a verdict."""
+"""`python -m tests.load`: many runs of few parameter sets, disturbed all the while; a table and a verdict."""
 
 import argparse
 import shutil
@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.load.findings import holds, markdown, plot, rows
+from tests.load.findings import holds, markdown, rows
 from tests.load.trial import Options, try_load
 from tests.places import ROOT
 
@@ -22,14 +22,14 @@ ARGUMENTS = {
 """Field of Options -> its type and what --help says of it."""
 
 
-def main(words):
-    """Try it, and return the exit code: 1 where something does not hold."""
+def main():
+    """Return the exit code: 1 where something does not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.load", description=__doc__)
     for name, (kind, about) in ARGUMENTS.items():
         default = getattr(Options(), name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar="N", help=about)
-    parser.add_argument("--output", type=Path, default=ROOT / "reports", metavar="FOLDER", help="of load.md and plots")
-    given = vars(parser.parse_args(words))
+    parser.add_argument("--output", type=Path, default=ROOT / "reports", metavar="FOLDER", help="of load.md")
+    given = vars(parser.parse_args())
     output, options = given.pop("output"), Options(**given)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = Path(tempfile.mkdtemp(prefix="podium-load-"))
@@ -37,11 +37,9 @@ def main(words):
     print(f"load: {options.runs} runs in {options.minutes:.0f} minutes; hosts and logs are in {folder}", flush=True)
     trial = try_load(options, folder)
     found = rows(trial)
-    text = markdown(trial, found)
     output.mkdir(parents=True, exist_ok=True)
-    (output / "load.md").write_text(text, encoding="utf-8")
-    plot(trial, output)
-    print(text, f"load: {output / 'load.md'}, load.svg, load.png", sep="\n", flush=True)
+    (output / "load.md").write_text(markdown(trial, found), encoding="utf-8")
+    print(markdown(trial, found), flush=True)
     if not holds(found):
         print(f"load: hosts and logs are kept in {folder}", flush=True)
         return 1
@@ -50,4 +48,4 @@ def main(words):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

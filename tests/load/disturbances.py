@@ -36,31 +36,31 @@ class Disturbances:
         self._team, self._began, self._every = team, began, every
         cpus = itertools.cycle(CPUS)
         self._victims = itertools.islice((name for pair in zip(itertools.repeat(FLOWS), cpus) for name in pair), most)
-        self._next_kill = began + every
-        self._restarts, self._away_until = list(RESTARTS_AT), None
-        self._was_away = False
+        self._next_kill, self._restarts, self._away_until = began + every, list(RESTARTS_AT), None
 
     def look(self, ended):
         """Do what it is time for."""
         now = time.monotonic()
-        self._start_ended()
+        for name in (FLOWS, *CPUS):
+            host = self._team.hosts[name]
+            if host.worker.poll() is not None:
+                self._note(ENDED, f"the worker of {name} had ended with {host.worker.returncode}, and was started")
+                host.start_worker(*host.work)
         if now >= self._next_kill and ended < 1:
             self._next_kill = now + self._every
             if victim := next(self._victims, None):
                 self._kill(victim)
         if self._restarts and ended >= self._restarts[0]:
             self._restarts.pop(0)
-            self._restart_server()
-        if not self._was_away and ended >= REMOTE_AWAY_AT:
-            self._was_away = True
+            self._note("server", "the Prefect server was killed and started again")
+            self._team.server.stop()
+            self._team.server.start()
+        if not self.count("remote") and ended >= REMOTE_AWAY_AT:
             self._away_until = now + REMOTE_AWAY_S
             self._note("remote", f"the remote was renamed for {REMOTE_AWAY_S:.0f} s")
             self._team.remote.rename(self._elsewhere)
         if self._away_until is not None and now >= self._away_until:
             self.bring_back()
-
-    def remotes(self):
-        return [self._team.remote if self._away_until is None else self._elsewhere]
 
     def bring_back(self):
         """Put the remote back, if it is away."""
@@ -85,18 +85,6 @@ class Disturbances:
         host.worker.kill()
         host.worker.wait()
         host.start_worker(*host.work)
-
-    def _start_ended(self):
-        for name in (FLOWS, *CPUS):
-            host = self._team.hosts[name]
-            if host.worker.poll() is not None:
-                self._note(ENDED, f"the worker of {name} had ended with {host.worker.returncode}, and was started")
-                host.start_worker(*host.work)
-
-    def _restart_server(self):
-        self._note("server", "the Prefect server was killed and started again")
-        self._team.server.stop()
-        self._team.server.start()
 
     def _note(self, kind, what):
         self.done.append(Disturbance(time.monotonic() - self._began, kind, what))

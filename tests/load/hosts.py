@@ -48,9 +48,6 @@ class LoadHost(Host):
         words += [word for override in overrides_of(number) for word in ("--set", override)]
         return start_process(words, self.environment, log, self.project)
 
-    def places(self):
-        return [self.folder]
-
 
 def find_postgresql():
     """Return the folder of the programs of the newest PostgreSQL of this system; None where there is none."""
@@ -66,28 +63,18 @@ class PostgreSQL:
     def __init__(self, programs, folder):
         """Make the database and start it."""
         self.folder, self._programs = folder, programs
-        self._data = folder / "data"
         folder.mkdir()
         if os.getuid() == 0:
             shutil.chown(folder, USER)
         with (folder.parent / "postgresql.log").open("a") as log:
-            self._run("initdb", "-D", self._data, "-U", USER, "--auth=trust", "-E", "UTF8", output=log)
-            words = self._command("postgres", "-D", self._data, "-k", folder, "-c", "listen_addresses=")
+            self._run("initdb", "-D", folder / "data", "-U", USER, "--auth=trust", "-E", "UTF8", output=log)
+            words = self._command("postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=")
             self.process = start_process(words, None, log, folder, self._user())
         wait_until(self._answers, "PostgreSQL", alive=self.process)
 
     @property
     def url(self):
         return f"postgresql+asyncpg://{USER}@/{USER}?host={self.folder}"
-
-    @property
-    def tables(self):
-        return self._data / "base"
-
-    @property
-    def version(self):
-        words = self._command("postgres", "--version")
-        return subprocess.run(words, text=True, check=True, stdout=subprocess.PIPE).stdout.split(") ")[-1].split()[0]
 
     def stop(self):
         self.process.send_signal(signal.SIGINT)
@@ -120,7 +107,7 @@ class LoadServer(Server):
         return {**super().own_environment(), **own}
 
     def places(self):
-        return [self.folder, *([] if self.database is None else [self.database.tables])]
+        return [self.folder, *([] if self.database is None else [self.database.folder / "data/base"])]
 
     def processes(self):
         return [self.process.pid, *([] if self.database is None else [self.database.process.pid])]

@@ -54,7 +54,7 @@ class Trial:
         """Runs that ended otherwise than published, with how."""
         self.stuck = []
         """Runs of any kind that had no end, locks and processes that were left."""
-        self.clock, self.began = time.monotonic(), time.time()
+        self.clock = time.monotonic()
         order = [number % options.sets for number in range(options.runs)]
         random.Random(SEED).shuffle(order)
         self.waiting = order[::SENT_SHARE]
@@ -101,8 +101,7 @@ class Trial:
         ended += [number for number, process in self.sent if process.poll() is not None]
         if self.watch.warm is None and len(set(ended)) == self.options.sets:
             self.watch.warm = time.monotonic() - self.clock
-        in_flight = sum(run.state is not None and run.state.is_running() for run in runs)
-        self.watch.look(in_flight, len(ended), len(ended) == self.options.runs)
+        self.watch.look(len(ended), len(ended) == self.options.runs)
         return len(ended)
 
     def _has_ended(self, run):
@@ -115,8 +114,8 @@ class Trial:
         return {"server": with_children(self.team.server.processes()), **workers}
 
     def places(self):
-        workers = {name: self.team.hosts[name].places() for name in (FLOWS, *CPUS)}
-        return {"server": self.team.server.places(), **workers, "remote": self.disturbances.remotes()}
+        workers = {name: [self.team.hosts[name].folder] for name in (FLOWS, *CPUS)}
+        return {"server": self.team.server.places(), **workers}
 
     def conclude(self):
         """State what came of it."""
@@ -170,7 +169,7 @@ def try_load(options, folder):
             stack.callback(database.stop)
         team = stack.enter_context(a_team(folder, functools.partial(LoadServer, database=database), LoadHost))
         start_workers(team, options.flows)
-        trial = Trial(team, options, "SQLite" if database is None else f"PostgreSQL {database.version}")
+        trial = Trial(team, options, "SQLite" if database is None else "PostgreSQL")
         trial.run()
         trial.conclude()
     return trial
