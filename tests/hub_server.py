@@ -16,9 +16,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
-# What it remembers: repositories, commits, trees and, content addressed in a folder, their files.
-
-
 LFS_SUFFIXES = (".safetensors", ".parquet", ".arrow", ".bin")
 LFS_THRESHOLD = 10 * 2**20
 GITATTRIBUTES = b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
@@ -34,13 +31,17 @@ class HubError(Exception):
 
 @dataclass(frozen=True)
 class Blob:
-    """One file of a commit."""
+    """One file of a commit; `oid` is git's hash of the bytes, or of the pointer that stands for a large file."""
 
     sha256: str
     size: int
     lfs: bool
     oid: str
-    """Git's blob hash: of the bytes, or of the pointer that stands for a large file."""
+
+    def about_lfs(self, hash_name):
+        """What an answer says of a large file, which names its hash so; nothing of a small one."""
+        size = len(pointer(self.sha256, self.size))
+        return {"lfs": {hash_name: self.sha256, "size": self.size, "pointerSize": size}} if self.lfs else {}
 
 
 @dataclass(frozen=True)

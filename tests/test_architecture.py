@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import re
 import sys
 from pathlib import Path
@@ -47,13 +48,7 @@ ALLOWED = {
     ),
     "dvc": ("flows/dvc/child.py",),  # a process of its own
     "great_expectations": ("tasks/validation/validators.py",),
-    "huggingface_hub": (
-        "tasks/downstream/card.py",
-        "tasks/models/",
-        "tasks/records/",
-        "tasks/release/",
-        "tests/",
-    ),
+    "huggingface_hub": ("tasks/downstream/card.py", "tasks/models/", "tasks/records/", "tasks/release/", "tests/"),
     "fsspec": ("tasks/host/checkpoint_sync.py", "tasks/stage/exchange.py", "tests/"),
     "datasets": ("tasks/records/hub_inputs.py", "bench/", "tests/"),
     "transformers": ("ipu_model/models/transformers_encoder.py", "tasks/downstream/export/", "bench/", "tests/"),
@@ -128,40 +123,19 @@ def imported_files(path):
     return {file for name in names if (file := module_file(name)) is not None and file != path}
 
 
-def circles(graph):
-    """The sets of nodes that reach one another (Tarjan's strongly connected components of more than one node)."""
-    number, lowest, stack, found = {}, {}, [], []
-
-    def visit(node):
-        number[node] = lowest[node] = len(number)
-        stack.append(node)
-        for after in graph[node]:
-            if after not in number:
-                visit(after)
-            if after in stack:
-                lowest[node] = min(lowest[node], lowest[after])
-        if lowest[node] == number[node]:
-            together = stack[stack.index(node) :]
-            del stack[stack.index(node) :]
-            if len(together) > 1:
-                found.append(sorted(together))
-
-    for node in graph:
-        if node not in number:
-            visit(node)
-    return found
-
-
-def test_circles_are_found():
-    assert circles({1: {2}, 2: {3}, 3: {2, 4}, 4: set()}) == [[2, 3]]
-    assert circles({1: {2, 3}, 2: {3}, 3: set()}) == []
+def circle(graph):
+    """The names of nodes that reach one another, the first of them twice; none: []."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
 
 
 def test_nothing_imports_in_a_circle():
     """Imports inside functions count: a circle that only they hide is one all the same."""
     files = sources(*WITHOUT_CIRCLES)
-    found = circles({path: imported_files(path) & set(files) for path in files})
-    assert [[name_of(path) for path in circle] for circle in found] == []
+    assert circle({path: imported_files(path) & set(files) for path in files}) == []
 
 
 @pytest.mark.parametrize("package", WITHOUT_CIRCLES)
@@ -170,78 +144,59 @@ def test_imports_between_the_folders_of_a_package_run_one_way(package):
     imported = {name: set() for name in room.values()}
     for path, name in room.items():
         imported[name] |= {room[target] for target in imported_files(path) if target in room} - {name}
-    assert circles(imported) == []
+    assert circle(imported) == []
 
 
-def test_no_head_of_bert_is_named_outside_its_own_file():
-    """A head is one file of ipu_model/heads: what asks for one by its name would have to change with every new one."""
-    folder = ROOT / "ipu_model" / "heads"
-    names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert len(names) > 1
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {text}"
-        for path in sources("ipu_model")
-        if path.parent != folder
-        for line, text in texts_of(path)[0]
-        if text in names
-    ]
-    assert found == []
-    for name in names:
-        others = {f"ipu_model/heads/{other}.py" for other in names - {name}}
-        assert not others & import_closure(folder / f"{name}.py"), name
-
-
-def test_no_family_of_encoders_is_named_outside_its_own_file():
-    """A family is one file of ipu_model/models/families; only the default of parameters, BERT, is named elsewhere."""
-    folder = ROOT / "ipu_model" / "models" / "families"
-    names = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--", ModelConfig.family}
-    assert len(names) > 4
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {text}"
-        for path in sources("flows", "tasks", "ipu_model")
-        for line, text in texts_of(path)[0]
-        if text in names and path != folder / f"{text.replace('-', '_')}.py"
-    ]
-    assert found == []
-
-
-NAME_A_PHASE = {
-    "flows/runs/run_estimate.py": "times that were measured with two phases",
-    "tasks/params/sections.py": "the default of pretrain.phases",
+HEADS, FAMILIES = ROOT / "ipu_model/heads", ROOT / "ipu_model/models/families"
+NAMED = {
+    "heads": (("ipu_model",), dict.fromkeys({path.stem for path in HEADS.glob("*.py")} - {"__init__"}, HEADS), set()),
+    "families": (  # only the default of parameters is named elsewhere
+        WITHOUT_CIRCLES,
+        {
+            path.stem.replace("_", "-"): path
+            for path in FAMILIES.glob("*.py")
+            if path.stem not in ("__init__", ModelConfig.family)
+        },
+        set(),
+    ),
+    "kinds of tasks": (
+        WITHOUT_CIRCLES,
+        {name: ROOT / kind_params(name).package().replace(".", "/") for name in kind_names()},
+        {
+            "flows/commands/questions.py",
+            "flows/commands/compare.py",
+            "flows/commands/evaluate.py",  # commands about questions
+            "flows/views/compare_page.py",  # pairs of runs
+            "tasks/downstream/kind.py",  # the dictionary of kinds
+        },
+    ),
+    "phases": (
+        WITHOUT_CIRCLES,
+        {"phase1": ROOT / "none", "phase2": ROOT / "none"},
+        {"flows/runs/run_estimate.py", "tasks/params/sections.py"},  # what was measured, and the default
+    ),
 }
+"""What -> packages that may name it in its own place alone, names with their places, and files that do all the same."""
 
 
-def test_no_phase_is_named_outside_of_the_parameters():
-    """The parameters name them; each starts from the one before it."""
-    found = {
-        name_of(path)
-        for path in sources("flows", "tasks", "ipu_model")
-        for named in texts_of(path)
-        if any(re.search(r"\bphase\d", text) for _, text in named)
-    }
-    assert found == set(NAME_A_PHASE)
-
-
-NAME_A_KIND = {
-    "flows/commands/questions.py": "questions about a text",
-    "flows/commands/compare.py": "a command about questions",
-    "flows/commands/evaluate.py": "scores of files of answers to questions",
-    "flows/views/compare_page.py": "pairs of runs that are compared",
-    "tasks/downstream/kind.py": "the dictionary of kinds",
-}
-
-
-def test_no_kind_of_task_is_named_outside_its_own_folder():
-    """What asks for a kind by its name would have to change with every new one."""
-    assert len(kind_names()) > 1
+@pytest.mark.parametrize("what", NAMED)
+def test_nothing_is_named_outside_its_own_place(what):
+    """What asks for a head, a family, a kind or a phase by its name would have to change with every new one."""
+    packages, places, elsewhere = NAMED[what]
+    assert len(places) > 1
     found = set()
-    for path in sources("flows", "tasks", "ipu_model"):
-        own = {name for name in kind_names() if ROOT / kind_params(name).package().replace(".", "/") in path.parents}
-        constants = {text for _, text in texts_of(path)[0]}
-        imports = {part for name in imported_modules(path) for part in name.split(".")[2:3] if "downstream" in name}
-        if ((constants | imports) & set(kind_names())) - own:
-            found.add(name_of(path))
-    assert found == set(NAME_A_KIND)
+    for path in sources(*packages):
+        texts, attributes = ([text for _, text in some] for some in texts_of(path))
+        named = {*texts, *re.findall(r"\bphase\d", " ".join([*texts, *attributes]))}
+        named |= {part for name in imported_modules(path) for part in name.split(".")[2:3] if "downstream" in name}
+        others = [name for name in named & set(places) if not path.is_relative_to(places[name])]
+        found |= {name_of(path)} if others else set()
+    assert found == elsewhere
+
+
+def test_no_head_imports_another():
+    heads = {name_of(path) for path in HEADS.glob("*.py") if path.stem != "__init__"}
+    assert {head: (import_closure(ROOT / head) & heads) - {head} for head in heads} == dict.fromkeys(heads, set())
 
 
 def is_helper(name):

@@ -160,10 +160,7 @@ PAGES = {
     "plan on IPUs": (pages.PAGES["plan on IPUs"], _OF_PLAN),
     "plan": (_plan, ("stage",)),
     "run": (_run, _OF_RUN),
-    "all runs": (
-        _index,
-        ("preset", "metric", "entry", "published", "runtime", "kind", "parameter", "curve"),
-    ),
+    "all runs": (_index, ("preset", "metric", "entry", "published", "runtime", "kind", "parameter", "curve")),
     "comparison": (_compare, ("first", "second", "entry", "title", "parameter", "value", "stage", "note")),
     "validation": (
         _validation,
@@ -171,10 +168,7 @@ PAGES = {
     ),
     "questions": (
         _questions,
-        (
-            *("answer", "id", "question", "prediction", "candidate", "path", "source", "pair"),
-            *("by", "slice", "note"),
-        ),
+        (*("answer", "id", "question", "prediction", "candidate", "path", "source", "pair"), *("by", "slice", "note")),
     ),
     "classes": (_classes, ("title", "label", "other_label", "text", "other", "note")),
 }

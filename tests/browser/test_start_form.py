@@ -85,13 +85,7 @@ def test_a_run_of_the_form_ends_on_workers_with_its_name_tags_and_tables(team, f
     assert re.fullmatch(r"evening exact_match 90\.00 \d{4}-\d\d-\d\d \d\d:\d\d", run.name)
     commit, _ = read_revision(team.sender.project)
     assert commit is not None
-    assert set(run.tags) == {
-        "podium-watched",
-        "podium-sent-again",
-        "task:squad",
-        "device:cpu",
-        f"commit:{commit}",
-    }
+    assert set(run.tags) == {"podium-watched", "podium-sent-again", "task:squad", "device:cpu", f"commit:{commit}"}
     assert team.hosts["working"].ran() == ALL
     tables = {str(one.key): str(one.data) for one in artifacts_of([run.id])}
     assert set(tables) == {"podium-run", "podium-metrics", "podium-gate"}

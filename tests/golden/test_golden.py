@@ -14,7 +14,6 @@ import pytest
 from flows import cli
 from flows.views import index_page, run_page
 from flows.views.run_view import RunView
-from ipu_model.core.files import write_json, write_text
 from tasks.downstream.inference import job
 from tasks.params.schema import load_params
 from tasks.stage import artifacts
@@ -26,7 +25,6 @@ from tests.flows.conftest import prefect_server, prefect_session, toy_project  #
 from tests.flows.toy_runs import FASTER
 from tests.flows.views.compared_runs import made
 from tests.flows.views.shown_runs import shown
-from tests.golden.compare_commits import differences, outputs
 from tests.golden.masking import DURATION, NUMBER, SIZE, mask, require_same, text_of
 from tests.places import ROOT, copy_project
 from tests.tasks.downstream.inference.applied_models import GOOD
@@ -48,19 +46,13 @@ Podium = Callable[..., str]
 def podium(tmp_path, monkeypatch, capsys):
     """Return a function that calls a command, and returns its words, its exit code and what it printed."""
     kept = ("PODIUM_LEDGER", "PODIUM_WRITE_GOLDEN")
-    for name in [name for name in os.environ if name.startswith("PODIUM_") and name not in kept]:
-        monkeypatch.delenv(name)
-    for name in ("PREFECT_API_URL", "NO_COLOR", "FORCE_COLOR", "HF_TOKEN"):
+    ours = [name for name in os.environ if name.startswith("PODIUM_") and name not in kept]
+    for name in (*ours, "PREFECT_API_URL", "NO_COLOR", "FORCE_COLOR", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in {
-        "COLUMNS": "100",
-        "LC_ALL": "C.UTF-8",
-        "PODIUM_THREADS": "1",
-        "PODIUM_CHECK_SECONDS": "120",
-    }.items():
+    fixed = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "PODIUM_THREADS": "1", "PODIUM_CHECK_SECONDS": "120"}
+    homes = ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")
+    for name, value in {**fixed, **{name: str(tmp_path / name.lower()) for name in homes}}.items():
         monkeypatch.setenv(name, value)
-    for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
 
     def call(*words):
         try:
@@ -158,12 +150,7 @@ OF_RUNS = (
 )
 
 
-def test_runs_of_a_toy_of_three_stages(
-    podium,
-    prefect_session,  # noqa: F811
-    toy_project,  # noqa: F811
-    monkeypatch,
-):
+def test_runs_of_a_toy_of_three_stages(podium, prefect_session, toy_project, monkeypatch):  # noqa: F811
     def same(name, text):
         require_same(name, mask(text, places(toy_project), OF_RUNS))
 
@@ -247,20 +234,3 @@ def test_pages_of_validation(tmp_path):
     }
     for name, verdict in verdicts.items():
         require_same(f"page-validation-{name}", mask(text_of(render_page(verdict)), {"FOLDER": tmp_path}))
-
-
-def test_two_commits_differ_in_bytes_and_values_but_not_in_what_a_host_decides(tmp_path):
-    made = {
-        "one": {"f1": 80.0, "train_seconds": 1.0, "code": {"revision": "a"}, "judged": {"metrics/squad.json": "a"}},
-        "same": {"f1": 80.0, "train_seconds": 2.0, "code": {"revision": "b"}, "judged": {"metrics/squad.json": "b"}},
-        "other": {"f1": 81.0, "checks": [{"ok": True}]},
-    }
-    for name, values in made.items():
-        write_json(tmp_path / name / "metrics/squad.json", values)
-        write_text(tmp_path / name / "models/squad/config.json", "{ }" if name == "other" else "{}")
-    one, same, other = (outputs(tmp_path / name) for name in made)
-    assert list(differences(one, same)) == []
-    found = list(differences(one, other))
-    assert found[0].startswith("files models/squad/config.json: ")
-    assert "values metrics/squad.json f1: 80.0 -> 81.0" in found
-    assert "values metrics/squad.json checks: (none) -> [{'ok': True}]" in found
