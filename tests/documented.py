@@ -88,4 +88,3 @@ HERE = (
     "python -m ipu_model.ipu.executables prune --larger-than-gb 50",
     "dvc remote add --local --default store /mnt/podium-store",
 )
-"""Run as they stand by a test of tests/test_documents.py, in this order."""

@@ -6,7 +6,6 @@ import random
 
 ODD = (None, True, [], {}, "", -1, 0, 2**40, 1e300, "../../../etc/passwd", "x" * 1000, [[1]], {"a": {}}, ["a", 1])
 DEEP = ("[" * 100_000, '{"a":' * 100_000)
-"""Nested far beyond any limit of the interpreter."""
 RAW = (b"", b"\x00", b"\xff\xfe", b"null", b"[]", b"3", b'"x"', b"{}", b'{"a": NaN}', b"[1" + b"0" * 5000 + b"]")
 
 
@@ -60,7 +59,6 @@ def require_clean(read, what, ours):
 
 
 def _places(values):
-    """Every (container, key) below `values`."""
     keys = []
     if isinstance(values, dict):
         keys = list(values)

@@ -55,7 +55,6 @@ class Commit:
 @dataclass
 class Repository:
     kind: str
-    """model or dataset."""
     name: str
     private: bool
     commits: dict[str, Commit] = field(default_factory=dict)
@@ -67,7 +66,6 @@ class Repository:
     """path -> uploadMode of the last pre-upload: a commit must follow it."""
 
     def resolve(self, revision):
-        """A commit by branch, tag, full ref or hash."""
         name = revision.removeprefix("refs/heads/").removeprefix("refs/tags/")
         oid = self.branches.get(name) or self.tags.get(name) or name
         if oid not in self.commits:
@@ -190,7 +188,6 @@ def serves(area, method, pattern, right=None, query=""):
 
 
 def route(hub, area, request):
-    """Find the route, check rights and query parameters, run it."""
     method = "GET" if request.method == "HEAD" else request.method
     for place, verb, pattern, right, query, handler in ROUTES:
         found = pattern.fullmatch(request.path)
@@ -213,7 +210,6 @@ def route(hub, area, request):
 
 
 def authenticate(hub, request):
-    """The user of the token; without a header: None."""
     header = request.headers.get("Authorization")
     if header is None:
         return None
@@ -294,7 +290,6 @@ class Fault:
     drop: str | None = None
     """before: close the connection unhandled; after: handle, then close without an answer."""
     hook: Callable[[], None] | None = None
-    """Called before the request is handled as usual (a race)."""
 
 
 class HubServer:
@@ -340,7 +335,6 @@ class HubServer:
             server.server_close()
 
     def answer(self, area, request):
-        """The response, or None to drop the connection."""
         fault = self._next_fault(request)
         if fault is not None and fault.status is not None:
             return Response(fault.status, fault.body, {"Content-Type": "application/json", **fault.headers})

@@ -58,7 +58,6 @@ def checkout_of(project, values, name):
 
 
 def prepare_own(project, values, name):
-    """Make the checkout `name` of these parameters."""
     found = checkout_of(project, values, name)
     checkout.prepare_checkout(found)
     return found.folder

@@ -64,7 +64,6 @@ def imported_modules(path, as_program=True):
 
 
 def module_file(name):
-    """The project's file of a dotted module name, or None."""
     path = ROOT.joinpath(*name.split("."))
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
         if candidate.is_file():

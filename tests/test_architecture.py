@@ -89,18 +89,6 @@ MADE_BY_RUNS = (
 )  # fmt: skip
 
 
-@functools.cache
-def dvc_stages():
-    """Stage name -> its definition in dvc.yaml, with parameters that ask for every stage."""
-    return {
-        name: {
-            "cmd": stage.cmd, "deps": stage.deps, "outs": stage.outs, "metrics": stage.metrics,
-            "params": [*stage.params.get("params.yaml", ()), *({f: k} for f, k in stage.params.items() if "/" in f)],
-        }
-        for name, stage in whole_plan().items()
-    }  # fmt: skip
-
-
 def folder_of(name):
     """The folder that knows the kind of the entry that a stage is of; None for one before all entries."""
     known = {entry.name: ROOT / entry.params.package().replace(".", "/") for entry in entries(everything())}
@@ -204,9 +192,8 @@ def is_helper(name):
 
 
 def test_helpers_of_ipu_model_need_the_standard_library_alone():
-    for path in sources(HELPERS):
-        imported = imported_modules(path)
-        assert [n for n in imported if n.split(".")[0] not in sys.stdlib_module_names and not is_helper(n)] == [], path
+    imported = {name for path in sources(HELPERS) for name in imported_modules(path) if not is_helper(name)}
+    assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
 
 
 def test_nothing_uses_a_private_module_of_prefect():
@@ -235,12 +222,12 @@ BY_NAME = ("ipu_model/row_kinds", "ipu_model/heads")
 
 
 def code_of(stage):
-    return {dep for dep in stage["deps"] if dep.split("/")[0] in PACKAGES}
+    return {dep for dep in stage.deps if dep.split("/")[0] in PACKAGES}
 
 
 def makers_of(name):
     """The project's files that decide what a stage makes: all that its command can import, the frame left out."""
-    stage = dvc_stages()[name]
+    stage = whole_plan()[name]
     needed = import_closure(module_file(module_of(stage)))
     if starts_device_jobs(stage):
         needed = needed | import_closure(ROOT / "ipu_model/__main__.py")
@@ -254,7 +241,7 @@ def makers_of(name):
 
 
 def module_of(stage):
-    found = re.fullmatch(r"python -m tasks\.stage\.start (tasks\.[\w.]+)( \"\$DVC_STAGE\")?", stage["cmd"])
+    found = re.fullmatch(r"python -m tasks\.stage\.start (tasks\.[\w.]+)( \"\$DVC_STAGE\")?", stage.cmd)
     assert found, f"one simple command, found {stage['cmd']!r}"
     return found[1]
 
@@ -279,29 +266,29 @@ def parts_of(files, folder):
     return {file for file in found if not file.endswith("/__init__.py")}
 
 
-@pytest.mark.parametrize("name", sorted(dvc_stages()))
+@pytest.mark.parametrize("name", sorted(whole_plan()))
 def test_a_stage_names_the_packages_it_imports(name):
-    needed, stated = makers_of(name), code_of(dvc_stages()[name])
+    needed, stated = makers_of(name), code_of(whole_plan()[name])
     assert not [dep for dep in stated if not (ROOT / dep).exists()]
     assert sorted(file for file in needed if not lies_in(file, stated)) == [], f"{name}: deps lack these"
     assert not [dep for dep in stated if lies_in(dep, FRAME)], f"{name}: depends on how stages run"
 
 
-@pytest.mark.parametrize("group", sorted({name.partition("@")[0] for name in dvc_stages()}))
+@pytest.mark.parametrize("group", sorted({name.partition("@")[0] for name in whole_plan()}))
 def test_stages_of_a_group_name_no_package_that_none_of_them_imports(group):
     """The table has the dependencies of a group once, for every kind of entry."""
-    names = [name for name in dvc_stages() if name.partition("@")[0] == group]
+    names = [name for name in whole_plan() if name.partition("@")[0] == group]
     needed = set().union(*map(makers_of, names))
-    stated = set.intersection(*(code_of(dvc_stages()[name]) for name in names))
+    stated = set.intersection(*(code_of(whole_plan()[name]) for name in names))
     unused = [dep for dep in stated if not any(lies_in(file, [dep]) for file in needed) and not lies_in(dep, BY_NAME)]
     assert sorted(unused) == []
 
 
 def test_a_new_kind_of_task_of_rows_or_head_is_no_part_of_what_a_stage_depends_on():
     new = ("tasks/downstream/new/spec.py", "ipu_model/heads/new.py", "ipu_model/row_kinds/new.py", "presets/new.yaml")
-    for name, stage in dvc_stages().items():
-        assert [path for path in new if lies_in(path, stage["deps"])] == [], f"{name} would run again"
-        if any(out.startswith(("data/rows/", "data/row_shards/")) for out in stage["outs"]):
+    for name, stage in whole_plan().items():
+        assert [path for path in new if lies_in(path, stage.deps)] == [], f"{name} would run again"
+        if any(out.startswith(("data/rows/", "data/row_shards/")) for out in stage.outs):
             kinds = [dep for dep in code_of(stage) if lies_in(dep, ["ipu_model/row_kinds"])]
             assert kinds, f"{name}: name the file of ipu_model/row_kinds that states its columns"
 
@@ -334,7 +321,7 @@ def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
     heads = {entry.name: entry.params.head for entry in entries(everything())}
     heads |= {"phase1": "pretraining", "phase2": "pretraining", "squad-cpu:bf16": "question_answering"}
     found = 0
-    for name, stage in dvc_stages().items():
+    for name, stage in whole_plan().items():
         stated = {Path(dep).stem for dep in code_of(stage) if lies_in(dep, ["ipu_model/heads"])}
         if starts_device_jobs(stage):
             found += 1
@@ -343,27 +330,26 @@ def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
 
 
 def test_a_stage_reads_its_own_sections_of_the_parameters_a_gate_all_that_it_judges_by():
-    commands = {module_of(stage) for stage in dvc_stages().values()}
+    commands = {module_of(stage) for stage in whole_plan().values()}
     whole = {name for name in commands if "load_params" in module_file(name).read_text(encoding="utf-8")}
     assert whole == {"tasks.downstream.gate.gate"}
 
 
 def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_or_who_watches():
-    for name, stage in dvc_stages().items():
-        stated = [entry for entry in stage.get("params", []) if isinstance(entry, str)]
-        for parameter in ("device", "device.launcher", "device.restarts", "checkpoint", "checkpoint.remote"):
-            assert parameter not in stated, f"{name}: {parameter} changes no result"
-        assert not [entry for entry in stated if entry.split(".")[0] == "tracking"], f"{name}: watching changes none"
+    for name, stage in whole_plan().items():
+        stated = {*stage.params.get("params.yaml", ())}
+        assert not stated & {"device", "device.launcher", "device.restarts", "checkpoint", "checkpoint.remote"}, name
+        assert not [entry for entry in stated if entry.split(".")[0] == "tracking"], name
 
 
 @pytest.mark.parametrize("entry", entries(everything()), ids=lambda entry: entry.name)
 def test_a_gate_reads_all_that_it_judges(entry, tmp_path):
-    stage, subject = dvc_stages()[f"gate@{entry.name}"], make_subject(entry, everything())
+    stage, subject = whole_plan()[f"gate@{entry.name}"], make_subject(entry, everything())
     for folder in (subject.model, artifacts.TOKENIZER):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "config.json").write_text("{}")
     # of the curves it takes its advice, and no verdict
-    read = {dep for dep in stage["deps"] if not dep.startswith(("tasks/", "ipu_model/", "inputs/", "plots/"))}
+    read = {dep for dep in stage.deps if not dep.startswith(("tasks/", "ipu_model/", "inputs/", "plots/"))}
     names = subject.judged(entry.released, tmp_path)
     judged = {name for name in names if not name.startswith("released/")}
     judged |= {str(entry.released)} if entry.fetches_released else set()
@@ -373,7 +359,7 @@ def test_a_gate_reads_all_that_it_judges(entry, tmp_path):
 
 
 def test_every_device_stage_has_its_program_built_before_and_depends_on_no_program():
-    stages = dvc_stages()
+    stages = whole_plan()
     for name, stage in stages.items():
         # The released model may have other sizes than this one, so that nothing is compiled for it ahead.
         if starts_device_jobs(stage) and not name.startswith(("compile", "predict_released")):
@@ -381,27 +367,32 @@ def test_every_device_stage_has_its_program_built_before_and_depends_on_no_progr
             entry = item.partition("-cpu:")[0]
             job = item if what == "pretrain" else f"{entry}-{'finetune' if what == 'finetune' else 'predict'}"
             report = f"reports/compile-{job}.json"
-            assert report in stage["deps"], name
-            assert report in stages[f"compile_pretrain@{job}" if what == "pretrain" else f"compile@{entry}"]["outs"]
-        assert not [dep for dep in stage["deps"] if dep.startswith("executables")], name
+            assert report in stage.deps, name
+            assert report in stages[f"compile_pretrain@{job}" if what == "pretrain" else f"compile@{entry}"].outs
+        assert not [dep for dep in stage.deps if dep.startswith("executables")], name
 
 
 def test_every_training_stage_depends_on_the_verdict_of_its_rows():
-    for name, stage in dvc_stages().items():
-        for rows in [dep for dep in stage["deps"] if dep.startswith("data/rows/")]:
-            ending = "" if name.startswith("pretrain") else "-rows"
-            if name.split("@")[0] in ("pretrain", "finetune", "predict"):
-                assert f"reports/validation/{rows.rsplit('/', 1)[1]}{ending}.json" in stage["deps"], name
+    for name, stage in whole_plan().items():
+        ending = "" if name.startswith("pretrain") else "-rows"
+        if name.split("@")[0] in ("pretrain", "finetune", "predict"):
+            rows = [dep.rsplit("/", 1)[1] for dep in stage.deps if dep.startswith("data/rows/")]
+            assert {f"reports/validation/{one}{ending}.json" for one in rows} <= {*stage.deps}, name
 
 
 def test_public_functions_are_documented():
-    found = []
-    for path in sources(*PACKAGES):
-        for node in tree_of(path).body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "main":
-                # What a command says with --help; a docstring would be gone under PYTHONOPTIMIZE=2.
-                of_command = any("help=" in ast.unparse(decorator) for decorator in node.decorator_list)
-                found += [] if ast.get_docstring(node) or of_command else [f"{name_of(path)}: {node.name}"]
+    """With a docstring, or by `help=`: what a command says; a docstring would be gone under PYTHONOPTIMIZE=2."""
+    functions = [
+        (path, node)
+        for path in sources(*PACKAGES)
+        for node in tree_of(path).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "main"
+    ]
+    found = [
+        f"{name_of(path)}: {node.name}"
+        for path, node in functions
+        if not ast.get_docstring(node) and "help=" not in " ".join(map(ast.unparse, node.decorator_list))
+    ]
     assert found == []
 
 
@@ -448,10 +439,8 @@ BY_HAND = re.compile(
 
 
 def test_json_is_read_and_files_are_replaced_in_one_place():
-    by_hand = [path for path in sources(*PACKAGES) if BY_HAND.search(path.read_text(encoding="utf-8"))]
-    found = {name_of(path) for path in by_hand}
-    gives_a_name_to_what_goes = {"ipu_model/ipu/executables.py"}
-    assert found == {"ipu_model/core/files.py"} | gives_a_name_to_what_goes
+    found = {name_of(path) for path in sources(*PACKAGES) if BY_HAND.search(path.read_text(encoding="utf-8"))}
+    assert found == {"ipu_model/core/files.py", "ipu_model/ipu/executables.py"}  # which gives a name to what goes
 
 
 def becomes_code(path, node):

@@ -46,7 +46,6 @@ def unmet(name, python, pinned):
 
 
 def reached(asked, *first):
-    """Everything that `first` leads to."""
     found, todo = set(), [canonicalize_name(name) for name in first]
     while todo:
         if (name := todo.pop()) not in found:

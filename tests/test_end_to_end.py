@@ -76,7 +76,6 @@ def state(project, *overrides):
 
 
 def run(project, *words):
-    """Carry out a command of this Python in the project."""
     own = Case(project, project.parent).environment()
     return subprocess.run([sys.executable, *words], cwd=project, env=own, text=True, capture_output=True)
 

@@ -17,7 +17,6 @@ FIRST = small_run.PLAN[::2]
 
 
 def run(case):
-    """Run the whole pipeline; return the receipt."""
     done = case.run(*case.flow())
     assert done.returncode == 0, done.stdout
     small_run.require_published_once(case.project)

@@ -36,7 +36,6 @@ WITHOUT_IMPORT = {
 }
 """Declared, and imported nowhere: why it is needed all the same."""
 NOT_OURS_TO_INSTALL = {"poptorch", "popdist"}
-"""They come with the Poplar SDK."""
 ALONGSIDE = {file.stem for file in (ROOT / "tests").rglob("*.py")}
 BRINGS = packages_distributions()
 RUNTIME = ("flows", "ipu_model", "tasks")

@@ -11,7 +11,6 @@ import pytest
 from tests.documented import ROOT
 
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
-"""Tag -> its attribute that a browser fetches."""
 NO_NETWORK = """
 import socket, sys
 def refuse(*words, **more): raise OSError("the documents are built without a connection")
@@ -22,8 +21,6 @@ sys.exit(main(sys.argv[1:]))
 
 
 class Tags(HTMLParser):
-    """Every tag of a page with its attributes."""
-
     def __init__(self):
         super().__init__()
         self.found = []
@@ -34,7 +31,6 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The built site, and the output of its build."""
     folder = tmp_path_factory.mktemp("site")
     words = ["--quiet", "--fail-on-warning", "--keep-going", "-b", "html", str(ROOT / "docs"), str(folder)]
     done = subprocess.run(

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from dataclasses import asdict
+from unittest.mock import Mock
 
 import pytest
 from tiny_jobs import make_columns, make_job, run_here, write_rows
@@ -20,20 +21,9 @@ PEER = "hf fp32"
 
 
 def case(rows, *variants):
-    """Two rounds of two updates, one thread."""
     training = Training("pretrain", "test", str(rows), sequences=8, vocabulary=60)
-    return Case(
-        "pretrain-tiny",
-        "a test",
-        "real tokens",
-        variants,
-        {"training": asdict(training)},
-        updates=2,
-        rounds=2,
-        seconds=1,
-        warmup=1,
-        threads=(1,),
-    )
+    how = {"updates": 2, "rounds": 2, "seconds": 1, "warmup": 1, "threads": (1,)}
+    return Case("pretrain-tiny", "a test", "real tokens", variants, {"training": asdict(training)}, **how)
 
 
 @pytest.mark.soak
@@ -110,16 +100,10 @@ def test_a_training_of_a_run_is_measured_beside_trainer(tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_measured(pretrain_rows, monkeypatch):
-    made = case(pretrain_rows, Variant(OURS, "ours", {"precision": "fp32"}))
-    results, lines = Results(), []
-
-    def interrupt(text):
-        lines.append(text)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("bench.__main__.say", interrupt)
+    made, results = case(pretrain_rows, Variant(OURS, "ours", {"precision": "fp32"})), Results()
+    monkeypatch.setattr("bench.__main__.say", Mock(side_effect=KeyboardInterrupt))
     assert not measure([made], results, lambda: None)
-    assert [len(one.rounds) for one in results.measured] == [1], lines
+    assert [len(one.rounds) for one in results.measured] == [1]
 
 
 def test_a_case_that_is_not_there_is_refused():

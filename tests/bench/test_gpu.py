@@ -10,18 +10,22 @@ import torch
 
 from bench.gpu import __main__ as command
 from bench.gpu import parity
+from bench.gpu.cases import TEST_CASES, HeldRows
+from bench.gpu.profiling import PASSES, find_group
 from bench.gpu.report import read_results, write_report
+from bench.peer_data import read_sequences
+from bench.setup import SEED
 from tests.places import ROOT
 
 
 def run(folder, *words):
-    line = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--output", str(folder), *words]
+    line = [sys.executable, "-m", "bench.gpu", "--output", str(folder), *words]
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.soak  # a minute; its parts are below
 def test_the_whole_command_measures_every_part(tmp_path):
-    done = run(tmp_path, "--seconds", "400")
+    done = run(tmp_path, "--device", "cpu", "--seconds", "400")
     assert done.returncode == 0, done.stdout + done.stderr
     for part in command.PARTS:
         assert read_results(tmp_path, part.name), part.name
@@ -36,18 +40,13 @@ def test_the_whole_command_measures_every_part(tmp_path):
 
 
 def test_a_part_writes_what_it_has_and_the_report_says_what_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        parity, "list_pairs", lambda: iter([("pretraining", "bert"), ("token_classification", "roberta")])
-    )
+    pairs = [("pretraining", "bert"), ("token_classification", "roberta")]
+    monkeypatch.setattr(parity, "list_pairs", lambda: iter(pairs))
     part = next(one for one in command.PARTS if one.name == "parity")
     command.run_part(part, "cpu", 60.0, tmp_path)
     found = read_results(tmp_path, "parity")
-    assert [(one["head"], one["precision"], one["equal"]) for one in found] == [
-        ("pretraining", "fp32", True),
-        ("pretraining", "bf16", True),
-        ("token_classification", "fp32", True),
-        ("token_classification", "bf16", True),
-    ]
+    wanted = [(head, precision, True) for head, _ in pairs for precision in ("fp32", "bf16")]
+    assert [(one["head"], one["precision"], one["equal"]) for one in found] == wanted
     text = write_report(tmp_path, {"parity": "", "speed": "its 9 s were over"})
     assert "4 of 4 are within the tolerance." in text
     assert "Not complete: its 9 s were over" in text
@@ -75,21 +74,13 @@ def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(tmp_path, monkey
 
 
 @pytest.mark.soak
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.gpu", "--output", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if not torch.cuda.is_available():
-        assert (done.returncode, done.stdout.startswith(f"torch {torch.__version__} finds no GPU here")) == (2, True)
+    done = run(tmp_path)
+    assert (done.returncode, done.stdout.startswith(f"torch {torch.__version__} finds no GPU here")) == (2, True)
 
 
 def test_kernels_are_told_apart_by_their_names():
-    from bench.gpu.profiling import PASSES, find_group
-
     kernels = {
         "ampere_bf16_s16816gemm_bf16_128x128": "products",
         "nvjet_tst_128x256": "products",
@@ -102,10 +93,6 @@ def test_kernels_are_told_apart_by_their_names():
 
 
 def test_held_rows_are_the_same_for_both_sides():
-    from bench.gpu.cases import TEST_CASES, HeldRows
-    from bench.peer_data import read_sequences
-    from bench.setup import SEED
-
     for case in TEST_CASES:
         rows = HeldRows(case)
         items = list(read_sequences(rows, 20, SEED))

@@ -84,26 +84,21 @@ def test_what_cannot_fit_is_said_not_to(bad):
 
 
 @pytest.mark.parametrize("preset", BALANCED)
-def test_a_proposal_fits_and_keeps_the_rows_of_an_update(preset):
+def test_a_proposal_fits_and_a_job_changed_so_is_planned_and_estimated_so(preset):
     for known in preset_jobs(preset):
         if known.job.kind == "predict":
             continue
         found = propose_layout(known.job, known.model, known.rows)
-        cuts = [cut for cut in (found.current, found.proposed) if cut is not None]
-        verdicts = [JobEstimate("", estimate_memories(cut), None).verdict for cut in cuts]
-        assert verdicts[0] == estimate_ipus(known.job, known.model, known.rows).verdict
-        assert verdicts[1:] in ([], [FITS])
-        assert len({cut.rows_per_update for cut in cuts}) == 1
-        assert len({len(cut.placement.layers_per_ipu) * cut.replicas for cut in cuts}) == 1
-        assert found.proposed is None or found.gain > 0
-
-
-@pytest.mark.parametrize("preset", BALANCED)
-def test_a_job_changed_as_proposed_is_planned_and_estimated_so(preset):
-    for known in preset_jobs(preset):
-        cut = None if known.job.kind == "predict" else propose_layout(known.job, known.model, known.rows).proposed
+        verdict = JobEstimate("", estimate_memories(found.current), None).verdict
+        assert verdict == estimate_ipus(known.job, known.model, known.rows).verdict
+        cut, before = found.proposed, found.current
         if cut is None:
             continue
+        assert JobEstimate("", estimate_memories(cut), None).verdict == FITS
+        assert found.gain > 0
+        assert cut.rows_per_update == before.rows_per_update
+        ipus = [len(one.placement.layers_per_ipu) * one.replicas for one in (before, cut)]
+        assert ipus[0] == ipus[1]
         keys = {
             "layers_per_ipu": list(cut.placement.layers_per_ipu),
             "replication_factor": cut.replicas,
@@ -113,8 +108,7 @@ def test_a_job_changed_as_proposed_is_planned_and_estimated_so(preset):
         geometry = dataclasses.replace(known.job.geometry, micro_batch_size=cut.micro_batch_size)
         config = {**(known.job.ipu_config or {}), **keys}
         job = dataclasses.replace(known.job, geometry=geometry, ipu_config=config)
-        found = estimate_ipus(job, known.model, known.rows)
-        assert found.verdict == FITS
-        assert found.time is not None
-        packing = known.rows.packing_factor
-        assert found.time.sequences_per_second.likely == pytest.approx(rows_per_second(cut) * packing)
+        estimate = estimate_ipus(job, known.model, known.rows)
+        assert estimate.verdict == FITS
+        likely = estimate.time.sequences_per_second.likely
+        assert likely == pytest.approx(rows_per_second(cut) * known.rows.packing_factor)

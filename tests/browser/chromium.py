@@ -35,7 +35,6 @@ def installed():
 
 @contextlib.contextmanager
 def started():
-    """A browser without a window, closed at the end."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=installed(), args=list(QUIET))
         try:
@@ -46,7 +45,6 @@ def started():
 
 @contextlib.contextmanager
 def window(browser, *, phone=False, dark=False):
-    """An empty page with a profile of its own, as wide as on a desk or on a phone."""
     context = browser.new_context(
         viewport=PHONE if phone else DESKTOP,
         is_mobile=phone,

@@ -89,7 +89,6 @@ def _windows(asked, random):
 
 
 def classes():
-    """Two classes of SST-2."""
     random = np.random.default_rng(2)
     labels = random.integers(0, 2, 200).astype(np.float64)
     logits = random.normal(0, 1.5, (200, 2))
@@ -100,7 +99,6 @@ def classes():
 
 
 def values():
-    """Similarities of STS-B, pairs of texts."""
     random = np.random.default_rng(3)
     labels = random.uniform(0, 5, 150)
     texts = [f"{EVIL} a man plays\tsomebody plays {LONG}" for _ in labels]
@@ -125,14 +123,12 @@ def several_labels():
 
 
 def multilabel(thresholds):
-    """Sections of an entry of texts with several labels."""
     params = task_with("classification").params
     evaluate = params.evaluate.model_copy(update={"threshold": thresholds})
     return {"multilabel": True, "evaluate": evaluate}
 
 
 def entities():
-    """Named entities; one type was not learnt."""
     random = np.random.default_rng(4)
     tokens = [[str(word) for word in random.choice(WORDS, size=14)] for _ in range(120)]
     types = ("person", "location", "<b/data-planted>kind</b>")  # without a space, as in a CoNLL file
@@ -155,7 +151,6 @@ def _page(task, examples, logits, pair):
 
 
 def evaluated(page, examples, logits, pair):
-    """One development set, scored as the stage does."""
     task = page.scores
     answers = task.answer(examples, logits)
     predictions = task.predictions(answers)

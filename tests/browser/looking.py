@@ -9,7 +9,6 @@ from axe_playwright_python.sync_playwright import Axe
 from tests.browser import chromium
 
 LARGEST = 1_000_000
-"""Bytes of a page."""
 PLOTS = 8
 """Plots of a page that are looked at with pointer and keys."""
 TABS = 60
@@ -60,7 +59,6 @@ def _of_size(page, file, phone):
 
 
 def _axe(page, rules):
-    """What axe refuses."""
     options = {**rules, "resultTypes": ["violations"]}
     violations = page.evaluate("async options => (await axe.run(options)).violations", options)
     return [

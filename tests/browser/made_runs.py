@@ -29,7 +29,6 @@ STAGES = {
     "evaluate@squad": 7.2,
     "gate@squad": 5.1,
 }
-"""Stage of the demo -> seconds."""
 TRAININGS = {
     "pretrain-phase1": (1500, 8.4, 2.4),
     "pretrain-phase2": (200, 2.9, 2.5),
@@ -39,11 +38,9 @@ TRAININGS = {
 COLUMNS = {"squad-finetune": ("start_loss", "end_loss"), "": ("mlm_loss", "nsp_loss")}
 HOSTS = (f"gpu-1.{LONG[:40]}", "cpu-7.example")
 BEGAN, EARLIER = 1795474000.0, 1795374000.0
-"""When the run began, and one before it."""
 
 
 def checkout(folder, finished=True, **evaluated):
-    """A checkout of the demo."""
     for name in ("params.yaml", "dvc.yaml"):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
@@ -102,7 +99,6 @@ MEASURED = {
 
 
 def _judged(folder, f1=88.1, reason=""):
-    """Scores and the verdict on them."""
     scores = {"exact_match": f1 - 1, "exact_match_low": f1 - 3.3, "exact_match_high": f1 + 1.2}
     scores |= {"f1": f1, "f1_low": f1 - 2.2, "f1_high": f1 + 2.1}
     write_json(folder / "metrics/squad.json", {**scores, "total": 1000, "answered": 1000, "slices": [], "files": []})
@@ -121,7 +117,6 @@ def _checks(f1, floor=85.0):
 
 
 def _report(until="", last="ran", skipped=0.0, at=BEGAN, **more):
-    """The record of a run of all stages."""
     through = list(STAGES)[: list(STAGES).index(until) + 1] if until else list(STAGES)
     found = RunReport(
         ".",
@@ -192,7 +187,6 @@ FAILED = f"pretrain@phase1 failed: the loss is not finite\n  {EVIL}\n  {LONG}"
 
 
 def _of_hosts():
-    """Made by two workers."""
     found = _report(results=_result(True, published=RECEIPT), packing=PACKING)
     found.stages = [replace(one, host=HOSTS["@p" in one.name or "squad" in one.name]) for one in found.stages]
     return found
@@ -212,12 +206,10 @@ STATES = {
     "two hosts": _of_hosts,
     "skipped": lambda: _report(results=_result(True), skipped=1000.0),
 }
-"""State -> the record of a run in it."""
 UNFINISHED = ("failed", "paused", "cancelled", "running", "killed")
 
 
 def run(folder, state):
-    """A record and the checkout that it tells of."""
     reason = f"f1 84.5 is under the floor 85 ({EVIL})" if state == "rejected" else ""
     root = checkout(folder, state not in UNFINISHED, f1=84.5 if reason else 88.1, reason=reason)
     report = STATES[state]()

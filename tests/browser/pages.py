@@ -156,4 +156,3 @@ PAGES = {
     "no run": partial(all_runs, 0),
     "all runs, twelve": partial(all_runs, 12),
 }
-"""What it shows -> its maker."""

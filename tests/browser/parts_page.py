@@ -16,7 +16,6 @@ ROWS = [
 
 
 def page():
-    """The page."""
     curve = [(float(step), 8 * math.exp(-step / 400)) for step in range(10, 1501, 10)]
     lines = [
         PlotLine(EVIL, curve),

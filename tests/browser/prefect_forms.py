@@ -12,8 +12,6 @@ SECONDS = 30_000
 
 
 class UiServer(Server):
-    """A server that shows its pages."""
-
     def environment(self):
         return {**super().environment(), "PREFECT_SERVER_UI_ENABLED": "true", "PREFECT_UI_API_URL": self.url}
 
@@ -23,8 +21,6 @@ class UiServer(Server):
 
 
 class Form:
-    """The form that starts a run of a deployment."""
-
     def __init__(self, page, address):
         self.page, self._pages = page, address.partition("/deployments/")[0]
         page.goto(address)

@@ -35,7 +35,6 @@ LIES = {
     "finetune@squad": [(0, "embeddings, layer 0"), (3, "layers 1 to 2, heads")],
     "predict@squad": [(0, "embeddings, layers 0 to 1"), (1, "layer 2, heads")],
 }
-"""Stage -> IPU and blocks of each stage of its pipeline."""
 SHARES = {
     "pretrain@phase1": [10, 20, 30, 40],
     "pretrain@phase2": [30, 30],
@@ -48,7 +47,6 @@ KEPT = {"pretrain@phase1": 5, "pretrain@phase2": 3, "finetune@squad": 2, "predic
 
 
 def results(checkout):
-    """What each job says of itself."""
     folders = {stage: "-".join(stage.split("@")) for stage in ("pretrain@phase1", "pretrain@phase2")}
     folders |= {f"{what}@squad": f"squad-{what}" for what in ("finetune", "predict")}
     found = {}

@@ -8,7 +8,6 @@ from tests.browser.pages import PAGES
 
 @pytest.fixture(scope="module")
 def parts(browser, tmp_path_factory):
-    """The page of all parts; each test leaves it as it was."""
     file = tmp_path_factory.mktemp("parts") / "parts.html"
     file.write_text(parts_page.page(), encoding="utf-8")
     with chromium.window(browser) as page:

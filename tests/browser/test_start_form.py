@@ -54,7 +54,6 @@ def form(team, browser):
 
 
 def ended(run):
-    """The flow run as soon as it is over."""
     with get_client(sync_client=True) as client:
 
         def found():

@@ -10,7 +10,6 @@ from tests.faults.small_run import Case, digests
 
 
 def take_pictures(folder):
-    """Run stage by stage, copying the project before each, then publish."""
     folder.mkdir()
     case = Case(small_run.make_project(folder / "work"), folder)
     seconds = {}
@@ -49,7 +48,6 @@ class Pictures:
         return self.folder / "before" / later[0] if later else self.folder / "work"
 
     def project_before(self, stage, to, later_from_cache=False):
-        """Copy the project as it was before `stage`, to work in."""
         shutil.copytree(self.folder / "before" / stage, to, symlinks=True)
         if later_from_cache and self._later(stage):
             for name in _cached(self.folder / "work") - _cached(self._after(stage)):

@@ -52,12 +52,10 @@ def _kill_once(mark):
 
 
 def require_none(mark, seconds=SECONDS_TO_END):
-    """Wait until all have ended."""
     wait_for(lambda: not of_case(mark), seconds, "processes are left")
 
 
 def wait_for(condition, seconds, what):
-    """Look every 20 ms until the condition is true."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"{what}, {seconds:.0f} s later"

@@ -63,7 +63,6 @@ SMALL = (
 )
 PLAN = stages_of(values_with(*SMALL))
 PUBLISH = "publish@squad"
-"""What comes after the plan."""
 SAME_BYTES = ("data", "models", "predictions", "evaluation", "metrics", "plots")
 """What is equal byte for byte in two runs; measurements/ has the rest."""
 TEMPORARY = (".partial", ".tmp", ".temp", "~")

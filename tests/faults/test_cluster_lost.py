@@ -58,7 +58,6 @@ def require_rows(hosts, undisturbed):
 
 
 def require_continues(hosts, undisturbed):
-    """The same command reuses the finished shards."""
     finished = hosts.finished_shards()
     code, output = hosts.run_stage(name="again")
     assert code == 0, output

@@ -31,13 +31,10 @@ LASTING = {str(code): {"status": code} for code in (400, 401, 402, 403, 404, 409
 }
 FAULTS = PASSING | LASTING
 LONGEST_WAIT_S = 600.0
-"""What a publish waits in all, at most."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request of a publish."""
-
     method: str
     pattern: str
     before: int

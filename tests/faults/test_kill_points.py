@@ -64,7 +64,6 @@ def test_a_killed_run_is_finished_by_the_next(point, tmp_path, pictures, new_flo
 
 
 def kill(case, point, seconds):
-    """Start the flow and kill it within the stage."""
     log = case.home / "killed.log"
     flow = case.start(*case.flow(), log=log)
     begins = f"Running stage '{point.stage}'" if point.stage in small_run.PLAN else f"{small_run.PUBLISH}: started"

@@ -12,12 +12,9 @@ from tests.tasks.hostile import Page
 
 COPIES = Path(__file__).parent / "copies"
 WRITE = "PODIUM_WRITE_GOLDEN"
-"""The environment variable that lets the tests write the copies instead of comparing them."""
 Masks = Iterable[tuple[str, str]]
-"""Regular expressions, each with what replaces what it matches."""
 
 LONGEST = 300
-"""Characters of a line of a page."""
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 EVERYWHERE = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[+-]\d\d(?::?\d\d)?| [A-Z]{3,5}\b)?", "TIME"),

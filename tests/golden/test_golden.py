@@ -72,7 +72,6 @@ def podium(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A project with the real stages, in which nothing has run."""
     folder = copy_project(tmp_path / "project")
     monkeypatch.setattr(cli, "SELF", folder)  # else the command starts again with the code of the copy
     monkeypatch.chdir(folder)
@@ -84,7 +83,6 @@ def places(project):
 
 
 def every_command(command, here):
-    """Yield the words of a command and of those below it."""
     yield here.command_path.split()[1:]
     if isinstance(command, click.Group):
         for name in command.list_commands(here):

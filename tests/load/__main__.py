@@ -23,7 +23,6 @@ ARGUMENTS = {
 
 
 def main():
-    """Return the exit code: 1 where something does not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.load", description=__doc__)
     for name, (kind, about) in ARGUMENTS.items():
         default = getattr(Options(), name)

@@ -9,7 +9,6 @@ RESTARTS_AT = (0.25, 0.6)
 REMOTE_AWAY_AT = 0.4
 REMOTE_AWAY_S = 30.0
 FLOWS, CPUS = "flows", ("cpu-1", "cpu-2")
-"""The hosts of workers."""
 ENDED = "ended"
 MARKER = "podium-store"
 """The file by which hosts know a remote."""
@@ -17,8 +16,6 @@ MARKER = "podium-store"
 
 @dataclass(frozen=True)
 class Disturbance:
-    """One of them."""
-
     at: float
     """Seconds since the runs were queued."""
     kind: str
@@ -39,7 +36,6 @@ class Disturbances:
         self._next_kill, self._restarts, self._away_until = began + every, list(RESTARTS_AT), None
 
     def look(self, ended):
-        """Do what it is time for."""
         now = time.monotonic()
         for name in (FLOWS, *CPUS):
             host = self._team.hosts[name]

@@ -14,8 +14,6 @@ LEAST_S = 120.0
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `holds` is None where it is only stated, or nothing can be told."""
-
     what: str
     found: str
     required: str = ""

@@ -14,7 +14,6 @@ from tests.places import ROOT, copy_project
 QUEUE = "cpu/default"
 FIRST_SEED = 101
 SYSTEM = Path("/usr/lib/postgresql")
-"""Where Debian's packages put each version's programs."""
 USER = "postgres"
 """Of the system's packages; PostgreSQL refuses to run as root."""
 
@@ -58,10 +57,7 @@ def find_postgresql():
 
 
 class PostgreSQL:
-    """A database of its own on a socket in a folder; it ends with this process."""
-
     def __init__(self, programs, folder):
-        """Make the database and start it."""
         self.folder, self._programs = folder, programs
         folder.mkdir()
         if os.getuid() == 0:
@@ -96,8 +92,6 @@ class PostgreSQL:
 
 
 class LoadServer(Server):
-    """A Prefect server that keeps its data where it is told."""
-
     def __init__(self, folder, database):
         self.database = database
         super().__init__(folder)

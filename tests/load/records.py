@@ -10,7 +10,6 @@ from flows.workers import stage_flow
 from tasks.params.strict_yaml import parse_yaml
 
 AT_ONCE = 200
-"""Most that the server gives in one answer."""
 PUBLISH = "publish@"
 WEIGHTS = "model.safetensors"
 
@@ -24,7 +23,6 @@ class Ended:
     stage: str
     status: str
     began: float
-    """Seconds since 1970."""
     fingerprint: str
     """Of command, parameters and inputs; empty where no run of these parameters came to its end."""
 
@@ -50,7 +48,6 @@ def read_flow_runs(client, flow):
 
 
 def read_records(client):
-    """Return what ended on workers."""
     # The checkout has the name of its run, or `set`, and a hash of the parameters.
     of_run = {
         run.id: run.parameters["checkout_name"].rpartition("-")[2]

@@ -32,8 +32,6 @@ PUBLISHED = "published"
 
 @dataclass
 class Options:
-    """What is tried."""
-
     runs: int = 50
     sets: int = 10
     minutes: float = 26.0
@@ -118,7 +116,6 @@ class Trial:
         return {"server": self.team.server.places(), **workers}
 
     def conclude(self):
-        """State what came of it."""
         self.seconds = time.monotonic() - self.clock
         with get_client(sync_client=True) as client:
             self.stuck = self._wait_for_quiet(client)

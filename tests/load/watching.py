@@ -76,7 +76,6 @@ def memory_of(pid):
 
 
 def with_children(pids):
-    """Return these processes and all below them."""
     found = list(pids)
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
