@@ -45,6 +45,10 @@ def resolved_params(root, preset, overrides):
     return values
 
 
+def params_of(preset, *overrides):
+    return validate_params(resolved_params(ROOT, preset, list(overrides)))
+
+
 def plan_of(values):
     return make_plan(stages.define(validate_params(values)))
 
@@ -74,11 +78,6 @@ def everything():
 @functools.cache
 def whole_plan():
     return make_plan(stages.define(everything()))
-
-
-def params_of(preset, *overrides):
-    base = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8")) if preset is None else {}
-    return validate_params(resolve(base, preset, list(overrides), ROOT / "presets"))
 
 
 def write_outs(project):

@@ -400,9 +400,9 @@ def test_public_functions_are_documented():
 def test_what_the_documents_name_exists(name):
     """Paths, links with their headings, modules, presets, make targets, and variables of the environment."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    made_by_runs = tuple(f"{folder}/" for folder in MADE_BY_RUNS)
+    elsewhere = (".git/", *(f"{folder}/" for folder in MADE_BY_RUNS))
     for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text):
-        if not path.startswith(made_by_runs):
+        if not path.startswith(elsewhere):
             assert (ROOT / path).exists(), f"{name} names {path}"
     for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text):
         linked = (ROOT / name).parent / target if target else ROOT / name

@@ -50,13 +50,10 @@ def test_the_value_under_the_pointer_stays_on_the_screen_at_both_ends_of_a_plot(
     points = plot.locator("[data-tip]")
     for point in (points.first, points.last):
         box = point.bounding_box()
-        assert box is not None
         parts.mouse.move(box["x"], box["y"])
         tip = plot.locator("xpath=..").locator(".tip")
-        assert (tip.text_content() or "").endswith("nats) " + (tip.text_content() or "").rsplit(" ", 1)[-1])
+        assert tip.text_content().endswith("nats) " + tip.text_content().rsplit(" ", 1)[-1])
         seen, home = tip.bounding_box(), plot.locator("xpath=..").bounding_box()
-        assert seen is not None
-        assert home is not None
         assert home["x"] <= seen["x"]
         assert seen["x"] + seen["width"] <= home["x"] + home["width"] + 1
     parts.mouse.move(0, 0)
@@ -79,7 +76,6 @@ def test_curves_zoom_by_pointer_and_keys_and_smooth(page, tmp_path):
     plot, slider = page.locator("#curves svg").first, page.get_by_label("Smoothing")
     plot.scroll_into_view_if_needed()
     whole, ticks, box = plot.evaluate(PATHS), plot.locator(".axis.x text").all_text_contents(), plot.bounding_box()
-    assert box is not None
     page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 40)
     page.mouse.down()
     page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 60, steps=3)

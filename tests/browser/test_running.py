@@ -11,17 +11,16 @@ from ipu_model.core.files import write_text
 from tests.browser import chromium, made_runs
 
 
-def _written(folder):
-    report, root = made_runs.run(folder, "running")
-    html = run_page.render_run(RunView(report, root, at_work=True))
-    file = root / "reports/run.html"
-    write_text(file, html)
-    return file, html
+def written(folder, state="running"):
+    report, root = made_runs.run(folder, state)
+    html = run_page.render_run(RunView(report, root, at_work=state == "running"))
+    write_text(root / "reports/run.html", html)
+    return root / "reports/run.html", html
 
 
 def test_an_open_page_of_a_run_at_work_follows_it_and_stays_where_it_was_read(page, tmp_path, monkeypatch):
     monkeypatch.setattr(run_page, "REFRESH_S", 1)
-    file, html = _written(tmp_path)
+    file, html = written(tmp_path)
     chromium.opened(page, file)
     page.locator("h2", has_text="Training").scroll_into_view_if_needed()
     at = page.evaluate("scrollY")
@@ -34,7 +33,7 @@ def test_an_open_page_of_a_run_at_work_follows_it_and_stays_where_it_was_read(pa
 
 
 def test_a_page_that_nobody_writes_any_more_says_so(page, tmp_path):
-    file, html = _written(tmp_path)
+    file, html = written(tmp_path)
     said = f'data-written="{html.partition("data-written=")[2].split(chr(34))[1]}"'
     write_text(file, html.replace(said, f'data-written="{time.time() - 600:.0f}"'))
     chromium.opened(page, file)
@@ -55,13 +54,10 @@ FIRST_SCREEN = {
 def test_the_first_screen_answers_how_it_is_going_whether_it_is_better_and_why_it_was_refused(
     browser, tmp_path, state, phone
 ):
-    report, root = made_runs.run(tmp_path, state)
-    file = root / "reports/run.html"
-    write_text(file, run_page.render_run(RunView(report, root, at_work=state == "running")))
+    file, _ = written(tmp_path, state)
     with chromium.window(browser, phone=phone) as page:
         chromium.opened(page, file)
         height = (chromium.PHONE if phone else chromium.DESKTOP)["height"]
         for text in FIRST_SCREEN[state]:
             box = page.locator("main").get_by_text(text).first.bounding_box()
-            assert box is not None, text
             assert box["y"] + box["height"] <= height, f"{text} is below the first screen"

@@ -64,9 +64,9 @@ class DaskProcesses:
         self.processes.append(process)
         return process
 
-    def start_scheduler(self, protocol="tcp", host="127.0.0.1", before=()):
-        words = ["-m", "distributed.cli.dask_scheduler", "--host", f"{protocol}://{host}:0", "--no-dashboard"]
-        self.scheduler = self.start(words, "scheduler", before)
+    def start_scheduler(self, protocol="tcp"):
+        words = ["-m", "distributed.cli.dask_scheduler", "--host", f"{protocol}://127.0.0.1:0", "--no-dashboard"]
+        self.scheduler = self.start(words, "scheduler")
         self.address = self.read_log("scheduler", r"Scheduler at:\s+(\S+)")
 
     def start_workers(self, *names, before=()):
@@ -83,12 +83,12 @@ class DaskProcesses:
         wait_for(lambda: re.search(pattern, path.read_text()) is not None, lambda: f"{pattern}:\n{path.read_text()}")
         return re.search(pattern, path.read_text())[1]
 
-    def start_stage(self, code=STAGE, name="stage", before=()):
+    def start_stage(self, code=STAGE, name="stage"):
         """Start the stage with the cluster, or with processes of this host if there is none."""
-        return self.start(["-c", code], name, before)
+        return self.start(["-c", code], name)
 
-    def run_stage(self, code=STAGE, name="stage", before=()):
-        return self.start_stage(code, name, before).wait(SECONDS), self.read_log(name)
+    def run_stage(self, code=STAGE, name="stage"):
+        return self.start_stage(code, name).wait(SECONDS), self.read_log(name)
 
     def wait_for_writer(self):
         """Wait until a worker is in the middle of a shard; return its unfinished folder and its process."""
