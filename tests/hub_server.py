@@ -98,10 +98,7 @@ class HubStore:
         return repository
 
     def find(self, kind, name):
-        found = self.repositories.get((kind, name))
-        if found is None:
-            raise HubError(404, "Repository not found", "RepoNotFound")
-        return found
+        return self.repositories[kind, name]
 
     @staticmethod
     def check_parent(repository, branch, parent):
@@ -165,9 +162,6 @@ def pointer(sha256, size):
     return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
 
 
-# How it finds a route, and checks rights, query parameters and the fields of a body.
-
-
 NAME = r"(?P<name>[\w.-]+/[\w.-]+)"
 API = rf"/api/(?P<kind>model|dataset)s/{NAME}"
 REVISION = r"(?P<revision>refs/[\w.-]+/[\w.-]+|[^/]+)"
@@ -223,15 +217,12 @@ def allowed(hub, request, kind, name, right):
     """The repository, if the user may `right` it. What may not be seen is answered as not there."""
     user = request.user
     owner = user is not None and user["name"] == name.split("/")[0]
-    try:
-        repository = hub.store.find(kind, name)
-    except HubError as error:
-        raise HubError(404 if user else 401, error.message, error.code) from None
-    if repository.private and not owner:
+    repository = hub.store.repositories.get((kind, name))
+    if repository is None or (repository.private and not owner):
         raise HubError(404 if user else 401, "Repository not found", "RepoNotFound")
     if right == "write" and user is None:
         raise HubError(401, "Invalid username or password.")
-    if right == "write" and not (owner and user is not None and user["role"] == "write"):
+    if right == "write" and not (owner and user["role"] == "write"):
         raise HubError(403, "Forbidden: you must use a write token to upload to a repository.")
     return repository
 
@@ -289,7 +280,7 @@ class Fault:
     body: bytes = b'{"error": "injected fault"}'
     drop: str | None = None
     """before: close the connection unhandled; after: handle, then close without an answer."""
-    hook: Callable[[], None] | None = None
+    hook: Callable = lambda: None
 
 
 class HubServer:
@@ -335,13 +326,13 @@ class HubServer:
             server.server_close()
 
     def answer(self, area, request):
-        fault = self._next_fault(request)
-        if fault is not None and fault.status is not None:
+        """The response, or None to drop the connection."""
+        fault = self._next_fault(request) or Fault("", "")
+        if fault.status is not None:
             return Response(fault.status, fault.body, {"Content-Type": "application/json", **fault.headers})
-        if fault is not None and fault.drop == "before":
+        if fault.drop == "before":
             return None
-        if fault is not None and fault.hook is not None:
-            fault.hook()
+        fault.hook()
         try:
             with self.store.lock:
                 response = route(self, area, request)
@@ -350,7 +341,7 @@ class HubServer:
                 self.failures.append(f"{request.method} {request.path}: {error.message}")
             headers = {"X-Error-Message": error.message} | ({"X-Error-Code": error.code} if error.code else {})
             response = json_response({"error": error.message}, error.status, headers)
-        return None if fault is not None and fault.drop == "after" else response
+        return None if fault.drop == "after" else response
 
     def _next_fault(self, request):
         with self.store.lock:
@@ -377,19 +368,17 @@ class HubServer:
 
             def _serve(self):
                 url = urlsplit(self.path)
-                body = self._read_body()
-                request = Request(
-                    self.command, unquote(url.path), parse_qs(url.query, keep_blank_values=True), self.headers, body
-                )
+                path, query = unquote(url.path), parse_qs(url.query, keep_blank_values=True)
+                request = Request(self.command, path, query, self.headers, self._read_body())
                 index = len(hub.requests)
-                hub.requests.append((self.command, unquote(url.path), 0))
-                hub.tokens.append((unquote(url.path), self.headers.get("Authorization")))
+                hub.requests.append((self.command, path, 0))
+                hub.tokens.append((path, self.headers.get("Authorization")))
                 response = hub.answer(area, request)
                 if response is None:
                     self.close_connection = True
                     self.connection.shutdown(socket.SHUT_RDWR)
                     return
-                hub.requests[index] = (self.command, unquote(url.path), response.status)
+                hub.requests[index] = (self.command, path, response.status)
                 self.send_response(response.status)
                 for name, value in {"Content-Length": str(len(response.body)), **response.headers}.items():
                     self.send_header(name, value)
@@ -427,16 +416,9 @@ def running_hub(folder):
         assert hub.failures == [], hub.failures
 
 
-# Reading: who am I, repository information, trees, references, files.
-
-
 @serves("hub", "GET", "/api/whoami-v2", "user")
 def whoami(hub, request):
-    assert request.user is not None
-    token = {"displayName": "token", "role": request.user["role"]}
-    if scopes := request.user.get("scopes"):
-        token["fineGrained"] = json.loads(scopes)
-    auth = {"type": "access_token", "accessToken": token}
+    auth = {"type": "access_token", "accessToken": {"displayName": "token", "role": request.user["role"]}}
     return json_response({"type": "user", "name": request.user["name"], "orgs": [], "auth": auth})
 
 
@@ -445,16 +427,12 @@ def whoami(hub, request):
 def repository_info(hub, request, repository, revision="main"):
     commit = repository.resolve(revision)
     blobs = request.query.get("blobs", ["false"])[0].lower() in ("true", "1")
-    files = [{"rfilename": path} | (blob_metadata(blob) if blobs else {}) for path, blob in sorted(commit.tree.items())]
+    files = [
+        {"rfilename": path} | ({"size": blob.size, "blobId": blob.oid, **blob.about_lfs("sha256")} if blobs else {})
+        for path, blob in sorted(commit.tree.items())
+    ]
     about = {"_id": "0" * 24, "id": repository.name, "author": repository.name.split("/")[0], "gated": False}
     return json_response({**about, "sha": commit.oid, "private": repository.private, "siblings": files})
-
-
-def blob_metadata(blob):
-    values = {"size": blob.size, "blobId": blob.oid}
-    if blob.lfs:
-        values["lfs"] = {"sha256": blob.sha256, "size": blob.size, "pointerSize": len(pointer(blob.sha256, blob.size))}
-    return values
 
 
 @serves("hub", "GET", f"{API}/tree/{REVISION}(?:/(?P<folder>.+))?", "read", "recursive expand limit cursor")
@@ -472,27 +450,19 @@ def tree(hub, request, repository, revision, folder):
             oid = hashlib.sha1(name.encode()).hexdigest()
             entries[name] = {"type": "directory", "path": name, "oid": oid, "size": 0}
         if deep or len(parts) == 1:
-            entries[path] = tree_entry(path, blob)
+            about = {"type": "file", "path": path, "oid": blob.oid, "size": blob.size}
+            entries[path] = {**about, **blob.about_lfs("oid")}
     if folder and not entries:
         raise HubError(404, f"{folder} does not exist", "EntryNotFound")
     return json_response(list(entries.values()))
 
 
-def tree_entry(path, blob):
-    entry = {"type": "file", "path": path, "oid": blob.oid, "size": blob.size}
-    if blob.lfs:
-        entry["lfs"] = {"oid": blob.sha256, "size": blob.size, "pointerSize": len(pointer(blob.sha256, blob.size))}
-    return entry
-
-
 @serves("hub", "GET", f"{API}/refs", "read", "include_prs")
 def refs(hub, request, repository):
-    def listed(kind, names):
-        return [{"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": oid} for name, oid in names.items()]
-
-    return json_response(
-        {"branches": listed("heads", repository.branches), "converts": [], "tags": listed("tags", repository.tags)}
-    )
+    found = {"converts": []}
+    for name, kind, of_kind in (("branches", "heads", repository.branches), ("tags", "tags", repository.tags)):
+        found[name] = [{"name": n, "ref": f"refs/{kind}/{n}", "targetCommit": oid} for n, oid in of_kind.items()]
+    return json_response(found)
 
 
 @serves("hub", "GET", f"{API}/commits/{REVISION}", "read", "p limit")
@@ -578,12 +548,8 @@ def ranged(data, request, headers):
     return Response(206, data[first : last + 1], headers)
 
 
-# Writing: create, pre-upload, large files, commit, tag.
-
-
 @serves("hub", "POST", "/api/repos/create", "user")
 def create_repository(hub, request):
-    assert request.user is not None
     values = request.json()
     values = {key: value for key, value in values.items() if value is not None}
     fields(values, {"name": str}, {"organization": str, "visibility": str, "type": str})
@@ -748,7 +714,6 @@ def commit(hub, request, repository, revision):
 
 def open_request(request, repository, header):
     """A new pull request on the parent the header names, or on main; its ref."""
-    assert request.user is not None
     base = repository.resolve(header.get("parentCommit", "main"))
     number = max(repository.pulls, default=0) + 1
     repository.pulls[number] = {"title": header["summary"], "status": "open", "author": request.user["name"]}

@@ -69,9 +69,6 @@ TEXTS = [
     ("problem", "settings", "field"),
     [
         pytest.param("single_label_classification", {}, "label", marks=pytest.mark.soak),
-        pytest.param(
-            "single_label_classification", {"threshold": 0.2, "min_probability": 0.6}, "label", marks=pytest.mark.soak
-        ),
         ("multi_label_classification", {"threshold": {"good": 0.6, "short": 0.3}}, "labels"),
     ],
 )
