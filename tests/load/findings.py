@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tests.load.disturbances import CPUS, ENDED, FLOWS
 from tests.load.records import PUBLISH
+from tests.load.trial import SERVER_DISK
 
 FLAT = 1.15
 """How much more memory or disk than at the begin is flat."""
@@ -54,25 +55,17 @@ def _releases(trial):
 def _sizes(trial):
     watch = trial.watch
     told = watch.warm is not None and watch.looks[-1].at - watch.warm >= LEAST_S
-    for name in ("server", FLOWS, *CPUS):
-        yield _flat(f"memory of {name}", "MB", *watch.memory(name), told)
-    first, warm, last = watch.disks[0], watch.warm_disk(), watch.disks[-1]
-    for name in (FLOWS, *CPUS):  # each set of parameters has a checkout of its own, on each host that has had it
-        begin, end = (disk.sizes[name] / disk.checkouts[name] for disk in (warm, last))
-        yield _flat(f"disk of {name}", "MB a checkout", begin, end, told)
-    # It keeps the history of all runs, so that it grows with them.
-    early, late = (
-        (until.sizes["server"] - since.sizes["server"]) / max(until.ended - since.ended, 1)
-        for since, until in ((first, warm), (warm, last))
-    )
-    yield _flat("growth of the server's disk", "MB a run", early, late, told)
-
-
-def _flat(what, unit, begin, end, told):
-    told = told and begin > 0
-    found = f"{begin:.1f} {unit}, then {end:.1f} ({end / max(begin, 0.001) - 1:+.0%})"
-    found += "" if told else "; too short to tell"
-    return Row(what, found, f"at most {FLAT - 1:+.0%}", end <= begin * FLAT if told else None)
+    for name in watch.looks[-1].sizes:
+        begin, end = watch.sizes(name)
+        if name == SERVER_DISK:  # it keeps the history of all runs, so that it grows with them
+            warm = next((look for look in watch.looks if look.at >= (watch.warm or 0.0)), watch.looks[-1])
+            begin = (begin - watch.looks[0].sizes[name]) / max(warm.ended, 1)
+            end = (end - watch.looks[0].sizes[name]) / max(watch.looks[-1].ended, 1)
+        found = f"{begin:.1f} MB, then {end:.1f} ({end / max(begin, 0.001) - 1:+.0%})"
+        holds = end <= begin * FLAT if told and begin > 0 else None
+        yield Row(
+            name, found if holds is not None else f"{found}; too short to tell", f"at most {FLAT - 1:+.0%}", holds
+        )
 
 
 def _done(trial):

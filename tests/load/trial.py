@@ -16,7 +16,7 @@ from tests.flows.workers.worker_team import a_team
 from tests.load.disturbances import CPUS, FLOWS, Disturbances, start_workers
 from tests.load.hosts import QUEUE, LoadHost, LoadServer, PostgreSQL, find_postgresql, overrides_of
 from tests.load.records import Records, read_flow_runs, read_records
-from tests.load.watching import Watch, with_children
+from tests.load.watching import Watch, disk_of, memory_of, with_children
 
 SENT_SHARE = 5
 """One run of every N is sent by `podium run --on-workers`, the others by the deployment."""
@@ -28,6 +28,7 @@ QUIET_S = 60.0
 """How long workers may take to end what is left once all runs have ended."""
 SEED = 35
 PUBLISHED = "published"
+SERVER_DISK = "disk of the server, a run"
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Trial:
             team.start_deployment(overrides=overrides_of(number), device_queue=QUEUE): number for number in queued
         }
         self.sent = []
-        self.watch = Watch(self.clock, self.processes, self.places)
+        self.watch = Watch(self.clock, self.measure)
         self.disturbances = Disturbances(team, self.clock, options.kill_every, options.kills)
 
     def run(self):
@@ -107,13 +108,19 @@ class Trial:
             return False
         return not run.state.is_crashed() or time.time() - run.state.timestamp.timestamp() > CRASHED_S
 
-    def processes(self):
-        workers = {name: [self.team.hosts[name].worker.pid] for name in (FLOWS, *CPUS)}
-        return {"server": with_children(self.team.server.processes()), **workers}
-
-    def places(self):
-        workers = {name: [self.team.hosts[name].folder] for name in (FLOWS, *CPUS)}
-        return {"server": self.team.server.places(), **workers}
+    def measure(self):
+        """MB of memory and disk, by name; a worker is without the runs that it started."""
+        server = self.team.server
+        found = {
+            "memory of the server": memory_of(*with_children(server.processes())),
+            SERVER_DISK: disk_of(*server.places()),
+        }
+        for name in (FLOWS, *CPUS):  # each set of parameters has a checkout of its own, on each host that has had it
+            host = self.team.hosts[name]
+            checkouts = 1 + len(list(host.project.glob("runs/checkouts/*")))
+            found[f"memory of {name}"] = memory_of(host.worker.pid)
+            found[f"disk of {name}, a checkout"] = disk_of(host.folder) / checkouts
+        return found
 
     def conclude(self):
         self.seconds = time.monotonic() - self.clock
