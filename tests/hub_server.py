@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
+MOMENT = "2026-01-01T00:00:00.000Z"
 LFS_SUFFIXES = (".safetensors", ".parquet", ".arrow", ".bin")
 LFS_THRESHOLD = 10 * 2**20
 GITATTRIBUTES = b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
@@ -27,6 +28,11 @@ class HubError(Exception):
     def __init__(self, status, message, code=None):
         super().__init__(message)
         self.status, self.message, self.code = status, message, code
+
+
+def refuse(wrong, status, message, code=None):
+    if wrong:
+        raise HubError(status, message, code)
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,7 @@ class Repository:
     def resolve(self, revision):
         name = revision.removeprefix("refs/heads/").removeprefix("refs/tags/")
         oid = self.branches.get(name) or self.tags.get(name) or name
-        if oid not in self.commits:
-            raise HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        refuse(oid not in self.commits, 404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return self.commits[oid]
 
     def history(self, branch="main"):
@@ -90,8 +95,7 @@ class HubStore:
         self.repositories = {}
 
     def create(self, kind, name, *, private=False):
-        if (kind, name) in self.repositories:
-            raise HubError(409, "You already created this model repo")
+        refuse((kind, name) in self.repositories, 409, "You already created this model repo")
         repository = Repository(kind, name, private)
         self.repositories[kind, name] = repository
         self.commit(repository, "main", {".gitattributes": self.small(GITATTRIBUTES)}, (), None, "initial commit")
@@ -113,8 +117,7 @@ class HubStore:
         head = self.check_parent(repository, branch, parent)
         tree = dict(repository.commits[head].tree) if head else {}
         for path in deleted:
-            if path not in tree:
-                raise HubError(404, f'A file with this name doesn\'t exist: "{path}"', "EntryNotFound")
+            refuse(path not in tree, 404, f'A file with this name doesn\'t exist: "{path}"', "EntryNotFound")
             del tree[path]
         tree |= added
         lines = [head or "", title, str(len(repository.commits))]
@@ -188,8 +191,7 @@ def route(hub, area, request):
         if place != area or verb != method or not found:
             continue
         unknown = set(request.query) - query
-        if unknown:
-            raise HubError(400, f"unknown query parameters {sorted(unknown)}")
+        refuse(unknown, 400, f"unknown query parameters {sorted(unknown)}")
         pieces = found.groupdict()
         if "kind" in pieces:
             pieces["kind"] = (pieces["kind"] or "models/").rstrip("/").removesuffix("s")
@@ -208,8 +210,7 @@ def authenticate(hub, request):
     if header is None:
         return None
     scheme, _, token = header.partition(" ")
-    if scheme != "Bearer" or token not in hub.users:
-        raise HubError(401, "Invalid credentials in Authorization header")
+    refuse(scheme != "Bearer" or token not in hub.users, 401, "Invalid credentials in Authorization header")
     return hub.users[token]
 
 
@@ -220,8 +221,7 @@ def allowed(hub, request, kind, name, right):
     repository = hub.store.repositories.get((kind, name))
     if repository is None or (repository.private and not owner):
         raise HubError(404 if user else 401, "Repository not found", "RepoNotFound")
-    if right == "write" and user is None:
-        raise HubError(401, "Invalid username or password.")
+    refuse(right == "write" and user is None, 401, "Invalid username or password.")
     if right == "write" and not (owner and user["role"] == "write"):
         raise HubError(403, "Forbidden: you must use a write token to upload to a repository.")
     return repository
@@ -452,8 +452,7 @@ def tree(hub, request, repository, revision, folder):
         if deep or len(parts) == 1:
             about = {"type": "file", "path": path, "oid": blob.oid, "size": blob.size}
             entries[path] = {**about, **blob.about_lfs("oid")}
-    if folder and not entries:
-        raise HubError(404, f"{folder} does not exist", "EntryNotFound")
+    refuse(folder and not entries, 404, f"{folder} does not exist", "EntryNotFound")
     return json_response(list(entries.values()))
 
 
@@ -469,13 +468,7 @@ def refs(hub, request, repository):
 def commits(hub, request, repository, revision):
     """Pages of two, the newest first: a client that reads only the first finds too little."""
     found = [
-        {
-            "id": commit.oid,
-            "title": commit.title,
-            "message": "",
-            "date": "2026-01-01T00:00:00.000Z",
-            "authors": [{"user": "user"}],
-        }
+        {"id": commit.oid, "title": commit.title, "message": "", "date": MOMENT, "authors": [{"user": "user"}]}
         for commit in reversed(repository.history(revision))
     ]
     page = int(request.query.get("p", ["0"])[0])
@@ -488,21 +481,12 @@ def commits(hub, request, repository, revision):
 @serves("hub", "GET", f"{API}/discussions", "read", "type status author p")
 def discussions(hub, request, repository):
     """Pages of two: a client that reads only the first finds too little."""
-    if request.query.get("type", ["pull_request"]) != ["pull_request"]:
-        raise HubError(400, "only pull requests are served")
+    refuse(request.query.get("type", ["pull_request"]) != ["pull_request"], 400, "only pull requests are served")
     wanted = request.query.get("status", ["all"])[0]
-    pulls = sorted(repository.pulls.items(), reverse=True)
+    about = {"createdAt": MOMENT, "isPullRequest": True, "repo": {"name": repository.name, "type": repository.kind}}
     listed = [
-        {
-            "num": number,
-            "title": pull["title"],
-            "status": pull["status"],
-            "author": {"name": pull["author"]},
-            "createdAt": "2026-01-01T00:00:00.000Z",
-            "isPullRequest": True,
-            "repo": {"name": repository.name, "type": repository.kind},
-        }
-        for number, pull in pulls
+        {"num": number, **about, **pull, "author": {"name": pull["author"]}}
+        for number, pull in sorted(repository.pulls.items(), reverse=True)
         if wanted in ("all", pull["status"])
     ]
     start = 2 * int(request.query.get("p", ["0"])[0])
@@ -514,24 +498,18 @@ def resolve(hub, request, repository, revision, path):
     found = repository.resolve(revision)
     blob = found.tree.get(path)
     headers = {"X-Repo-Commit": found.oid}
-    if blob is None:
-        raise HubError(404, "Entry not found", "EntryNotFound")
+    refuse(blob is None, 404, "Entry not found", "EntryNotFound")
     if not blob.lfs:
         headers["ETag"] = f'"{blob.oid}"'
         return ranged(hub.store.read(blob.sha256), request, headers)
-    headers |= {
-        "X-Linked-Etag": f'"{blob.sha256}"',
-        "X-Linked-Size": str(blob.size),
-        "ETag": f'"{blob.oid}"',
-        "Location": f"{hub.storage}/objects/{blob.sha256}",
-    }
-    return Response(302, b"", headers)
+    linked = {"X-Linked-Etag": f'"{blob.sha256}"', "X-Linked-Size": str(blob.size)}
+    location = f"{hub.storage}/objects/{blob.sha256}"
+    return Response(302, b"", {**headers, **linked, "ETag": f'"{blob.oid}"', "Location": location})
 
 
 @serves("storage", "GET", "/objects/(?P<oid>[0-9a-f]{64})")
 def stored_object(hub, request, oid):
-    if request.headers.get("Authorization") is not None:
-        raise HubError(400, "the storage host was sent a token")
+    refuse(request.headers.get("Authorization") is not None, 400, "the storage host was sent a token")
     return ranged(hub.store.read(oid), request, {"ETag": f'"{oid}"'})
 
 
@@ -555,7 +533,7 @@ def create_repository(hub, request):
     fields(values, {"name": str}, {"organization": str, "visibility": str, "type": str})
     owner = values.get("organization", request.user["name"])
     if values.get("visibility", "public") not in ("public", "private"):
-        raise HubError(400, f"visibility {values['visibility']!r} is not known")
+        raise HubError(400, f"visibility {values.get('visibility')!r} is not known")
     if owner != request.user["name"] or request.user["role"] != "write":
         raise HubError(403, f"You don't have the rights to create a model under the namespace {owner!r}.")
     name = f"{owner}/{values['name']}"
@@ -584,19 +562,16 @@ def validate_yaml(hub, request):
 
 @serves("hub", "DELETE", f"{API}/tag/{REVISION}", "write")
 def delete_tag(hub, request, repository, revision):
-    if repository.tags.pop(revision, None) is None:
-        raise HubError(404, f"Tag doesn't exist: {revision}", "RevisionNotFound")
+    refuse(repository.tags.pop(revision, None) is None, 404, f"Tag doesn't exist: {revision}", "RevisionNotFound")
     return json_response({})
 
 
 @serves("hub", "POST", f"{API}/tag/{REVISION}", "write")
 def create_tag(hub, request, repository, revision):
     values = fields(request.json(), {"tag": str}, {"message": str})
-    if not re.fullmatch(r"[\w][\w.-]*", values["tag"]):
-        raise HubError(400, f"{values['tag']!r} is not a name of a tag")
+    refuse(not re.fullmatch(r"[\w][\w.-]*", values["tag"]), 400, f"{values['tag']!r} is not a name of a tag")
     commit = repository.resolve(revision)
-    if values["tag"] in repository.tags:
-        raise HubError(409, f"Tag reference exists already: {values['tag']}")
+    refuse(values["tag"] in repository.tags, 409, f"Tag reference exists already: {values['tag']}")
     repository.tags[values["tag"]] = commit.oid
     return json_response({})
 
@@ -605,8 +580,7 @@ def create_tag(hub, request, repository, revision):
 def preupload(hub, request, repository, revision):
     values = fields(request.json(), {"files": list}, {"gitAttributes": str, "gitIgnore": str})
     head = repository.resolve(revision)
-    if not 0 < len(values["files"]) <= 256:
-        raise HubError(400, f"{len(values['files'])} files; 1 to 256 a call")
+    refuse(not 0 < len(values["files"]) <= 256, 400, f"{len(values['files'])} files; 1 to 256 a call")
     listed = []
     for file in values["files"]:
         fields(file, {"path": str, "sample": str, "size": int})
@@ -641,8 +615,7 @@ def lfs_batch(hub, request, repository):
     objects = []
     for wanted in values["objects"]:
         fields(wanted, {"oid": str, "size": int})
-        if not re.fullmatch("[0-9a-f]{64}", wanted["oid"]):
-            raise HubError(400, f"oid {wanted['oid']} is no SHA-256")
+        refuse(not re.fullmatch("[0-9a-f]{64}", wanted["oid"]), 400, f"oid {wanted['oid']} is no SHA-256")
         entry = dict(wanted)
         if wanted["oid"] in hub.unverified or not hub.store.has(wanted["oid"], wanted["size"]):
             signature = secrets.token_hex(8)
@@ -657,8 +630,7 @@ def lfs_batch(hub, request, repository):
 
 @serves("storage", "PUT", "/upload/(?P<oid>[0-9a-f]{64})", None, "signature")
 def lfs_put(hub, request, oid):
-    if request.headers.get("Authorization") is not None:
-        raise HubError(400, "the storage host was sent a token")
+    refuse(request.headers.get("Authorization") is not None, 400, "the storage host was sent a token")
     granted = hub.granted.get(request.query["signature"][0])
     if granted != (oid, len(request.body)) or hashlib.sha256(request.body).hexdigest() != oid:
         raise HubError(400, f"upload of {len(request.body)} bytes is not what was granted: {granted}")
@@ -695,11 +667,9 @@ def commit(hub, request, repository, revision):
             deleted.append(fields(line["value"], {"path": str})["path"])
             continue
         path, blob = added_file(hub, repository, line)
-        if path in added:
-            raise HubError(400, f"{path} stands twice in one commit")
+        refuse(path in added, 400, f"{path} stands twice in one commit")
         added[path] = blob
-    if not header["summary"] or not (added or deleted):
-        raise HubError(400, "a commit needs a summary and a change")
+    refuse(not header["summary"] or not (added or deleted), 400, "a commit needs a summary and a change")
     if asked_for_review:
         revision = open_request(request, repository, header)
     done = hub.store.commit(repository, revision, added, tuple(deleted), header.get("parentCommit"), header["summary"])
@@ -728,14 +698,8 @@ def change_status(hub, request, repository, number):
     if pull is None or values["status"] not in ("open", "closed") or pull["status"] == "merged":
         raise HubError(400, f"discussion {number} cannot become {values['status']}")
     pull["status"] = values["status"]
-    event = {
-        "id": "1",
-        "type": "status-change",
-        "createdAt": "2026-01-01T00:00:00.000Z",
-        "author": {"name": pull["author"]},
-        "data": {"status": values["status"]},
-    }
-    return json_response({"newStatus": event})
+    event = {"id": "1", "type": "status-change", "createdAt": MOMENT, "author": {"name": pull["author"]}}
+    return json_response({"newStatus": {**event, "data": {"status": values["status"]}}})
 
 
 def added_file(hub, repository, line):
@@ -746,8 +710,7 @@ def added_file(hub, repository, line):
         if value["encoding"] != "base64" or mode != "regular":
             raise HubError(400, f"{value['path']}: encoding {value['encoding']}, pre-upload said {mode}")
         return safe_path(value["path"]), hub.store.small(base64.b64decode(value["content"], validate=True))
-    if line["key"] != "lfsFile":
-        raise HubError(400, f"{line['key']} is not an operation")
+    refuse(line["key"] != "lfsFile", 400, f"{line['key']} is not an operation")
     fields(value, {"path": str, "algo": str, "oid": str, "size": int})
     there = hub.store.has(value["oid"], value["size"]) and value["oid"] not in hub.unverified
     if value["algo"] != "sha256" or mode != "lfs" or not there:
