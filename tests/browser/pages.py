@@ -13,7 +13,7 @@ from flows.views import compare_page, index_page, plan_page, run_page
 from flows.views.run_view import RunView
 from ipu_model.core.files import write_text
 from tasks.validation import validate
-from tests.browser import evaluations, made_runs, parts_page
+from tests.browser import evaluations, made_runs
 from tests.browser.planted import EVIL, LONG, at, everywhere
 from tests.flows.views.shown_runs import shown
 from tests.places import copy_project
@@ -135,12 +135,7 @@ def _shown(number, folder):
     return one
 
 
-def _parts(folder):
-    return written(folder / "parts.html", parts_page.page())
-
-
 PAGES = {
-    "parts that pages share": _parts,
     **{f"run, {state}": partial(_run, state) for state in made_runs.STATES},
     "evaluation of questions": partial(_evaluation, evaluations.questions),
     "evaluation with unanswerable questions": partial(_evaluation, partial(evaluations.questions, True)),
