@@ -218,7 +218,7 @@ def test_outside_the_environment_it_is_said_how_to_make_one(tmp_path):
     bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import flows.__main__"]
     done = subprocess.run(bare, cwd=tmp_path, text=True, capture_output=True)
     assert done.returncode == 1
-    assert re.fullmatch(r"error: the package click is not installed for \S+: run `make setup` in .*\n", done.stderr)
+    assert re.fullmatch(r"error: .*\bclick\b.*`make setup`.*\n", done.stderr)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
@@ -238,4 +238,4 @@ def test_what_a_full_disk_left_of_compiled_modules_is_said(tmp_path):
     module.write_bytes(module.read_bytes()[:-40])
     done = podium("params", "presets", "bert", **compiled)
     assert done.returncode == 1
-    assert "Python's compiled files are damaged" in done.stderr
+    assert "compiled files are damaged" in done.stderr

@@ -46,7 +46,7 @@ def test_a_run_from_end_to_end(pretrain_rows, tmp_path, capsys):
         assert by_name[name]["facts"]["peak_memory_mb"] > 50
         assert by_name[name]["cpu_rate"]["count"] == 2
     assert by_name["broken"]["rounds"] == []
-    assert "no_such_field is not known" in by_name["broken"]["failure"], "the last lines of its stderr"
+    assert "no_such_field" in by_name["broken"]["failure"], "the last lines of its stderr"
     bar = next(b for b in found["bars"] if b["text"] == "pre-training tiny, against HF Trainer fp32 as is")
     pairs = [a["units"] / b["units"] for a, b in zip(*(_totals(by_name[n]) for n in (OURS, PEER)), strict=True)]
     assert (bar["measured"]["low"], bar["measured"]["high"]) == pytest.approx((min(pairs), max(pairs)))
@@ -107,5 +107,5 @@ def test_ctrl_c_keeps_what_was_measured(pretrain_rows, monkeypatch):
 
 
 def test_a_case_that_is_not_there_is_refused():
-    with pytest.raises(ParamsError, match="squad-tinny: no such case; did you mean squad-tiny"):
+    with pytest.raises(ParamsError, match="squad-tinny.*squad-tiny"):
         choose(None, parse(["--only", "squad-tinny"]))

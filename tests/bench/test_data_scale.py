@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import textwrap
 
@@ -59,7 +60,8 @@ def test_the_table_has_map_and_serial_seconds_and_a_line_for_all_stages():
     costs = [one("corpus@text", 10.0, 4.0, []), one("tokenizer", 10.0, 20.0, [a_map(15.0, [7.5] * 4)])]
     assert table(costs)[2].split() == ["tokenizer", "10.0", "4.000", "2.000", "1.500", "0.500", "100", "5.0"]
     assert table(costs)[3].split() == ["all", "stages", "10.0", "4.800", "2.400", "1.500", "0.900", "100", "10.0"]
-    assert predictions(costs, 2) == ["10.0 MB on 2 hosts: 16.5 s instead of 24.0 s, 1.5 times as fast (predicted)"]
+    (line,) = predictions(costs, 2)
+    assert re.findall(r"[\d.]+", line) == ["10.0", "2", "16.5", "24.0", "1.5"]
 
 
 @pytest.mark.soak
@@ -80,5 +82,5 @@ def test_a_stage_is_measured_once_for_each_size_and_kept(tmp_path, monkeypatch, 
 
 
 def test_a_stage_that_fails_is_told_with_its_last_lines(tmp_path):
-    with pytest.raises(InputError, match=r"tokenizer in .* ended with code 2:\n.*params.yaml"):
+    with pytest.raises(InputError, match=r"tokenizer .* code 2:\n.*params.yaml"):
         data_scale.measure("tokenizer", tmp_path)

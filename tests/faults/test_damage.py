@@ -62,7 +62,7 @@ def test_a_byte_the_disk_changed_is_refused_by_name_then_repaired(stage, name, d
     done = run_stage(case, stage)
     assert done.returncode != 0, f"{stage} ended well with a damaged {name}"
     outs = (name, str(Path(name).parent))
-    assert any(f"{out} is not what its stage wrote" in done.stdout for out in outs), done.stdout
+    assert any(f"{out} is not " in done.stdout for out in outs), done.stdout
     assert stage != PUBLISH or not (case.project / "published").exists()
     require_repaired(case, stage, pictures)
 
