@@ -18,7 +18,7 @@ from tests.tasks.downstream.entries import dev_set, make_question, task_with
 TEXT = """the river rises in hills north of Elmora and reaches sea near Port Vessy after 212 miles where a bridge of
 seven arches was built by Ida Maren in 1874 to carry grain wine and salt between two towns that had been at war"""
 WORDS = TEXT.split()
-FILES = [{"path": f"models/{name}/model.safetensors", "sha256": 16 * "0123"} for name in ("squad", LONG)]
+FILES = [{"path": f"models/{name}/model.safetensors", "sha256": 16 * "0123"} for name in ("squad", LONG, EVIL)]
 ABOUT = {"Model": f"fine-tuned minilm {EVIL}", "File": f"dev {EVIL}.csv"}
 ASKED = ("What is it", "Who built it", "When was it built", "How many miles long is it", "Where does it end", "Why")
 
@@ -166,7 +166,7 @@ def evaluated(page, examples, logits, pair):
         "files": FILES,
     }
     shown = (PairExcerpt(pair, f"one {EVIL} two", f"one {LONG} two"),) if pair else ()
-    source = SourceReport("training examples", 1200, 3, (pair,) if pair else (), shown)
+    source = SourceReport(f"training examples {EVIL}", 1200, 3, (pair,) if pair else (), shown)
     near = score_without_duplicates(task, NearDuplicateReport(0.8, (source,)), outcomes)
     view = EvaluationView(
         {"dev": examples},
@@ -176,7 +176,7 @@ def evaluated(page, examples, logits, pair):
         slices,
         calibrated,
         metrics,
-        "12 lost",
+        f"12 lost {EVIL}",
         near,
         curve,
         ABOUT,

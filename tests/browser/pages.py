@@ -126,10 +126,12 @@ def all_runs(number, folder):
 
 def _shown(number, folder):
     """A run that trained three times, with eight parameters of its own, and a page that may be opened."""
-    trainings = [f"{name}{more}" for name in made_runs.TRAININGS for more in ("", ", held-out")]
-    changed = {f"downstream.squad.finetune.parameter_{n}": f"{n * number / 1000}" for n in range(8)}
+    mark = f" {EVIL}" * (number % 100 == 2)
+    trainings = [f"{name}{more}{mark}" for name in made_runs.TRAININGS for more in ("", ", held-out")]
+    changed = {f"downstream.squad.finetune.parameter_{n}{mark}": f"{n * number / 1000}{mark}" for n in range(8)}
     curves = dict.fromkeys(trainings, [(float(step), 8 / step + number / 100) for step in range(1, 31)])
-    one = shown(number, f" {EVIL}" * (number % 100 == 1), folder, changed=changed, curves=curves)
+    entries = {f"squad{mark}": f"squad{mark}"}
+    one = shown(number, mark, folder, changed=changed, curves=curves, entries=entries)
     if number < 3:
         written(one.folder / "reports/run.html", "<!doctype html><title>A page</title>")
     return one
