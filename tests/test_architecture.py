@@ -30,7 +30,6 @@ from tests.source_files import (
     lies_in,
     module_file,
     name_of,
-    named_templates,
     nodes_of,
     sources,
     texts_of,
@@ -291,15 +290,6 @@ def test_a_new_kind_of_task_of_rows_or_head_is_no_part_of_what_a_stage_depends_o
         if any(out.startswith(("data/rows/", "data/row_shards/")) for out in stage.outs):
             kinds = [dep for dep in code_of(stage) if lies_in(dep, ["ipu_model/row_kinds"])]
             assert kinds, f"{name}: name the file of ipu_model/row_kinds that states its columns"
-
-
-def test_every_template_is_filled_by_a_module_of_its_package():
-    filled, todo = set(), [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
-    while todo:
-        named = set(named_templates(todo.pop())) - filled
-        filled |= named
-        todo += named
-    assert filled == {path for folder in PACKAGES for path in (ROOT / folder).rglob("*.j2")}
 
 
 def test_no_command_has_a_word_that_params_yaml_may_choose():
