@@ -11,8 +11,7 @@ DOCUMENTS = [
     *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
 ]
 LANGUAGES = {"bash", "console", "text", "yaml", "python"}
-"""Of fenced blocks: those of commands, of commands with what they print, and others; tests/test_production.py runs
-those of Python."""
+"""Of fenced blocks; tests/test_production.py runs those of Python."""
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

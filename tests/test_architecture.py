@@ -173,7 +173,7 @@ def test_nothing_is_named_outside_its_own_place(what):
     assert len(places) > 1
     found = set()
     for path in sources(*packages):
-        texts, attributes = ([text for _, text in some] for some in texts_of(path))
+        texts, attributes = texts_of(path)
         named = {*texts, *re.findall(r"\bphase\d", " ".join([*texts, *attributes]))}
         named |= {part for name in imported_modules(path) for part in name.split(".")[2:3] if "downstream" in name}
         others = [name for name in named & set(places) if not path.is_relative_to(places[name])]
@@ -476,6 +476,6 @@ PLACES = re.compile(r"\| ([a-z ]+) \| [^|]+ \| `(\w+)` \| (\d+)")
 def test_as_many_files_name_an_addition_as_the_page_says(addition, example, count):
     of_kind = ("tasks/downstream/pairs/",) if addition == "head" else ()
     own = (f"tasks/downstream/{example}/", f"tasks/tracking/track_{example}.py", f"ipu_model/runtimes/{example}.py")
-    named = [name_of(path) for path in sources(*PACKAGES[:3]) if example in dict(map(reversed, texts_of(path)[0]))]
+    named = [name_of(path) for path in sources(*PACKAGES[:3]) if example in texts_of(path)[0]]
     others = [path for path in named if not path.startswith((*own, *of_kind))]
     assert len(others) == int(count), others

@@ -1,8 +1,4 @@
-"""A run of every stage, from the corpus to the published folder, that is as small as the stages allow.
-
-What takes time in it is that every stage starts a Python of its own. Training makes many tiny updates, with a
-checkpoint every second one, so that a kill meets it everywhere between two checkpoints and within one.
-"""
+"""A run of every stage, from the corpus to the published folder, that is as small as the stages allow."""
 
 import hashlib
 import json

@@ -4,7 +4,6 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from tests.places import ROOT
@@ -12,7 +11,6 @@ from tests.tasks.hostile import Page
 
 COPIES = Path(__file__).parent / "copies"
 WRITE = "PODIUM_WRITE_GOLDEN"
-Masks = Iterable[tuple[str, str]]
 
 LONGEST = 300
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
@@ -27,13 +25,7 @@ SIZE = (rf"\b{NUMBER} (?:bytes|[kKMGT]B)\b", "SIZE")
 
 
 def mask(text, places, more=()):
-    """Replace what differs between hosts and runs.
-
-    Args:
-        text: what a command printed, or the text of a page.
-        places: folders that the text may name, each under the word that replaces it.
-        more: masks that this text needs beyond those of every text; they come first.
-    """
+    """Replace what differs between hosts and runs: folders by the words for them, then by patterns, `more` first."""
     words = {str(folder): name for name, folder in places.items()} | {sys.executable: "PYTHON", str(ROOT): "PODIUM"}
     for found in sorted(words, key=len, reverse=True):
         text = text.replace(found, words[found])
@@ -51,11 +43,7 @@ def text_of(html):
 
 
 def require_same(name, text):
-    """Compare a masked text with its golden copy, or write the copy where PODIUM_WRITE_GOLDEN=1.
-
-    Raises:
-        AssertionError: the two differ, or there is no copy.
-    """
+    """Compare a masked text with its golden copy, or write the copy where PODIUM_WRITE_GOLDEN=1."""
     path = COPIES / f"{name}.txt"
     if os.environ.get(WRITE) == "1":
         path.write_text(text, encoding="utf-8")
