@@ -464,18 +464,3 @@ def test_nothing_from_outside_can_become_code():
     }
     # It lists what a file of torch holds, to refuse what is packed in it.
     assert found == {("ipu_model/models/weight_files.py", "zipfile")}
-
-
-PLACES = re.compile(r"\| ([a-z ]+) \| [^|]+ \| `(\w+)` \| (\d+)")
-"""A row of the table of docs/extend.md: an addition, an example, and the files that name it besides its own."""
-
-
-@pytest.mark.parametrize(
-    ("addition", "example", "count"), PLACES.findall((ROOT / "docs/extend.md").read_text()), ids=lambda value: value
-)
-def test_as_many_files_name_an_addition_as_the_page_says(addition, example, count):
-    of_kind = ("tasks/downstream/pairs/",) if addition == "head" else ()
-    own = (f"tasks/downstream/{example}/", f"tasks/tracking/track_{example}.py", f"ipu_model/runtimes/{example}.py")
-    named = [name_of(path) for path in sources(*PACKAGES[:3]) if example in texts_of(path)[0]]
-    others = [path for path in named if not path.startswith((*own, *of_kind))]
-    assert len(others) == int(count), others
