@@ -1,13 +1,8 @@
 """Row folders of the smallest size, made by the helpers of the device tests."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "ipu_model"))  # the row helpers live there
-
-from tiny_jobs import make_columns, write_rows  # noqa: E402
+from tests.ipu_model.tiny_jobs import make_columns, write_rows
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from unittest.mock import Mock
 
 import pytest
-from tiny_jobs import make_columns, make_job, run_here, write_rows
 
 from bench.__main__ import choose, measure, parse, write_reports
 from bench.cases import Case
@@ -16,6 +15,7 @@ from bench.targets import OURS
 from bench.variants import Variant
 from ipu_model.core.files import write_text
 from tasks.stage.errors import ParamsError
+from tests.ipu_model.tiny_jobs import make_columns, make_job, run_here, write_rows
 
 PEER = "hf fp32"
 
