@@ -107,12 +107,3 @@ def test_a_wrong_value_ends_the_run_with_words_that_say_what_to_write(form):
     assert run.state.message == said
     form.open_run(run.id)
     expect(form.page.get_by_text(said, exact=True)).to_be_visible(timeout=SECONDS)
-
-
-def test_a_preset_that_there_is_not_is_refused_before_there_is_a_run(form):
-    form.page.locator("form button:has(svg)").filter(has_not_text=re.compile(r"\w")).nth(1).click()
-    form.page.get_by_text("Use JSON input").click()
-    form.page.locator(".p-code-input__textarea").fill('{"preset": "bort"}')
-    form.page.get_by_role("button", name="Submit").click()
-    expect(form.page.get_by_text("'bort' is not one of ['params.yaml', 'bert',")).to_be_visible(timeout=SECONDS)
-    assert form.page.url.endswith("/run")
