@@ -1,9 +1,9 @@
 """Commands of the documents: where they stand, and who runs them."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.places import ROOT
+
 DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",

@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.places import ROOT
+
 FINE = {"name": "fine", "version": "1.0", "vulns": []}
 WEAK = {"name": "weak", "version": "2.0", "vulns": [{"id": "CVE-1", "fix_versions": ["2.1"]}]}
 SKIPPED = {"name": "unknown", "skip_reason": "Dependency not found on PyPI and could not be audited: unknown (3.0)"}

@@ -1,11 +1,10 @@
 """docs/coming-from.md: its keys exist, and it denies nothing that there is."""
 
 import re
-from pathlib import Path
 
 from tasks.params.strict_yaml import leaves, read_yaml
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
 PARAMS = read_yaml(ROOT / "params.yaml")
 

@@ -22,8 +22,8 @@ from ipu_model.core.files import write_json
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
 from tasks.stage.artifacts import metrics_file
-from tests.documented import DOCUMENTS, ELSEWHERE, FIRST_STEPS, HERE, LANGUAGES, ROOT, blocks, every_command
-from tests.places import copy_project
+from tests.documented import DOCUMENTS, ELSEWHERE, FIRST_STEPS, HERE, LANGUAGES, blocks, every_command
+from tests.places import ROOT, copy_project
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 

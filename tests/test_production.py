@@ -17,7 +17,8 @@ from tasks.downstream.inference.onnx_answers import open_session
 from tasks.downstream.inference.predict import PredictionOutput, predict
 from tasks.params.downstream import defaults_of
 from tasks.params.sections import RuntimeSpec
-from tests.documented import ROOT, blocks
+from tests.documented import blocks
+from tests.places import ROOT
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.glue_checkout import WORDS
 from tests.tasks.tiny_model import write_tiny_model

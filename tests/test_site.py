@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.documented import ROOT
+from tests.places import ROOT
 
 LOADS = re.compile(
     r'<(?:script|img|iframe|source|object)\b[^>]*?\s(?:src|data)="([^"]*)"'
