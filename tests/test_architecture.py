@@ -241,7 +241,7 @@ def makers_of(name):
 
 def module_of(stage):
     found = re.fullmatch(r"python -m tasks\.stage\.start (tasks\.[\w.]+)( \"\$DVC_STAGE\")?", stage.cmd)
-    assert found, f"one simple command, found {stage['cmd']!r}"
+    assert found, f"one simple command, found {stage.cmd!r}"
     return found[1]
 
 
