@@ -1,11 +1,7 @@
 """Files that take minutes are begun first, so that no process waits for the last of them at the end."""
 
-from __future__ import annotations
-
 import gc
 import os
-
-import pytest
 
 import tasks  # noqa: F401 (it says which memory pyarrow takes, before a test imports pyarrow)
 from ipu_model.distributed.process import limit_spinning
@@ -42,10 +38,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 limit_spinning()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     gc.freeze()
     gc.enable()

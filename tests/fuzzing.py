@@ -1,19 +1,15 @@
 """Seeded damage to files from outside, for tests of their readers. Python 3.8, standard library only."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random
-from typing import Any, Callable, Iterator, List, Tuple, Type
 
 ODD = (None, True, [], {}, "", -1, 0, 2**40, 1e300, "../../../etc/passwd", "x" * 1000, [[1]], {"a": {}}, ["a", 1])
 DEEP = ("[" * 100_000, '{"a":' * 100_000)
-"""Nested far beyond any limit of the interpreter."""
 RAW = (b"", b"\x00", b"\xff\xfe", b"null", b"[]", b"3", b'"x"', b"{}", b'{"a": NaN}', b"[1" + b"0" * 5000 + b"]")
 
 
-def damaged_bytes(good: bytes, count: int) -> Iterator[Tuple[str, bytes]]:
+def damaged_bytes(good, count):
     """(what was done, content): seeds 0.. flip, cut, insert and repeat bytes."""
     for number, raw in enumerate(RAW):
         yield f"raw {number}", raw
@@ -36,7 +32,7 @@ def damaged_bytes(good: bytes, count: int) -> Iterator[Tuple[str, bytes]]:
         yield f"bytes, seed {seed}", bytes(data)
 
 
-def damaged_json(good: Any, count: int) -> Iterator[Tuple[str, bytes]]:
+def damaged_json(good, count):
     """The same, and then one or two values of the document replaced by odd ones or taken away."""
     yield from damaged_bytes(json.dumps(good).encode(), count)
     for seed in range(count):
@@ -51,7 +47,7 @@ def damaged_json(good: Any, count: int) -> Iterator[Tuple[str, bytes]]:
         yield f"values, seed {seed}", json.dumps(values).encode()
 
 
-def require_clean(read: Callable[[], Any], what: str, ours: Type[Exception]) -> None:
+def require_clean(read, what, ours):
     """`read` must return, or raise an error of the tree `ours` with some text."""
     try:
         read()
@@ -62,9 +58,8 @@ def require_clean(read: Callable[[], Any], what: str, ours: Type[Exception]) -> 
         raise AssertionError(f"{what}: {type(error).__name__}: {str(error)[:200]}") from error
 
 
-def _places(values: Any) -> Iterator[Tuple[Any, Any]]:
-    """Every (container, key) below `values`."""
-    keys: List[Any] = []
+def _places(values):
+    keys = []
     if isinstance(values, dict):
         keys = list(values)
     elif isinstance(values, list):

@@ -1,7 +1,5 @@
 """A local server that speaks the Hub's protocol over real HTTP, strictly."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -9,19 +7,16 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
-# What it remembers: repositories, commits, trees and, content addressed in a folder, their files.
-
-
+MOMENT = "2026-01-01T00:00:00.000Z"
 LFS_SUFFIXES = (".safetensors", ".parquet", ".arrow", ".bin")
 LFS_THRESHOLD = 10 * 2**20
 GITATTRIBUTES = b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
@@ -30,20 +25,29 @@ GITATTRIBUTES = b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
 class HubError(Exception):
     """An answer that is not success: status, the Hub's error code header, and a message."""
 
-    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+    def __init__(self, status, message, code=None):
         super().__init__(message)
         self.status, self.message, self.code = status, message, code
 
 
+def refuse(wrong, status, message, code=None):
+    if wrong:
+        raise HubError(status, message, code)
+
+
 @dataclass(frozen=True)
 class Blob:
-    """One file of a commit."""
+    """One file of a commit; `oid` is git's hash of the bytes, or of the pointer that stands for a large file."""
 
     sha256: str
     size: int
     lfs: bool
     oid: str
-    """Git's blob hash: of the bytes, or of the pointer that stands for a large file."""
+
+    def about_lfs(self, hash_name):
+        """What an answer says of a large file, which names its hash so; nothing of a small one."""
+        size = len(pointer(self.sha256, self.size))
+        return {"lfs": {hash_name: self.sha256, "size": self.size, "pointerSize": size}} if self.lfs else {}
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,6 @@ class Commit:
 @dataclass
 class Repository:
     kind: str
-    """model or dataset."""
     name: str
     private: bool
     commits: dict[str, Commit] = field(default_factory=dict)
@@ -68,15 +71,13 @@ class Repository:
     preuploaded: dict[str, str] = field(default_factory=dict)
     """path -> uploadMode of the last pre-upload: a commit must follow it."""
 
-    def resolve(self, revision: str) -> Commit:
-        """A commit by branch, tag, full ref or hash."""
+    def resolve(self, revision):
         name = revision.removeprefix("refs/heads/").removeprefix("refs/tags/")
         oid = self.branches.get(name) or self.tags.get(name) or name
-        if oid not in self.commits:
-            raise HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        refuse(oid not in self.commits, 404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return self.commits[oid]
 
-    def history(self, branch: str = "main") -> list[Commit]:
+    def history(self, branch="main"):
         """Commits of a branch or a pull request, or up to a commit, oldest first."""
         found, oid = [], self.branches.get(branch, branch if branch in self.commits else None)
         while oid is not None:
@@ -88,48 +89,35 @@ class Repository:
 class HubStore:
     """Repositories by (kind, name); bytes by SHA-256 in `folder`. Use under `lock`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.lock = threading.RLock()
-        self.repositories: dict[tuple[str, str], Repository] = {}
+        self.repositories = {}
 
-    def create(self, kind: str, name: str, *, private: bool = False) -> Repository:
-        if (kind, name) in self.repositories:
-            raise HubError(409, "You already created this model repo")
+    def create(self, kind, name, *, private=False):
+        refuse((kind, name) in self.repositories, 409, "You already created this model repo")
         repository = Repository(kind, name, private)
         self.repositories[kind, name] = repository
         self.commit(repository, "main", {".gitattributes": self.small(GITATTRIBUTES)}, (), None, "initial commit")
         return repository
 
-    def find(self, kind: str, name: str) -> Repository:
-        found = self.repositories.get((kind, name))
-        if found is None:
-            raise HubError(404, "Repository not found", "RepoNotFound")
-        return found
+    def find(self, kind, name):
+        return self.repositories[kind, name]
 
     @staticmethod
-    def check_parent(repository: Repository, branch: str, parent: str | None) -> str | None:
+    def check_parent(repository, branch, parent):
         """The head of `branch`, which `parent` must name where it is given (else 412)."""
         head = repository.branches.get(branch)
         if parent is not None and (head is None or not head.startswith(parent)):
             raise HubError(412, "A commit has happened since. Please refresh and try again.")
         return head
 
-    def commit(
-        self,
-        repository: Repository,
-        branch: str,
-        added: dict[str, Blob],
-        deleted: tuple[str, ...],
-        parent: str | None,
-        title: str,
-    ) -> Commit:
+    def commit(self, repository, branch, added, deleted, parent, title):
         """One commit on `branch`; `parent`, where given, must be its head (else 412)."""
         head = self.check_parent(repository, branch, parent)
         tree = dict(repository.commits[head].tree) if head else {}
         for path in deleted:
-            if path not in tree:
-                raise HubError(404, f'A file with this name doesn\'t exist: "{path}"', "EntryNotFound")
+            refuse(path not in tree, 404, f'A file with this name doesn\'t exist: "{path}"', "EntryNotFound")
             del tree[path]
         tree |= added
         lines = [head or "", title, str(len(repository.commits))]
@@ -139,45 +127,42 @@ class HubStore:
         repository.branches[branch] = commit.oid
         return commit
 
-    def add_files(self, repository: Repository, files: dict[str, bytes], title: str = "add files") -> Commit:
+    def add_files(self, repository, files, title="add files"):
         with self.lock:
             return self.commit(repository, "main", {p: self.blob(p, d) for p, d in files.items()}, (), None, title)
 
-    def blob(self, path: str, data: bytes) -> Blob:
+    def blob(self, path, data):
         return self.large(self.keep(data), len(data)) if is_large(path, len(data)) else self.small(data)
 
-    def small(self, data: bytes) -> Blob:
+    def small(self, data):
         return Blob(self.keep(data), len(data), False, git_blob(data))
 
-    def large(self, sha256: str, size: int) -> Blob:
+    def large(self, sha256, size):
         return Blob(sha256, size, True, git_blob(pointer(sha256, size)))
 
-    def keep(self, data: bytes) -> str:
+    def keep(self, data):
         digest = hashlib.sha256(data).hexdigest()
         (self.folder / digest).write_bytes(data)
         return digest
 
-    def has(self, sha256: str, size: int) -> bool:
+    def has(self, sha256, size):
         path = self.folder / sha256
         return path.is_file() and path.stat().st_size == size
 
-    def read(self, sha256: str) -> bytes:
+    def read(self, sha256):
         return (self.folder / sha256).read_bytes()
 
 
-def is_large(path: str, size: int) -> bool:
+def is_large(path, size):
     return size > 0 and (path.endswith(LFS_SUFFIXES) or size > LFS_THRESHOLD)
 
 
-def git_blob(data: bytes) -> str:
+def git_blob(data):
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
-def pointer(sha256: str, size: int) -> bytes:
+def pointer(sha256, size):
     return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
-
-
-# How it finds a route, and checks rights, query parameters and the fields of a body.
 
 
 NAME = r"(?P<name>[\w.-]+/[\w.-]+)"
@@ -186,32 +171,28 @@ REVISION = r"(?P<revision>refs/[\w.-]+/[\w.-]+|[^/]+)"
 GIT = rf"/(?P<kind>datasets/)?{NAME}"
 
 Handler = Callable[..., "Response"]
-ROUTES: list[tuple[str, str, re.Pattern[str], str | None, frozenset[str], Handler]] = []
+ROUTES = []
 
 
-def serves(
-    area: str, method: str, pattern: str, right: str | None = None, query: str = ""
-) -> Callable[[Handler], Handler]:
+def serves(area, method, pattern, right=None, query=""):
     """Register a route: `right` is read, write, user (any valid token) or None; `query` the parameters it knows."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler):
         ROUTES.append((area, method, re.compile(pattern), right, frozenset(query.split()), handler))
         return handler
 
     return register
 
 
-def route(hub: HubServer, area: str, request: Request) -> Response:
-    """Find the route, check rights and query parameters, run it."""
+def route(hub, area, request):
     method = "GET" if request.method == "HEAD" else request.method
     for place, verb, pattern, right, query, handler in ROUTES:
         found = pattern.fullmatch(request.path)
         if place != area or verb != method or not found:
             continue
         unknown = set(request.query) - query
-        if unknown:
-            raise HubError(400, f"unknown query parameters {sorted(unknown)}")
-        pieces: dict[str, Any] = found.groupdict()
+        refuse(unknown, 400, f"unknown query parameters {sorted(unknown)}")
+        pieces = found.groupdict()
         if "kind" in pieces:
             pieces["kind"] = (pieces["kind"] or "models/").rstrip("/").removesuffix("s")
         request.user = authenticate(hub, request)
@@ -224,35 +205,29 @@ def route(hub: HubServer, area: str, request: Request) -> Response:
     raise HubError(404, "no such route")
 
 
-def authenticate(hub: HubServer, request: Request) -> dict[str, str] | None:
-    """The user of the token; without a header: None."""
+def authenticate(hub, request):
     header = request.headers.get("Authorization")
     if header is None:
         return None
     scheme, _, token = header.partition(" ")
-    if scheme != "Bearer" or token not in hub.users:
-        raise HubError(401, "Invalid credentials in Authorization header")
+    refuse(scheme != "Bearer" or token not in hub.users, 401, "Invalid credentials in Authorization header")
     return hub.users[token]
 
 
-def allowed(hub: HubServer, request: Request, kind: str, name: str, right: str) -> Repository:
+def allowed(hub, request, kind, name, right):
     """The repository, if the user may `right` it. What may not be seen is answered as not there."""
     user = request.user
     owner = user is not None and user["name"] == name.split("/")[0]
-    try:
-        repository = hub.store.find(kind, name)
-    except HubError as error:
-        raise HubError(404 if user else 401, error.message, error.code) from None
-    if repository.private and not owner:
+    repository = hub.store.repositories.get((kind, name))
+    if repository is None or (repository.private and not owner):
         raise HubError(404 if user else 401, "Repository not found", "RepoNotFound")
-    if right == "write" and user is None:
-        raise HubError(401, "Invalid username or password.")
-    if right == "write" and not (owner and user is not None and user["role"] == "write"):
+    refuse(right == "write" and user is None, 401, "Invalid username or password.")
+    if right == "write" and not (owner and user["role"] == "write"):
         raise HubError(403, "Forbidden: you must use a write token to upload to a repository.")
     return repository
 
 
-def fields(values: Any, required: dict[str, type], optional: dict[str, type] | None = None) -> dict[str, Any]:
+def fields(values, required, optional=None):
     """`values` if it is an object of exactly these fields and types."""
     known = required | (optional or {})
     if not isinstance(values, dict) or set(values) - set(known) or set(required) - set(values):
@@ -274,7 +249,7 @@ class Request:
     body: bytes
     user: dict[str, str] | None = None
 
-    def json(self) -> Any:
+    def json(self):
         if not self.headers.get("Content-Type", "").startswith(("application/json", "application/vnd.git-lfs+json")):
             raise HubError(400, f"Content-Type {self.headers.get('Content-Type')} is not JSON")
         try:
@@ -305,61 +280,59 @@ class Fault:
     body: bytes = b'{"error": "injected fault"}'
     drop: str | None = None
     """before: close the connection unhandled; after: handle, then close without an answer."""
-    hook: Callable[[], None] | None = None
-    """Called before the request is handled as usual (a race)."""
+    hook: Callable = lambda: None
 
 
 class HubServer:
     """`with HubServer(folder) as hub:` serves on 127.0.0.1, free ports; `hub.endpoint` is its URL."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
         self.store = HubStore(folder)
-        self.users: dict[str, dict[str, str]] = {}
-        self.requests: list[tuple[str, str, int]] = []
+        self.users = {}
+        self.requests = []
         """(method, path, status) in order of arrival; status 0 = the connection was dropped."""
-        self.tokens: list[tuple[str, str | None]] = []
+        self.tokens = []
         """(path, Authorization header) of the same requests."""
-        self.failures: list[str] = []
-        self.faults: list[Fault] = []
-        self.granted: dict[str, tuple[str, int]] = {}
+        self.failures = []
+        self.faults = []
+        self.granted = {}
         """Signature of an upload URL -> (SHA-256, size) it is good for."""
-        self.unverified: set[str] = set()
+        self.unverified = set()
         """SHA-256 of uploads no one confirmed yet: they do not count as there."""
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), self._handler(area)) for area in ("hub", "storage")]
         self.endpoint, self.storage = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
 
-    def add_user(self, token: str, name: str = "user", role: str = "write") -> str:
+    def add_user(self, token, name="user", role="write"):
         self.users[token] = {"name": name, "role": role}
         return token
 
-    def fault(self, method: str, pattern: str, **how: Any) -> Fault:
+    def fault(self, method, pattern, **how):
         self.faults.append(Fault(method, pattern, **how))
         return self.faults[-1]
 
-    def sent(self, method: str, pattern: str) -> list[int]:
+    def sent(self, method, pattern):
         return [code for verb, path, code in self.requests if verb == method and re.search(pattern, path)]
 
-    def __enter__(self) -> HubServer:
+    def __enter__(self):
         for server in self._servers:
             server.daemon_threads = True
             threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         for server in self._servers:
             server.shutdown()
             server.server_close()
 
-    def answer(self, area: str, request: Request) -> Response | None:
+    def answer(self, area, request):
         """The response, or None to drop the connection."""
-        fault = self._next_fault(request)
-        if fault is not None and fault.status is not None:
+        fault = self._next_fault(request) or Fault("", "")
+        if fault.status is not None:
             return Response(fault.status, fault.body, {"Content-Type": "application/json", **fault.headers})
-        if fault is not None and fault.drop == "before":
+        if fault.drop == "before":
             return None
-        if fault is not None and fault.hook is not None:
-            fault.hook()
+        fault.hook()
         try:
             with self.store.lock:
                 response = route(self, area, request)
@@ -368,9 +341,9 @@ class HubServer:
                 self.failures.append(f"{request.method} {request.path}: {error.message}")
             headers = {"X-Error-Message": error.message} | ({"X-Error-Code": error.code} if error.code else {})
             response = json_response({"error": error.message}, error.status, headers)
-        return None if fault is not None and fault.drop == "after" else response
+        return None if fault.drop == "after" else response
 
-    def _next_fault(self, request: Request) -> Fault | None:
+    def _next_fault(self, request):
         with self.store.lock:
             for fault in self.faults:
                 if fault.times and fault.method == request.method and re.search(fault.pattern, request.path):
@@ -381,33 +354,31 @@ class HubServer:
                     return fault
         return None
 
-    def _handler(hub, area: str) -> type[BaseHTTPRequestHandler]:  # noqa: N805 (self is the handler's)
+    def _handler(hub, area):  # noqa: N805 (self is the handler's)
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             wbufsize = -1  # headers and body in one packet: two would wait 40 ms for each other
             disable_nagle_algorithm = True
 
-            def handle_one_request(self) -> None:
+            def handle_one_request(self):
                 try:
                     super().handle_one_request()
                 except (ConnectionError, TimeoutError):  # the client went away
                     self.close_connection = True
 
-            def _serve(self) -> None:
+            def _serve(self):
                 url = urlsplit(self.path)
-                body = self._read_body()
-                request = Request(
-                    self.command, unquote(url.path), parse_qs(url.query, keep_blank_values=True), self.headers, body
-                )
+                path, query = unquote(url.path), parse_qs(url.query, keep_blank_values=True)
+                request = Request(self.command, path, query, self.headers, self._read_body())
                 index = len(hub.requests)
-                hub.requests.append((self.command, unquote(url.path), 0))
-                hub.tokens.append((unquote(url.path), self.headers.get("Authorization")))
+                hub.requests.append((self.command, path, 0))
+                hub.tokens.append((path, self.headers.get("Authorization")))
                 response = hub.answer(area, request)
                 if response is None:
                     self.close_connection = True
                     self.connection.shutdown(socket.SHUT_RDWR)
                     return
-                hub.requests[index] = (self.command, unquote(url.path), response.status)
+                hub.requests[index] = (self.command, path, response.status)
                 self.send_response(response.status)
                 for name, value in {"Content-Length": str(len(response.body)), **response.headers}.items():
                     self.send_header(name, value)
@@ -417,7 +388,7 @@ class HubServer:
 
             do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve
 
-            def _read_body(self) -> bytes:
+            def _read_body(self):
                 if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
                     return self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 data = b""
@@ -427,60 +398,49 @@ class HubServer:
                 self.rfile.readline()
                 return data
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, *_):
                 pass
 
         return Handler
 
 
-def json_response(values: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(values, status=200, headers=None):
     body = json.dumps(values).encode()
     return Response(status, body, {"Content-Type": "application/json; charset=utf-8", **(headers or {})})
 
 
 @contextmanager
-def running_hub(folder: Path) -> Iterator[HubServer]:
+def running_hub(folder):
     with HubServer(folder) as hub:
         yield hub
         assert hub.failures == [], hub.failures
 
 
-# Reading: who am I, repository information, trees, references, files.
-
-
 @serves("hub", "GET", "/api/whoami-v2", "user")
-def whoami(hub: HubServer, request: Request) -> Response:
-    assert request.user is not None
-    token: dict[str, Any] = {"displayName": "token", "role": request.user["role"]}
-    if scopes := request.user.get("scopes"):
-        token["fineGrained"] = json.loads(scopes)
-    auth = {"type": "access_token", "accessToken": token}
+def whoami(hub, request):
+    auth = {"type": "access_token", "accessToken": {"displayName": "token", "role": request.user["role"]}}
     return json_response({"type": "user", "name": request.user["name"], "orgs": [], "auth": auth})
 
 
 @serves("hub", "GET", API, "read", "blobs securityStatus expand")
 @serves("hub", "GET", f"{API}/revision/{REVISION}", "read", "blobs securityStatus expand")
-def repository_info(hub: HubServer, request: Request, repository: Repository, revision: str = "main") -> Response:
+def repository_info(hub, request, repository, revision="main"):
     commit = repository.resolve(revision)
     blobs = request.query.get("blobs", ["false"])[0].lower() in ("true", "1")
-    files = [{"rfilename": path} | (blob_metadata(blob) if blobs else {}) for path, blob in sorted(commit.tree.items())]
+    files = [
+        {"rfilename": path} | ({"size": blob.size, "blobId": blob.oid, **blob.about_lfs("sha256")} if blobs else {})
+        for path, blob in sorted(commit.tree.items())
+    ]
     about = {"_id": "0" * 24, "id": repository.name, "author": repository.name.split("/")[0], "gated": False}
     return json_response({**about, "sha": commit.oid, "private": repository.private, "siblings": files})
 
 
-def blob_metadata(blob: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {"size": blob.size, "blobId": blob.oid}
-    if blob.lfs:
-        values["lfs"] = {"sha256": blob.sha256, "size": blob.size, "pointerSize": len(pointer(blob.sha256, blob.size))}
-    return values
-
-
 @serves("hub", "GET", f"{API}/tree/{REVISION}(?:/(?P<folder>.+))?", "read", "recursive expand limit cursor")
-def tree(hub: HubServer, request: Request, repository: Repository, revision: str, folder: str | None) -> Response:
+def tree(hub, request, repository, revision, folder):
     commit = repository.resolve(revision)
     deep = request.query.get("recursive", ["false"])[0].lower() in ("true", "1")
     prefix = f"{folder.rstrip('/')}/" if folder else ""
-    entries: dict[str, dict[str, Any]] = {}
+    entries = {}
     for path, blob in sorted(commit.tree.items()):
         if not path.startswith(prefix):
             continue
@@ -490,40 +450,25 @@ def tree(hub: HubServer, request: Request, repository: Repository, revision: str
             oid = hashlib.sha1(name.encode()).hexdigest()
             entries[name] = {"type": "directory", "path": name, "oid": oid, "size": 0}
         if deep or len(parts) == 1:
-            entries[path] = tree_entry(path, blob)
-    if folder and not entries:
-        raise HubError(404, f"{folder} does not exist", "EntryNotFound")
+            about = {"type": "file", "path": path, "oid": blob.oid, "size": blob.size}
+            entries[path] = {**about, **blob.about_lfs("oid")}
+    refuse(folder and not entries, 404, f"{folder} does not exist", "EntryNotFound")
     return json_response(list(entries.values()))
 
 
-def tree_entry(path: str, blob: Any) -> dict[str, Any]:
-    entry: dict[str, Any] = {"type": "file", "path": path, "oid": blob.oid, "size": blob.size}
-    if blob.lfs:
-        entry["lfs"] = {"oid": blob.sha256, "size": blob.size, "pointerSize": len(pointer(blob.sha256, blob.size))}
-    return entry
-
-
 @serves("hub", "GET", f"{API}/refs", "read", "include_prs")
-def refs(hub: HubServer, request: Request, repository: Repository) -> Response:
-    def listed(kind: str, names: dict[str, str]) -> list[dict[str, str]]:
-        return [{"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": oid} for name, oid in names.items()]
-
-    return json_response(
-        {"branches": listed("heads", repository.branches), "converts": [], "tags": listed("tags", repository.tags)}
-    )
+def refs(hub, request, repository):
+    found = {"converts": []}
+    for name, kind, of_kind in (("branches", "heads", repository.branches), ("tags", "tags", repository.tags)):
+        found[name] = [{"name": n, "ref": f"refs/{kind}/{n}", "targetCommit": oid} for n, oid in of_kind.items()]
+    return json_response(found)
 
 
 @serves("hub", "GET", f"{API}/commits/{REVISION}", "read", "p limit")
-def commits(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+def commits(hub, request, repository, revision):
     """Pages of two, the newest first: a client that reads only the first finds too little."""
     found = [
-        {
-            "id": commit.oid,
-            "title": commit.title,
-            "message": "",
-            "date": "2026-01-01T00:00:00.000Z",
-            "authors": [{"user": "user"}],
-        }
+        {"id": commit.oid, "title": commit.title, "message": "", "date": MOMENT, "authors": [{"user": "user"}]}
         for commit in reversed(repository.history(revision))
     ]
     page = int(request.query.get("p", ["0"])[0])
@@ -534,23 +479,14 @@ def commits(hub: HubServer, request: Request, repository: Repository, revision: 
 
 
 @serves("hub", "GET", f"{API}/discussions", "read", "type status author p")
-def discussions(hub: HubServer, request: Request, repository: Repository) -> Response:
+def discussions(hub, request, repository):
     """Pages of two: a client that reads only the first finds too little."""
-    if request.query.get("type", ["pull_request"]) != ["pull_request"]:
-        raise HubError(400, "only pull requests are served")
+    refuse(request.query.get("type", ["pull_request"]) != ["pull_request"], 400, "only pull requests are served")
     wanted = request.query.get("status", ["all"])[0]
-    pulls = sorted(repository.pulls.items(), reverse=True)
+    about = {"createdAt": MOMENT, "isPullRequest": True, "repo": {"name": repository.name, "type": repository.kind}}
     listed = [
-        {
-            "num": number,
-            "title": pull["title"],
-            "status": pull["status"],
-            "author": {"name": pull["author"]},
-            "createdAt": "2026-01-01T00:00:00.000Z",
-            "isPullRequest": True,
-            "repo": {"name": repository.name, "type": repository.kind},
-        }
-        for number, pull in pulls
+        {"num": number, **about, **pull, "author": {"name": pull["author"]}}
+        for number, pull in sorted(repository.pulls.items(), reverse=True)
         if wanted in ("all", pull["status"])
     ]
     start = 2 * int(request.query.get("p", ["0"])[0])
@@ -558,32 +494,26 @@ def discussions(hub: HubServer, request: Request, repository: Repository) -> Res
 
 
 @serves("hub", "GET", f"{GIT}/resolve/{REVISION}/(?P<path>.+)", "read", "download")
-def resolve(hub: HubServer, request: Request, repository: Repository, revision: str, path: str) -> Response:
-    found: Commit = repository.resolve(revision)
+def resolve(hub, request, repository, revision, path):
+    found = repository.resolve(revision)
     blob = found.tree.get(path)
     headers = {"X-Repo-Commit": found.oid}
-    if blob is None:
-        raise HubError(404, "Entry not found", "EntryNotFound")
+    refuse(blob is None, 404, "Entry not found", "EntryNotFound")
     if not blob.lfs:
         headers["ETag"] = f'"{blob.oid}"'
         return ranged(hub.store.read(blob.sha256), request, headers)
-    headers |= {
-        "X-Linked-Etag": f'"{blob.sha256}"',
-        "X-Linked-Size": str(blob.size),
-        "ETag": f'"{blob.oid}"',
-        "Location": f"{hub.storage}/objects/{blob.sha256}",
-    }
-    return Response(302, b"", headers)
+    linked = {"X-Linked-Etag": f'"{blob.sha256}"', "X-Linked-Size": str(blob.size)}
+    location = f"{hub.storage}/objects/{blob.sha256}"
+    return Response(302, b"", {**headers, **linked, "ETag": f'"{blob.oid}"', "Location": location})
 
 
 @serves("storage", "GET", "/objects/(?P<oid>[0-9a-f]{64})")
-def stored_object(hub: HubServer, request: Request, oid: str) -> Response:
-    if request.headers.get("Authorization") is not None:
-        raise HubError(400, "the storage host was sent a token")
+def stored_object(hub, request, oid):
+    refuse(request.headers.get("Authorization") is not None, 400, "the storage host was sent a token")
     return ranged(hub.store.read(oid), request, {"ETag": f'"{oid}"'})
 
 
-def ranged(data: bytes, request: Request, headers: dict[str, str]) -> Response:
+def ranged(data, request, headers):
     """The whole file, or the one range that was asked for (RFC 9110, section 14)."""
     headers |= {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
     found = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
@@ -596,18 +526,14 @@ def ranged(data: bytes, request: Request, headers: dict[str, str]) -> Response:
     return Response(206, data[first : last + 1], headers)
 
 
-# Writing: create, pre-upload, large files, commit, tag.
-
-
 @serves("hub", "POST", "/api/repos/create", "user")
-def create_repository(hub: HubServer, request: Request) -> Response:
-    assert request.user is not None
+def create_repository(hub, request):
     values = request.json()
     values = {key: value for key, value in values.items() if value is not None}
     fields(values, {"name": str}, {"organization": str, "visibility": str, "type": str})
     owner = values.get("organization", request.user["name"])
     if values.get("visibility", "public") not in ("public", "private"):
-        raise HubError(400, f"visibility {values['visibility']!r} is not known")
+        raise HubError(400, f"visibility {values.get('visibility')!r} is not known")
     if owner != request.user["name"] or request.user["role"] != "write":
         raise HubError(403, f"You don't have the rights to create a model under the namespace {owner!r}.")
     name = f"{owner}/{values['name']}"
@@ -620,7 +546,7 @@ def create_repository(hub: HubServer, request: Request) -> Response:
 
 
 @serves("hub", "POST", "/api/validate-yaml")
-def validate_yaml(hub: HubServer, request: Request) -> Response:
+def validate_yaml(hub, request):
     values = fields(request.json(), {"content": str, "repoType": str})
     found = re.match(r"---\n(.*?)\n---\n", values["content"], re.DOTALL)
     try:
@@ -635,30 +561,26 @@ def validate_yaml(hub: HubServer, request: Request) -> Response:
 
 
 @serves("hub", "DELETE", f"{API}/tag/{REVISION}", "write")
-def delete_tag(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
-    if repository.tags.pop(revision, None) is None:
-        raise HubError(404, f"Tag doesn't exist: {revision}", "RevisionNotFound")
+def delete_tag(hub, request, repository, revision):
+    refuse(repository.tags.pop(revision, None) is None, 404, f"Tag doesn't exist: {revision}", "RevisionNotFound")
     return json_response({})
 
 
 @serves("hub", "POST", f"{API}/tag/{REVISION}", "write")
-def create_tag(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+def create_tag(hub, request, repository, revision):
     values = fields(request.json(), {"tag": str}, {"message": str})
-    if not re.fullmatch(r"[\w][\w.-]*", values["tag"]):
-        raise HubError(400, f"{values['tag']!r} is not a name of a tag")
+    refuse(not re.fullmatch(r"[\w][\w.-]*", values["tag"]), 400, f"{values['tag']!r} is not a name of a tag")
     commit = repository.resolve(revision)
-    if values["tag"] in repository.tags:
-        raise HubError(409, f"Tag reference exists already: {values['tag']}")
+    refuse(values["tag"] in repository.tags, 409, f"Tag reference exists already: {values['tag']}")
     repository.tags[values["tag"]] = commit.oid
     return json_response({})
 
 
 @serves("hub", "POST", f"{API}/preupload/{REVISION}", "write", "create_pr")
-def preupload(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+def preupload(hub, request, repository, revision):
     values = fields(request.json(), {"files": list}, {"gitAttributes": str, "gitIgnore": str})
     head = repository.resolve(revision)
-    if not 0 < len(values["files"]) <= 256:
-        raise HubError(400, f"{len(values['files'])} files; 1 to 256 a call")
+    refuse(not 0 < len(values["files"]) <= 256, 400, f"{len(values['files'])} files; 1 to 256 a call")
     listed = []
     for file in values["files"]:
         fields(file, {"path": str, "sample": str, "size": int})
@@ -667,7 +589,7 @@ def preupload(hub: HubServer, request: Request, repository: Repository, revision
             raise HubError(400, f"the sample of {file['path']} must be its first 512 bytes")
         mode = "lfs" if is_large(file["path"], file["size"]) else "regular"
         repository.preuploaded[file["path"]] = mode
-        entry: dict[str, Any] = {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
+        entry = {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
         known = head.tree.get(file["path"])
         if known is not None:
             entry["oid"] = known.sha256 if known.lfs else known.oid
@@ -675,14 +597,14 @@ def preupload(hub: HubServer, request: Request, repository: Repository, revision
     return json_response({"files": listed})
 
 
-def safe_path(path: str) -> str:
+def safe_path(path):
     if path.startswith("/") or any(part in ("", ".", "..", ".git") for part in path.split("/")):
         raise HubError(400, f"invalid path {path!r}")
     return path
 
 
 @serves("hub", "POST", rf"{GIT}\.git/info/lfs/objects/batch", "write")
-def lfs_batch(hub: HubServer, request: Request, repository: Repository) -> Response:
+def lfs_batch(hub, request, repository):
     if request.headers.get("Accept") != "application/vnd.git-lfs+json":
         raise HubError(400, f"Accept {request.headers.get('Accept')} must be application/vnd.git-lfs+json")
     values = fields(
@@ -693,9 +615,8 @@ def lfs_batch(hub: HubServer, request: Request, repository: Repository) -> Respo
     objects = []
     for wanted in values["objects"]:
         fields(wanted, {"oid": str, "size": int})
-        if not re.fullmatch("[0-9a-f]{64}", wanted["oid"]):
-            raise HubError(400, f"oid {wanted['oid']} is no SHA-256")
-        entry: dict[str, Any] = dict(wanted)
+        refuse(not re.fullmatch("[0-9a-f]{64}", wanted["oid"]), 400, f"oid {wanted['oid']} is no SHA-256")
+        entry = dict(wanted)
         if wanted["oid"] in hub.unverified or not hub.store.has(wanted["oid"], wanted["size"]):
             signature = secrets.token_hex(8)
             hub.granted[signature] = (wanted["oid"], wanted["size"])
@@ -708,9 +629,8 @@ def lfs_batch(hub: HubServer, request: Request, repository: Repository) -> Respo
 
 
 @serves("storage", "PUT", "/upload/(?P<oid>[0-9a-f]{64})", None, "signature")
-def lfs_put(hub: HubServer, request: Request, oid: str) -> Response:
-    if request.headers.get("Authorization") is not None:
-        raise HubError(400, "the storage host was sent a token")
+def lfs_put(hub, request, oid):
+    refuse(request.headers.get("Authorization") is not None, 400, "the storage host was sent a token")
     granted = hub.granted.get(request.query["signature"][0])
     if granted != (oid, len(request.body)) or hashlib.sha256(request.body).hexdigest() != oid:
         raise HubError(400, f"upload of {len(request.body)} bytes is not what was granted: {granted}")
@@ -721,7 +641,7 @@ def lfs_put(hub: HubServer, request: Request, oid: str) -> Response:
 
 
 @serves("hub", "POST", rf"/api/lfs-verify/(?P<kind>model|dataset)s/{NAME}", "write")
-def lfs_verify(hub: HubServer, request: Request, repository: Repository) -> Response:
+def lfs_verify(hub, request, repository):
     values = fields(request.json(), {"oid": str, "size": int})
     if not hub.store.has(values["oid"], values["size"]):
         raise HubError(400, f"{values['oid']} of {values['size']} bytes was not uploaded")
@@ -730,7 +650,7 @@ def lfs_verify(hub: HubServer, request: Request, repository: Repository) -> Resp
 
 
 @serves("hub", "POST", f"{API}/commit/{REVISION}", "write", "create_pr hot_reload")
-def commit(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+def commit(hub, request, repository, revision):
     if request.headers.get("Content-Type") != "application/x-ndjson":
         raise HubError(400, f"Content-Type {request.headers.get('Content-Type')} must be application/x-ndjson")
     lines = [fields(json.loads(line), {"key": str, "value": dict}) for line in request.body.splitlines()]
@@ -740,18 +660,16 @@ def commit(hub: HubServer, request: Request, repository: Repository, revision: s
     asked_for_review = request.query.get("create_pr") == ["1"]
     if not asked_for_review:
         hub.store.check_parent(repository, revision, header.get("parentCommit"))
-    added: dict[str, Any] = {}
+    added = {}
     deleted = []
     for line in lines[1:]:
         if line["key"] == "deletedFile":
             deleted.append(fields(line["value"], {"path": str})["path"])
             continue
         path, blob = added_file(hub, repository, line)
-        if path in added:
-            raise HubError(400, f"{path} stands twice in one commit")
+        refuse(path in added, 400, f"{path} stands twice in one commit")
         added[path] = blob
-    if not header["summary"] or not (added or deleted):
-        raise HubError(400, "a commit needs a summary and a change")
+    refuse(not header["summary"] or not (added or deleted), 400, "a commit needs a summary and a change")
     if asked_for_review:
         revision = open_request(request, repository, header)
     done = hub.store.commit(repository, revision, added, tuple(deleted), header.get("parentCommit"), header["summary"])
@@ -764,9 +682,8 @@ def commit(hub: HubServer, request: Request, repository: Repository, revision: s
     return json_response(found)
 
 
-def open_request(request: Request, repository: Repository, header: dict[str, Any]) -> str:
+def open_request(request, repository, header):
     """A new pull request on the parent the header names, or on main; its ref."""
-    assert request.user is not None
     base = repository.resolve(header.get("parentCommit", "main"))
     number = max(repository.pulls, default=0) + 1
     repository.pulls[number] = {"title": header["summary"], "status": "open", "author": request.user["name"]}
@@ -775,23 +692,17 @@ def open_request(request: Request, repository: Repository, header: dict[str, Any
 
 
 @serves("hub", "POST", rf"{API}/discussions/(?P<number>\d+)/status", "write")
-def change_status(hub: HubServer, request: Request, repository: Repository, number: str) -> Response:
+def change_status(hub, request, repository, number):
     values = fields(request.json(), {"status": str}, {"comment": str})
     pull = repository.pulls.get(int(number))
     if pull is None or values["status"] not in ("open", "closed") or pull["status"] == "merged":
         raise HubError(400, f"discussion {number} cannot become {values['status']}")
     pull["status"] = values["status"]
-    event = {
-        "id": "1",
-        "type": "status-change",
-        "createdAt": "2026-01-01T00:00:00.000Z",
-        "author": {"name": pull["author"]},
-        "data": {"status": values["status"]},
-    }
-    return json_response({"newStatus": event})
+    event = {"id": "1", "type": "status-change", "createdAt": MOMENT, "author": {"name": pull["author"]}}
+    return json_response({"newStatus": {**event, "data": {"status": values["status"]}}})
 
 
-def added_file(hub: HubServer, repository: Repository, line: dict[str, Any]) -> tuple[str, Any]:
+def added_file(hub, repository, line):
     """One added file of a commit, as the pre-upload asked for it."""
     value, mode = line["value"], repository.preuploaded.get(line["value"].get("path", ""))
     if line["key"] == "file":
@@ -799,8 +710,7 @@ def added_file(hub: HubServer, repository: Repository, line: dict[str, Any]) -> 
         if value["encoding"] != "base64" or mode != "regular":
             raise HubError(400, f"{value['path']}: encoding {value['encoding']}, pre-upload said {mode}")
         return safe_path(value["path"]), hub.store.small(base64.b64decode(value["content"], validate=True))
-    if line["key"] != "lfsFile":
-        raise HubError(400, f"{line['key']} is not an operation")
+    refuse(line["key"] != "lfsFile", 400, f"{line['key']} is not an operation")
     fields(value, {"path": str, "algo": str, "oid": str, "size": int})
     there = hub.store.has(value["oid"], value["size"]) and value["oid"] not in hub.unverified
     if value["algo"] != "sha256" or mode != "lfs" or not there:

@@ -1,12 +1,8 @@
 """An optimizer for tests, which state of it only what they are about."""
 
-from __future__ import annotations
-
-from typing import Any, Dict
-
 from ipu_model.jobs.job import OptimizerConfig
 
-REST: Dict[str, Any] = {
+REST = {
     "weight_decay": 0.01,
     "beta1": 0.9,
     "beta2": 0.999,
@@ -18,5 +14,5 @@ REST: Dict[str, Any] = {
 }
 
 
-def optimizer_config(name: str = "adamw", learning_rate: float = 1e-3, **changes: Any) -> OptimizerConfig:
+def optimizer_config(name="adamw", learning_rate=1e-3, **changes):
     return OptimizerConfig(name, learning_rate, **{**REST, **changes})

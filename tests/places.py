@@ -1,7 +1,5 @@
 """Where the files that tests read are: the project itself, and real data next to it, which a checkout may lack."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -15,7 +13,7 @@ TRACKED = (
 """What a run reads of the project, and git tracks."""
 
 
-def copy_project(folder: Path, source: Path = ROOT) -> Path:
+def copy_project(folder, source=ROOT):
     """Copy the tracked files of the project to `folder`, where nothing has run, whatever ran in `source`."""
     for name in TRACKED:
         if (source / name).is_dir():

@@ -1,11 +1,6 @@
 """The plan with everything that parameters can ask for: each kind of entry, parity, programs, a given model."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -13,11 +8,11 @@ from flows.runs import checkout
 from flows.runs.stage_plan import ALL, select_stages
 from tasks.downstream.texts.task_table import TASKS
 from tasks.params.overlays import read_base, resolve
-from tasks.params.schema import Params, validate_params
+from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan import stages
 from tasks.plan.dvc_records import LOCK, compute_md5
-from tasks.plan.plan_file import Plan, make_plan, read_plan
+from tasks.plan.plan_file import make_plan, read_plan
 from tests.places import ROOT
 
 GIVEN = ("pretrain.enabled=false", "base_model.source=folder", "tokenizer.source=file")
@@ -39,38 +34,41 @@ NOT_ON_IPUS = ("base_model.source=folder", "downstream.search={kind: pairs, star
 """Entries of kinds that the parameters above exclude."""
 
 
-def values_with(*overrides: str) -> dict[str, Any]:
+def values_with(*overrides):
     return resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides))
 
 
-def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
+def resolved_params(root, preset, overrides):
     """The preset, or without one params.yaml of `root`, with the overrides laid over it, checked."""
     values = resolve(read_base(preset, root), preset, overrides, root / "presets")
     validate_params(values, "the parameters")
     return values
 
 
-def plan_of(values: dict[str, Any]) -> Plan:
+def params_of(preset, *overrides):
+    return validate_params(resolved_params(ROOT, preset, list(overrides)))
+
+
+def plan_of(values):
     return make_plan(stages.define(validate_params(values)))
 
 
-def stages_of(values: dict[str, Any], part: str = ALL, to: Sequence[str] = ()) -> list[str]:
+def stages_of(values, part=ALL, to=()):
     return select_stages(plan_of(values), part, to)
 
 
-def checkout_of(project: Path, values: dict[str, Any], name: str) -> checkout.Checkout:
+def checkout_of(project, values, name):
     return checkout.describe_checkout(project, values, validate_params(values), checkout.checkout_folder(project, name))
 
 
-def prepare_own(project: Path, values: dict[str, Any], name: str) -> Path:
-    """Make the checkout `name` of these parameters."""
+def prepare_own(project, values, name):
     found = checkout_of(project, values, name)
     checkout.prepare_checkout(found)
     return found.folder
 
 
 @functools.cache
-def everything() -> Params:
+def everything():
     """Parameters that ask for every stage there is."""
     found, others = (validate_params(values_with(*some)) for some in (EVERYTHING, NOT_ON_IPUS))
     found.downstream["search"] = others.downstream["search"]
@@ -78,16 +76,11 @@ def everything() -> Params:
 
 
 @functools.cache
-def whole_plan() -> Plan:
+def whole_plan():
     return make_plan(stages.define(everything()))
 
 
-def params_of(preset: str | None, *overrides: str) -> Params:
-    base = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8")) if preset is None else {}
-    return validate_params(resolve(base, preset, list(overrides), ROOT / "presets"))
-
-
-def write_outs(project: Path) -> None:
+def write_outs(project):
     """Write every out of the plan, and a dvc.lock that says so."""
     records = {}
     for name, stage in read_plan(project).items():

@@ -1,7 +1,5 @@
 """The command line in this process, where the process is not what a test is about."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import subprocess
@@ -11,7 +9,7 @@ from flows import cli
 from flows.runs import environment
 
 
-def call_podium(*words: str) -> subprocess.CompletedProcess[str]:
+def call_podium(*words):
     """Carry out a command as its process would, without the start of one."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code = 0

@@ -1,7 +1,5 @@
 """Homes of Prefect in which its database is complete: in every new one a server makes it for six CPU seconds."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
@@ -14,7 +12,7 @@ from pathlib import Path
 KEPT = Path(tempfile.gettempdir()) / f"podium-tests-{os.geteuid()}"
 
 
-def make_home(home: Path, database: str = "prefect.db") -> Path:
+def make_home(home, database="prefect.db"):
     """Make a home of Prefect with a copy of the empty database, which the first test of this Prefect made."""
     KEPT.mkdir(mode=0o700, exist_ok=True)
     made = KEPT / version("prefect")

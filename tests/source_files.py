@@ -30,12 +30,11 @@ def nodes_of(path):
 
 @functools.cache
 def texts_of(path):
-    """Line and value of every text of a file but its docstrings, and of every attribute's name."""
+    """Every text of a file but its docstrings, and every attribute's name."""
     nodes = nodes_of(path)
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
-    found = [(node.lineno, node.value) for node in texts if isinstance(node.value, str)]
-    return found, [(node.lineno, node.attr) for node in nodes if isinstance(node, ast.Attribute)]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    return {text for text in texts if isinstance(text, str)}, {n.attr for n in nodes if isinstance(n, ast.Attribute)}
 
 
 def name_of(path):
@@ -44,8 +43,7 @@ def name_of(path):
 
 @functools.cache
 def imported_modules(path, as_program=True):
-    """Every dotted name a file imports, at its top or inside a function; what only its own command line imports
-    (under `if __name__ == "__main__"`) where it is run as a program."""
+    """Every dotted name a file imports, anywhere; under `if __name__ == "__main__"` only where it is a program."""
     names, nodes = set(), nodes_of(path)
     if not as_program:
         own = [
@@ -64,7 +62,6 @@ def imported_modules(path, as_program=True):
 
 
 def module_file(name):
-    """The project's file of a dotted module name, or None."""
     path = ROOT.joinpath(*name.split("."))
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
         if candidate.is_file():
@@ -89,8 +86,7 @@ REGISTRY = "tasks/downstream/kind.py"
 
 @functools.cache
 def import_closure(path):
-    """The project's files that importing `path` can load, `path` included, and the templates that they fill; of the
-    kinds of tasks, only the dictionary."""
+    """What importing `path` can load of the project, templates included; of the kinds of tasks, the dictionary."""
     found, todo = set(), [path]
     while todo:
         current = todo.pop()

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import re
 import sys
 from pathlib import Path
@@ -29,7 +30,6 @@ from tests.source_files import (
     lies_in,
     module_file,
     name_of,
-    named_templates,
     nodes_of,
     sources,
     texts_of,
@@ -47,13 +47,7 @@ ALLOWED = {
     ),
     "dvc": ("flows/dvc/child.py",),  # a process of its own
     "great_expectations": ("tasks/validation/validators.py",),
-    "huggingface_hub": (
-        "tasks/downstream/card.py",
-        "tasks/models/",
-        "tasks/records/",
-        "tasks/release/",
-        "tests/",
-    ),
+    "huggingface_hub": ("tasks/downstream/card.py", "tasks/models/", "tasks/records/", "tasks/release/", "tests/"),
     "fsspec": ("tasks/host/checkpoint_sync.py", "tasks/stage/exchange.py", "tests/"),
     "datasets": ("tasks/records/hub_inputs.py", "bench/", "tests/"),
     "transformers": ("ipu_model/models/transformers_encoder.py", "tasks/downstream/export/", "bench/", "tests/"),
@@ -94,18 +88,6 @@ MADE_BY_RUNS = (
 )  # fmt: skip
 
 
-@functools.cache
-def dvc_stages():
-    """Stage name -> its definition in dvc.yaml, with parameters that ask for every stage."""
-    return {
-        name: {
-            "cmd": stage.cmd, "deps": stage.deps, "outs": stage.outs, "metrics": stage.metrics,
-            "params": [*stage.params.get("params.yaml", ()), *({f: k} for f, k in stage.params.items() if "/" in f)],
-        }
-        for name, stage in whole_plan().items()
-    }  # fmt: skip
-
-
 def folder_of(name):
     """The folder that knows the kind of the entry that a stage is of; None for one before all entries."""
     known = {entry.name: ROOT / entry.params.package().replace(".", "/") for entry in entries(everything())}
@@ -128,40 +110,19 @@ def imported_files(path):
     return {file for name in names if (file := module_file(name)) is not None and file != path}
 
 
-def circles(graph):
-    """The sets of nodes that reach one another (Tarjan's strongly connected components of more than one node)."""
-    number, lowest, stack, found = {}, {}, [], []
-
-    def visit(node):
-        number[node] = lowest[node] = len(number)
-        stack.append(node)
-        for after in graph[node]:
-            if after not in number:
-                visit(after)
-            if after in stack:
-                lowest[node] = min(lowest[node], lowest[after])
-        if lowest[node] == number[node]:
-            together = stack[stack.index(node) :]
-            del stack[stack.index(node) :]
-            if len(together) > 1:
-                found.append(sorted(together))
-
-    for node in graph:
-        if node not in number:
-            visit(node)
-    return found
-
-
-def test_circles_are_found():
-    assert circles({1: {2}, 2: {3}, 3: {2, 4}, 4: set()}) == [[2, 3]]
-    assert circles({1: {2, 3}, 2: {3}, 3: set()}) == []
+def circle(graph):
+    """The names of nodes that reach one another, the first of them twice; none: []."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
 
 
 def test_nothing_imports_in_a_circle():
     """Imports inside functions count: a circle that only they hide is one all the same."""
     files = sources(*WITHOUT_CIRCLES)
-    found = circles({path: imported_files(path) & set(files) for path in files})
-    assert [[name_of(path) for path in circle] for circle in found] == []
+    assert circle({path: imported_files(path) & set(files) for path in files}) == []
 
 
 @pytest.mark.parametrize("package", WITHOUT_CIRCLES)
@@ -170,78 +131,59 @@ def test_imports_between_the_folders_of_a_package_run_one_way(package):
     imported = {name: set() for name in room.values()}
     for path, name in room.items():
         imported[name] |= {room[target] for target in imported_files(path) if target in room} - {name}
-    assert circles(imported) == []
+    assert circle(imported) == []
 
 
-def test_no_head_of_bert_is_named_outside_its_own_file():
-    """A head is one file of ipu_model/heads: what asks for one by its name would have to change with every new one."""
-    folder = ROOT / "ipu_model" / "heads"
-    names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert len(names) > 1
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {text}"
-        for path in sources("ipu_model")
-        if path.parent != folder
-        for line, text in texts_of(path)[0]
-        if text in names
-    ]
-    assert found == []
-    for name in names:
-        others = {f"ipu_model/heads/{other}.py" for other in names - {name}}
-        assert not others & import_closure(folder / f"{name}.py"), name
-
-
-def test_no_family_of_encoders_is_named_outside_its_own_file():
-    """A family is one file of ipu_model/models/families; only the default of parameters, BERT, is named elsewhere."""
-    folder = ROOT / "ipu_model" / "models" / "families"
-    names = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--", ModelConfig.family}
-    assert len(names) > 4
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {text}"
-        for path in sources("flows", "tasks", "ipu_model")
-        for line, text in texts_of(path)[0]
-        if text in names and path != folder / f"{text.replace('-', '_')}.py"
-    ]
-    assert found == []
-
-
-NAME_A_PHASE = {
-    "flows/runs/run_estimate.py": "times that were measured with two phases",
-    "tasks/params/sections.py": "the default of pretrain.phases",
+HEADS, FAMILIES = ROOT / "ipu_model/heads", ROOT / "ipu_model/models/families"
+NAMED = {
+    "heads": (("ipu_model",), dict.fromkeys({path.stem for path in HEADS.glob("*.py")} - {"__init__"}, HEADS), set()),
+    "families": (  # only the default of parameters is named elsewhere
+        WITHOUT_CIRCLES,
+        {
+            path.stem.replace("_", "-"): path
+            for path in FAMILIES.glob("*.py")
+            if path.stem not in ("__init__", ModelConfig.family)
+        },
+        set(),
+    ),
+    "kinds of tasks": (
+        WITHOUT_CIRCLES,
+        {name: ROOT / kind_params(name).package().replace(".", "/") for name in kind_names()},
+        {
+            "flows/commands/questions.py",
+            "flows/commands/compare.py",
+            "flows/commands/evaluate.py",  # commands about questions
+            "flows/views/compare_page.py",  # pairs of runs
+            "tasks/downstream/kind.py",  # the dictionary of kinds
+        },
+    ),
+    "phases": (
+        WITHOUT_CIRCLES,
+        {"phase1": ROOT / "none", "phase2": ROOT / "none"},
+        {"flows/runs/run_estimate.py", "tasks/params/sections.py"},  # what was measured, and the default
+    ),
 }
+"""What -> packages that may name it in its own place alone, names with their places, and files that do all the same."""
 
 
-def test_no_phase_is_named_outside_of_the_parameters():
-    """The parameters name them; each starts from the one before it."""
-    found = {
-        name_of(path)
-        for path in sources("flows", "tasks", "ipu_model")
-        for named in texts_of(path)
-        if any(re.search(r"\bphase\d", text) for _, text in named)
-    }
-    assert found == set(NAME_A_PHASE)
-
-
-NAME_A_KIND = {
-    "flows/commands/questions.py": "questions about a text",
-    "flows/commands/compare.py": "a command about questions",
-    "flows/commands/evaluate.py": "scores of files of answers to questions",
-    "flows/views/compare_page.py": "pairs of runs that are compared",
-    "tasks/downstream/kind.py": "the dictionary of kinds",
-}
-
-
-def test_no_kind_of_task_is_named_outside_its_own_folder():
-    """What asks for a kind by its name would have to change with every new one."""
-    assert len(kind_names()) > 1
+@pytest.mark.parametrize("what", NAMED)
+def test_nothing_is_named_outside_its_own_place(what):
+    """What asks for a head, a family, a kind or a phase by its name would have to change with every new one."""
+    packages, places, elsewhere = NAMED[what]
+    assert len(places) > 1
     found = set()
-    for path in sources("flows", "tasks", "ipu_model"):
-        own = {name for name in kind_names() if ROOT / kind_params(name).package().replace(".", "/") in path.parents}
-        constants = {text for _, text in texts_of(path)[0]}
-        imports = {part for name in imported_modules(path) for part in name.split(".")[2:3] if "downstream" in name}
-        if ((constants | imports) & set(kind_names())) - own:
-            found.add(name_of(path))
-    assert found == set(NAME_A_KIND)
+    for path in sources(*packages):
+        texts, attributes = texts_of(path)
+        named = {*texts, *re.findall(r"\bphase\d", " ".join([*texts, *attributes]))}
+        named |= {part for name in imported_modules(path) for part in name.split(".")[2:3] if "downstream" in name}
+        others = [name for name in named & set(places) if not path.is_relative_to(places[name])]
+        found |= {name_of(path)} if others else set()
+    assert found == elsewhere
+
+
+def test_no_head_imports_another():
+    heads = {name_of(path) for path in HEADS.glob("*.py") if path.stem != "__init__"}
+    assert {head: (import_closure(ROOT / head) & heads) - {head} for head in heads} == dict.fromkeys(heads, set())
 
 
 def is_helper(name):
@@ -249,9 +191,8 @@ def is_helper(name):
 
 
 def test_helpers_of_ipu_model_need_the_standard_library_alone():
-    for path in sources(HELPERS):
-        imported = imported_modules(path)
-        assert [n for n in imported if n.split(".")[0] not in sys.stdlib_module_names and not is_helper(n)] == [], path
+    imported = {name for path in sources(HELPERS) for name in imported_modules(path) if not is_helper(name)}
+    assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
 
 
 def test_nothing_uses_a_private_module_of_prefect():
@@ -280,12 +221,12 @@ BY_NAME = ("ipu_model/row_kinds", "ipu_model/heads")
 
 
 def code_of(stage):
-    return {dep for dep in stage["deps"] if dep.split("/")[0] in PACKAGES}
+    return {dep for dep in stage.deps if dep.split("/")[0] in PACKAGES}
 
 
 def makers_of(name):
     """The project's files that decide what a stage makes: all that its command can import, the frame left out."""
-    stage = dvc_stages()[name]
+    stage = whole_plan()[name]
     needed = import_closure(module_file(module_of(stage)))
     if starts_device_jobs(stage):
         needed = needed | import_closure(ROOT / "ipu_model/__main__.py")
@@ -299,8 +240,8 @@ def makers_of(name):
 
 
 def module_of(stage):
-    found = re.fullmatch(r"python -m tasks\.stage\.start (tasks\.[\w.]+)( \"\$DVC_STAGE\")?", stage["cmd"])
-    assert found, f"one simple command, found {stage['cmd']!r}"
+    found = re.fullmatch(r"python -m tasks\.stage\.start (tasks\.[\w.]+)( \"\$DVC_STAGE\")?", stage.cmd)
+    assert found, f"one simple command, found {stage.cmd!r}"
     return found[1]
 
 
@@ -324,40 +265,31 @@ def parts_of(files, folder):
     return {file for file in found if not file.endswith("/__init__.py")}
 
 
-@pytest.mark.parametrize("name", sorted(dvc_stages()))
+@pytest.mark.parametrize("name", sorted(whole_plan()))
 def test_a_stage_names_the_packages_it_imports(name):
-    needed, stated = makers_of(name), code_of(dvc_stages()[name])
+    needed, stated = makers_of(name), code_of(whole_plan()[name])
     assert not [dep for dep in stated if not (ROOT / dep).exists()]
     assert sorted(file for file in needed if not lies_in(file, stated)) == [], f"{name}: deps lack these"
     assert not [dep for dep in stated if lies_in(dep, FRAME)], f"{name}: depends on how stages run"
 
 
-@pytest.mark.parametrize("group", sorted({name.partition("@")[0] for name in dvc_stages()}))
+@pytest.mark.parametrize("group", sorted({name.partition("@")[0] for name in whole_plan()}))
 def test_stages_of_a_group_name_no_package_that_none_of_them_imports(group):
     """The table has the dependencies of a group once, for every kind of entry."""
-    names = [name for name in dvc_stages() if name.partition("@")[0] == group]
+    names = [name for name in whole_plan() if name.partition("@")[0] == group]
     needed = set().union(*map(makers_of, names))
-    stated = set.intersection(*(code_of(dvc_stages()[name]) for name in names))
+    stated = set.intersection(*(code_of(whole_plan()[name]) for name in names))
     unused = [dep for dep in stated if not any(lies_in(file, [dep]) for file in needed) and not lies_in(dep, BY_NAME)]
     assert sorted(unused) == []
 
 
 def test_a_new_kind_of_task_of_rows_or_head_is_no_part_of_what_a_stage_depends_on():
     new = ("tasks/downstream/new/spec.py", "ipu_model/heads/new.py", "ipu_model/row_kinds/new.py", "presets/new.yaml")
-    for name, stage in dvc_stages().items():
-        assert [path for path in new if lies_in(path, stage["deps"])] == [], f"{name} would run again"
-        if any(out.startswith(("data/rows/", "data/row_shards/")) for out in stage["outs"]):
+    for name, stage in whole_plan().items():
+        assert [path for path in new if lies_in(path, stage.deps)] == [], f"{name} would run again"
+        if any(out.startswith(("data/rows/", "data/row_shards/")) for out in stage.outs):
             kinds = [dep for dep in code_of(stage) if lies_in(dep, ["ipu_model/row_kinds"])]
             assert kinds, f"{name}: name the file of ipu_model/row_kinds that states its columns"
-
-
-def test_every_template_is_filled_by_a_module_of_its_package():
-    filled, todo = set(), [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
-    while todo:
-        named = set(named_templates(todo.pop())) - filled
-        filled |= named
-        todo += named
-    assert filled == {path for folder in PACKAGES for path in (ROOT / folder).rglob("*.j2")}
 
 
 def test_no_command_has_a_word_that_params_yaml_may_choose():
@@ -379,7 +311,7 @@ def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
     heads = {entry.name: entry.params.head for entry in entries(everything())}
     heads |= {"phase1": "pretraining", "phase2": "pretraining", "squad-cpu:bf16": "question_answering"}
     found = 0
-    for name, stage in dvc_stages().items():
+    for name, stage in whole_plan().items():
         stated = {Path(dep).stem for dep in code_of(stage) if lies_in(dep, ["ipu_model/heads"])}
         if starts_device_jobs(stage):
             found += 1
@@ -388,27 +320,26 @@ def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
 
 
 def test_a_stage_reads_its_own_sections_of_the_parameters_a_gate_all_that_it_judges_by():
-    commands = {module_of(stage) for stage in dvc_stages().values()}
+    commands = {module_of(stage) for stage in whole_plan().values()}
     whole = {name for name in commands if "load_params" in module_file(name).read_text(encoding="utf-8")}
     assert whole == {"tasks.downstream.gate.gate"}
 
 
 def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_or_who_watches():
-    for name, stage in dvc_stages().items():
-        stated = [entry for entry in stage.get("params", []) if isinstance(entry, str)]
-        for parameter in ("device", "device.launcher", "device.restarts", "checkpoint", "checkpoint.remote"):
-            assert parameter not in stated, f"{name}: {parameter} changes no result"
-        assert not [entry for entry in stated if entry.split(".")[0] == "tracking"], f"{name}: watching changes none"
+    for name, stage in whole_plan().items():
+        stated = {*stage.params.get("params.yaml", ())}
+        assert not stated & {"device", "device.launcher", "device.restarts", "checkpoint", "checkpoint.remote"}, name
+        assert not [entry for entry in stated if entry.split(".")[0] == "tracking"], name
 
 
 @pytest.mark.parametrize("entry", entries(everything()), ids=lambda entry: entry.name)
 def test_a_gate_reads_all_that_it_judges(entry, tmp_path):
-    stage, subject = dvc_stages()[f"gate@{entry.name}"], make_subject(entry, everything())
+    stage, subject = whole_plan()[f"gate@{entry.name}"], make_subject(entry, everything())
     for folder in (subject.model, artifacts.TOKENIZER):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "config.json").write_text("{}")
     # of the curves it takes its advice, and no verdict
-    read = {dep for dep in stage["deps"] if not dep.startswith(("tasks/", "ipu_model/", "inputs/", "plots/"))}
+    read = {dep for dep in stage.deps if not dep.startswith(("tasks/", "ipu_model/", "inputs/", "plots/"))}
     names = subject.judged(entry.released, tmp_path)
     judged = {name for name in names if not name.startswith("released/")}
     judged |= {str(entry.released)} if entry.fetches_released else set()
@@ -418,7 +349,7 @@ def test_a_gate_reads_all_that_it_judges(entry, tmp_path):
 
 
 def test_every_device_stage_has_its_program_built_before_and_depends_on_no_program():
-    stages = dvc_stages()
+    stages = whole_plan()
     for name, stage in stages.items():
         # The released model may have other sizes than this one, so that nothing is compiled for it ahead.
         if starts_device_jobs(stage) and not name.startswith(("compile", "predict_released")):
@@ -426,27 +357,32 @@ def test_every_device_stage_has_its_program_built_before_and_depends_on_no_progr
             entry = item.partition("-cpu:")[0]
             job = item if what == "pretrain" else f"{entry}-{'finetune' if what == 'finetune' else 'predict'}"
             report = f"reports/compile-{job}.json"
-            assert report in stage["deps"], name
-            assert report in stages[f"compile_pretrain@{job}" if what == "pretrain" else f"compile@{entry}"]["outs"]
-        assert not [dep for dep in stage["deps"] if dep.startswith("executables")], name
+            assert report in stage.deps, name
+            assert report in stages[f"compile_pretrain@{job}" if what == "pretrain" else f"compile@{entry}"].outs
+        assert not [dep for dep in stage.deps if dep.startswith("executables")], name
 
 
 def test_every_training_stage_depends_on_the_verdict_of_its_rows():
-    for name, stage in dvc_stages().items():
-        for rows in [dep for dep in stage["deps"] if dep.startswith("data/rows/")]:
-            ending = "" if name.startswith("pretrain") else "-rows"
-            if name.split("@")[0] in ("pretrain", "finetune", "predict"):
-                assert f"reports/validation/{rows.rsplit('/', 1)[1]}{ending}.json" in stage["deps"], name
+    for name, stage in whole_plan().items():
+        ending = "" if name.startswith("pretrain") else "-rows"
+        if name.split("@")[0] in ("pretrain", "finetune", "predict"):
+            rows = [dep.rsplit("/", 1)[1] for dep in stage.deps if dep.startswith("data/rows/")]
+            assert {f"reports/validation/{one}{ending}.json" for one in rows} <= {*stage.deps}, name
 
 
 def test_public_functions_are_documented():
-    found = []
-    for path in sources(*PACKAGES):
-        for node in tree_of(path).body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "main":
-                # What a command says with --help; a docstring would be gone under PYTHONOPTIMIZE=2.
-                of_command = any("help=" in ast.unparse(decorator) for decorator in node.decorator_list)
-                found += [] if ast.get_docstring(node) or of_command else [f"{name_of(path)}: {node.name}"]
+    """With a docstring, or by `help=`: what a command says; a docstring would be gone under PYTHONOPTIMIZE=2."""
+    functions = [
+        (path, node)
+        for path in sources(*PACKAGES)
+        for node in tree_of(path).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "main"
+    ]
+    found = [
+        f"{name_of(path)}: {node.name}"
+        for path, node in functions
+        if not ast.get_docstring(node) and "help=" not in " ".join(map(ast.unparse, node.decorator_list))
+    ]
     assert found == []
 
 
@@ -454,9 +390,9 @@ def test_public_functions_are_documented():
 def test_what_the_documents_name_exists(name):
     """Paths, links with their headings, modules, presets, make targets, and variables of the environment."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    made_by_runs = tuple(f"{folder}/" for folder in MADE_BY_RUNS)
+    elsewhere = (".git/", *(f"{folder}/" for folder in MADE_BY_RUNS))
     for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text):
-        if not path.startswith(made_by_runs):
+        if not path.startswith(elsewhere):
             assert (ROOT / path).exists(), f"{name} names {path}"
     for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text):
         linked = (ROOT / name).parent / target if target else ROOT / name
@@ -493,10 +429,8 @@ BY_HAND = re.compile(
 
 
 def test_json_is_read_and_files_are_replaced_in_one_place():
-    by_hand = [path for path in sources(*PACKAGES) if BY_HAND.search(path.read_text(encoding="utf-8"))]
-    found = {name_of(path) for path in by_hand}
-    gives_a_name_to_what_goes = {"ipu_model/ipu/executables.py"}
-    assert found == {"ipu_model/core/files.py"} | gives_a_name_to_what_goes
+    found = {name_of(path) for path in sources(*PACKAGES) if BY_HAND.search(path.read_text(encoding="utf-8"))}
+    assert found == {"ipu_model/core/files.py", "ipu_model/ipu/executables.py"}  # which gives a name to what goes
 
 
 def becomes_code(path, node):
@@ -530,18 +464,3 @@ def test_nothing_from_outside_can_become_code():
     }
     # It lists what a file of torch holds, to refuse what is packed in it.
     assert found == {("ipu_model/models/weight_files.py", "zipfile")}
-
-
-PLACES = re.compile(r"\| ([a-z ]+) \| [^|]+ \| `(\w+)` \| (\d+)")
-"""A row of the table of docs/extend.md: an addition, an example, and the files that name it besides its own."""
-
-
-@pytest.mark.parametrize(
-    ("addition", "example", "count"), PLACES.findall((ROOT / "docs/extend.md").read_text()), ids=lambda value: value
-)
-def test_as_many_files_name_an_addition_as_the_page_says(addition, example, count):
-    of_kind = ("tasks/downstream/pairs/",) if addition == "head" else ()
-    own = (f"tasks/downstream/{example}/", f"tasks/tracking/track_{example}.py", f"ipu_model/runtimes/{example}.py")
-    named = [name_of(path) for path in sources(*PACKAGES[:3]) if example in dict(map(reversed, texts_of(path)[0]))]
-    others = [path for path in named if not path.startswith((*own, *of_kind))]
-    assert len(others) == int(count), others

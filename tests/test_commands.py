@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from flows.cli import COMMANDS, cli
+from flows.cli import cli
 from ipu_model.core.files import write_json
 from tests.places import ROOT, copy_project
 
@@ -35,7 +35,6 @@ sys.stdout.write(json.dumps(found))
 
 
 def runnable():
-    """Dotted names of the modules of the packages that can be run."""
     files = [path for package in ("flows", "tasks", "ipu_model", "bench") for path in (ROOT / package).rglob("*.py")]
     found = [path.relative_to(ROOT) for path in files if RUNNABLE.search(path.read_text(encoding="utf-8"))]
     names = [".".join(path.with_suffix("").parts).removesuffix(".__main__") for path in found]
@@ -51,14 +50,9 @@ def asked(tmp_path_factory):
     (folder / "presets").mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PODIUM_", "PREFECT_"))}
     environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder), "DVC_NO_ANALYTICS": "1"}
+    words = [sys.executable, "-c", HELP, json.dumps(runnable())]
     done = subprocess.run(
-        [sys.executable, "-c", HELP, json.dumps(runnable())],
-        cwd=folder,
-        env=environment,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=300,
+        words, cwd=folder, env=environment, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), folder
@@ -92,26 +86,21 @@ def clone(tmp_path):
     return folder
 
 
-def imported_by(script, names):
-    """What a script prints, and which of these packages it has imported at its end."""
-    ask = f"{script}; import sys; print([m for m in {names!r} if m in sys.modules])"
-    return subprocess.run([sys.executable, "-c", ask], cwd=ROOT, text=True, capture_output=True)
-
-
-def test_the_help_names_every_command_and_imports_none():
-    script = "from flows.cli import cli; cli.main(['--help'], standalone_mode=False)"
-    done = imported_by(script, ("prefect", "torch", "pydantic", "yaml", "dvc"))
+@pytest.mark.parametrize(
+    ("script", "late"),
+    [
+        ("from flows.cli import cli; cli.main(['--help'], standalone_mode=False)", "prefect torch pydantic yaml dvc"),
+        (  # nothing between the parameters and the first line of a run imports these (flows/commands/run.py)
+            "import flows.commands.finetune, flows.commands.run, flows.runs.run_request",
+            "prefect numpy pyarrow torch flows.checks.preflight",
+        ),
+    ],
+    ids=["help", "first line of a run"],
+)
+def test_what_takes_long_is_imported_late(script, late):
+    ask = f"{script}; import sys; print([m for m in {late.split()} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, text=True, capture_output=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
-    for name, line in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(line)}$", done.stdout, re.MULTILINE)
-        assert (ROOT / "flows" / "commands" / f"{name}.py").is_file()
-
-
-def test_a_run_says_its_first_line_before_it_imports_what_takes_long():
-    """Nothing between the parameters and the first line imports these (flows/commands/run.py)."""
-    script = "import flows.commands.finetune, flows.commands.run, flows.runs.run_request"
-    done = imported_by(script, ("prefect", "numpy", "pyarrow", "torch", "flows.checks.preflight"))
-    assert done.stdout == "[]\n", done.stderr
 
 
 def test_a_command_works_from_any_folder_of_the_project_and_from_elsewhere_by_name(tmp_path):
@@ -124,17 +113,15 @@ def test_a_command_works_from_any_folder_of_the_project_and_from_elsewhere_by_na
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run"], "neither {folder} nor a parent folder is a clone of Podium"),
-        (["--project", "no-such", "run"], "--project no-such is not a clone of Podium"),
-        (["params", "show"], "is a clone of Podium, which contains dvc.yaml, params.yaml, presets/: change to"),
+        (["run"], "neither {folder} nor"),
+        (["--project", "no-such", "run"], "--project no-such is not"),
+        (["params", "show"], "dvc.yaml, params.yaml, presets/"),
     ],
 )
 def test_where_there_is_no_project_it_is_said_plainly(tmp_path, words, said):
     done = podium(*words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert said.format(folder=tmp_path) in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert re.match(f"error: .*{said.format(folder=tmp_path)}", done.stderr)
 
 
 def test_files_of_the_command_line_count_from_where_it_was_called(tmp_path):
@@ -156,7 +143,7 @@ def test_a_project_runs_its_own_code_and_not_that_of_the_command(clone):
 def test_a_python_that_takes_other_code_than_the_projects_is_refused_and_not_started_for_ever(clone):
     done = podium("params", "list", cwd=clone)  # its flows are no package: that of PYTHONPATH comes first
     assert done.returncode == 2
-    assert done.stderr == f"error: Python imports the code of {ROOT}, not of {clone}: unset PYTHONPATH\n"
+    assert re.fullmatch(f"error: .*{ROOT}.*{clone}.*PYTHONPATH\n", done.stderr)
 
 
 @pytest.mark.parametrize("words", [["params", "list", "min_f1"], ["--project", "clone", "params", "list", "min_f1"]])
@@ -224,7 +211,7 @@ def test_outside_the_environment_it_is_said_how_to_make_one(tmp_path):
     bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import flows.__main__"]
     done = subprocess.run(bare, cwd=tmp_path, text=True, capture_output=True)
     assert done.returncode == 1
-    assert re.fullmatch(r"error: the package click is not installed for \S+: run `make setup` in .*\n", done.stderr)
+    assert re.fullmatch(r"error: .*\bclick\b.*`make setup`.*\n", done.stderr)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
@@ -244,4 +231,4 @@ def test_what_a_full_disk_left_of_compiled_modules_is_said(tmp_path):
     module.write_bytes(module.read_bytes()[:-40])
     done = podium("params", "presets", "bert", **compiled)
     assert done.returncode == 1
-    assert "Python's compiled files are damaged" in done.stderr
+    assert "compiled files are damaged" in done.stderr

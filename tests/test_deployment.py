@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import yaml
@@ -18,18 +17,18 @@ from tests.places import ROOT
 DEPLOY = ROOT / "deploy"
 
 
-def read_ignored() -> tuple[set[str], list[str]]:
+def read_ignored():
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] not in "#*"]
     return {line[1:] for line in lines if line[0] == "!"}, [line for line in lines if line[0] != "!"]
 
 
-def list_tracked() -> list[str]:
+def list_tracked():
     return subprocess.run(
         ["git", "ls-tree", "-r", "--name-only", "HEAD"], cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE
     ).stdout.split()
 
 
-def test_an_image_gets_what_git_tracks_and_no_credentials() -> None:
+def test_an_image_gets_what_git_tracks_and_no_credentials():
     let_in, kept_out = read_ignored()
     tracked = {name if name.startswith(".dvc/") else name.split("/")[0] for name in list_tracked()}
     assert let_in == {*tracked, ".git"}
@@ -37,7 +36,7 @@ def test_an_image_gets_what_git_tracks_and_no_credentials() -> None:
 
 
 @pytest.mark.soak
-def test_the_steps_of_the_image_make_a_host_that_works(tmp_path: Path) -> None:
+def test_the_steps_of_the_image_make_a_host_that_works(tmp_path):
     """COPY and RUN, but for the system's packages, in an empty folder and with an empty home."""
     context, work, home = (tmp_path / name for name in ("context", "srv", "home"))
     home.mkdir()
@@ -67,7 +66,7 @@ def test_the_steps_of_the_image_make_a_host_that_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "queued"), [(0, ""), (1, ""), (4, "requeue 7\n")])
-def test_a_slurm_job_that_pauses_is_queued_again(tmp_path: Path, code: int, queued: str) -> None:
+def test_a_slurm_job_that_pauses_is_queued_again(tmp_path, code, queued):
     log, now = tmp_path / "log", int(time.time())
     for name, text in {
         "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
@@ -83,7 +82,7 @@ def test_a_slurm_job_that_pauses_is_queued_again(tmp_path: Path, code: int, queu
     assert (log.read_text() if log.exists() else "") == queued
 
 
-def test_services_and_pods_are_workers_of_pools_that_deploy_makes() -> None:
+def test_services_and_pods_are_workers_of_pools_that_deploy_makes():
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     sets = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
     pods = [one["spec"]["template"]["spec"]["containers"][0]["args"] for one in sets]

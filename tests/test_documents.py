@@ -1,6 +1,5 @@
-"""Every command of the documents is run by a test, or is in tests/documented.py with the reason why not."""
+"""Commands of the documents: those of Podium are read, or run; tests/documented.py says where others are run."""
 
-import functools
 import json
 import os
 import re
@@ -8,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import click
@@ -22,37 +22,20 @@ from ipu_model.core.files import write_json
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
 from tasks.stage.artifacts import metrics_file
-from tests.documented import (
-    CARRIED_OUT_BY,
-    DOCUMENTS,
-    FIRST_STEPS,
-    HERE,
-    LANGUAGES,
-    NOT_RUN,
-    ROOT,
-    RUN_BY,
-    TRAINS,
-    blocks,
-    every_command,
-    reason_of,
-)
+from tests.documented import DOCUMENTS, ELSEWHERE, FIRST_STEPS, HERE, LANGUAGES, blocks, every_command
+from tests.places import ROOT, copy_project
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 COMMANDS = every_command()
-TOWNS = [
-    f"{first}{last}"
-    for first in ("Bel", "Tar", "Gon", "Mir", "Sol", "Ven")
-    for last in ("lin", "nis", "dor", "ka", "wy")
-]
-RULERS = [
-    f"{first}{last}" for first in ("An", "Ot", "Lu", "Ro", "Ed", "Ka") for last in ("na", "to", "mir", "wig", "da")
-]
+TOWNS = list(map("".join, product(("Bel", "Tar", "Gon", "Mir", "Sol", "Ven"), ("lin", "nis", "dor", "ka", "wy"))))
+RULERS = list(map("".join, product(("An", "Ot", "Lu", "Ro", "Ed", "Ka"), ("na", "to", "mir", "wig", "da"))))
 TRAINED = 20
 """Of the towns: with two questions each more than the 32 sequences behind an update."""
 QUESTION_WORDS = ("who", "rules", "has", "as", "ruler", "a", "town", "on", "river", ".", "?")
 WORDS = sorted({*QUESTION_WORDS, *(name.lower() for name in (*TOWNS, *RULERS))})
 README_WORDS = 900
+DVC_CONFIG = "[core]\n    no_scm = true\n    analytics = false\n"
 
 
 def podium_words(command):
@@ -60,52 +43,22 @@ def podium_words(command):
     return shlex.split(re.split(r" (?:\||>|&&) ", called[1])[0]) if called else []
 
 
-def verb_of(command):
-    """The command of Podium in a command of a shell, without its arguments."""
-    words = podium_words(command)
-    words = words[2:] if words[0] == "--project" else words
-    return " ".join(words[:2]) if words[0] in ("finetune", "sweep") else words[0]
-
-
-def test_every_block_says_what_it_is():
-    found = {(name, language) for name in DOCUMENTS for language, _ in blocks(name) if language not in LANGUAGES}
-    assert found == set(), f"write one of {LANGUAGES} behind the three backticks"
-
-
-def test_no_block_of_words_hides_a_command():
+def test_every_block_says_what_it_is_and_none_of_words_hides_a_command():
     """A block of text may show what a command prints, and begins with none."""
     begins = re.compile(r"\s*(\$ )?(podium|make|dvc|python -m|prefect) \w")
-    assert [
-        (name, text) for name in DOCUMENTS for kind, text in blocks(name) if kind == "text" and begins.match(text)
-    ] == []
+    for name in DOCUMENTS:
+        for kind, text in blocks(name):
+            assert kind in LANGUAGES, name
+            assert kind != "text" or not begins.match(text), name
 
 
-def test_every_command_is_run_by_a_test_or_has_a_reason_why_not():
-    run = [*RUN_BY, *FIRST_STEPS, *HERE]
-    assert [one for one in COMMANDS if one not in run and not reason_of(one) and not TRAINS.match(one)] == []
-    gone = [begin for begin in NOT_RUN if not any(one.startswith(begin) for one in COMMANDS)]
-    assert sorted({*run} - set(COMMANDS)) + gone == [], "they are in no document any more"
-    assert len({*run}) == len(run), "one is told twice"
-    assert [one for one in run if reason_of(one)] == [], "run, and told not to be"
-
-
-@functools.cache
-def all_tests():
-    return "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-
-
-@pytest.mark.parametrize("by", sorted({*RUN_BY.values(), *CARRIED_OUT_BY.values()}))
-def test_what_runs_a_command_is_there(by):
-    file, _, words = by.rpartition(": ")
-    assert words in (ROOT / file).read_text(encoding="utf-8") if file else f"def {by}(" in all_tests()
-
-
-def test_a_test_carries_out_each_verb_of_the_documents():
-    assert {verb_of(one) for one in COMMANDS if podium_words(one)} <= set(CARRIED_OUT_BY)
-
-
-def test_reasons_name_tests_that_exist():
-    places = {place for reason in NOT_RUN.values() for place in re.findall(r"tests/[\w/.]*\w", reason)}
+def test_every_command_is_podiums_run_by_a_test_or_told_where_it_is_run():
+    begins = [begin for some in ELSEWHERE.values() for begin in some]
+    others = [one for one in COMMANDS if not podium_words(one) and one not in HERE]
+    assert [one for one in others if not one.startswith(tuple(begins))] == []
+    gone = [begin for begin in begins if not any(one.startswith(begin) for one in others)]
+    assert sorted({*HERE, *FIRST_STEPS} - set(COMMANDS)) + gone == [], "they are in no document any more"
+    places = {place for where in ELSEWHERE for place in re.findall(r"tests/[\w/.]*\w|[.]ci/\w+", where)}
     assert [place for place in places if not (ROOT / place).exists()] == []
 
 
@@ -141,13 +94,12 @@ def here(tmp_path, monkeypatch):
     """A project with the files that the documents speak of; the working folder."""
     for name in ("params.yaml", "dvc.yaml", "presets", "inputs"):
         (tmp_path / name).symlink_to(ROOT / name)
-    rulers = dict(zip(TOWNS, RULERS, strict=True))
-    split = {"train": TOWNS[:TRAINED], "dev": TOWNS[TRAINED:]}
-    for name, towns in split.items():
-        articles = [_article(town, rulers[town], number) for number, town in enumerate(towns)]
+    for name, part in (("train", slice(TRAINED)), ("dev", slice(TRAINED, None))):
+        pairs = [*zip(TOWNS, RULERS, strict=True)][part]
+        articles = [_article(*pair, number) for number, pair in enumerate(pairs)]
         (tmp_path / f"{name}.json").write_text(json.dumps({"data": articles}))
     for name in ("predictions", "first", "second"):
-        found = {town: rulers[town] if name == "second" else "Anna" for town in split["dev"]}
+        found = {town: ruler if name == "second" else "Anna" for town, ruler in pairs}
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
     _write_able_model(tmp_path / "my-bert")
     (tmp_path / "my-text").mkdir()
@@ -168,7 +120,7 @@ def read(words):
     return parent
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if podium_words(one)])
+@pytest.mark.parametrize("command", [*filter(podium_words, COMMANDS)])
 def test_the_words_of_a_command_are_read_and_its_parameters_can_be_used(here, command):
     """As far as a command goes before it looks at files and begins its first stage."""
     found = read(podium_words(command)).params
@@ -227,7 +179,7 @@ def trained(here, monkeypatch):
     return requests
 
 
-TRAINING = [one for one in COMMANDS if re.match("podium (finetune|pretrain|sweep)", one) and not reason_of(one)]
+TRAINING = [one for one in COMMANDS if re.match("podium (finetune|pretrain|sweep)(?!.*signing=key)", one)]
 
 
 @pytest.mark.parametrize("command", TRAINING)
@@ -248,7 +200,7 @@ def shell(here, tmp_path_factory):
     (here / "params.yaml").unlink()
     (here / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     (here / ".dvc").mkdir()
-    (here / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    (here / ".dvc" / "config").write_text(DVC_CONFIG)
     path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     own = {"PATH": path, "PODIUM_EXECUTABLE_CACHE": str(here / "cache"), "HOME": str(here)}
 
@@ -277,13 +229,11 @@ def test_commands_that_take_seconds_do_what_is_said(shell, here):
 @pytest.mark.soak
 def test_the_first_steps_of_fine_tuning(shell, here):
     """A model of a few thousand weights and thirty questions, through the commands of docs/finetune.md."""
-    for name in ("flows", "tasks", "ipu_model"):
-        shutil.copytree(ROOT / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", ".dvcignore"):
-        shutil.copy2(ROOT / name, here / name)
-    for name in ("dvc.yaml", "presets", "inputs"):
+    for name in ("dvc.yaml", "presets", "inputs", "params.yaml"):
         (here / name).unlink()
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, here / name)
+    shutil.rmtree(here / ".dvc")
+    copy_project(here)
+    (here / ".dvc" / "config").write_text(DVC_CONFIG)
     for command in FIRST_STEPS:
         done = shell(command, code=here)
         assert done.returncode == 0, (command, done.stdout, done.stderr)

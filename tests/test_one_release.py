@@ -1,12 +1,8 @@
 """One set of parameters, data and code makes one release, whichever runs made its stages, and wherever."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,16 +16,14 @@ FIRST = small_run.PLAN[::2]
 """Every second stage: the third run finds these in its cache, and the others in a remote."""
 
 
-def run(case: Case) -> dict[str, Any]:
-    """Run the whole pipeline; return the receipt."""
+def run(case):
     done = case.run(*case.flow())
     assert done.returncode == 0, done.stdout
     small_run.require_published_once(case.project)
-    receipt: dict[str, Any] = json.loads((case.project / "reports/publish-squad.json").read_text())
-    return receipt
+    return json.loads((case.project / "reports/publish-squad.json").read_text())
 
 
-def locked(case: Case) -> dict[str, Any]:
+def locked(case):
     """What dvc.lock says of the stages, without the hashes of what they measured."""
     stages = yaml.safe_load((case.project / "dvc.lock").read_text())["stages"]
     for stage in stages.values():
@@ -37,7 +31,7 @@ def locked(case: Case) -> dict[str, Any]:
     return dict(stages)
 
 
-def copy_cache(case: Case, to: Path, stages: Collection[str]) -> None:
+def copy_cache(case, to, stages):
     """Copy the cache of a project, with these stages alone in its run-cache."""
     shutil.copytree(case.project / ".dvc/cache", to)
     for entry in (to / "runs").glob("*/*/*"):
@@ -47,7 +41,7 @@ def copy_cache(case: Case, to: Path, stages: Collection[str]) -> None:
             entry.unlink()
 
 
-def test_equal_runs_and_a_mixture_of_them_make_one_release_that_names_the_run_of_each_stage(tmp_path: Path) -> None:
+def test_equal_runs_and_a_mixture_of_them_make_one_release_that_names_the_run_of_each_stage(tmp_path):
     first, second, third = (Case(small_run.make_project(tmp_path / name / "p"), tmp_path / name) for name in "abc")
     one, other = run(first), run(second)
     assert locked(first) == locked(second)

@@ -1,14 +1,9 @@
 """The scripts of docs/production.md answer as Podium does, from an exported file and without Podium."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +17,8 @@ from tasks.downstream.inference.onnx_answers import open_session
 from tasks.downstream.inference.predict import PredictionOutput, predict
 from tasks.params.downstream import defaults_of
 from tasks.params.sections import RuntimeSpec
-from tests.documented import ROOT, blocks
+from tests.documented import blocks
+from tests.places import ROOT
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.glue_checkout import WORDS
 from tests.tasks.tiny_model import write_tiny_model
@@ -31,7 +27,7 @@ CLASSIFY, ANSWER = (text for language, text in blocks("docs/production.md") if l
 PAGE = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
 
 
-def release(folder: Path, kind: str, settings: dict[str, Any], **sections: dict[str, Any]) -> Path:
+def release(folder, kind, settings, **sections):
     """A model folder with what a release has in addition: settings, provenance and an exported file."""
     values = defaults_of(kind, "reviews") | (
         {"multilabel": True} if isinstance(settings.get("threshold"), dict) else {}
@@ -46,15 +42,13 @@ def release(folder: Path, kind: str, settings: dict[str, Any], **sections: dict[
     return folder
 
 
-def run_script(script: str, *words: str) -> list[Any]:
+def run_script(script, *words):
     done = subprocess.run([sys.executable, "-I", "-c", script, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def predict_here(
-    folder: Path, records: Sequence[dict[str, str]], field: str, run: dict[str, Any] | None = None
-) -> list[Any]:
+def predict_here(folder, records, field, run=None):
     """What Podium answers; `run`: the entry of the run that trained the model."""
     source, target = folder.parent / "asked.jsonl", folder.parent / "answers.jsonl"
     source.write_text("".join(f"{json.dumps(one)}\n" for one in records))
@@ -76,15 +70,10 @@ TEXTS = [
     ("problem", "settings", "field"),
     [
         pytest.param("single_label_classification", {}, "label", marks=pytest.mark.soak),
-        pytest.param(
-            "single_label_classification", {"threshold": 0.2, "min_probability": 0.6}, "label", marks=pytest.mark.soak
-        ),
         ("multi_label_classification", {"threshold": {"good": 0.6, "short": 0.3}}, "labels"),
     ],
 )
-def test_the_script_for_texts_gives_the_classes_and_labels_of_podium(
-    tmp_path: Path, problem: str, settings: dict[str, Any], field: str
-) -> None:
+def test_the_script_for_texts_gives_the_classes_and_labels_of_podium(tmp_path, problem, settings, field):
     folder = write_head_model(tmp_path / "model", "sequence_classification", ("good", "short"), WORDS)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "problem_type": problem}))
@@ -94,7 +83,7 @@ def test_the_script_for_texts_gives_the_classes_and_labels_of_podium(
     assert len({json.dumps(one) for one in found}) > 1, "answers that are all the same show nothing"
 
 
-def test_the_export_of_a_run_has_what_the_script_needs(tmp_path: Path) -> None:
+def test_the_export_of_a_run_has_what_the_script_needs(tmp_path):
     model = write_head_model(tmp_path / "run/models/reviews", "sequence_classification", ("good", "short"), WORDS)
     chosen = {"threshold": 0.2, "min_probability": 0.6}
     files = [{"path": "models/reviews/model.safetensors", "sha256": sha256_of(model / "model.safetensors")}]
@@ -109,7 +98,7 @@ def test_the_export_of_a_run_has_what_the_script_needs(tmp_path: Path) -> None:
     assert "private" not in (tmp_path / "exported/provenance.json").read_text()
 
 
-def test_the_script_for_questions_finds_the_answer_of_podium_in_all_windows_or_none(tmp_path: Path) -> None:
+def test_the_script_for_questions_finds_the_answer_of_podium_in_all_windows_or_none(tmp_path):
     words = sorted(
         {*["where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", "."]}
     )
@@ -124,7 +113,7 @@ def test_the_script_for_questions_finds_the_answer_of_podium_in_all_windows_or_n
     assert found[1]["start"] > 100, "no answer is from a later window"
 
 
-def test_the_configuration_for_triton_has_the_inputs_and_outputs_of_an_exported_file(tmp_path: Path) -> None:
+def test_the_configuration_for_triton_has_the_inputs_and_outputs_of_an_exported_file(tmp_path):
     folder = write_head_model(tmp_path / "model", "sequence_classification", ("good", "short"), WORDS)
     session = open_session(write_formats(load_model(folder), ["onnx"], folder)["onnx"])
     types = {"TYPE_INT64": "tensor(int64)", "TYPE_FP32": "tensor(float)"}

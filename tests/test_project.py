@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -36,7 +35,6 @@ WITHOUT_IMPORT = {
 }
 """Declared, and imported nowhere: why it is needed all the same."""
 NOT_OURS_TO_INSTALL = {"poptorch", "popdist"}
-"""They come with the Poplar SDK."""
 ALONGSIDE = {file.stem for file in (ROOT / "tests").rglob("*.py")}
 BRINGS = packages_distributions()
 RUNTIME = ("flows", "ipu_model", "tasks")
@@ -56,23 +54,24 @@ def needed_by(path):
     return {top: {canonicalize_name(name) for name in BRINGS.get(top, ())} for top in tops}
 
 
+EXTRAS = {
+    "ipu_model/models/transformers_encoder.py": ("encoders",),
+    "tasks/stage/cluster.py": ("cluster",),
+    "tasks/corpus/quality.py": ("quality",),
+    "tasks/tracking/track_": ("tracking",),
+    "tasks/downstream/export/": ("export",),
+    "tasks/downstream/inference/onnx_answers.py": ("export",),
+    "tasks/release/signing.py": ("signing",),
+    "tasks/release/verify.py": ("signing",),
+    "bench/": ("bench",),
+    "tests/": ("bench", "dev", "export", "signing", "tracking"),
+}
+"""Begin of a file's path -> the extras without which it need not work."""
+
+
 def extras_of(path):
-    """The extras without which a file need not work."""
     here = path.relative_to(ROOT).as_posix()
-    if here == "ipu_model/models/transformers_encoder.py":
-        return ("encoders",)
-    if here == "tasks/stage/cluster.py":
-        return ("cluster",)
-    if here == "tasks/corpus/quality.py":
-        return ("quality",)
-    if here.startswith("tasks/tracking/track_"):
-        return ("tracking",)
-    if here.startswith(("tasks/downstream/export/", "tasks/downstream/inference/onnx_answers.py")):
-        return ("export",)
-    if here in ("tasks/release/signing.py", "tasks/release/verify.py"):
-        return ("signing",)
-    parts = {"bench": ("bench",), "tests": ("bench", "dev", "export", "signing", "tracking")}
-    return parts.get(here.split("/")[0], ())
+    return next((extras for begin, extras in EXTRAS.items() if here.startswith(begin)), ())
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "tests"])
@@ -117,31 +116,19 @@ def test_a_clone_with_autocrlf_keeps_the_line_ends_of_scripts(tmp_path):
         identity = ("-c", "user.name=A", "-c", "user.email=a@b.c")
         subprocess.run(["git", *identity, *words], cwd=where, check=True, capture_output=True)
 
-    project = tmp_path / "project"
+    project, clone = tmp_path / "project", tmp_path / "clone"
     shutil.copytree(ROOT / ".ci", project / ".ci")
     for name in ("Makefile", ".gitattributes", "dvc.yaml"):
         shutil.copy2(ROOT / name, project / name)
-    git("init", where=project)
-    git("add", ".", where=project)
-    git("commit", "-m", "as it is", where=project)
+    for words in (("init",), ("add", "."), ("commit", "-m", "as it is")):
+        git(*words, where=project)
     git("clone", "-c", "core.autocrlf=true", project.as_uri(), "clone", where=tmp_path)
-    with_cr = [
-        path.name
-        for path in (tmp_path / "clone").rglob("*")
-        if path.is_file() and ".git" not in path.parts and b"\r" in path.read_bytes()
-    ]
-    assert with_cr == []
-    subprocess.run(["bash", "-n", ".ci/run"], cwd=tmp_path / "clone", check=True)
+    files = [path for path in clone.rglob("*") if path.is_file() and ".git" not in path.parts]
+    assert [path.name for path in files if b"\r" in path.read_bytes()] == []
+    subprocess.run(["bash", "-n", ".ci/run"], cwd=clone, check=True)
 
 
 def test_a_fresh_test_of_a_python_that_is_not_there_says_so():
     done = subprocess.run([ROOT / ".ci/fresh", "python3.99"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "")
     assert re.search("no python3.99 here; .*FRESH_PYTHONS", done.stdout)
-
-
-def test_the_licence_is_the_one_that_is_declared():
-    text = Path(ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert PROJECT["license"] == "Apache-2.0"
-    assert "Version 2.0, January 2004" in text
-    assert "END OF TERMS AND CONDITIONS" in text

@@ -6,11 +6,11 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.places import ROOT
+
 BACKEND = """
 import zipfile
 def build_editable(folder, config_settings=None, metadata_directory=None):

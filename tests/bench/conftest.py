@@ -1,24 +1,17 @@
 """Row folders of the smallest size, made by the helpers of the device tests."""
 
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "ipu_model"))  # the row helpers live there
-
-from tiny_jobs import make_columns, write_rows  # noqa: E402
+from tests.ipu_model.tiny_jobs import make_columns, write_rows
 
 
 @pytest.fixture
-def pretrain_rows(tmp_path: Path) -> Path:
+def pretrain_rows(tmp_path):
     write_rows(tmp_path / "pretrain", "pretrain", make_columns("pretrain", 30))
     return tmp_path / "pretrain"
 
 
 @pytest.fixture
-def answer_rows(tmp_path: Path) -> Path:
+def answer_rows(tmp_path):
     write_rows(tmp_path / "squad", "question_answering", make_columns("question_answering", 20, seed=1))
     return tmp_path / "squad"

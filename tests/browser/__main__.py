@@ -3,8 +3,6 @@
 The pictures are of the whole page: wide and as on a phone, light and dark.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path
@@ -13,7 +11,7 @@ from tests.browser import chromium
 from tests.browser.looking import problems
 
 
-def main() -> int:
+def main():
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("pages", type=Path, nargs="+", metavar="PAGE")
     words.add_argument("--pictures", type=Path, metavar="FOLDER")

@@ -1,15 +1,11 @@
 """The system's Chromium, driven by Playwright; nothing is downloaded, and no name but loopback's is found."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 REQUIRED = "PODIUM_TEST_BROWSER"
@@ -27,7 +23,7 @@ DESKTOP = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 844}
 
 
-def installed() -> str:
+def installed():
     """The path of the browser; where there is none, the test is skipped, or fails where one is required."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
@@ -38,8 +34,7 @@ def installed() -> str:
 
 
 @contextlib.contextmanager
-def started() -> Iterator[Browser]:
-    """A browser without a window, closed at the end."""
+def started():
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=installed(), args=list(QUIET))
         try:
@@ -49,8 +44,7 @@ def started() -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def window(browser: Browser, *, phone: bool = False, dark: bool = False) -> Iterator[Page]:
-    """An empty page with a profile of its own, as wide as on a desk or on a phone."""
+def window(browser, *, phone=False, dark=False):
     context = browser.new_context(
         viewport=PHONE if phone else DESKTOP,
         is_mobile=phone,
@@ -65,6 +59,6 @@ def window(browser: Browser, *, phone: bool = False, dark: bool = False) -> Iter
         context.close()
 
 
-def opened(page: Page, file: Path) -> Page:
+def opened(page, file):
     page.goto(file.resolve().as_uri())
     return page

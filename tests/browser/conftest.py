@@ -1,22 +1,17 @@
 """One browser for the tests of a module."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
-from playwright.sync_api import Browser, Page
 
 from tests.browser import chromium
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     with chromium.started() as found:
         yield found
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser):
     with chromium.window(browser) as found:
         yield found

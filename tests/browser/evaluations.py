@@ -1,10 +1,6 @@
 """Pages of evaluations from invented logits: questions, classes, values and entities, with planted text among them."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +9,6 @@ from tasks.downstream.ner.scores import NerDevSet, WordLogits
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.scoring.report import EvaluationView
 from tasks.downstream.squad.answers import SquadWindows
-from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.texts.scores import TextsDevSet
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tasks.records.tags import find_entities
@@ -23,12 +18,12 @@ from tests.tasks.downstream.entries import dev_set, make_question, task_with
 TEXT = """the river rises in hills north of Elmora and reaches sea near Port Vessy after 212 miles where a bridge of
 seven arches was built by Ida Maren in 1874 to carry grain wine and salt between two towns that had been at war"""
 WORDS = TEXT.split()
-FILES = [{"path": f"models/{name}/model.safetensors", "sha256": 16 * "0123"} for name in ("squad", LONG)]
+FILES = [{"path": f"models/{name}/model.safetensors", "sha256": 16 * "0123"} for name in ("squad", LONG, EVIL)]
 ABOUT = {"Model": f"fine-tuned minilm {EVIL}", "File": f"dev {EVIL}.csv"}
 ASKED = ("What is it", "Who built it", "When was it built", "How many miles long is it", "Where does it end", "Why")
 
 
-def questions(unanswerable: bool = False) -> str:
+def questions(unanswerable=False):
     """Of SQuAD 1.1; or of 2.0, with questions that have no answer and a threshold."""
     random = np.random.default_rng(1)
     data = task_with("squad").params.data
@@ -38,7 +33,7 @@ def questions(unanswerable: bool = False) -> str:
     return _page(task, asked, _windows(asked, random), Duplicate("dev", 4, 0.91, f"training question {EVIL}"))
 
 
-def _question(number: int, random: np.random.Generator, bare: bool) -> SquadQuestion:
+def _question(number, random, bare):
     words = list(random.choice(WORDS, size=int(random.integers(30, 300))))
     words[3] = (EVIL, LONG, "plain")[number % 3]
     context, first = " ".join(words), int(random.integers(5, 25))
@@ -54,17 +49,17 @@ def _question(number: int, random: np.random.Generator, bare: bool) -> SquadQues
 class KeptWindows:
     """Windows of invented logits in the place of files of them (WindowFiles), one for each question."""
 
-    def __init__(self, windows: SquadWindows) -> None:
+    def __init__(self, windows):
         self._windows = windows
 
-    def parts(self) -> Iterator[tuple[slice, SquadWindows]]:
+    def parts(self):
         yield slice(0, len(self._windows)), self._windows
 
-    def windows_of_examples(self) -> list[int]:
+    def windows_of_examples(self):
         return [1] * len(self._windows)
 
 
-def _windows(asked: list[SquadQuestion], random: np.random.Generator) -> KeptWindows:
+def _windows(asked, random):
     """A window a question whose token of the answer is mostly the likeliest."""
     characters, start, end, bounds = [], [], [], [0]
     for question in asked:
@@ -93,8 +88,7 @@ def _windows(asked: list[SquadQuestion], random: np.random.Generator) -> KeptWin
     return KeptWindows(windows)
 
 
-def classes() -> str:
-    """Two classes of SST-2."""
+def classes():
     random = np.random.default_rng(2)
     labels = random.integers(0, 2, 200).astype(np.float64)
     logits = random.normal(0, 1.5, (200, 2))
@@ -104,8 +98,7 @@ def classes() -> str:
     return _page(task, dev_set(task.scores, texts, labels), logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
-def values() -> str:
-    """Similarities of STS-B, pairs of texts."""
+def values():
     random = np.random.default_rng(3)
     labels = random.uniform(0, 5, 150)
     texts = [f"{EVIL} a man plays\tsomebody plays {LONG}" for _ in labels]
@@ -114,7 +107,7 @@ def values() -> str:
     return _page(task, dev_set(task.scores, texts, labels), logits, None)
 
 
-def several_labels() -> str:
+def several_labels():
     """Texts with several labels, each with a threshold of its own; one label is only in the development set."""
     random = np.random.default_rng(5)
     names = ("politics", "sport", f"<b>art</b> {EVIL}", "new")
@@ -129,15 +122,13 @@ def several_labels() -> str:
     return _page(dataclasses.replace(task, scores=known), examples, logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
-def multilabel(thresholds: dict[str, float]) -> dict[str, Any]:
-    """Sections of an entry of texts with several labels."""
+def multilabel(thresholds):
     params = task_with("classification").params
     evaluate = params.evaluate.model_copy(update={"threshold": thresholds})
     return {"multilabel": True, "evaluate": evaluate}
 
 
-def entities() -> str:
-    """Named entities; one type was not learnt."""
+def entities():
     random = np.random.default_rng(4)
     tokens = [[str(word) for word in random.choice(WORDS, size=14)] for _ in range(120)]
     types = ("person", "location", "<b/data-planted>kind</b>")  # without a space, as in a CoNLL file
@@ -155,12 +146,11 @@ def entities() -> str:
     return _page(dataclasses.replace(task, known=known), examples, found, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
-def _page(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> str:
+def _page(task, examples, logits, pair):
     return str(task.page(evaluated(task, examples, logits, pair)))
 
 
-def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> EvaluationView[Any, Any, Any]:
-    """One development set, scored as the stage does."""
+def evaluated(page, examples, logits, pair):
     task = page.scores
     answers = task.answer(examples, logits)
     predictions = task.predictions(answers)
@@ -176,7 +166,7 @@ def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
         "files": FILES,
     }
     shown = (PairExcerpt(pair, f"one {EVIL} two", f"one {LONG} two"),) if pair else ()
-    source = SourceReport("training examples", 1200, 3, (pair,) if pair else (), shown)
+    source = SourceReport(f"training examples {EVIL}", 1200, 3, (pair,) if pair else (), shown)
     near = score_without_duplicates(task, NearDuplicateReport(0.8, (source,)), outcomes)
     view = EvaluationView(
         {"dev": examples},
@@ -186,7 +176,7 @@ def evaluated(page: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
         slices,
         calibrated,
         metrics,
-        "12 lost",
+        f"12 lost {EVIL}",
         near,
         curve,
         ABOUT,

@@ -1,20 +1,14 @@
 """What is wrong with a page in a real browser, in words: wide and narrow, light and dark, printed, by keyboard."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page
 
 from tests.browser import chromium
 
 LARGEST = 1_000_000
-"""Bytes of a page."""
 PLOTS = 8
 """Plots of a page that are looked at with pointer and keys."""
 TABS = 60
@@ -27,7 +21,7 @@ OF_LAYOUT = {"runOnly": {"type": "rule", "values": ["target-size", "scrollable-r
 LOOKING = Path(__file__).with_name("looking.js").read_text(encoding="utf-8")
 
 
-def problems(browser: Browser, file: Path, shows: str = "") -> list[str]:
+def problems(browser, file, shows=""):
     """Everything that is wrong with the page in `file`; a good one has nothing, and shows the text `shows`."""
     found = [f"it has {file.stat().st_size:,} bytes"] if file.stat().st_size > LARGEST else []
     for phone in (False, True):
@@ -43,7 +37,7 @@ def problems(browser: Browser, file: Path, shows: str = "") -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _of_size(page: Page, file: Path, phone: bool) -> Iterator[str]:
+def _of_size(page, file, phone):
     if not phone:
         yield from page.evaluate("looking.structure()")
         yield from _links(page, file)
@@ -64,8 +58,7 @@ def _of_size(page: Page, file: Path, phone: bool) -> Iterator[str]:
         yield from (f"printed: {one}" for one in page.evaluate("looking.darkGrounds()"))
 
 
-def _axe(page: Page, rules: Mapping[str, Any]) -> list[str]:
-    """What axe refuses."""
+def _axe(page, rules):
     options = {**rules, "resultTypes": ["violations"]}
     violations = page.evaluate("async options => (await axe.run(options)).violations", options)
     return [
@@ -75,15 +68,15 @@ def _axe(page: Page, rules: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _first_line(summary: str) -> str:
+def _first_line(summary):
     return summary.split("\n")[1].strip()
 
 
 class Watch:
     """What a page says on its console, and what it asks for, from before it is opened."""
 
-    def __init__(self, page: Page, file: Path) -> None:
-        self.found: list[str] = []
+    def __init__(self, page, file):
+        self.found = []
         self.own = file.resolve().as_uri()
         page.on("console", lambda said: self._said(said.type, said.text))
         page.on("pageerror", lambda error: self.found.append(f"script: {error}"))
@@ -92,20 +85,20 @@ class Watch:
         page.on("dialog", self._dialog)
         page.context.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
 
-    def _said(self, kind: str, text: str) -> None:
+    def _said(self, kind, text):
         if kind in ("error", "warning"):
             self.found.append(f"console {kind}: {text}")
 
-    def _asked(self, url: str) -> None:
+    def _asked(self, url):
         if url.split("#")[0] != self.own and urlsplit(url).scheme not in ("data", "blob"):
             self.found.append(f"asks for {url}")
 
-    def _dialog(self, dialog: Any) -> None:
+    def _dialog(self, dialog):
         self.found.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
 
-def _links(page: Page, file: Path) -> list[str]:
+def _links(page, file):
     """Links that lead nowhere: to no file, to no place in it, or that are more than a link."""
     found = []
     for link in page.evaluate("looking.links()"):
@@ -124,9 +117,9 @@ def _links(page: Page, file: Path) -> list[str]:
     return found
 
 
-def _keyboard(page: Page) -> list[str]:
+def _keyboard(page):
     """Controls that the Tab key does not reach, in their order, or on which nothing shows that they are reached."""
-    wanted: Sequence[str] = page.evaluate("most => looking.controls(most)", TABS)
+    wanted = page.evaluate("most => looking.controls(most)", TABS)
     found = []
     for control in wanted:
         page.keyboard.press("Tab")
@@ -139,7 +132,7 @@ def _keyboard(page: Page) -> list[str]:
     return found
 
 
-def _plot(page: Page, plot: Locator) -> Iterator[str]:
+def _plot(page, plot):
     """A plot without names of its axes, or whose values neither pointer nor arrow keys show."""
     name = plot.get_attribute("aria-label") or "a plot"
     if plot.locator("text.title").count() < 2:
@@ -162,7 +155,7 @@ def _plot(page: Page, plot: Locator) -> Iterator[str]:
         yield f"{name}: Escape leaves the value there"
 
 
-def _tip(name: str, what: str, tip: Locator, values: Sequence[str]) -> Iterator[str]:
+def _tip(name, what, tip, values):
     said = tip.text_content() if tip.count() and tip.is_visible() else None
     if said not in values:
         yield f"{name}: {what} shows {said!r}"

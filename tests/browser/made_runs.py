@@ -1,15 +1,10 @@
 """Checkouts with all that the stages of a run leave for its page, invented, and the records of runs in every state."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from flows.runs.report import RunReport, StageRecord
 from ipu_model.core.files import write_json, write_text
@@ -34,7 +29,6 @@ STAGES = {
     "evaluate@squad": 7.2,
     "gate@squad": 5.1,
 }
-"""Stage of the demo -> seconds."""
 TRAININGS = {
     "pretrain-phase1": (1500, 8.4, 2.4),
     "pretrain-phase2": (200, 2.9, 2.5),
@@ -44,11 +38,9 @@ TRAININGS = {
 COLUMNS = {"squad-finetune": ("start_loss", "end_loss"), "": ("mlm_loss", "nsp_loss")}
 HOSTS = (f"gpu-1.{LONG[:40]}", "cpu-7.example")
 BEGAN, EARLIER = 1795474000.0, 1795374000.0
-"""When the run began, and one before it."""
 
 
-def checkout(folder: Path, finished: bool = True, **evaluated: Any) -> Path:
-    """A checkout of the demo."""
+def checkout(folder, finished=True, **evaluated):
     for name in ("params.yaml", "dvc.yaml"):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
@@ -63,11 +55,11 @@ def checkout(folder: Path, finished: bool = True, **evaluated: Any) -> Path:
     return folder
 
 
-def _page(path: Path) -> None:
+def _page(path):
     write_text(path, "<!doctype html><title>A page</title>")
 
 
-def _training(folder: Path, name: str, steps: int, first: float, last: float) -> None:
+def _training(folder, name, steps, first, last):
     """History, evaluations and figures of a training, as its stage writes them."""
     parts = COLUMNS.get(name, COLUMNS[""])
     lines, held = [",".join(("step", "loss", *parts, "learning_rate"))], ["step,loss,mlm_accuracy"]
@@ -83,7 +75,7 @@ def _training(folder: Path, name: str, steps: int, first: float, last: float) ->
     write_json(folder / f"measurements/{name}.json", MEASURED)
 
 
-def _figures(steps: int, last: float) -> dict[str, Any]:
+def _figures(steps, last):
     return {
         "final_loss": last,
         "fingerprint": "6e33a1dd4f97",
@@ -106,8 +98,7 @@ MEASURED = {
 }
 
 
-def _judged(folder: Path, f1: float = 88.1, reason: str = "") -> None:
-    """Scores and the verdict on them."""
+def _judged(folder, f1=88.1, reason=""):
     scores = {"exact_match": f1 - 1, "exact_match_low": f1 - 3.3, "exact_match_high": f1 + 1.2}
     scores |= {"f1": f1, "f1_low": f1 - 2.2, "f1_high": f1 + 2.1}
     write_json(folder / "metrics/squad.json", {**scores, "total": 1000, "answered": 1000, "slices": [], "files": []})
@@ -115,7 +106,7 @@ def _judged(folder: Path, f1: float = 88.1, reason: str = "") -> None:
     write_json(folder / "metrics/squad-gate.json", verdict)
 
 
-def _checks(f1: float, floor: float = 85.0) -> list[dict[str, Any]]:
+def _checks(f1, floor=85.0):
     return [
         {"name": "f1", "found": f1, "required": floor, "ok": f1 >= floor},
         {"name": "data_corpus", "found": "valid", "required": "valid", "ok": True},
@@ -125,8 +116,7 @@ def _checks(f1: float, floor: float = 85.0) -> list[dict[str, Any]]:
     ]
 
 
-def _report(until: str = "", last: str = "ran", skipped: float = 0.0, at: float = BEGAN, **more: Any) -> RunReport:
-    """The record of a run of all stages."""
+def _report(until="", last="ran", skipped=0.0, at=BEGAN, **more):
     through = list(STAGES)[: list(STAGES).index(until) + 1] if until else list(STAGES)
     found = RunReport(
         ".",
@@ -158,18 +148,18 @@ def _report(until: str = "", last: str = "ran", skipped: float = 0.0, at: float 
     return found
 
 
-def recorded(root: Path, stage: str, seconds: float, run: str | None, began: str = "2026-11-22T10:00:00+00:00") -> None:
+def recorded(root, stage, seconds, run, began="2026-11-22T10:00:00+00:00"):
     """Write what a stage records of itself when the run of this name makes it; None: `dvc repro` does."""
     process = {"began": EARLIER, "ended": EARLIER + seconds, "cpu_seconds": 2.0, "peak_memory_mb": 90.0}
     made = None if run is None else {"name": run, "began": began}
     write_text(root / stage_run_file(stage), json.dumps({"run": made, "process": process}))
 
 
-def _said(moment: float) -> str:
+def _said(moment):
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(moment))
 
 
-def _result(accepted: bool, f1: float = 88.1, **more: Any) -> dict[str, Any]:
+def _result(accepted, f1=88.1, **more):
     reasons = [] if accepted else [f"f1 {f1} is under the floor 85 ({EVIL})"]
     scores = {"exact_match": f1 - 1, "f1": f1}
     found = {
@@ -196,14 +186,13 @@ PREVIOUS = {
 FAILED = f"pretrain@phase1 failed: the loss is not finite\n  {EVIL}\n  {LONG}"
 
 
-def _of_hosts() -> RunReport:
-    """Made by two workers."""
+def _of_hosts():
     found = _report(results=_result(True, published=RECEIPT), packing=PACKING)
     found.stages = [replace(one, host=HOSTS["@p" in one.name or "squad" in one.name]) for one in found.stages]
     return found
 
 
-STATES: dict[str, Callable[[], RunReport]] = {
+STATES = {
     "published": lambda: _report(results=_result(True, published=RECEIPT), packing=PACKING, previous=PREVIOUS),
     "rejected": lambda: _report(results=_result(False, 84.5), packing=PACKING),
     "failed": lambda: _report(PRETRAINING, "failed", error=FAILED),
@@ -217,12 +206,10 @@ STATES: dict[str, Callable[[], RunReport]] = {
     "two hosts": _of_hosts,
     "skipped": lambda: _report(results=_result(True), skipped=1000.0),
 }
-"""State -> the record of a run in it."""
 UNFINISHED = ("failed", "paused", "cancelled", "running", "killed")
 
 
-def run(folder: Path, state: str) -> tuple[RunReport, Path]:
-    """A record and the checkout that it tells of."""
+def run(folder, state):
     reason = f"f1 84.5 is under the floor 85 ({EVIL})" if state == "rejected" else ""
     root = checkout(folder, state not in UNFINISHED, f1=84.5 if reason else 88.1, reason=reason)
     report = STATES[state]()

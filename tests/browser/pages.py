@@ -1,15 +1,11 @@
 """Every page that Podium writes, made from invented values; each function writes one and returns its file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flows.runs import report
-from flows.runs.listing import Run
 from flows.runs.run_estimate import estimate_run
 from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
@@ -17,7 +13,7 @@ from flows.views import compare_page, index_page, plan_page, run_page
 from flows.views.run_view import RunView
 from ipu_model.core.files import write_text
 from tasks.validation import validate
-from tests.browser import evaluations, made_runs, parts_page
+from tests.browser import evaluations, made_runs
 from tests.browser.planted import EVIL, LONG, at, everywhere
 from tests.flows.views.shown_runs import shown
 from tests.places import copy_project
@@ -25,28 +21,28 @@ from tests.places import copy_project
 Maker = Callable[[Path], Path]
 
 
-def written(file: Path, html: str) -> Path:
+def written(file, html):
     write_text(file, html)
     return file
 
 
-def _run(state: str, folder: Path) -> Path:
+def _run(state, folder):
     report, root = made_runs.run(folder, state)
     return written(root / "reports/run.html", run_page.render_run(RunView(report, root, at_work=state == "running")))
 
 
-def _neighbours(folder: Path, document: str) -> None:
+def _neighbours(folder, document):
     for name in ("reports/run.html", "reports/index.html", f"docs/{document}.md"):
         written(folder / name, "<!doctype html><title>A page</title>")
 
 
-def _evaluation(page: Callable[[], str], folder: Path) -> Path:
+def _evaluation(page, folder):
     _neighbours(folder, "evaluation")
     written(folder / "evaluation/squad/mistakes.csv", "id\n")
     return written(folder / "evaluation/squad/report.html", page())
 
 
-def _plan(preset: str, folder: Path) -> Path:
+def _plan(preset, folder):
     """With all words planted but those by which parts are found: stages, whose names `_plan_of_stages` plants."""
     wanted = resolve_request(copy_project(folder / "project"), RunOptions(preset, name="of-a-test"))
     found = everywhere(estimate_run(wanted, price=2.5), keep=("planned", "stage", "status", "runtime"))
@@ -58,7 +54,7 @@ def _plan(preset: str, folder: Path) -> Path:
     return written(folder / "plan.html", html)
 
 
-def make_verdict(valid: bool) -> dict[str, Any]:
+def make_verdict(valid):
     """The verdict on a corpus, with text that is hostile or long."""
     lengths = {"title": "Length of documents", "unit": "characters", "edges": [10 * 2**n for n in range(16)]}
     histograms = [{**lengths, "counts": [3 * n * n for n in range(15)], "open_end": True, "widening": True}]
@@ -70,12 +66,12 @@ def make_verdict(valid: bool) -> dict[str, Any]:
     }
 
 
-def _validation(valid: bool, folder: Path) -> Path:
+def _validation(valid, folder):
     _neighbours(folder, "inputs")
     return written(folder / "reports/validation/corpus.html", validate.render_page(make_verdict(valid)))
 
 
-def _check(name: str, ok: bool) -> dict[str, Any]:
+def _check(name, ok):
     return {
         "name": name,
         "column": "text",
@@ -89,7 +85,7 @@ def _check(name: str, ok: bool) -> dict[str, Any]:
     }
 
 
-def make_comparison(names: list[str], more: int, say: Callable[[str, str], str]) -> dict[str, Any]:
+def make_comparison(names, more, say):
     """A comparison of runs; `more`: how many steps its curves have; `say` gives what is said at a place."""
     interval = {"mean": 1.2, "value": 88.1, "low": -0.4, "high": 2.8, "p_value": 0.12, "verdict": "no difference shown"}
     pair = {"common": 990, "examples": [1000, 990], "confidence": 0.95}
@@ -114,7 +110,7 @@ def make_comparison(names: list[str], more: int, say: Callable[[str, str], str])
     }
 
 
-def _compare(folder: Path) -> Path:
+def _compare(folder):
     values = make_comparison(["slow", f"fast {EVIL}", LONG[:60]], 80, lambda place, text: text)
     pretraining = {"phase": "phase2", "rows": 1024, "same_rows": True, "titles": report.PRETRAINING_SCORES}
     pretraining["scores"] = dict.fromkeys(values["runs"], dict.fromkeys(report.PRETRAINING_SCORES, 45.678))
@@ -123,28 +119,25 @@ def _compare(folder: Path) -> Path:
     return written(folder / "reports/compare.html", compare_page.render_comparison(values, folder, {}))
 
 
-def all_runs(number: int, folder: Path) -> Path:
+def all_runs(number, folder):
     found = [_shown(one, folder) for one in range(number)]
     return written(folder / "reports/index.html", index_page.render_index(folder, found))
 
 
-def _shown(number: int, folder: Path) -> Run:
+def _shown(number, folder):
     """A run that trained three times, with eight parameters of its own, and a page that may be opened."""
-    trainings = [f"{name}{more}" for name in made_runs.TRAININGS for more in ("", ", held-out")]
-    changed = {f"downstream.squad.finetune.parameter_{n}": f"{n * number / 1000}" for n in range(8)}
+    mark = f" {EVIL}" * (number % 100 == 2)
+    trainings = [f"{name}{more}{mark}" for name in made_runs.TRAININGS for more in ("", ", held-out")]
+    changed = {f"downstream.squad.finetune.parameter_{n}{mark}": f"{n * number / 1000}{mark}" for n in range(8)}
     curves = dict.fromkeys(trainings, [(float(step), 8 / step + number / 100) for step in range(1, 31)])
-    one = shown(number, f" {EVIL}" * (number % 100 == 1), folder, changed=changed, curves=curves)
+    entries = {f"squad{mark}": f"squad{mark}"}
+    one = shown(number, mark, folder, changed=changed, curves=curves, entries=entries)
     if number < 3:
         written(one.folder / "reports/run.html", "<!doctype html><title>A page</title>")
     return one
 
 
-def _parts(folder: Path) -> Path:
-    return written(folder / "parts.html", parts_page.page())
-
-
-PAGES: dict[str, Maker] = {
-    "parts that pages share": _parts,
+PAGES = {
     **{f"run, {state}": partial(_run, state) for state in made_runs.STATES},
     "evaluation of questions": partial(_evaluation, evaluations.questions),
     "evaluation with unanswerable questions": partial(_evaluation, partial(evaluations.questions, True)),
@@ -160,4 +153,3 @@ PAGES: dict[str, Maker] = {
     "no run": partial(all_runs, 0),
     "all runs, twelve": partial(all_runs, 12),
 }
-"""What it shows -> its maker."""

@@ -1,10 +1,6 @@
 """Text of a user that would do something if a page took it for more than text, and such that is hard to lay out."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Collection, Iterable
-from typing import Any
 
 EVIL = (
     '"><b data-planted>x</b><script>window.planted=1</script><img src=x onerror=window.planted=2 data-planted>'
@@ -15,11 +11,11 @@ SHOWN = "<b data-planted>x</b><script>window.planted=1</script>"
 """What a reader sees of EVIL, in any page that shows it."""
 
 
-def at(place: str, text: str = "") -> str:
+def at(place, text=""):
     return f"{text} {place}: {EVIL}".strip()
 
 
-def everywhere(value: Any, keep: Collection[str] = (), place: str = "") -> Any:
+def everywhere(value, keep=(), place=""):
     """A value with EVIL after every text that it holds, named by its field or key, but for those in `keep`."""
     if isinstance(value, str):
         return at(place, value)
@@ -33,9 +29,9 @@ def everywhere(value: Any, keep: Collection[str] = (), place: str = "") -> Any:
     return value
 
 
-def _planted_in(parts: dict[str, Any], keep: Collection[str]) -> dict[str, Any]:
+def _planted_in(parts, keep):
     return {name: one if name in keep else everywhere(one, keep, name) for name, one in parts.items()}
 
 
-def missing(text: str, places: Iterable[str]) -> list[str]:
+def missing(text, places):
     return [place for place in places if f'{place}: ">{SHOWN}' not in text]

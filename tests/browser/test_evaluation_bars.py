@@ -1,13 +1,9 @@
 """The bars of an evaluation: who points at one, or hears the page read, is told the intervals that it draws."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
 
 from tests.browser import chromium, evaluations
 
@@ -15,36 +11,36 @@ TOLD = re.compile(r"[\w -]*[\w1] [\d.]+, 95% interval ([\d.]+) to ([\d.]+)(; .* 
 KINDS = ("questions", "classes", "several_labels", "values", "entities")
 
 
+def report(page, place, kind):
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(getattr(evaluations, kind)(), encoding="utf-8")
+    return chromium.opened(page, place)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_bar_of_a_slice_tells_its_intervals(page: Page, tmp_path: Path, kind: str) -> None:
-    file = tmp_path / "report.html"
-    file.write_text(getattr(evaluations, kind)(), encoding="utf-8")
-    bars = chromium.opened(page, file).locator(".bars svg:has(.interval)")
+def test_each_bar_of_a_slice_tells_its_intervals(page, tmp_path, kind):
+    bars = report(page, tmp_path / "report.html", kind).locator(".bars svg:has(.interval)")
     told = page.get_by_role("img", name=TOLD)
     assert told.count() == bars.count() > 0
     for bar in told.all():
-        low, high = TOLD.fullmatch(bar.locator("title").text_content() or "").groups()[:2]  # type: ignore[union-attr]
+        low, high = TOLD.fullmatch(bar.locator("title").text_content()).groups()[:2]
         ends = bar.locator(".interval").first
-        drawn = [float(ends.get_attribute(name) or "") for name in ("x1", "x2")]
+        drawn = [float(ends.get_attribute(name)) for name in ("x1", "x2")]
         assert drawn == pytest.approx([float(low), float(high)], abs=0.055), "drawn to hundredths, told in tenths"
         printed = bar.locator("xpath=following-sibling::span[1]/small").inner_text()
         assert printed == f"{low}–{high}", "no pointer is needed to read it"
 
 
-def test_near_duplicates_need_no_sideways_scrolling_on_a_phone(page: Page, tmp_path: Path) -> None:
-    file = tmp_path / "report.html"
-    file.write_text(evaluations.classes(), encoding="utf-8")
-    page.set_viewport_size({"width": 390, "height": 844})
-    table = chromium.opened(page, file).get_by_role("region", name="near-duplicates by source")
+def test_near_duplicates_need_no_sideways_scrolling_on_a_phone(page, tmp_path):
+    page.set_viewport_size(chromium.PHONE)
+    table = report(page, tmp_path / "report.html", "classes").get_by_role("region", name="near-duplicates by source")
     assert table.evaluate("one => one.scrollWidth <= one.clientWidth")
     assert table.locator("[data-name='share']").count() > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_page_of_every_kind_has_all_parts_that_its_answers_allow(page: Page, tmp_path: Path, kind: str) -> None:
-    file = tmp_path / "report.html"
-    file.write_text(getattr(evaluations, kind)(), encoding="utf-8")
-    heads = chromium.opened(page, file).locator("h2").all_text_contents()
+def test_the_page_of_every_kind_has_all_parts_that_its_answers_allow(page, tmp_path, kind):
+    heads = report(page, tmp_path / "report.html", kind).locator("h2").all_text_contents()
     parts = ["Score by slice", "Near-duplicates in the training data"]
     parts += [] if kind == "values" else ["Calibration", "Threshold and coverage"]
     parts += {"classes": ["Confusion matrix"], "entities": ["Confusion matrix"], "values": ["Values"]}.get(kind, [])
@@ -66,13 +62,9 @@ def test_the_page_of_every_kind_has_all_parts_that_its_answers_allow(page: Page,
         ("evaluation-w1-dev/report.html", "", ""),
     ],
 )
-def test_links_lead_back_to_the_run_from_where_the_page_is(
-    page: Page, tmp_path: Path, place: str, run: str, index: str
-) -> None:
+def test_links_lead_back_to_the_run_from_where_the_page_is(page, tmp_path, place, run, index):
     file = tmp_path / "a project" / place
-    file.parent.mkdir(parents=True)
-    file.write_text(evaluations.values(), encoding="utf-8")
-    links = chromium.opened(page, file).locator(".top a")
+    links = report(page, file, "values").locator(".top a")
     shown = {link.text_content(): link.evaluate("link => link.href") for link in links.all() if link.is_visible()}
     facts = [fact.inner_text().split("\n") for fact in page.locator(".about [data-fact]:visible").all()]
     today = f"{date.fromtimestamp(file.stat().st_mtime):%-d %B %Y}"

@@ -1,11 +1,5 @@
 """The page of all runs in a browser: it sorts, filters, says the command that compares, and is quick with 500 runs."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from playwright.sync_api import Browser, Page
-
 from flows.views import index_page
 from tests.browser import chromium
 from tests.browser.looking import LOOKING, Watch
@@ -13,39 +7,50 @@ from tests.browser.pages import all_runs
 from tests.flows.views.shown_runs import shown
 
 
-def looked_at(page: Page, folder: Path, number: int) -> Page:
+def looked_at(page, folder, runs):
     file = folder / "index.html"
-    file.write_text(
-        index_page.render_index(folder, [shown(one, "", folder) for one in range(number)]), encoding="utf-8"
-    )
+    file.write_text(index_page.render_index(folder, runs), encoding="utf-8")
     return chromium.opened(page, file)
 
 
-def names(page: Page) -> list[str]:
+def four(folder):
+    return [shown(one, "", folder) for one in range(4)]
+
+
+def names(page):
     return page.locator("#runs tbody tr:visible th").all_inner_texts()
 
 
-def drawn(page: Page) -> set[str]:
+def drawn(page):
     every = "lines => lines.filter(line => line.style.display !== 'none').map(line => line.dataset.run)"
     return set(page.locator("svg [data-run]").evaluate_all(every))
 
 
-def test_heads_sort_and_words_filter_rows_and_plots(page: Page, tmp_path: Path) -> None:
-    looked_at(page, tmp_path, 4)
-    head = page.get_by_role("button", name="score")
-    head.click()
-    assert names(page) == ["run-0", "run-1", "run-2", "run-3"]
-    head.click()
-    assert names(page) == ["run-3", "run-2", "run-1", "run-0"]
+def test_heads_sort_by_figures_and_words_and_words_filter_rows_and_plots(page, tmp_path):
+    runs = [shown(one, "", tmp_path) for one in (8, 9, 10)]
+    runs[0].record.ended = None
+    looked_at(page, tmp_path, runs)
+    name, score, duration = (page.get_by_role("button", name=head) for head in ("name", "score", "duration"))
+    name.press("Space")
+    assert names(page) == ["run-8", "run-9", "run-10"], "9 comes before 10"
+    score.click()
+    assert names(page) == ["run-10", "run-8", "run-9"]
+    score.press("Enter")
+    assert names(page) == ["run-9", "run-8", "run-10"]
     assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
-    page.get_by_role("searchbox").fill("rejected run-3")
-    assert names(page) == ["run-3"]
-    assert drawn(page) == {"3"}
-    assert page.locator("#count").inner_text() == "1 of 4 shown"
+    for _ in range(2):
+        duration.click()
+        assert names(page)[-1] == "run-8", "what nobody knows stays last"
+    places = {"run-8": "0", "run-9": "1", "run-10": "2"}
+    for words, left in (("REJECTED run", {"run-9"}), ("nowhere", set()), ("", {*places})):
+        page.get_by_role("searchbox").fill(words)
+        assert {*names(page)} == left
+        assert page.locator("#count").inner_text() == f"{len(left)} of 3 shown"
+        assert drawn(page) == {places[one] for one in left}
 
 
-def test_a_run_is_one_line_and_opens_by_click_and_by_keyboard(page: Page, tmp_path: Path) -> None:
-    looked_at(page, tmp_path, 4)
+def test_a_run_is_one_line_and_opens_by_click_and_by_keyboard(page, tmp_path):
+    looked_at(page, tmp_path, four(tmp_path))
     heights = page.locator("#runs tbody tr:visible").evaluate_all("rows => rows.map((row) => row.offsetHeight)")
     assert (len(heights), max(heights) <= 40) == (4, True), heights
     assert page.locator("#runs time").first.inner_text().endswith(" ago")
@@ -66,46 +71,35 @@ def test_a_run_is_one_line_and_opens_by_click_and_by_keyboard(page: Page, tmp_pa
     assert page.locator("#runs tbody tr:visible").count() == 1
 
 
-def test_a_person_chooses_columns_and_the_page_remembers_them(page: Page, tmp_path: Path) -> None:
+def test_a_person_chooses_columns_and_the_page_remembers_them(page, tmp_path):
     file = all_runs(3, tmp_path)
-    for _ in range(2):
+
+    def cells():
         chromium.opened(page, file)
         page.locator("#columns summary").click()
-        cells = page.locator("#runs tbody tr:not(.more)").first.locator("td:visible").all_inner_texts()
-        if _ == 0:
-            assert "cpu" not in cells
-            page.get_by_label("device").check()
-            page.get_by_label("duration").uncheck()
-    assert ("cpu" in cells, "12 min 31 s" in cells) == (True, False)
-    page.add_init_script("Object.defineProperty(window, 'localStorage', { get() { throw new Error('no storage'); } })")
-    chromium.opened(page, file)
-    page.locator("#columns summary").click()
+        return page.locator("#runs tbody tr:not(.more)").first.locator("td:visible")
+
+    assert "cpu" not in cells().all_inner_texts()
     page.get_by_label("device").check()
-    assert "cpu" in page.locator("#runs tbody tr:not(.more)").first.locator("td:visible").all_inner_texts()
+    page.get_by_label("duration").uncheck()
+    kept = cells().all_inner_texts()
+    assert ("cpu" in kept, "12 min 31 s" in kept) == (True, False)
+    page.add_init_script("Object.defineProperty(window, 'localStorage', { get() { throw new Error('no storage'); } })")
+    shown = cells()
+    page.get_by_label("device").check()
+    assert "cpu" in shown.all_inner_texts()
 
 
-def test_the_table_is_cut_at_no_width(page: Page, tmp_path: Path) -> None:
-    looked_at(page, tmp_path, 4)
+def test_the_table_is_cut_at_no_width(page, tmp_path):
+    looked_at(page, tmp_path, four(tmp_path))
     for width in (390, 600, 768, 1001, 1100, 1400):
         page.set_viewport_size({"width": width, "height": 800})
         cut = page.locator(".scroll").first.evaluate("box => box.scrollWidth - box.clientWidth")
         assert cut <= 0, (width, cut)
 
 
-def test_a_run_of_which_nobody_knows_what_it_took_stays_last(page: Page, tmp_path: Path) -> None:
-    found = [shown(number, "", tmp_path) for number in range(3)]
-    assert found[1].record is not None
-    found[1].record.ended = None
-    file = tmp_path / "index.html"
-    file.write_text(index_page.render_index(tmp_path, found), encoding="utf-8")
-    head = chromium.opened(page, file).get_by_role("button", name="duration")
-    for _ in range(2):
-        head.click()
-        assert names(page)[-1] == "run-1"
-
-
-def test_chosen_runs_are_drawn_alone_and_can_be_compared(page: Page, tmp_path: Path) -> None:
-    looked_at(page, tmp_path, 4)
+def test_chosen_runs_are_drawn_alone_and_can_be_compared(page, tmp_path):
+    looked_at(page, tmp_path, four(tmp_path))
     page.get_by_role("checkbox", name="select run-1").check()
     assert drawn(page) == {"1"}
     assert not page.locator("#picked").is_visible()
@@ -115,18 +109,14 @@ def test_chosen_runs_are_drawn_alone_and_can_be_compared(page: Page, tmp_path: P
     assert drawn(page) == {"0", "1", "2", "3"}
 
 
-def test_five_hundred_runs_open_and_filter(page: Page, tmp_path: Path) -> None:
+def test_five_hundred_runs_open_filter_fit_a_phone_and_stay_text(browser, tmp_path):
     file = all_runs(500, tmp_path)
     assert file.stat().st_size < 1_000_000
-    chromium.opened(page, file).get_by_role("searchbox").fill("rejected")
-    assert page.locator("#count").inner_text() == "250 of 500 shown"
-
-
-def test_five_hundred_runs_fit_a_phone_and_stay_text(browser: Browser, tmp_path: Path) -> None:
-    file = all_runs(500, tmp_path)
     with chromium.window(browser, phone=True) as page:
         seen = Watch(page, file)
         chromium.opened(page, file).evaluate(LOOKING)
         assert page.evaluate("looking.structure()") == []
         assert page.evaluate("width => looking.tooWide(width)", chromium.PHONE["width"]) == []
+        page.get_by_role("searchbox").fill("rejected")
+        assert page.locator("#count").inner_text() == "250 of 500 shown"
     assert seen.found == []

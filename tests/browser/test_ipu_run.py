@@ -1,15 +1,10 @@
 """A whole run on IPUs, which the double of PopTorch replaces: its page shows where its jobs say that they lay."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
 
 from tests.browser.looking import problems
 from tests.faults import small_run
@@ -40,7 +35,6 @@ LIES = {
     "finetune@squad": [(0, "embeddings, layer 0"), (3, "layers 1 to 2, heads")],
     "predict@squad": [(0, "embeddings, layers 0 to 1"), (1, "layer 2, heads")],
 }
-"""Stage -> IPU and blocks of each stage of its pipeline."""
 SHARES = {
     "pretrain@phase1": [10, 20, 30, 40],
     "pretrain@phase2": [30, 30],
@@ -52,8 +46,7 @@ KEPT = {"pretrain@phase1": 5, "pretrain@phase2": 3, "finetune@squad": 2, "predic
 """Activations from which the rest is computed again: of each layer, of each stage of the pipeline, none."""
 
 
-def results(checkout: Path) -> dict[str, dict[str, Any]]:
-    """What each job says of itself."""
+def results(checkout):
     folders = {stage: "-".join(stage.split("@")) for stage in ("pretrain@phase1", "pretrain@phase2")}
     folders |= {f"{what}@squad": f"squad-{what}" for what in ("finetune", "predict")}
     found = {}
@@ -64,7 +57,7 @@ def results(checkout: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.soak
-def test_the_page_of_a_run_on_ipus_shows_where_its_jobs_say_that_they_lay(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_of_a_run_on_ipus_shows_where_its_jobs_say_that_they_lay(browser, tmp_path):
     path = os.pathsep.join([str(DOUBLE), *filter(None, [os.environ.get("PYTHONPATH")])])
     host = {"PYTHONPATH": path, "PODIUM_EXECUTABLE_CACHE": str(tmp_path / "executables")}
     case = small_run.Case(small_run.make_project(tmp_path / "project"), tmp_path, extra=host)

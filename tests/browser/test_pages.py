@@ -1,11 +1,6 @@
 """Every page, wide and on a phone, light and dark, printed and by keyboard; planted text shows and does nothing."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Browser, Page
 
 from tests.browser import chromium, hostile_pages
 from tests.browser.looking import LOOKING, problems
@@ -14,13 +9,13 @@ from tests.browser.planted import EVIL, SHOWN, missing
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_right_on_every_screen_and_in_every_light(browser: Browser, tmp_path: Path, name: str) -> None:
+def test_a_page_is_right_on_every_screen_and_in_every_light(browser, tmp_path, name):
     shows = "" if name == "no run" else SHOWN
     assert problems(browser, PAGES[name](tmp_path), shows=shows) == []
 
 
 @pytest.mark.parametrize("name", hostile_pages.PAGES)
-def test_text_of_users_is_text_in_every_place_of_a_page(page: Page, tmp_path: Path, name: str) -> None:
+def test_text_of_users_is_text_in_every_place_of_a_page(page, tmp_path, name):
     make, places = hostile_pages.PAGES[name]
     chromium.opened(page, make(tmp_path))
     assert missing(page.text_content("html") or "", places) == []
@@ -30,7 +25,7 @@ def test_text_of_users_is_text_in_every_place_of_a_page(page: Page, tmp_path: Pa
     assert [one for one in page.evaluate("looking.links()") if "javascript:" in one["href"]] == []
 
 
-def _use(page: Page) -> None:
+def _use(page):
     """Everything by which the page's script shows more of the text: values of plots, tables of what is chosen."""
     for plot in page.locator("svg.plot").all():
         plot.focus()

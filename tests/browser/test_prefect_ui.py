@@ -1,14 +1,8 @@
 """Prefect's own pages, on a real server: the form that starts a run, the list of runs, the tables of one that ended."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
-from playwright.sync_api import Browser, Page, expect
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from playwright.sync_api import expect
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Failed
@@ -28,7 +22,7 @@ TAGS = ["task:squad", "device:cpu"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def server(tmp_path_factory):
     """Addresses of its pages, with a deployment of the flow, and a run that ended with tables."""
     chromium.installed()  # no server where there is nothing to look with
     folder = tmp_path_factory.mktemp("prefect")
@@ -40,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         running.stop()
 
 
-def _filled(client: SyncPrefectClient, folder: Path) -> dict[str, str]:
+def _filled(client, folder):
     schema = parameter_schema(pipeline).model_dump()
     deployment = client.create_deployment(client.create_flow(pipeline), "podium", parameter_openapi_schema=schema)
     report, root = made_runs.run(folder / "project", "rejected")
@@ -58,9 +52,9 @@ def _filled(client: SyncPrefectClient, folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def page(server: dict[str, str], browser: Browser) -> Iterator[Page]:
+def page(server, browser):
     """A page that may ask the server alone."""
-    outside: list[str] = []
+    outside = []
     with chromium.window(browser) as found:
         found.set_default_timeout(SECONDS)
         found.on("request", lambda request: outside.append(request.url))
@@ -69,11 +63,11 @@ def page(server: dict[str, str], browser: Browser) -> Iterator[Page]:
     assert [url for url in outside if not url.removeprefix("blob:").startswith(own)] == []
 
 
-def test_the_form_offers_presets_by_name_and_says_what_each_parameter_is(server: dict[str, str], page: Page) -> None:
+def test_the_form_offers_presets_by_name_and_says_what_each_parameter_is(server, page):
     page.goto(server["form"])
     expect(page.get_by_text("A preset that extends the defaults")).to_be_visible(timeout=SECONDS)
     shown = " ".join(page.inner_text("body").split())
-    described: dict[str, Any] = parameter_schema(pipeline).model_dump()["properties"]
+    described = parameter_schema(pipeline).model_dump()["properties"]
     for name, about in described.items():
         assert name in shown
         assert " ".join(about["description"].replace("`", "").split())[:30] in shown, name
@@ -83,7 +77,7 @@ def test_the_form_offers_presets_by_name_and_says_what_each_parameter_is(server:
         expect(page.get_by_text(preset, exact=True).first).to_be_visible(timeout=SECONDS)
 
 
-def test_the_list_of_runs_has_their_names_and_tags(server: dict[str, str], page: Page) -> None:
+def test_the_list_of_runs_has_their_names_and_tags(server, page):
     page.goto(server["runs"])
     expect(page.get_by_text(server["name"].rsplit("/", 1)[1])).to_be_visible(timeout=SECONDS)
     shown = page.inner_text("body")
@@ -99,9 +93,7 @@ def test_the_list_of_runs_has_their_names_and_tags(server: dict[str, str], page:
         ("gate", ("check", "value", "required", "margin", "verdict")),
     ],
 )
-def test_an_artifact_is_tables_in_which_text_of_a_user_is_text(
-    server: dict[str, str], page: Page, name: str, heads: tuple[str, ...]
-) -> None:
+def test_an_artifact_is_tables_in_which_text_of_a_user_is_text(server, page, name, heads):
     page.goto(server[name])
     expect(page.locator("table").first).to_be_visible(timeout=SECONDS)
     assert set(heads) <= {head.strip() for head in page.locator("table th").all_inner_texts()}

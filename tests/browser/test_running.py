@@ -1,12 +1,9 @@
 """The page of a running run in a browser: it shows updates in place until someone turns them off."""
 
-from __future__ import annotations
-
 import time
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from flows.views import run_page
 from flows.views.run_view import RunView
@@ -14,19 +11,16 @@ from ipu_model.core.files import write_text
 from tests.browser import chromium, made_runs
 
 
-def _written(folder: Path) -> tuple[Path, str]:
-    report, root = made_runs.run(folder, "running")
-    html = run_page.render_run(RunView(report, root, at_work=True))
-    file = root / "reports/run.html"
-    write_text(file, html)
-    return file, html
+def written(folder, state="running"):
+    report, root = made_runs.run(folder, state)
+    html = run_page.render_run(RunView(report, root, at_work=state == "running"))
+    write_text(root / "reports/run.html", html)
+    return root / "reports/run.html", html
 
 
-def test_an_open_page_of_a_run_at_work_follows_it_and_stays_where_it_was_read(
-    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_page_of_a_run_at_work_follows_it_and_stays_where_it_was_read(page, tmp_path, monkeypatch):
     monkeypatch.setattr(run_page, "REFRESH_S", 1)
-    file, html = _written(tmp_path)
+    file, html = written(tmp_path)
     chromium.opened(page, file)
     page.locator("h2", has_text="Training").scroll_into_view_if_needed()
     at = page.evaluate("scrollY")
@@ -38,8 +32,8 @@ def test_an_open_page_of_a_run_at_work_follows_it_and_stays_where_it_was_read(
     assert page.locator("[data-written]").is_hidden(), "it was written just now"
 
 
-def test_a_page_that_nobody_writes_any_more_says_so(page: Page, tmp_path: Path) -> None:
-    file, html = _written(tmp_path)
+def test_a_page_that_nobody_writes_any_more_says_so(page, tmp_path):
+    file, html = written(tmp_path)
     said = f'data-written="{html.partition("data-written=")[2].split(chr(34))[1]}"'
     write_text(file, html.replace(said, f'data-written="{time.time() - 600:.0f}"'))
     chromium.opened(page, file)
@@ -58,15 +52,12 @@ FIRST_SCREEN = {
 @pytest.mark.parametrize("phone", [False, True])
 @pytest.mark.parametrize("state", FIRST_SCREEN)
 def test_the_first_screen_answers_how_it_is_going_whether_it_is_better_and_why_it_was_refused(
-    browser: Browser, tmp_path: Path, state: str, phone: bool
-) -> None:
-    report, root = made_runs.run(tmp_path, state)
-    file = root / "reports/run.html"
-    write_text(file, run_page.render_run(RunView(report, root, at_work=state == "running")))
+    browser, tmp_path, state, phone
+):
+    file, _ = written(tmp_path, state)
     with chromium.window(browser, phone=phone) as page:
         chromium.opened(page, file)
         height = (chromium.PHONE if phone else chromium.DESKTOP)["height"]
         for text in FIRST_SCREEN[state]:
             box = page.locator("main").get_by_text(text).first.bounding_box()
-            assert box is not None, text
             assert box["y"] + box["height"] <= height, f"{text} is below the first screen"

@@ -1,35 +1,21 @@
 """What the cases share: one Prefect server and one undisturbed run with a picture of the project before every stage."""
 
-from __future__ import annotations
-
 import fcntl
-import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults import small_run
-from tests.faults.pictures import Pictures
+from tests.faults.pictures import Pictures, take_pictures
 from tests.faults.small_run import Case
 from tests.flows.workers.worker_hosts import Server
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder for all workers of this pytest run, or of several: PODIUM_FAULT_FOLDER keeps the undisturbed run."""
-    if kept := os.environ.get("PODIUM_FAULT_FOLDER"):
-        return Path(kept)
-    base = tmp_path_factory.getbasetemp()
-    return base if worker_id == "master" else base.parent
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(tmp_path_factory):
     """The API address of a Prefect server of this worker, so that not every run has to start one."""
     running = Server(tmp_path_factory.mktemp("server"))
     yield running.url
@@ -37,8 +23,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def pictures(shared: Path) -> Pictures:
-    """The undisturbed run, made once for all workers; another code makes another."""
+def pictures(tmp_path_factory, worker_id):
+    """The undisturbed run, made once for all workers of pytest; PODIUM_FAULT_FOLDER keeps it, another code makes
+    another."""
+    base = tmp_path_factory.getbasetemp()
+    shared = Path(os.environ.get("PODIUM_FAULT_FOLDER") or (base if worker_id == "master" else base.parent))
     folder = shared / f"pictures-{small_run.code_hash()}"
     with (shared / "pictures.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -48,25 +37,11 @@ def pictures(shared: Path) -> Pictures:
     return Pictures(folder)
 
 
-def take_pictures(folder: Path) -> None:
-    """Run stage by stage, copying the project before each, then publish."""
-    folder.mkdir()
-    case = Case(small_run.make_project(folder / "work"), folder)
-    seconds = {}
-    for stage in (*small_run.PLAN, small_run.PUBLISH):
-        shutil.copytree(case.project, folder / "before" / stage, symlinks=True)
-        started_at = time.monotonic()
-        done = case.run(*case.stage(stage))
-        assert done.returncode == 0, done.stdout
-        seconds[stage] = round(time.monotonic() - started_at, 2)
-    (folder / "seconds.json").write_text(json.dumps(seconds))
-
-
 @pytest.fixture
-def new_case(tmp_path: Path) -> Callable[[Path], Case]:
+def new_case(tmp_path):
     return lambda project: Case(project, tmp_path)
 
 
 @pytest.fixture
-def new_flow(tmp_path: Path, server: str) -> Callable[[Path], Case]:
+def new_flow(tmp_path, server):
     return lambda project: Case(project, tmp_path, server)

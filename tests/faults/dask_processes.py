@@ -1,15 +1,11 @@
 """A Dask cluster started with Dask's own commands, and stages that use it as processes of their own."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from ipu_model.core.files import sha256_of
 from tests.places import ROOT
@@ -34,12 +30,12 @@ run_main(lambda: print(write_pretrain_rows(params, "phase1", Path("corpus"), Pat
 """Rows of a corpus in a dozen shards, each of which takes a few tenths of a second."""
 
 
-def make_inputs(folder: Path) -> None:
+def make_inputs(folder):
     word_tokenizer(folder / "tokenizer")
     write_corpus(folder / "corpus", random_texts(9000), rows_per_group=100)
 
 
-def hash_rows(folder: Path) -> dict[str, str]:
+def hash_rows(folder):
     rows = folder / "rows"
     return {str(path.relative_to(rows)): sha256_of(path) for path in sorted(rows.rglob("*")) if path.is_file()}
 
@@ -47,19 +43,19 @@ def hash_rows(folder: Path) -> dict[str, str]:
 class DaskProcesses:
     """Scheduler, workers and stages of one test; all of them end with it."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
-        self.folder, self.processes = folder, list[subprocess.Popen[str]]()
-        self.workers: dict[str, subprocess.Popen[str]] = {}
-        self.environment = {**os.environ, "PYTHONPATH": str(ROOT), **(settings or {})}
-        self.address = ""
+    def __init__(self, folder, settings=None):
+        self.folder, self.settings, self.address = folder, settings or {}, ""
+        self.processes, self.workers = [], {}
 
-    def start(self, words: Sequence[str], name: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
+    def start(self, words, name, before=()):
         """Start Python with these words; its output goes to <name>.log."""
+        settings = {name: value for name, value in self.settings.items() if value is not None}
+        own = {"PYTHONPATH": str(ROOT), **({"PODIUM_DATA_CLUSTER": self.address} if self.address else {})}
         with (self.folder / f"{name}.log").open("w") as log:
             process = subprocess.Popen(
                 [*before, sys.executable, *words],
                 cwd=self.folder,
-                env=self.environment,
+                env={**os.environ, **own, **settings},
                 stdout=log,
                 stderr=log,
                 text=True,
@@ -68,81 +64,77 @@ class DaskProcesses:
         self.processes.append(process)
         return process
 
-    def start_scheduler(self, protocol: str = "tcp", host: str = "127.0.0.1", before: Sequence[str] = ()) -> None:
-        words = ["-m", "distributed.cli.dask_scheduler", "--host", f"{protocol}://{host}:0", "--no-dashboard"]
-        self.scheduler = self.start(words, "scheduler", before)
+    def start_scheduler(self, protocol="tcp"):
+        words = ["-m", "distributed.cli.dask_scheduler", "--host", f"{protocol}://127.0.0.1:0", "--no-dashboard"]
+        self.scheduler = self.start(words, "scheduler")
         self.address = self.read_log("scheduler", r"Scheduler at:\s+(\S+)")
 
-    def start_workers(self, *names: str, before: Sequence[str] = (), words: Sequence[str] = ()) -> None:
+    def start_workers(self, *names, before=()):
         for name in names:
-            command = ["-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard", *words]
-            self.workers[name] = self.start(
-                [*command, "--local-directory", str(self.folder / f"{name}-files")], name, before
-            )
+            command = ["-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard"]
+            command += ["--local-directory", str(self.folder / f"{name}-files")]
+            self.workers[name] = self.start(command, name, before)
         for name in names:
             self.read_log(name, "(Registered to)")
 
-    def read_log(self, name: str, pattern: str) -> str:
+    def read_log(self, name, pattern="(?s)(.*)"):
         """Wait for a line in a log; return its group."""
         path = self.folder / f"{name}.log"
         wait_for(lambda: re.search(pattern, path.read_text()) is not None, lambda: f"{pattern}:\n{path.read_text()}")
         return re.search(pattern, path.read_text())[1]
 
-    def start_stage(self, code: str = STAGE, name: str = "stage", before: Sequence[str] = ()) -> subprocess.Popen[str]:
+    def start_stage(self, code=STAGE, name="stage"):
         """Start the stage with the cluster, or with processes of this host if there is none."""
-        self.environment.pop("PODIUM_DATA_CLUSTER", None)
-        if self.address:
-            self.environment["PODIUM_DATA_CLUSTER"] = self.address
-        return self.start(["-c", code], name, before)
+        return self.start(["-c", code], name)
 
-    def run_stage(self, code: str = STAGE, name: str = "stage", before: Sequence[str] = ()) -> tuple[int, str]:
-        code_of_it = self.start_stage(code, name, before).wait(SECONDS)
-        return code_of_it, (self.folder / f"{name}.log").read_text()
+    def run_stage(self, code=STAGE, name="stage"):
+        return self.start_stage(code, name).wait(SECONDS), self.read_log(name)
 
-    def wait_for_writer(self) -> tuple[Path, int]:
+    def wait_for_writer(self):
         """Wait until a worker is in the middle of a shard; return its unfinished folder and its process."""
-        found: list[tuple[Path, int]] = []
+        found = []
 
-        def look() -> bool:
-            found[:] = [
-                (path, int(match[1]))
-                for path in self.folder.glob("rows.shards/*/shard-*.partial")
-                if (match := re.search(r"-(\d+)\.partial$", path.name)) and any(path.glob("rows/*"))
-            ]
-            return bool(found)
+        def look():
+            halves = [path for path in self.folder.glob("rows.shards/*/shard-*.partial") if any(path.glob("rows/*"))]
+            named = [(half, re.search(r"-(\d+)\.partial$", half.name)) for half in halves]
+            found[:] = [(half, int(name[1])) for half, name in named if name]
+            return found
 
-        wait_for(look, lambda: (self.folder / "stage.log").read_text())
+        wait_for(look, lambda: self.read_log("stage"))
         return found[0]
 
-    def finished_shards(self) -> int:
+    def finished_shards(self):
         return len(list(self.folder.glob("rows.shards/*/shard-?????/shard.json")))
 
-    def stop(self, process: subprocess.Popen[str]) -> None:
+    def wait_for_shards(self):
+        wait_for(lambda: not list(self.folder.glob("rows.shards/*/*.partial")), lambda: "a shard is unfinished")
+
+    def stop(self, process):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def close(self) -> None:
+    def close(self):
         for process in self.processes:
             self.stop(process)
 
 
-def wait_for(condition: Callable[[], object], describe: Callable[[], str]) -> None:
+def wait_for(condition, describe):
     deadline = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < deadline, describe()
         time.sleep(0.005)
 
 
-def make_certificate(folder: Path, name: str, authority: str | None = None) -> None:
+def make_certificate(folder, name, authority=None):
     signed = [] if authority is None else ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key"]
     names = ("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
     subprocess.run(["openssl", "req", "-x509", *KEY, *signed, *names], cwd=folder, check=True, capture_output=True)
 
 
-def tls_settings(folder: Path, name: str, authority: str = "authority") -> dict[str, str]:
+def tls_settings(folder, name, authority="authority"):
     settings = {f"{TLS}CA_FILE": str(folder / f"{authority}.pem")}
     for role in ("SCHEDULER", "WORKER", "CLIENT"):
-        settings |= {f"{TLS}{role}__{kind.upper()}": str(folder / f"{name}.{kind}") for kind in ("key",)}
+        settings[f"{TLS}{role}__KEY"] = str(folder / f"{name}.key")
         settings[f"{TLS}{role}__CERT"] = str(folder / f"{name}.pem")
     return settings

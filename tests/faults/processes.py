@@ -1,98 +1,81 @@
 """The processes of one run, found by a mark in their environment that every child inherits (Linux)."""
 
-from __future__ import annotations
-
+import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-
-from tests.faults.table import Leak
 
 MARK = "PODIUM_FAULT_CASE"
 SECONDS_TO_END = 20.0
 """What a run may take to end after its parent died or it was told to: a checkpoint is written meanwhile."""
 
 
-def of_case(mark: str) -> dict[int, str]:
+def of_case(mark):
     """Process id -> command line of every living process that carries the mark."""
     found = {}
     wanted = f"{MARK}={mark}\0".encode()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
-        try:
-            if wanted not in (folder / "environ").read_bytes() + b"\0":
-                continue
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it ended meanwhile
-        if command:  # a dead process that no one has waited for has none
-            found[int(folder.name)] = command
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # it ended meanwhile
+            if wanted in (folder / "environ").read_bytes() + b"\0":
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                if command:  # a dead process that no one has waited for has none
+                    found[int(folder.name)] = command
     return found
 
 
-def trainers(mark: str) -> list[int]:
+def trainers(mark):
     found = [process for process, command in of_case(mark).items() if " -m ipu_model " in f"{command} "]
     return [process for process in found if _parent(process) not in found]
 
 
-def _parent(process: int) -> int:
+def _parent(process):
     try:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
         return 0
 
 
-def kill_all(mark: str) -> None:
+def kill_all(mark):
     wait_for(lambda: not _kill_once(mark), 10.0, "killed processes are still there")
 
 
-def _kill_once(mark: str) -> bool:
+def _kill_once(mark):
     found = of_case(mark)
     for process in found:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    return bool(found)
+    return found
 
 
-def require_none(mark: str, seconds: float = SECONDS_TO_END) -> None:
-    """Wait until all have ended."""
-    until = time.monotonic() + seconds
-    while left := of_case(mark):
-        if time.monotonic() > until:
-            raise Leak(f"{len(left)} processes are left {seconds:.0f} s later: " + "; ".join(left.values()))
-        time.sleep(0.05)
+def require_none(mark, seconds=SECONDS_TO_END):
+    wait_for(lambda: not of_case(mark), seconds, "processes are left")
 
 
-def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Look every 20 ms until the condition is true."""
+def wait_for(condition, seconds, what):
     until = time.monotonic() + seconds
     while not condition():
-        if time.monotonic() > until:
-            raise TimeoutError(f"{what}, {seconds:.0f} s later")
+        assert time.monotonic() < until, f"{what}, {seconds:.0f} s later"
         time.sleep(0.02)
 
 
-class TrainerCount:
-    """Counts the trainers of a run while the body runs: `most` is how many there were at once."""
+@contextlib.contextmanager
+def one_trainer(mark):
+    """Fail at the end of the body if a run had two trainers at once in it."""
+    over, counts = threading.Event(), [0]
 
-    def __init__(self, mark: str) -> None:
-        self._mark, self._over, self.most = mark, threading.Event(), 0
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    def watch():
+        while not over.wait(0.1):
+            counts.append(len(trainers(mark)))
 
-    def _watch(self) -> None:
-        while not self._over.wait(0.1):
-            self.most = max(self.most, len(trainers(self._mark)))
-
-    def __enter__(self) -> TrainerCount:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert max(counts) <= 1

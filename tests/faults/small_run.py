@@ -1,21 +1,13 @@
-"""A run of every stage, from the corpus to the published folder, that is as small as the stages allow.
-
-What takes time in it is that every stage starts a Python of its own. Training makes many tiny updates, with a
-checkpoint every second one, so that a kill meets it everywhere between two checkpoints and within one.
-"""
-
-from __future__ import annotations
+"""A run of every stage, from the corpus to the published folder, that is as small as the stages allow."""
 
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,8 +25,7 @@ from tasks.plan.writing import write_plan
 from tasks.release.release import CARD, STAGE_RUNS
 from tasks.stage.artifacts import FETCHED
 from tests.faults import processes
-from tests.faults.table import HalfPublished, Leak, Lost
-from tests.places import ROOT
+from tests.places import ROOT, copy_project
 from tests.plans import stages_of, values_with
 from tests.prefect_home import make_home
 
@@ -68,7 +59,6 @@ SMALL = (
 )
 PLAN = stages_of(values_with(*SMALL))
 PUBLISH = "publish@squad"
-"""What comes after the plan."""
 SAME_BYTES = ("data", "models", "predictions", "evaluation", "metrics", "plots")
 """What is equal byte for byte in two runs; measurements/ has the rest."""
 TEMPORARY = (".partial", ".tmp", ".temp", "~")
@@ -83,12 +73,9 @@ cli.main(["run", *sys.argv[1:]])
 """The flow with another plan; DVC itself looks at everything that comes before each of its stages."""
 
 
-def make_project(folder: Path) -> Path:
+def make_project(folder):
     """A checkout with the small parameters, without git; nothing has run in it."""
-    (folder / ".dvc").mkdir(parents=True)
-    for name in (*CODE, "inputs", "presets", "params.yaml"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-        copy(ROOT / name, folder / name)
+    copy_project(folder)
     (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     values = resolve(read_yaml(folder / "params.yaml"), None, SMALL)
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
@@ -99,7 +86,7 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
-def code_hash() -> str:
+def code_hash():
     """Twelve hexadecimal digits of everything a small project is built from."""
     digest = hashlib.sha256(repr(SMALL).encode())
     for name in (*CODE, "inputs", "params.yaml"):
@@ -120,10 +107,10 @@ class Case:
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     extra: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         make_home(self.home / "prefect")
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         own = {
             "PREFECT_HOME": str(self.home / "prefect"),
             "DVC_SITE_CACHE_DIR": str(self.home / "dvc-site"),
@@ -139,88 +126,85 @@ class Case:
             own["PREFECT_API_URL"] = self.api_url
         return {**{k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}, **own, **self.extra}
 
-    def _process(self) -> dict[str, Any]:
-        return {"cwd": self.project, "env": self.environment(), "text": True, "stdin": subprocess.DEVNULL}
-
-    def start(self, *words: str, log: Path | None = None) -> subprocess.Popen[str]:
+    def start(self, *words, log=None):
         """Start a command of this Python in the project; its output goes to `log`."""
         with (log or self.home / f"{self.mark}.log").open("w") as stream:
-            own = {**self._process(), "stdout": stream, "stderr": subprocess.STDOUT}
-            return subprocess.Popen([sys.executable, *words], start_new_session=True, **own)
+            return subprocess.Popen(
+                [sys.executable, *words],
+                cwd=self.project,
+                env=self.environment(),
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
-    def run(self, *words: str, timeout: float = 400.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *words):
         """Run a command of this Python in the project to its end; stdout holds stderr too."""
-        own = {**self._process(), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.run([sys.executable, *words], timeout=timeout, **own)
+        log = self.home / f"{uuid.uuid4().hex}.log"
+        code = self.start(*words, log=log).wait(timeout=400)
+        return subprocess.CompletedProcess(words, code, log.read_text())
 
-    def stage(self, name: str) -> list[str]:
+    def succeed(self, *words):
+        done = self.run(*words)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def stage(self, name):
         return ["-m", "tasks.release.publish", "squad"] if name == PUBLISH else ["-m", "dvc", "repro", name]
 
-    def flow(self, *names: str, publish: bool = True) -> list[str]:
+    def flow(self, *names, publish=True):
         words = [*(["-c", SOME_STAGES, ",".join(names)] if names else ["-m", "flows", "run"]), "--verbose"]
         return words if publish else [*words, "--no-publish"]
 
 
-def digests(project: Path) -> dict[str, str]:
+def hashes(folder):
+    """Path -> SHA-256 of what is equal in two runs."""
+    files = [path for path in _files(folder) if path.name not in (CARD, STAGE_RUNS)]
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def digests(project):
     """Path -> SHA-256 of everything that must be the same in every run of the same parameters."""
-    found = [path for name in SAME_BYTES for path in _files(project / name)]
-    found += [path for path in _files(project / "published" / "small") if path.name not in (CARD, STAGE_RUNS)]
-    return {
-        str(path.relative_to(project)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found if path.exists()
-    }
+    places = (*SAME_BYTES, "published/small")
+    return {f"{place}/{name}": sha256 for place in places for name, sha256 in hashes(project / place).items()}
 
 
-def require_same(project: Path, reference: dict[str, str]) -> None:
-    """Raises: Lost, naming the files that are missing, more, or others than in the undisturbed run."""
+def require_same(project, reference):
+    """No file is missing, more, or another than in the undisturbed run."""
     found = digests(project)
-    wrong = sorted(name for name in {*found, *reference} if found.get(name) != reference.get(name))
-    if wrong:
-        raise Lost(f"{len(wrong)} files are not as in the undisturbed run: {', '.join(wrong[:5])}")
+    assert sorted(name for name in {*found, *reference} if found.get(name) != reference.get(name)) == []
 
 
-def require_whole(project: Path) -> None:
+def require_whole(project):
     """No temporary names outside runs/, every file readable, every object of DVC's cache what its name says."""
     for path in _files(project):
         inside = path.relative_to(project)
-        if inside.parts[0] == "runs" or inside.parts[:2] == (".dvc", "tmp"):
-            continue
-        if any(part.endswith(TEMPORARY) for part in inside.parts):
-            raise Leak(f"{inside} was left behind")
-        try:
+        if inside.parts[0] != "runs" and inside.parts[:2] != (".dvc", "tmp"):
+            assert not any(part.endswith(TEMPORARY) for part in inside.parts), f"{inside} was left behind"
             _read(path)
-        except (ValueError, OSError, pa.ArrowException, safetensors.SafetensorError) as error:
-            raise Lost(f"{inside} is damaged: {error}") from None
     for path in _files(project / ".dvc" / "cache" / "files" / "md5"):
         named = path.parent.name + path.name.removesuffix(".dir")
-        if hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != named:
-            raise Lost(f"{path.relative_to(project)} of DVC's cache does not hold what its name says")
+        assert hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() == named
 
 
-def require_published_once(project: Path) -> None:
-    """Raises: HalfPublished, unless published/ holds one release, whole, and the receipt is about it."""
+def require_published_once(project):
+    """published/ holds one release, whole, and the receipt is about it."""
     published = project / "published"
-    names = sorted(path.relative_to(published).as_posix() for path in published.glob("small*"))
-    kept = [path.name for path in (published / "small.releases").glob("release-*")]
-    if names != ["small", "small.releases"] or len(kept) != 1:
-        raise HalfPublished(f"published/ holds {names}, and the releases {kept}")
+    assert sorted(path.name for path in published.glob("small*")) == ["small", "small.releases"]
+    assert len(list((published / "small.releases").glob("release-*"))) == 1
     receipt = json.loads((project / "reports" / "publish-squad.json").read_text())
-    folder = project / "published" / "small"
-    found = {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in _files(folder)
-        if path.name not in (CARD, STAGE_RUNS)
-    }
-    if found != receipt["files"]:
-        raise HalfPublished(f"the receipt is about {sorted(receipt['files'])}, the folder holds {sorted(found)}")
+    assert hashes(published / "small") == receipt["files"]
 
 
-def _files(place: Path) -> list[Path]:
+def _files(place):
     if place.is_file():
         return [place]
     return sorted(path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
-def _read(path: Path) -> None:
+def _read(path):
     if path.suffix == ".json":
         json.loads(path.read_text(encoding="utf-8"))
     elif path.suffix == ".arrow":

@@ -1,20 +1,14 @@
 """Secrets that were planted are found nowhere: not in what a run wrote or printed, nor in what it sent."""
 
-from __future__ import annotations
-
 import base64
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.faults import table
 from tests.flows.conftest import TOY_PLAN
-from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.release.hub_publishing import NAME, TOKEN
 from tests.tasks.trained_checkout import make_checkout
@@ -60,7 +54,7 @@ cli.main(["run", *sys.argv[1:]])
 """
 REFUSED = {"method": "GET", "pattern": "whoami", "status": 401, "times": 99}
 REPEATED = {"method": "POST", "pattern": "/commit/", "status": 403, "times": 99}
-WAYS: dict[str, tuple[dict, list[str], int, str]] = {
+WAYS = {
     "published": ({}, [], 0, "Podium run: published"),
     "token refused": (REFUSED, [], 1, "checking the token failed"),
     "the Hub repeats the token": (REPEATED, [], 1, "*** is not enough"),
@@ -76,7 +70,7 @@ WAYS: dict[str, tuple[dict, list[str], int, str]] = {
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     """Everything up to the gate is there; secrets are where users put them."""
     project = make_checkout(tmp_path / "project")
     values = yaml.safe_load((project / "params.yaml").read_text())
@@ -95,27 +89,20 @@ def project(tmp_path: Path) -> Path:
     return project
 
 
-def environment(home: Path) -> dict[str, str]:
-    planted = {name: value for name, value in SECRETS.items() if name != "remote"}
-    own = {
-        name: str(home / name.lower())
-        for name in (
-            "PREFECT_HOME",
-            "HOME",
-            "HF_HOME",
-            "DVC_SITE_CACHE_DIR",
-            "DVC_GLOBAL_CONFIG_DIR",
-            "DVC_SYSTEM_CONFIG_DIR",
-        )
-    }
-    server = {
+def environment(home):
+    places = ("PREFECT_HOME", "HOME", "HF_HOME")
+    places += ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")
+    return {
+        **os.environ,
+        **{name: value for name, value in SECRETS.items() if name != "remote"},
+        **{name: str(home / name.lower()) for name in places},
         "PREFECT_SERVER_API_AUTH_STRING": SECRETS["PREFECT_API_AUTH_STRING"],
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "PYTHONPATH": str(ROOT),
     }
-    return {**os.environ, **planted, **own, **server, "PYTHONPATH": str(ROOT)}
 
 
-def run(words: list[str], project: Path, code: int) -> None:
+def run(words, project, code):
     """Run in the project; what it printed is kept next to it, to be searched like everything else."""
     done = subprocess.run(
         words, cwd=project, env=environment(project.parent), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -125,51 +112,43 @@ def run(words: list[str], project: Path, code: int) -> None:
     assert done.returncode == code, done.stdout
 
 
-def leaks(folder: Path) -> Iterator[str]:
-    """`what, where` for every secret in a file below `folder`, but for the one a user wrote it into."""
+def require_no_leak(folder):
+    """No secret is in a file below `folder`, but in the one that a user wrote it into."""
+    found = set()
     for path in folder.rglob("*"):
         if path.is_symlink() or not path.is_file() or path == folder / "project" / ".dvc" / "config.local":
             continue
         content = path.read_bytes()
         for name, secret in SECRETS.items():
-            for form in (secret.encode(), base64.b64encode(secret.encode()), secret.partition(":")[2].encode()):
-                if form and form in content:
-                    yield f"{name}, {path.relative_to(folder)}"
+            forms = (secret.encode(), base64.b64encode(secret.encode()), secret.partition(":")[2].encode())
+            found |= {(name, path) for form in forms if form and form in content}
+    assert found == set()
 
 
-def require_no_leak(folder: Path) -> None:
-    if found := sorted(set(leaks(folder))):
-        raise table.Leak("; ".join(found))
-
-
-def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub: HubServer, project: Path) -> None:
+def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub, project):
     words = [sys.executable, "-m", "tasks.release.publish", "squad"]
-    with table.case("secrets: publish alone"):
-        hub.fault("POST", "/commit/", status=403, body=f'{{"error": "{TOKEN} may not"}}'.encode())
-        hub.fault("GET", "whoami", status=503)
-        run(words, project, 1)
-        run(words, project, 0)
-        require_no_leak(project.parent)
-    assert "GET /api/whoami-v2: status 503" in (project.parent / "printed.txt").read_text(), "waiting is reported"
-    assert "*** may not" in (project.parent / "printed.txt").read_text()
+    hub.fault("POST", "/commit/", status=403, body=f'{{"error": "{TOKEN} may not"}}'.encode())
+    hub.fault("GET", "whoami", status=503)
+    run(words, project, 1)
+    run(words, project, 0)
+    require_no_leak(project.parent)
+    printed = (project.parent / "printed.txt").read_text()
+    assert "GET /api/whoami-v2: status 503" in printed, "waiting is reported"
+    assert "*** may not" in printed
     assert len(hub.store.find("model", NAME).tags) == 1, "it did publish"
-
-
-def test_a_secret_that_was_written_is_found(tmp_path: Path) -> None:
-    (tmp_path / "log.txt").write_text(f"token {TOKEN}")
-    with pytest.raises(table.Leak, match=r"HF_TOKEN, log\.txt"):
-        require_no_leak(tmp_path)
+    (project.parent / "log.txt").write_text(f"token {TOKEN}")
+    with pytest.raises(AssertionError, match=r"HF_TOKEN.*log\.txt"):  # what was written is found
+        require_no_leak(project.parent)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_of_the_flow_leaks_nothing(hub: HubServer, project: Path, way: str) -> None:
+def test_a_run_of_the_flow_leaks_nothing(hub, project, way):
     fault, overrides, code, said = WAYS[way]
     if fault:
         hub.fault(**fault, body=f'{{"error": "{TOKEN} is not enough"}}'.encode())
-    with table.case("secrets: a run of the flow", way):
-        run([sys.executable, "-c", FLOW, *overrides], project, code)
-        require_no_leak(project.parent)
+    run([sys.executable, "-c", FLOW, *overrides], project, code)
+    require_no_leak(project.parent)
     printed = (project.parent / "printed.txt").read_text()
     assert said in printed
     if code != 2 and "nothing was started" not in printed:

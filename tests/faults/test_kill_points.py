@@ -1,80 +1,69 @@
 """SIGKILL at seeded random points of the small run, then the same run again to its end."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from flows.dvc import leftovers
-from tests.faults import processes, small_run, table
-from tests.faults.pictures import Pictures
+from tests.faults import processes, small_run
 from tests.faults.small_run import Case
 
 SEED = 20261120
 POINTS = 50
-ROW = "SIGKILL, then again"
 SECONDS_OF_DVC = 1.5
 """What a `dvc repro` of one stage takes before the stage begins."""
+CORPUS = ["-m", "dvc", "repro", "corpus@text"]
 
 
 @dataclass(frozen=True)
 class Point:
-    """One kill."""
+    """One kill, after a fraction of the stage's seconds."""
 
     number: int
     stage: str
     fraction: float
-    """Of the stage's seconds."""
-    whole_tree: bool
 
     @property
-    def everything_runs(self) -> bool:
+    def whole_tree(self):
+        return self.number % 2 == 0
+
+    @property
+    def everything_runs(self):
         return self.number % 10 == 0
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.number:02d}-{self.stage}-{self.fraction:.3f}-{'tree' if self.whole_tree else 'flow'}"
 
 
-def points(count: int, seed: int) -> list[Point]:
+def points(count, seed):
     """Every stage in turn, the order shuffled; the training stages, where most can be lost, get what is over."""
     source = random.Random(seed)
     training = [stage for stage in small_run.PLAN if stage.startswith(("pretrain@", "finetune@"))]
     stages = [*small_run.PLAN, small_run.PUBLISH]
     chosen = [*stages, *stages, *training * count][:count]
     source.shuffle(chosen)
-    return [Point(i, stage, source.random(), i % 2 == 0) for i, stage in enumerate(chosen)]
+    return [Point(i, stage, source.random()) for i, stage in enumerate(chosen)]
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("point", points(POINTS, SEED), ids=str)
-def test_a_killed_run_is_finished_by_the_next(
-    point: Point, tmp_path: Path, pictures: Pictures, new_flow: Callable[[Path], Case]
-) -> None:
-    with table.case(ROW, str(point)) as notes:
-        project = pictures.project_before(point.stage, tmp_path / "project", not point.everything_runs)
-        case = new_flow(project)
-        notes.append(kill(case, point, pictures.seconds[point.stage]))
-        processes.require_none(case.mark)
-        with processes.TrainerCount(case.mark) as trainers:
-            done = case.run(*case.flow())
-        if done.returncode:
-            raise table.Lost(f"the second run ended with exit code {done.returncode}:\n{done.stdout[-3000:]}")
-        if trainers.most > 1:
-            raise table.Leak(f"{trainers.most} trainers worked at once")
-        processes.require_none(case.mark, 5.0)
-        small_run.require_same(project, pictures.digests)
-        small_run.require_whole(project)
-        small_run.require_published_once(project)
+def test_a_killed_run_is_finished_by_the_next(point, tmp_path, pictures, new_flow):
+    project = pictures.project_before(point.stage, tmp_path / "project", not point.everything_runs)
+    case = new_flow(project)
+    kill(case, point, pictures.seconds[point.stage])
+    processes.require_none(case.mark)
+    with processes.one_trainer(case.mark):
+        case.succeed(*case.flow())
+    processes.require_none(case.mark, 5.0)
+    small_run.require_same(project, pictures.digests)
+    small_run.require_whole(project)
+    small_run.require_published_once(project)
 
 
-def kill(case: Case, point: Point, seconds: float) -> str:
-    """Start the flow and kill it within the stage; says how far it had come."""
+def kill(case, point, seconds):
     log = case.home / "killed.log"
     flow = case.start(*case.flow(), log=log)
     begins = f"Running stage '{point.stage}'" if point.stage in small_run.PLAN else f"{small_run.PUBLISH}: started"
@@ -85,60 +74,33 @@ def kill(case: Case, point: Point, seconds: float) -> str:
     else:
         flow.send_signal(signal.SIGKILL)
     flow.wait()
-    last = [line for line in log.read_text().splitlines() if line.strip()][-1]
-    return f"killed after: {last[:150]}"
 
 
 @pytest.mark.faults
-def test_the_temporary_server_ends_with_a_flow_that_is_killed(tmp_path: Path) -> None:
-    with table.case(ROW, "flow with a temporary server"):
-        patience = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}  # a busy machine is not a fault
-        case = Case(small_run.make_project(tmp_path / "project"), tmp_path, extra=patience)
-        log = tmp_path / "flow.log"
-        flow = case.start(*case.flow(), log=log)
-        processes.wait_for(lambda: "Running stage 'corpus@text'" in log.read_text(), 120.0, log.read_text())
-        assert any("uvicorn" in command for command in processes.of_case(case.mark).values()), "it has no server"
-        flow.kill()
-        flow.wait()
-        processes.require_none(case.mark)
+def test_the_temporary_server_ends_with_a_flow_that_is_killed(tmp_path):
+    patience = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}  # a busy machine is not a fault
+    case = Case(small_run.make_project(tmp_path / "project"), tmp_path, extra=patience)
+    log = tmp_path / "flow.log"
+    flow = case.start(*case.flow(), log=log)
+    processes.wait_for(lambda: "Running stage 'corpus@text'" in log.read_text(), 120.0, "the flow has not begun")
+    assert any("uvicorn" in command for command in processes.of_case(case.mark).values()), "it has no server"
+    flow.kill()
+    flow.wait()
+    processes.require_none(case.mark)
 
 
-SAMPLE = "sample of make test"
-CORPUS = ["-m", "dvc", "repro", "corpus@text"]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A project whose corpus is made, and the hashes of it."""
-    home = tmp_path_factory.mktemp("undisturbed")
-    case = Case(small_run.make_project(home / "project"), home)
-    done = case.run(*CORPUS)
-    assert done.returncode == 0, done.stdout
-    return case.project, small_run.digests(case.project)
-
-
-@pytest.fixture
-def fresh(tmp_path: Path) -> Case:
-    return Case(small_run.make_project(tmp_path / "project"), tmp_path)
-
-
-def require_as(case: Case, reference: dict[str, str]) -> None:
-    done = case.run(*CORPUS)
-    if done.returncode:
-        raise table.Lost(done.stdout)
-    small_run.require_same(case.project, reference)
-    small_run.require_whole(case.project)
-    processes.require_none(case.mark, 5.0)
-
-
-def test_killed_and_run_again(fresh: Case, undisturbed: tuple[Path, dict[str, str]]) -> None:
+def test_a_corpus_killed_twice_is_that_of_an_undisturbed_run(tmp_path):
+    undisturbed, killed = (Case(small_run.make_project(tmp_path / name / "p"), tmp_path / name) for name in "ab")
+    undisturbed.succeed(*CORPUS)
     source = random.Random(SEED)
-    with table.case(SAMPLE, "SIGKILL twice, then again"):
-        for _ in range(2):
-            run = fresh.start(*CORPUS)
-            time.sleep(source.uniform(0.5, 2.0))  # the random moment itself
-            run.kill()
-            run.wait()
-            processes.require_none(fresh.mark)
-        leftovers.repair(fresh.project, print)  # as flows do: a DVC killed while it writes its list leaves half of it
-        require_as(fresh, undisturbed[1])
+    for _ in range(2):
+        run = killed.start(*CORPUS)
+        time.sleep(source.uniform(0.5, 2.0))  # the random moment itself
+        run.kill()
+        run.wait()
+        processes.require_none(killed.mark)
+    leftovers.repair(killed.project, print)  # as flows do: a DVC killed while it writes its list leaves half of it
+    killed.succeed(*CORPUS)
+    small_run.require_same(killed.project, small_run.digests(undisturbed.project))
+    small_run.require_whole(killed.project)
+    processes.require_none(killed.mark, 5.0)

@@ -1,25 +1,24 @@
 """A DVC remote that is not there, cannot be written, or goes in the middle of a push."""
 
-from __future__ import annotations
-
+import contextlib
+import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.faults import processes, small_run, table
+from tests.faults import processes, small_run
 from tests.faults.damage import leave, small_disk
-from tests.faults.pictures import Pictures
 from tests.faults.small_run import Case
 
-ROW = "DVC remote"
+pytestmark = pytest.mark.faults
+PUSH = ("-m", "dvc", "push", "--run-cache")
 
 
 @pytest.fixture
-def finished(tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]) -> Case:
+def finished(tmp_path, pictures, new_case):
     """A finished run with a folder as its remote, to which nothing was pushed yet."""
     shutil.copytree(pictures.folder / "work", tmp_path / "project", symlinks=True)
     case = new_case(tmp_path / "project")
@@ -29,71 +28,54 @@ def finished(tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case
     return case
 
 
-def push_again_and_restore(case: Case, pictures: Pictures) -> None:
+def push_again_and_restore(case, pictures):
     """The remote is back: push, then restore it all in a checkout without cache and outputs."""
-    before = pictures.digests_after("gate@squad")
     small_run.require_same(case.project, pictures.digests)
-    pushed = case.run("-m", "dvc", "push", "--run-cache")
-    assert pushed.returncode == 0, pushed.stdout
+    case.succeed(*PUSH)
     elsewhere = small_run.make_project(case.home / "elsewhere")
-    shutil.copy2(case.project / ".dvc" / "config.local", elsewhere / ".dvc" / "config.local")
-    shutil.copy2(case.project / "dvc.lock", elsewhere / "dvc.lock")
-    other = Case(elsewhere, case.home / "other-home", case.api_url)
-    done = other.run("-m", "dvc", "repro", "--pull", "gate@squad")
-    assert done.returncode == 0, done.stdout
-    ran = [line for line in done.stdout.splitlines() if line.startswith("Running stage") and "gate@squad" not in line]
-    if ran:
-        raise table.Lost(f"stages ran that the remote has: {ran}")
-    small_run.require_same(elsewhere, {name: sha for name, sha in before.items() if not name.startswith("published")})
+    for name in (".dvc/config.local", "dvc.lock"):
+        shutil.copy2(case.project / name, elsewhere / name)
+    printed = Case(elsewhere, case.home / "other-home").succeed("-m", "dvc", "repro", "--pull", "gate@squad")
+    assert {line for line in printed.splitlines() if line.startswith("Running stage")} <= {
+        "Running stage 'gate@squad':"
+    }
+    before = pictures.digests_after("gate@squad").items()
+    small_run.require_same(elsewhere, {name: sha for name, sha in before if not name.startswith("published")})
 
 
-def require_said(case: Case, words: tuple[str, ...]) -> str:
-    """Push to a remote in trouble: it fails and says why."""
-    done = case.run("-m", "dvc", "push", "--run-cache")
-    assert done.returncode != 0, f"a push that could not work ended well:\n{done.stdout}"
-    said = [line for line in done.stdout.splitlines() if any(word in line for word in words)]
-    assert said, done.stdout
-    return said[0][:150]
+def remount(how):
+    return lambda disk: subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
 
 
-@pytest.mark.faults
-def test_a_remote_whose_place_is_taken_by_a_file(finished: Case, tmp_path: Path, pictures: Pictures) -> None:
-    with table.case(ROW, "its place is a file") as notes:
-        (tmp_path / "store").write_text("")
-        notes.append(require_said(finished, ("Not a directory", "File exists", "failed to push")))
-        (tmp_path / "store").unlink()
+TROUBLES = {
+    "a file": (None, Path.touch, Path.unlink, "Not a directory|File exists|failed to push"),
+    "full": (64, lambda disk: None, lambda disk: leave(disk, 1 << 16), "No space left|failed to push"),
+    "read-only": (1 << 16, remount("ro"), remount("rw"), "Read-only file system|failed to push"),
+}
+"""What the remote is -> KB of its own disk, how it becomes so and good again, and what a push says."""
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_push_that_cannot_work_says_why_and_works_later(trouble, finished, tmp_path, pictures):
+    kilobytes, spoil, mend, said = TROUBLES[trouble]
+    store = tmp_path / "store"
+    with contextlib.nullcontext() if kilobytes is None else small_disk(store, kilobytes):
+        spoil(store)
+        done = finished.run(*PUSH)
+        assert done.returncode != 0, done.stdout
+        assert re.search(said, done.stdout), done.stdout
+        mend(store)
         push_again_and_restore(finished, pictures)
 
 
-@pytest.mark.faults
-def test_a_full_remote(finished: Case, tmp_path: Path, pictures: Pictures) -> None:
-    with small_disk(tmp_path / "store", 64) as disk, table.case(ROW, "full in the middle of a push") as notes:
-        notes.append(require_said(finished, ("No space left", "failed to push")))
-        leave(disk, 1 << 16)
-        push_again_and_restore(finished, pictures)
-
-
-@pytest.mark.faults
-def test_a_read_only_remote(finished: Case, tmp_path: Path, pictures: Pictures) -> None:
-    with small_disk(tmp_path / "store", 1 << 16) as disk, table.case(ROW, "read-only") as notes:
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        notes.append(require_said(finished, ("Read-only file system", "failed to push")))
-        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
-        push_again_and_restore(finished, pictures)
-
-
-@pytest.mark.faults
 @pytest.mark.parametrize("files", [3, 20, 40])
-def test_a_push_killed_in_the_middle(finished: Case, tmp_path: Path, files: int, pictures: Pictures) -> None:
-    """As when the remote's host goes: what is there is whole, or is not under its name."""
-    with table.case(ROW, f"push killed after {files} files"):
-        push = finished.start("-m", "dvc", "push", "--run-cache", "--jobs", "1")
-        store = tmp_path / "store"
-        processes.wait_for(
-            lambda: push.poll() is not None or sum(1 for path in store.rglob("*") if path.is_file()) >= files,
-            60.0,
-            "nothing is pushed",
-        )
-        push.send_signal(signal.SIGKILL)
-        push.wait()
-        push_again_and_restore(finished, pictures)
+def test_a_push_killed_in_the_middle_leaves_what_is_whole(finished, tmp_path, files, pictures):
+    push = finished.start(*PUSH, "--jobs", "1")
+
+    def far_enough():
+        return push.poll() is not None or sum(path.is_file() for path in (tmp_path / "store").rglob("*")) >= files
+
+    processes.wait_for(far_enough, 60.0, "nothing is pushed")
+    push.send_signal(signal.SIGKILL)
+    push.wait()
+    push_again_and_restore(finished, pictures)

@@ -1,12 +1,9 @@
 """Compare texts with golden copies; what differs between hosts and runs is masked in both."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.places import ROOT
@@ -14,14 +11,10 @@ from tests.tasks.hostile import Page
 
 COPIES = Path(__file__).parent / "copies"
 WRITE = "PODIUM_WRITE_GOLDEN"
-"""The environment variable that lets the tests write the copies instead of comparing them."""
-Masks = Iterable[tuple[str, str]]
-"""Regular expressions, each with what replaces what it matches."""
 
 LONGEST = 300
-"""Characters of a line of a page."""
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
-EVERYWHERE: Masks = (
+EVERYWHERE = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[+-]\d\d(?::?\d\d)?| [A-Z]{3,5}\b)?", "TIME"),
     (r"runs/logs/[\w-]+\.log", "runs/logs/LOG"),
     (r"\b[0-9a-f]{64}\b", "SHA256"),
@@ -31,14 +24,8 @@ DURATION = (rf"\b{NUMBER} (?:ms|s|min|h)\b(?: \d+ (?:s|min)\b)?", "DURATION")
 SIZE = (rf"\b{NUMBER} (?:bytes|[kKMGT]B)\b", "SIZE")
 
 
-def mask(text: str, places: Mapping[str, Path], more: Masks = ()) -> str:
-    """Replace what differs between hosts and runs.
-
-    Args:
-        text: what a command printed, or the text of a page.
-        places: folders that the text may name, each under the word that replaces it.
-        more: masks that this text needs beyond those of every text; they come first.
-    """
+def mask(text, places, more=()):
+    """Replace what differs between hosts and runs: folders by the words for them, then by patterns, `more` first."""
     words = {str(folder): name for name, folder in places.items()} | {sys.executable: "PYTHON", str(ROOT): "PODIUM"}
     for found in sorted(words, key=len, reverse=True):
         text = text.replace(found, words[found])
@@ -47,7 +34,7 @@ def mask(text: str, places: Mapping[str, Path], more: Masks = ()) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
-def text_of(html: str) -> str:
+def text_of(html):
     """Return the words of a page, a line for each line of its source that has some; long lines are cut."""
     html = re.sub(r"<(style|script)\b.*?</\1>", "", html, flags=re.DOTALL)
     html = re.sub(r"</t[dh]>", " |", html).replace("<", " <")
@@ -55,12 +42,8 @@ def text_of(html: str) -> str:
     return "\n".join(line if len(line) <= LONGEST else f"{line[:LONGEST]}…" for line in lines if line)
 
 
-def require_same(name: str, text: str) -> None:
-    """Compare a masked text with its golden copy, or write the copy where PODIUM_WRITE_GOLDEN=1.
-
-    Raises:
-        AssertionError: the two differ, or there is no copy.
-    """
+def require_same(name, text):
+    """Compare a masked text with its golden copy, or write the copy where PODIUM_WRITE_GOLDEN=1."""
     path = COPIES / f"{name}.txt"
     if os.environ.get(WRITE) == "1":
         path.write_text(text, encoding="utf-8")

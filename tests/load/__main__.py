@@ -1,16 +1,13 @@
-"""`python -m tests.load`: many runs of few parameter sets, disturbed all the while; a table, a plot, and a verdict."""
-
-from __future__ import annotations
+"""`python -m tests.load`: many runs of few parameter sets, disturbed all the while; a table and a verdict."""
 
 import argparse
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from tests.load.findings import holds, markdown, plot, rows
+from tests.load.findings import holds, markdown, rows
 from tests.load.trial import Options, try_load
 from tests.places import ROOT
 
@@ -25,14 +22,13 @@ ARGUMENTS = {
 """Field of Options -> its type and what --help says of it."""
 
 
-def main(words: Sequence[str]) -> int:
-    """Try it, and return the exit code: 1 where something does not hold."""
+def main():
     parser = argparse.ArgumentParser(prog="python -m tests.load", description=__doc__)
     for name, (kind, about) in ARGUMENTS.items():
         default = getattr(Options(), name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar="N", help=about)
-    parser.add_argument("--output", type=Path, default=ROOT / "reports", metavar="FOLDER", help="of load.md and plots")
-    given = vars(parser.parse_args(words))
+    parser.add_argument("--output", type=Path, default=ROOT / "reports", metavar="FOLDER", help="of load.md")
+    given = vars(parser.parse_args())
     output, options = given.pop("output"), Options(**given)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = Path(tempfile.mkdtemp(prefix="podium-load-"))
@@ -40,11 +36,9 @@ def main(words: Sequence[str]) -> int:
     print(f"load: {options.runs} runs in {options.minutes:.0f} minutes; hosts and logs are in {folder}", flush=True)
     trial = try_load(options, folder)
     found = rows(trial)
-    text = markdown(trial, found)
     output.mkdir(parents=True, exist_ok=True)
-    (output / "load.md").write_text(text, encoding="utf-8")
-    plot(trial, output)
-    print(text, f"load: {output / 'load.md'}, load.svg, load.png", sep="\n", flush=True)
+    (output / "load.md").write_text(markdown(trial, found), encoding="utf-8")
+    print(markdown(trial, found), flush=True)
     if not holds(found):
         print(f"load: hosts and logs are kept in {folder}", flush=True)
         return 1
@@ -53,4 +47,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,20 +1,14 @@
 """What is done to a team while it works: workers are killed, the server restarted, the remote taken away."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from dataclasses import dataclass
-from pathlib import Path
-
-from tests.flows.workers.worker_team import Team
 
 RESTARTS_AT = (0.25, 0.6)
 """Shares of the runs that have ended when the server is restarted."""
 REMOTE_AWAY_AT = 0.4
 REMOTE_AWAY_S = 30.0
 FLOWS, CPUS = "flows", ("cpu-1", "cpu-2")
-"""The hosts of workers."""
 ENDED = "ended"
 MARKER = "podium-store"
 """The file by which hosts know a remote."""
@@ -22,8 +16,6 @@ MARKER = "podium-store"
 
 @dataclass(frozen=True)
 class Disturbance:
-    """One of them."""
-
     at: float
     """Seconds since the runs were queued."""
     kind: str
@@ -33,41 +25,40 @@ class Disturbance:
 class Disturbances:
     """Does them when it is time; only the thread that started the processes may call it, as they end with it."""
 
-    def __init__(self, team: Team, began: float, every: float, most: int | None) -> None:
-        self.done: list[Disturbance] = []
+    def __init__(self, team, began, every, most):
+        self.done = []
         self.made_anew = False
         """Whether someone made another remote in the place of the one that was away; a running push makes
         its folder, and does so again where it belongs."""
         self._team, self._began, self._every = team, began, every
         cpus = itertools.cycle(CPUS)
         self._victims = itertools.islice((name for pair in zip(itertools.repeat(FLOWS), cpus) for name in pair), most)
-        self._next_kill = began + every
-        self._restarts, self._away_until = list(RESTARTS_AT), None
-        self._was_away = False
+        self._next_kill, self._restarts, self._away_until = began + every, list(RESTARTS_AT), None
 
-    def look(self, ended: float) -> None:
-        """Do what it is time for."""
+    def look(self, ended):
         now = time.monotonic()
-        self._start_ended()
+        for name in (FLOWS, *CPUS):
+            host = self._team.hosts[name]
+            if host.worker.poll() is not None:
+                self._note(ENDED, f"the worker of {name} had ended with {host.worker.returncode}, and was started")
+                host.start_worker(*host.work)
         if now >= self._next_kill and ended < 1:
             self._next_kill = now + self._every
             if victim := next(self._victims, None):
                 self._kill(victim)
         if self._restarts and ended >= self._restarts[0]:
             self._restarts.pop(0)
-            self._restart_server()
-        if not self._was_away and ended >= REMOTE_AWAY_AT:
-            self._was_away = True
+            self._note("server", "the Prefect server was killed and started again")
+            self._team.server.stop()
+            self._team.server.start()
+        if not self.count("remote") and ended >= REMOTE_AWAY_AT:
             self._away_until = now + REMOTE_AWAY_S
             self._note("remote", f"the remote was renamed for {REMOTE_AWAY_S:.0f} s")
             self._team.remote.rename(self._elsewhere)
         if self._away_until is not None and now >= self._away_until:
             self.bring_back()
 
-    def remotes(self) -> list[Path]:
-        return [self._team.remote if self._away_until is None else self._elsewhere]
-
-    def bring_back(self) -> None:
+    def bring_back(self):
         """Put the remote back, if it is away."""
         if self._away_until is None:
             return
@@ -78,36 +69,24 @@ class Disturbances:
         self._elsewhere.rename(remote)
 
     @property
-    def _elsewhere(self) -> Path:
+    def _elsewhere(self):
         return self._team.remote.with_name("away")
 
-    def count(self, kind: str) -> int:
+    def count(self, kind):
         return sum(one.kind == kind for one in self.done)
 
-    def _kill(self, name: str) -> None:
+    def _kill(self, name):
         host = self._team.hosts[name]
         self._note(name, f"SIGKILL to the worker of {name}")
         host.worker.kill()
         host.worker.wait()
         host.start_worker(*host.work)
 
-    def _start_ended(self) -> None:
-        for name in (FLOWS, *CPUS):
-            host = self._team.hosts[name]
-            if host.worker.poll() is not None:
-                self._note(ENDED, f"the worker of {name} had ended with {host.worker.returncode}, and was started")
-                host.start_worker(*host.work)
-
-    def _restart_server(self) -> None:
-        self._note("server", "the Prefect server was killed and started again")
-        self._team.server.stop()
-        self._team.server.start()
-
-    def _note(self, kind: str, what: str) -> None:
+    def _note(self, kind, what):
         self.done.append(Disturbance(time.monotonic() - self._began, kind, what))
 
 
-def start_workers(team: Team, flows: int) -> None:
+def start_workers(team, flows):
     for name in (FLOWS, *CPUS):
         host = team.host(name)
         host.work = ("flows", "default", "cpu", "--limit", str(flows)) if name == FLOWS else ("cpu", "default", "cpu")

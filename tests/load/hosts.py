@@ -1,14 +1,11 @@
 """Hosts of real stages with their parameter sets, and a Prefect server on PostgreSQL where the system has it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, Any
 
 from tests.faults.small_run import SMALL
 from tests.flows.workers.worker_hosts import Host, Server, start_process, wait_until
@@ -17,12 +14,11 @@ from tests.places import ROOT, copy_project
 QUEUE = "cpu/default"
 FIRST_SEED = 101
 SYSTEM = Path("/usr/lib/postgresql")
-"""Where Debian's packages put each version's programs."""
 USER = "postgres"
 """Of the system's packages; PostgreSQL refuses to run as root."""
 
 
-def overrides_of(number: int) -> list[str]:
+def overrides_of(number):
     """A small fine-tuning of fresh weights, from generated data to a release; sets share the stages before it."""
     return [
         *SMALL,
@@ -35,27 +31,24 @@ def overrides_of(number: int) -> list[str]:
 class LoadHost(Host):
     """A host with a copy of a project, whose stages are the real ones."""
 
-    def __init__(self, *places: Any) -> None:
+    def __init__(self, *places):
         super().__init__(*places)
-        self.work: tuple[str, ...] = ()
+        self.work = ()
         """Arguments of `start_worker`, by which a worker that was killed is started again."""
         self.environment["PODIUM_THREADS"] = "1"
 
-    def make_project(self) -> None:
+    def make_project(self):
         copy_project(self.project)
         shutil.copy2(ROOT / "prefect.yaml", self.project)
 
-    def send(self, number: int, log: IO[str]) -> Any:
+    def send(self, number, log):
         """Start a run of a set from this host, its stages on workers; returns the process."""
         words = [sys.executable, "-m", "flows", "run", "--on-workers", "--device-queue", QUEUE]
         words += [word for override in overrides_of(number) for word in ("--set", override)]
         return start_process(words, self.environment, log, self.project)
 
-    def places(self) -> list[Path]:
-        return [self.folder]
 
-
-def find_postgresql() -> Path | None:
+def find_postgresql():
     """Return the folder of the programs of the newest PostgreSQL of this system; None where there is none."""
     if found := shutil.which("initdb"):
         return Path(found).resolve().parent
@@ -64,66 +57,51 @@ def find_postgresql() -> Path | None:
 
 
 class PostgreSQL:
-    """A database of its own on a socket in a folder; it ends with this process."""
-
-    def __init__(self, programs: Path, folder: Path) -> None:
-        """Make the database and start it."""
+    def __init__(self, programs, folder):
         self.folder, self._programs = folder, programs
-        self._data = folder / "data"
         folder.mkdir()
         if os.getuid() == 0:
             shutil.chown(folder, USER)
         with (folder.parent / "postgresql.log").open("a") as log:
-            self._run("initdb", "-D", self._data, "-U", USER, "--auth=trust", "-E", "UTF8", output=log)
-            words = self._command("postgres", "-D", self._data, "-k", folder, "-c", "listen_addresses=")
+            self._run("initdb", "-D", folder / "data", "-U", USER, "--auth=trust", "-E", "UTF8", output=log)
+            words = self._command("postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=")
             self.process = start_process(words, None, log, folder, self._user())
         wait_until(self._answers, "PostgreSQL", alive=self.process)
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"postgresql+asyncpg://{USER}@/{USER}?host={self.folder}"
 
-    @property
-    def tables(self) -> Path:
-        return self._data / "base"
-
-    @property
-    def version(self) -> str:
-        words = self._command("postgres", "--version")
-        return subprocess.run(words, text=True, check=True, stdout=subprocess.PIPE).stdout.split(") ")[-1].split()[0]
-
-    def stop(self) -> None:
+    def stop(self):
         self.process.send_signal(signal.SIGINT)
         self.process.wait(timeout=60)
 
-    def _answers(self) -> bool:
+    def _answers(self):
         return (self.folder / ".s.PGSQL.5432").exists() and self._run("pg_isready", "-q", "-h", self.folder) == 0
 
-    def _run(self, *words: object, output: Any = subprocess.DEVNULL) -> int:
+    def _run(self, *words, output=subprocess.DEVNULL):
         return subprocess.run(
             self._command(*words), cwd=self.folder, stdout=output, stderr=output, check=False, **self._user()
         ).returncode
 
-    def _command(self, *words: object) -> list[str]:
+    def _command(self, *words):
         return [str(self._programs / str(words[0])), *map(str, words[1:])]
 
-    def _user(self) -> dict[str, Any]:
+    def _user(self):
         return {"user": USER, "group": USER, "extra_groups": []} if os.getuid() == 0 else {}
 
 
 class LoadServer(Server):
-    """A Prefect server that keeps its data where it is told."""
-
-    def __init__(self, folder: Path, database: PostgreSQL | None) -> None:
+    def __init__(self, folder, database):
         self.database = database
         super().__init__(folder)
 
-    def own_environment(self) -> dict[str, str]:
+    def own_environment(self):
         own = {} if self.database is None else {"PREFECT_SERVER_DATABASE_CONNECTION_URL": self.database.url}
         return {**super().own_environment(), **own}
 
-    def places(self) -> list[Path]:
-        return [self.folder, *([] if self.database is None else [self.database.tables])]
+    def places(self):
+        return [self.folder, *([] if self.database is None else [self.database.folder / "data/base"])]
 
-    def processes(self) -> list[int]:
+    def processes(self):
         return [self.process.pid, *([] if self.database is None else [self.database.process.pid])]

@@ -1,27 +1,15 @@
 """What the Prefect server knows of the stages of all runs: their records, fingerprints and releases."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterKey,
-    FlowFilter,
-    FlowFilterName,
-)
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowFilter, FlowFilterName
 
 from flows.workers import stage_flow
 from tasks.params.strict_yaml import parse_yaml
 
 AT_ONCE = 200
-"""Most that the server gives in one answer."""
 PUBLISH = "publish@"
 WEIGHTS = "model.safetensors"
 
@@ -35,47 +23,42 @@ class Ended:
     stage: str
     status: str
     began: float
-    """Seconds since 1970."""
-    seconds: float
     fingerprint: str
     """Of command, parameters and inputs; empty where no run of these parameters came to its end."""
 
 
 @dataclass
 class Records:
-    """All that ended."""
+    """The stages that ended, each once, and parameters, tag and SHA-256 of the weights of each release."""
 
-    stages: list[Ended] = field(default_factory=list)
-    releases: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """Parameters -> tag and SHA-256 of the weights of each release."""
+    stages: set[Ended] = field(default_factory=set)
+    releases: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def read_all(read: Callable[[int], Sequence[Any]]) -> Iterator[Any]:
+def read_all(read):
     offset = 0
-    while found := read(offset):
+    while found := read(limit=AT_ONCE, offset=offset):
         yield from found
         offset += len(found)
 
 
-def read_flow_runs(client: SyncPrefectClient, flow: str) -> list[Any]:
+def read_flow_runs(client, flow):
     wanted = FlowFilter(name=FlowFilterName(any_=[flow]))
-    return list(read_all(lambda offset: client.read_flow_runs(flow_filter=wanted, limit=AT_ONCE, offset=offset)))
+    return list(read_all(lambda **page: client.read_flow_runs(flow_filter=wanted, **page)))
 
 
-def read_records(client: SyncPrefectClient) -> Records:
-    """Return what ended on workers."""
+def read_records(client):
     # The checkout has the name of its run, or `set`, and a hash of the parameters.
-    of_run: dict[UUID, str] = {
+    of_run = {
         run.id: run.parameters["checkout_name"].rpartition("-")[2]
         for run in read_flow_runs(client, stage_flow.FLOW_NAME)
     }
     wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[stage_flow.REPORT_KEY]))
-    read = lambda offset: client.read_artifacts(artifact_filter=wanted, limit=AT_ONCE, offset=offset)  # noqa: E731
-    found = [(artifact.flow_run_id, json.loads(str(artifact.data))) for artifact in read_all(read)]
-    locks = [(run, fingerprints(one["files"]["dvc.lock"])) for run, one in found if "dvc.lock" in one["files"]]
-    by_run = dict(locks)
-    by_parameters: dict[str, dict[str, str]] = {}
-    for run, lock in locks:
+    artifacts = read_all(lambda **page: client.read_artifacts(artifact_filter=wanted, **page))
+    found = [(artifact.flow_run_id, json.loads(str(artifact.data))) for artifact in artifacts]
+    by_run = {run: fingerprints(one["files"]["dvc.lock"]) for run, one in found if "dvc.lock" in one["files"]}
+    by_parameters = {}
+    for run, lock in by_run.items():
         by_parameters.setdefault(of_run[run], {}).update(lock)
     records = Records()
     for run, one in found:
@@ -83,21 +66,17 @@ def read_records(client: SyncPrefectClient) -> Records:
         for name, text in one["files"].items():
             if name.startswith("reports/publish-"):
                 receipt = json.loads(text)
-                released = (receipt["tag"], receipt["files"][WEIGHTS])
-                records.releases.setdefault(parameters, []).append(released)
+                records.releases.append((parameters, receipt["tag"], receipt["files"][WEIGHTS]))
         if (record := one.get("record")) is not None:
             stage = record["name"]
             known = by_run.get(run, {}).get(stage) or by_parameters.get(parameters, {}).get(stage, "")
-            ended = Ended(parameters, stage, record["status"], record["began"], record["seconds"], known)
-            if ended not in records.stages:  # sent twice, as the server did not answer in time
-                records.stages.append(ended)
+            records.stages.add(Ended(parameters, stage, record["status"], record["began"], known))
     return records
 
 
-def fingerprints(lock: str) -> dict[str, str]:
+def fingerprints(lock):
     """Return the hash of command, parameters and inputs of each stage of a dvc.lock."""
-    stages = parse_yaml(lock)["stages"]
-    read = {name: {key: stage.get(key) for key in ("cmd", "deps", "params")} for name, stage in stages.items()}
-    return {
-        name: hashlib.sha256(json.dumps(one, sort_keys=True).encode()).hexdigest()[:12] for name, one in read.items()
+    read = {
+        name: [one.get(key) for key in ("cmd", "deps", "params")] for name, one in parse_yaml(lock)["stages"].items()
     }
+    return {name: hashlib.sha256(json.dumps(one, sort_keys=True).encode()).hexdigest() for name, one in read.items()}

@@ -1,28 +1,22 @@
 """One trial: a team, the runs that it is sent, and what is done to it meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import get_client
 
 from flows.pipeline import pipeline
 from flows.server.api import LOCK_PREFIX as LOCK_NAME
 from flows.server.api import SERVER_ERRORS
 from flows.workers import stage_flow
-from tests.flows.workers.worker_team import Team, a_team
+from tests.flows.workers.worker_team import a_team
 from tests.load.disturbances import CPUS, FLOWS, Disturbances, start_workers
 from tests.load.hosts import QUEUE, LoadHost, LoadServer, PostgreSQL, find_postgresql, overrides_of
 from tests.load.records import Records, read_flow_runs, read_records
-from tests.load.watching import Watch, with_children
+from tests.load.watching import Watch, disk_of, memory_of, with_children
 
 SENT_SHARE = 5
 """One run of every N is sent by `podium run --on-workers`, the others by the deployment."""
@@ -34,12 +28,11 @@ QUIET_S = 60.0
 """How long workers may take to end what is left once all runs have ended."""
 SEED = 35
 PUBLISHED = "published"
+SERVER_DISK = "disk of the server, a run"
 
 
 @dataclass
 class Options:
-    """What is tried."""
-
     runs: int = 50
     sets: int = 10
     minutes: float = 26.0
@@ -53,26 +46,26 @@ class Options:
 class Trial:
     """The runs of a trial, on a team that is there."""
 
-    def __init__(self, team: Team, options: Options, database: str) -> None:
+    def __init__(self, team, options, database):
         self.team, self.options, self.database = team, options, database
         self.records, self.seconds, self.right, self.tracebacks = Records(), 0.0, 0, 0
-        self.wrong: list[str] = []
+        self.wrong = []
         """Runs that ended otherwise than published, with how."""
-        self.stuck: list[str] = []
+        self.stuck = []
         """Runs of any kind that had no end, locks and processes that were left."""
-        self.clock, self.began = time.monotonic(), time.time()
+        self.clock = time.monotonic()
         order = [number % options.sets for number in range(options.runs)]
         random.Random(SEED).shuffle(order)
         self.waiting = order[::SENT_SHARE]
         queued = [number for place, number in enumerate(order) if place % SENT_SHARE]
-        self.deployed: dict[UUID, int] = {
+        self.deployed = {
             team.start_deployment(overrides=overrides_of(number), device_queue=QUEUE): number for number in queued
         }
-        self.sent: list[tuple[int, Any]] = []
-        self.watch = Watch(self.clock, self.processes, self.places)
+        self.sent = []
+        self.watch = Watch(self.clock, self.measure)
         self.disturbances = Disturbances(team, self.clock, options.kill_every, options.kills)
 
-    def run(self) -> None:
+    def run(self):
         """Return when all runs have ended, or their time has."""
         until = self.clock + 60 * self.options.minutes
         while time.monotonic() < until:
@@ -89,14 +82,14 @@ class Trial:
             if process.poll() is None:
                 process.terminate()
 
-    def _send(self) -> None:
+    def _send(self):
         running = sum(process.poll() is None for _, process in self.sent)
         if self.waiting and running < SENT_AT_ONCE:
             number = self.waiting.pop(0)
             with (self.team.sender.folder / f"sent-{len(self.sent)}.log").open("w") as log:
                 self.sent.append((number, self.team.sender.send(number, log)))
 
-    def _look(self) -> int | None:
+    def _look(self):
         """Return how many runs have ended; None where the server does not answer."""
         try:
             with get_client(sync_client=True) as client:
@@ -107,25 +100,29 @@ class Trial:
         ended += [number for number, process in self.sent if process.poll() is not None]
         if self.watch.warm is None and len(set(ended)) == self.options.sets:
             self.watch.warm = time.monotonic() - self.clock
-        in_flight = sum(run.state is not None and run.state.is_running() for run in runs)
-        self.watch.look(in_flight, len(ended), len(ended) == self.options.runs)
+        self.watch.look(len(ended), len(ended) == self.options.runs)
         return len(ended)
 
-    def _has_ended(self, run: Any) -> bool:
+    def _has_ended(self, run):
         if run.state is None or not run.state.is_final():
             return False
         return not run.state.is_crashed() or time.time() - run.state.timestamp.timestamp() > CRASHED_S
 
-    def processes(self) -> dict[str, list[int]]:
-        workers = {name: [self.team.hosts[name].worker.pid] for name in (FLOWS, *CPUS)}
-        return {"server": with_children(self.team.server.processes()), **workers}
+    def measure(self):
+        """MB of memory and disk, by name; a worker is without the runs that it started."""
+        server = self.team.server
+        found = {
+            "memory of the server": memory_of(*with_children(server.processes())),
+            SERVER_DISK: disk_of(*server.places()),
+        }
+        for name in (FLOWS, *CPUS):  # each set of parameters has a checkout of its own, on each host that has had it
+            host = self.team.hosts[name]
+            checkouts = 1 + len(list(host.project.glob("runs/checkouts/*")))
+            found[f"memory of {name}"] = memory_of(host.worker.pid)
+            found[f"disk of {name}, a checkout"] = disk_of(host.folder) / checkouts
+        return found
 
-    def places(self) -> dict[str, list[Path]]:
-        workers = {name: self.team.hosts[name].places() for name in (FLOWS, *CPUS)}
-        return {"server": self.team.server.places(), **workers, "remote": self.disturbances.remotes()}
-
-    def conclude(self) -> None:
-        """State what came of it."""
+    def conclude(self):
         self.seconds = time.monotonic() - self.clock
         with get_client(sync_client=True) as client:
             self.stuck = self._wait_for_quiet(client)
@@ -146,14 +143,14 @@ class Trial:
         logs = [*self.team.folder.glob("*/worker.log"), *self.team.sender.folder.glob("sent-*.log")]
         self.tracebacks = sum(log.read_text(errors="replace").count("Traceback (most") for log in logs)
 
-    def _wait_for_quiet(self, client: SyncPrefectClient) -> list[str]:
+    def _wait_for_quiet(self, client):
         """Return what still runs once workers had time to end it."""
         until = time.monotonic() + QUIET_S
         while (left := list(self._left(client))) and time.monotonic() < until:
             time.sleep(2.0)
         return left
 
-    def _left(self, client: SyncPrefectClient) -> Iterator[str]:
+    def _left(self, client):
         for flow in (pipeline.name, stage_flow.FLOW_NAME):
             for run in read_flow_runs(client, flow):
                 if run.state is None or not run.state.is_final():
@@ -167,7 +164,7 @@ class Trial:
                 yield f"{len(below)} processes below the worker {worker} of {name}"
 
 
-def try_load(options: Options, folder: Path) -> Trial:
+def try_load(options, folder):
     """Do a trial in an empty folder, and return what came of it; nothing of it is running then."""
     programs = find_postgresql()
     with contextlib.ExitStack() as stack:
@@ -176,7 +173,7 @@ def try_load(options: Options, folder: Path) -> Trial:
             stack.callback(database.stop)
         team = stack.enter_context(a_team(folder, functools.partial(LoadServer, database=database), LoadHost))
         start_workers(team, options.flows)
-        trial = Trial(team, options, "SQLite" if database is None else f"PostgreSQL {database.version}")
+        trial = Trial(team, options, "SQLite" if database is None else "PostgreSQL")
         trial.run()
         trial.conclude()
     return trial
