@@ -24,14 +24,12 @@ from tasks.downstream.inference.predict import PredictionOutput, evaluate
 from tasks.params.sections import RuntimeSpec
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tests.places import SHARED
 from tests.tasks.downstream.inference.applied_models import CASES, SHAPES, applied, staged
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.classification_checkout import CLASSES
 from tests.tasks.pretraining.row_inputs import WORDS as NER_WORDS
 
 HOW = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
-NUMBERED = SHARED / "data/cases/edges/page-says-example-346-predict-says-347-line-348-dev.csv"
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
@@ -84,7 +82,6 @@ def test_evaluate_and_predict_give_what_stages_give(case: str, tmp_path: Path, m
     assert ours == theirs
     assert (made / "predictions.json").read_bytes() == (checkout / "evaluation/plan/predictions.json").read_bytes()
     assert words.splitlines()[0].startswith(f"{theirs[part_counted(theirs)]} ")
-    assert (made / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads((made / "scores.json").read_text())["scores"]["dev"]
     wanted = json.loads((made / "predictions.json").read_text())
     for name, most in (("ANSWERED_AT_ONCE", 7), ("KEPT_AT_ONCE", 11), ("KEPT_CHARACTERS", 900)):
@@ -147,6 +144,8 @@ def test_every_format_holds_the_same_records(tmp_path: Path) -> None:
 )
 def test_an_example_has_one_name_everywhere(case: str, answer: str | None, kept: str | None, tmp_path: Path) -> None:
     model, file, _ = applied(case, tmp_path)
+    if case == "mine":  # lines that are no examples count
+        file.write_text(file.read_text().replace("\n", "\n\n", 5))
     mistakes, records, page = evaluate_and_predict(infer_entry(model), model, file, tmp_path)
     assert mistakes
     for number, one in enumerate(mistakes):
@@ -161,29 +160,11 @@ def test_an_example_has_one_name_everywhere(case: str, answer: str | None, kept:
         assert "probability" not in one or 0 < float(one["probability"]) <= 1
 
 
-def test_the_line_of_an_example_is_that_of_its_file_after_dropped_rows(tmp_path: Path) -> None:
-    if not NUMBERED.is_file():
-        pytest.skip(f"needs {NUMBERED}")
-    words = sorted({word for line in NUMBERED.read_text().splitlines() for word in line.lower().split()})
-    labels = ("negative", "positive")
-    model = find_model(str(write_head_model(tmp_path / "model", "sequence_classification", labels, words[:200])))
-    columns = {"data": {"columns": {"text": "review", "label": "sentiment"}}}
-    entry = infer_entry(model, "classification", columns)
-    mistakes, records, page = evaluate_and_predict(entry, model, NUMBERED, tmp_path)
-    rows = list(csv.reader(NUMBERED.open(newline="", encoding="utf-8")))
-    wrong = {row_id: row for number, row in enumerate(rows, 1) if (row_id := f"line {number}") in records}
-    assert len(wrong) == len(rows) - 1
-    assert all(records[name]["sentiment"] == row[1] for name, row in wrong.items())
-    assert all(" ".join(wrong[one["id"]][0].split()) == one["text"].removeprefix("'") for one in mistakes)
-    assert f"<h3>Example {mistakes[0]['id']}</h3>" in page
-
-
 @pytest.mark.parametrize(
     ("trained", "header", "message"),
     [
         ({"text": "'review' (by name)"}, "text,review,label", "text is 'review' (as in training)"),
         ({"text": "'sentence' (by name)"}, "text,review,label", "text is 'text' (by name)"),
-        ({}, "text,review,label", "text is 'text' (by name)"),
         ({}, "sentence1,sentence2,label", "text_pair is 'sentence2' (by name)"),
         ({"text": "by name", "text_pair": "by name"}, "sentence1,sentence2,label", "text_pair is 'sentence2'"),
         ({"text": "by name"}, "sentence1,sentence2,label", None),
@@ -216,11 +197,8 @@ def test_columns_are_those_of_the_training(
     evaluate(infer_entry(model), model, file, tmp_path / "evaluation", how)
     predict.predict(infer_entry(model), model, file, PredictionOutput(tmp_path / "out.jsonl", "jsonl"), how)
     assert sum(message in line for line in lines) == 2
-
-
-def test_a_release_records_the_roles_of_columns(tmp_path: Path) -> None:
     write_json(tmp_path / PROVENANCE, {"data": {"reading": {"train": {"columns": {"text": "by name"}}}}})
-    assert read_training_columns(tmp_path) == {"text": ""}
+    assert read_training_columns(tmp_path) == {"text": ""}, "a release records the roles of columns"
     write_json(tmp_path / PROVENANCE, {"data": "of another version"})
     assert read_training_columns(tmp_path) == {}
 
@@ -231,12 +209,10 @@ def evaluate_and_predict(
     """Return the rows of mistakes.csv, the records of predictions by id, and the page."""
     evaluate(entry, model, file, folder / "evaluation", HOW)
     predict.predict(entry, model, file, PredictionOutput(folder / "out.jsonl", "jsonl"), HOW)
-    with (folder / "evaluation/mistakes.csv").open(newline="", encoding="utf-8") as stream:
-        mistakes = list(csv.DictReader(stream))
+    mistakes = csv.DictReader(io.StringIO((folder / "evaluation/mistakes.csv").read_text(encoding="utf-8")))
     records = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     page = (folder / "evaluation/report.html").read_text(encoding="utf-8")
-    assert 'href="mistakes.csv"' in page
-    return mistakes, {one["id"]: one for one in records}, page
+    return list(mistakes), {one["id"]: one for one in records}, page
 
 
 def first_text(case: str, file: Path, name: str) -> str:

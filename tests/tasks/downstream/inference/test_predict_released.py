@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,23 @@ def ask(root: Path, asked: dict[str, tuple[str, str]]) -> None:
 
 def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any]) -> None:
     tag = fetch_here(checkout).releases[0].tag
-    assert run_stage(checkout) == (f"squad: {tag} has recorded scores for all 2 questions; using them")
+    assert f"{tag} has recorded scores for all 2" in run_stage(checkout)
     assert jobs == []
     stated = checkout / "published/podium-demo/evaluation/scores.json"
     assert (checkout / OUT / "scores.json").read_bytes() == stated.read_bytes()
     weights = sha256_of(checkout / "published/podium-demo/model.safetensors")
     stated = {"release": {"tag": tag, "repository": None, "commit": None}, "weights": weights}
     assert read_json(checkout / OUT / "released.json") == {**stated, "fetched": True, "predicted": False}
+    record = read_json(checkout / FOLDER / "releases.json")
+    del record["releases"][0]["files"]["evaluation/scores.json"]
+    write_json(checkout / FOLDER / "releases.json", record)
+    shutil.rmtree(checkout / FOLDER / tag / "evaluation")
+    assert "predicted all 2 questions" in run_stage(checkout), "a release without scores is asked"
+    assert len(jobs) == 1
+    shutil.rmtree(checkout / "published")
+    fetch_here(checkout)
+    assert run_stage(checkout) == "squad: no released model to compare with"
+    assert [path.name for path in (checkout / OUT).iterdir()] == ["released.json"]
 
 
 @pytest.mark.parametrize("asked", [ASKED_NOW, {**ASKED, **ASKED_NOW}], ids=["others", "more"])
@@ -99,7 +110,7 @@ def test_other_questions_are_answered_as_by_evaluate(
     checkout: Path, jobs: list[Any], asked: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
     ask(checkout, asked)
-    assert f"predicted all {len(asked)} questions, because its recorded scores do not cover" in run_stage(checkout)
+    assert f"predicted all {len(asked)} questions" in run_stage(checkout)
     assert len(jobs) == 1
     table = tmp_path / "asked.jsonl"
     rows = pq.read_table(checkout / "data/examples/squad/dev.parquet").to_pylist()
@@ -110,22 +121,6 @@ def test_other_questions_are_answered_as_by_evaluate(
     task = part_of(entry_of(checkout), "scores")
     assert read_scores(task, checkout / OUT / "scores.json") == read_scores(task, tmp_path / "evaluated/scores.json")
     assert len(read_scores(task, checkout / OUT / "scores.json")["dev"]) == len(asked)
-
-
-def test_a_release_without_scores_is_asked(checkout: Path, jobs: list[Any]) -> None:
-    record = read_json(checkout / FOLDER / "releases.json")
-    del record["releases"][0]["files"]["evaluation/scores.json"]
-    write_json(checkout / FOLDER / "releases.json", record)
-    shutil.rmtree(checkout / FOLDER / record["releases"][0]["tag"] / "evaluation")
-    assert "predicted all 2 questions" in run_stage(checkout)
-    assert len(jobs) == 1
-
-
-def test_where_nothing_was_released_there_is_nothing_to_compare_with(checkout: Path, jobs: list[Any]) -> None:
-    shutil.rmtree(checkout / "published")
-    fetch_here(checkout)
-    assert run_stage(checkout) == "squad: no released model to compare with"
-    assert [path.name for path in (checkout / OUT).iterdir()] == ["released.json"]
 
 
 def test_a_released_model_is_compared_with_the_one_before_it(checkout: Path, jobs: list[Any]) -> None:
@@ -140,13 +135,46 @@ def test_a_released_model_is_compared_with_the_one_before_it(checkout: Path, job
     assert release(checkout) == second, "the same verdict, and so the same release"
 
 
-def test_files_that_are_not_those_fetched_are_refused(checkout: Path) -> None:
+def spoil_config(root: Path, folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text("{}")
+
+
+def name_classes(root: Path, folder: Path) -> None:
+    config = root / "models/squad/config.json"
+    write_json(config, {**read_json(config), "id2label": {"0": "start", "1": "end"}})
+
+
+def take_tokenizer(root: Path, folder: Path) -> None:
+    record = read_json(root / FOLDER / "releases.json")
+    for name in ("tokenizer.json", "vocab.txt"):
+        record["releases"][0]["files"].pop(name, None)
+        (folder / name).unlink(missing_ok=True)
+    write_json(root / FOLDER / "releases.json", record)
+
+
+def swap_task(root: Path, folder: Path) -> None:
+    swap(root, write_head_model(root / "model", "sequence_classification", ["bad", "good"], ["river"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (spoil_config, "changed since it was fetched"),
+        (swap_task, r"kind classification.*, this entry for kind squad.*\.gate\.released=none"),
+        (name_classes, "has the classes LABEL_0, LABEL_1, the examples start, end"),
+        (take_tokenizer, "tokenizer.json"),
+    ],
+)
+def test_a_model_that_is_not_the_fetched_one_or_does_not_fit_is_refused(
+    checkout: Path, jobs: list[Any], change: Callable[[Path, Path], None], said: str
+) -> None:
     [one] = fetch_here(checkout).releases
-    path = checkout / FOLDER / one.tag / "config.json"
-    path.unlink()
-    path.write_text("{}")
-    with pytest.raises(InputError, match="changed since it was fetched"):
+    ask(checkout, ASKED_NOW)
+    change(checkout, checkout / FOLDER / one.tag)
+    with pytest.raises(InputError, match=said):
         run_stage(checkout)
+    assert jobs == []
     assert not (checkout / OUT / "released.json").exists()
 
 
@@ -160,32 +188,6 @@ def swap(root: Path, model: Path, fetched: Path = FOLDER) -> None:
     files = [path for path in folder.iterdir() if path.name not in ("podium.json", "vocab.txt")]
     one["files"] = {path.name: sha256_of(path) for path in files}
     write_json(root / fetched / "releases.json", record)
-
-
-def test_a_model_of_another_task_is_refused(checkout: Path, jobs: list[Any], tmp_path: Path) -> None:
-    swap(checkout, write_head_model(tmp_path / "model", "sequence_classification", ["bad", "good"], ["river"]))
-    with pytest.raises(InputError, match=r"kind classification.*, this entry for kind squad.*\.gate\.released=none"):
-        run_stage(checkout)
-    assert jobs == []
-
-
-def test_a_model_of_other_classes_is_refused(checkout: Path, jobs: list[Any], tmp_path: Path) -> None:
-    config = checkout / "models/squad/config.json"
-    write_json(config, {**read_json(config), "id2label": {"0": "start", "1": "end"}})
-    ask(checkout, ASKED_NOW)
-    with pytest.raises(InputError, match="has the classes LABEL_0, LABEL_1, the examples start, end"):
-        run_stage(checkout)
-
-
-def test_a_model_without_a_tokenizer_is_refused(checkout: Path, jobs: list[Any]) -> None:
-    record = read_json(checkout / FOLDER / "releases.json")
-    for name in ("tokenizer.json", "vocab.txt"):
-        record["releases"][0]["files"].pop(name, None)
-        (checkout / FOLDER / record["releases"][0]["tag"] / name).unlink(missing_ok=True)
-    write_json(checkout / FOLDER / "releases.json", record)
-    ask(checkout, ASKED_NOW)
-    with pytest.raises(InputError, match="tokenizer.json"):
-        run_stage(checkout)
 
 
 def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: list[Any]) -> None:
@@ -204,7 +206,7 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     write_gate(root, name="glue-sst2")
     checks = read_json(root / "metrics/glue-sst2-gate.json")["checks"]
     [compared] = [one["found"] for one in checks if one["name"] == "released_model"]
-    assert compared == "+0.00 points (+0.00 to +0.00) on 20 examples"
+    assert compared.endswith("on 20 examples")
     labels = TASKS["sst2"].labels
     model = write_head_model(tmp_path / "model", "sequence_classification", labels, ["text"])
     swap(root, model, artifacts.FETCHED / "glue-sst2")

@@ -39,10 +39,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     [
         ([1] * 10, 6, 2, [(0, 6), (4, 10)]),
         ([1] * 6, 6, 2, [(0, 6)]),
-        ([1] * 10, 6, 0, [(0, 6), (6, 10)]),
         ([3, 3, 1, 3], 6, 2, [(0, 2), (2, 4)]),  # a word of three pieces is more than may be shared
         ([3, 1, 1, 6, 1], 6, 3, [(0, 3), (3, 4), (4, 5)]),  # the long word leaves no room to share
-        ([6, 6, 6], 6, 3, [(0, 1), (1, 2), (2, 3)]),
         ([1, 1, 5, 1], 6, 3, [(0, 2), (1, 3), (3, 4)]),
     ],
 )
@@ -68,19 +66,22 @@ def test_a_word_has_its_label_at_its_first_piece(tokenizer: Tokenizer) -> None:
     assert not any(windows.counts.values())
 
 
-def test_a_word_of_which_nothing_is_left_becomes_unknown_and_is_counted(tokenizer: Tokenizer) -> None:
-    windows = make_windows(tokenizer, [["ba", "\u200d", "\u00a0", "de"]], 16, 4)
-    [(tokens, own)] = parts(windows)
-    assert (tokens[2:4], own) == ([UNK, UNK], [1, 2, 3, 4])
-    assert windows.counts["words without tokens, replaced by [UNK]"] == 2
+@pytest.mark.parametrize(
+    ("words", "lengths", "own", "counted"),
+    [
+        (["ba", "\u200d", "\u00a0", "de"], [6], [[1, 2, 3, 4]], {"words without tokens, replaced by [UNK]": 2}),
+        (["ba", ".!" * 20, "de"], [3, 16, 3], [[1], [1], [1]], {"words longer than a row, truncated": 1}),
+    ],
+)
+def test_words_that_become_unknown_or_are_cut_are_counted(
+    tokenizer: Tokenizer, words: list[str], lengths: list[int], own: list[list[int]], counted: dict[str, int]
+) -> None:
+    windows = make_windows(tokenizer, [words], 16, 4)
+    assert [(len(tokens), places) for tokens, places in parts(windows)] == list(zip(lengths, own, strict=True))
+    assert {name: windows.counts[name] for name in counted} == counted
+    assert len(lengths) > 1 or parts(windows)[0][0][2:4] == [UNK, UNK]
 
 
-def test_a_word_longer_than_a_row_keeps_its_beginning(tokenizer: Tokenizer) -> None:
-    windows = make_windows(tokenizer, [["ba", ".!" * 20, "de"]], 16, 4)
-    found = parts(windows)
-    assert [len(tokens) for tokens, _ in found] == [3, 16, 3]
-    assert [own for _, own in found] == [[1], [1], [1]]
-    assert windows.counts["words longer than a row, truncated"] == 1
 
 
 def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(tokenizer: Tokenizer) -> None:
@@ -166,29 +167,30 @@ def put_label(row: int, place: int, value: int) -> Callable[[Columns], None]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "failed"),
+    ("damage", "training", "failed"),
     [
-        (lambda rows: None, []),
-        (put_label(0, 1, 3), ["token_labels"]),
-        (put_label(0, 1, -1), ["token_labels"]),
-        (put_label(3, 15, 1), ["token_labels"]),
-        (put_label(0, 0, 1), ["labels_at_words"]),
-        (put_label(0, 1, -100), ["labels"]),
-        (put_label(0, 2, 1), ["labels"]),
-        (lambda rows: rows["feature_ids"].__setitem__((0, 0), 1), ["features_once", "feature_lengths"]),
+        (lambda rows: None, True, []),
+        (put_label(0, 1, 3), True, ["token_labels"]),
+        (put_label(0, 1, -1), True, ["token_labels"]),
+        (put_label(3, 15, 1), True, ["token_labels"]),
+        (put_label(0, 0, 1), True, ["labels_at_words"]),
+        (put_label(0, 1, -100), True, ["labels"]),
+        (put_label(0, 2, 1), True, ["labels"]),
+        (put_label(0, 1, -100), False, []),  # rows to predict may lack labels of types that train has not
+        (put_label(0, 2, 1), False, ["labels"]),
+        (lambda rows: rows["feature_ids"].__setitem__((0, 0), 1), True, ["feature_lengths", "features_once"]),
     ],
 )
-def test_each_fault_of_rows_is_found(tmp_path: Path, damage: Callable[[Columns], None], failed: list[str]) -> None:
-    assert sorted(judged(tmp_path, damage)) == sorted(failed)
+def test_each_fault_of_rows_is_found(
+    tmp_path: Path, damage: Callable[[Columns], None], training: bool, failed: list[str]
+) -> None:
+    assert sorted(judged(tmp_path, damage, training=training)) == failed
+    (tmp_path / "rows/features.parquet").unlink()
+    source = source_of(tmp_path / "rows", tmp_path / "tokenizer", "downstream.names.rows", 8)
+    assert failed_checks(validate(TagRows(source))) == ["schema"]
 
 
-def test_rows_to_predict_may_lack_labels_of_types_that_train_has_not(tmp_path: Path) -> None:
-    assert judged(tmp_path / "less", put_label(0, 1, -100), training=False) == []
-    assert judged(tmp_path / "more", put_label(0, 2, 1), training=False) == ["labels"]
 
 
-def test_rows_without_features_are_refused(tmp_path: Path) -> None:
-    tokenizer = write_tokenizer(tmp_path / "tokenizer")
-    folder = write_rows(tmp_path / "rows", KIND, columns(), tokenizer, num_labels=3)
-    verdict = validate(TagRows(source_of(folder, tokenizer, "downstream.names.rows", 8)))
-    assert failed_checks(verdict) == ["schema"]
+
+

@@ -94,7 +94,6 @@ def shorten(table: pa.Table) -> pa.Table:
         ([ONE, TWO], ["q0", "other"], None, "feature 1 belongs to question 'q1', expected 'other'"),
         ([ONE], IDS, None, "no feature for 1 of 2 questions, first 'q1'"),
         ([ONE, TWO], IDS[:1], None, "there are 1"),
-        ([TWO, ONE], IDS, None, "example_index"),
         ([ONE, TWO], IDS, shorten, "feature 0 has more context tokens than tokens"),
         ([ONE, TWO], IDS, drop_column("offsets"), "offsets"),
         ([ONE, TWO], IDS, drop_column("example_id"), "example_id"),
@@ -144,10 +143,13 @@ def test_a_part_that_does_not_fit_names_the_feature_as_the_file_counts_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers_module, "PART_TOKENS", 1)
-    windows = [ONE, replace(TWO, start=[7, float("nan")])]
-    files = WindowFiles(*write_windows(tmp_path, windows, IDS), "{}@squad".format, IDS)
-    with pytest.raises(InputError, match="a logit of feature 1 is nan"):
-        list(files.parts())
+    for windows, said in (
+        ([ONE, replace(TWO, start=[7, math.nan])], "feature 1 is nan"),
+        ([TWO, ONE], "example_index"),
+    ):
+        files = WindowFiles(*write_windows(tmp_path, windows, IDS), "{}@squad".format, IDS)
+        with pytest.raises(InputError, match=said):
+            list(files.parts())
 
 
 def best(windows: SquadWindows, *contexts: str, n_best: int = 3) -> list[list[Answer]]:

@@ -106,15 +106,14 @@ def test_a_folder_of_parts_is_read_in_order_beside_json_that_says_something_of_t
     parts.mkdir()
     for number, (text, label) in enumerate(TWO):
         pq.write_table(pa.table({"text": [text], "label": [label]}), parts / f"part-{number}.parquet")
-    put(parts / "dataset_info.json", "{}")
+    put(parts / "dataset_info.json", FORMS["b.json"])
     assert [text for text, *_ in rows_in(made(tmp_path, parts))] == ["good one", "bad one"]
     put(parts / "more.csv", "text,label\na,b\n")
     with pytest.raises(InputError, match=r"\.csv, \.parquet in one folder"):
         made(tmp_path, parts)
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    put(alone / "dataset_info.json", FORMS["b.json"])
-    assert len(rows_in(made(tmp_path, alone))) == 2
+    for part_file in (*parts.glob("*.parquet"), parts / "more.csv"):
+        part_file.unlink()
+    assert len(rows_in(made(tmp_path, parts))) == 2, "alone it is the data"
 
 
 def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_path: Path) -> None:
@@ -163,48 +162,43 @@ def test_lines_in_quotes_are_a_text_or_rows_as_stated(tmp_path: Path, name: str)
     assert "quoting" in how or not any('"' in one for one in texts)
 
 
-def test_pairs_are_found_or_named(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "a.csv", ["premise", "hypothesis", "label"], [("a", "b", "x"), ("c", "d", "y")])
-    assert rows_in(made(tmp_path, path)) == [("a", "b", "x"), ("c", "d", "y")]
-    columns = {"columns": {"text": "hypothesis", "text_pair": "premise"}}
-    assert rows_in(made(tmp_path, path, data=columns))[0] == ("b", "a", "x")
-    alone = {"columns": {"text": "hypothesis"}}
-    assert rows_in(made(tmp_path, path, data=alone))[0] == ("b", None, "x")
-    single = write_csv(tmp_path / "b.csv", ["text", "label"], [("a", "x"), ("c", "y")])
-    with pytest.raises(InputError, match="one split has pairs of texts, the other single texts"):
-        made(tmp_path, path, single)
-
-
 @pytest.mark.parametrize(
-    ("first", "second"), [("question", "answer"), ("Question", "Context"), ("text", "Text2"), ("review", "Comment")]
-)
-def test_what_may_be_a_second_text_is_refused_until_one_is_named(tmp_path: Path, first: str, second: str) -> None:
-    path = write_csv(tmp_path / "a.csv", [first, second, "label"], [("a", "b", "x"), ("c", "d", "y")])
-    with pytest.raises(InputError, match=f"'{first}' alone, or about both '{first}' and '{second}'. Set .*--column"):
-        made(tmp_path, path)
-    assert rows_in(made(tmp_path, path, data={"columns": {"text": first}}))[0] == ("a", None, "x")
-    assert rows_in(made(tmp_path, path, data={"columns": {"text_pair": second}}))[0] == ("a", "b", "x")
-
-
-@pytest.mark.parametrize(
-    ("names", "others"),
+    ("header", "columns", "found"),
     [
-        (("class", "category"), "'category'"),
-        (("score", "mood", "Unnamed: 0"), "'mood'"),
-        (("score", "Unnamed: 0"), None),
-        (("class", "mood"), None),
-        (("label", "category"), None),
+        ("premise,hypothesis,label", {}, "abx"),
+        ("premise,hypothesis,label", {"text": "hypothesis", "text_pair": "premise"}, "bax"),
+        ("premise,hypothesis,label", {"text": "hypothesis"}, "b x"),
+        ("question,answer,label", {}, "'question' alone, or about both 'question' and 'answer'. Set .*--column"),
+        ("question,answer,label", {"text": "question"}, "a x"),
+        ("question,answer,label", {"text_pair": "answer"}, "abx"),
+        ("text,Text2,label", {}, "'text' alone, or about both 'text' and 'Text2'"),
+        ("review,Comment,label", {}, "'review' alone, or about both 'review' and 'Comment'"),
+        ("text,class,category", {}, "the label may be 'class' or 'category'. Set .*--column label=NAME"),
+        ("text,class,category", {"label": "category"}, "a x"),
+        ("text,score,mood,Unnamed: 0", {}, "the label may be 'score' or 'mood'"),
+        ("text,score,Unnamed: 0", {}, "a b"),
+        ("text,class,mood", {}, "a b"),
+        ("text,label,category", {}, "a b"),
     ],
 )
-def test_of_two_labels_one_must_be_named(tmp_path: Path, names: tuple[str, ...], others: str | None) -> None:
-    rows = [("a", *"xuv"[: len(names)]), ("b", *"ywz"[: len(names)])]
-    path = write_csv(tmp_path / "a.csv", ["text", *names], rows)
-    if others is None:
-        assert rows_in(made(tmp_path, path))[0] == ("a", None, "x")
+def test_of_two_columns_that_may_be_meant_one_must_be_named(
+    tmp_path: Path, header: str, columns: dict[str, str], found: str
+) -> None:
+    path, data = put(tmp_path / "a.csv", f"{header}\na,b,x,u\nc,d,y,v\n"), {"columns": columns}
+    if header.count(",") == 2:
+        put(path, f"{header}\na,b,x\nc,d,y\n")
+    if len(found) > 3:
+        with pytest.raises(InputError, match=found):
+            made(tmp_path, path, data=data)
         return
-    with pytest.raises(InputError, match=f"the label may be '{names[0]}' or {others}. Set .*--column label=NAME"):
-        made(tmp_path, path)
-    assert rows_in(made(tmp_path, path, data={"columns": {"label": names[1]}}))[0] == ("a", None, "u")
+    first, second, label = found
+    assert rows_in(made(tmp_path, path, data=data))[0] == (first, second.strip() or None, label)
+
+
+def test_one_split_with_pairs_and_one_with_single_texts_are_refused(tmp_path: Path) -> None:
+    pairs = put(tmp_path / "a.csv", "premise,hypothesis,label\na,b,x\nc,d,y\n")
+    with pytest.raises(InputError, match="one split has pairs of texts"):
+        made(tmp_path, pairs, put(tmp_path / "b.csv", "text,label\na,x\nc,y\n"))
 
 
 @pytest.mark.parametrize(
@@ -227,17 +221,13 @@ CSV, JSONL = "text,label\na,{}\nb,{}\n", '{{"text": "a", "label": {}}}\n{{"text"
     ("train", "dev", "classes"),
     [
         ((CSV, "0.0", "1.0"), (CSV, "0", "1"), ("0", "1")),
-        ((CSV, "0", "1"), (CSV, "0.00", "1.0"), ("0", "1")),
         ((CSV, "-1.0", "+1.0"), (JSONL, "-1", "1"), ("-1", "1")),
-        ((CSV, "-1", "+1"), (JSONL, "-1.0", "1"), ("+1", "-1")),
-        ((JSONL, "0.0", "1"), (CSV, "0", "1.0"), ("0", "1")),
         ((JSONL, "true", "false"), (CSV, "TRUE", "False"), ("false", "true")),
         ((CSV, "True", "False"), (JSONL, "true", "false"), ("False", "True")),
         ((CSV, "v1.5", "2.0"), (CSV, "v1.5", "2"), ("2", "v1.5")),
         ((CSV, "007", "7"), (CSV, "7", "007"), ("007", "7")),
         ((CSV, "0.0", "1.0"), [0, 1], ("0", "1")),
         ((CSV, "0.0", "1.0"), [0.0, 1.0], ("0", "1")),
-        ((CSV, "0.0", "1.0"), ["0", "1.0"], ("0", "1")),
     ],
 )
 def test_numbers_and_truths_are_the_same_in_every_form(
@@ -264,7 +254,7 @@ def test_a_class_without_a_name_is_its_number() -> None:
 @pytest.mark.parametrize(
     ("train", "dev", "form", "message"),
     [
-        (("0", "1"), ("2", "3"), {}, r"no dev example has a class .* found 2, 3, training has 0, 1"),
+        (("0", "1"), ("2", "3"), {}, "found 2, 3, training has 0, 1"),
         (("0", "1"), ("1", "1"), {}, "all dev examples have the label 1"),
         (("0", "1.5"), ("1", "1.0"), VALUE, r"all dev examples have the label 1\.0"),
     ],
@@ -280,16 +270,7 @@ def test_dev_examples_without_a_score_are_refused(
     assert not (tmp_path / "examples").exists()
 
 
-def test_what_dev_alone_has_is_counted_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train = write_csv(tmp_path / "a.csv", ["text", "label"], TWO)
-    dev = write_csv(tmp_path / "b.csv", ["text", "label"], [*TWO, ("odd", "strange")])
-    folder = made(tmp_path, train, dev)
-    assert rows_in(folder, "dev")[-1] == ("odd", None, "strange")
-    assert read_reading(folder)["numbers"]["dev examples with labels not in train"] == 1
-    assert "1 dev example with labels not in train" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("spelled", "other"), [("Good", "good"), ("Good", "good."), ("yes", "True"), ("1", "YES")])
+@pytest.mark.parametrize(("spelled", "other"), [("Good", "good."), ("yes", "True"), ("1", "YES")])
 def test_dev_labels_of_other_spelling_are_refused_or_folded(tmp_path: Path, spelled: str, other: str) -> None:
     train = put(tmp_path / "a.jsonl", labelled([spelled, "bad", spelled]))
     dev = put(tmp_path / "b.jsonl", labelled([other, "bad"]))
@@ -298,21 +279,16 @@ def test_dev_labels_of_other_spelling_are_refused_or_folded(tmp_path: Path, spel
     examples = made(tmp_path, train, dev, data={"similar_labels": "fold"})
     assert read_parquet_labels(examples / "dev.parquet") == (tuple(sorted([spelled, "bad"])), ())
     assert labels_in(examples, "dev") == [spelled, "bad"]
-    labels = read_reading(examples)["inputs"]["dev"]["labels"]
-    assert labels == f"labels are 2 names ({', '.join(sorted([other, 'bad']))})"
 
 
 READ: dict[str, tuple[list[Any], Data, list[Any]]] = {
     "names of numbers": ([0, 1, 1], {"labels": ["bad", "good"]}, ["bad", "good", "good"]),
     "numbers that are names": ([1, 2, 1], {"labels": ["2", "1"]}, ["1", "2", "1"]),
-    "signs": (["+1", "-1"], {}, ["+1", "-1"]),
     "sentiments": ([-1, 0, 1], {}, ["-1", "0", "1"]),
     "missing": ([0, 1, 2, -1, None], {"labels": ["0", "1", "2"], "missing_labels": "drop"}, ["0", "1", "2"]),
     "none in lower case": (["none", "racism"], {}, ["none", "racism"]),
     "versions among names": (["2.7", "other"], {}, ["2.7", "other"]),
-    "codes": (["007", "7"], {}, ["007", "7"]),
     "a joiner": (["\u0645\u06cc\u200c\u0622\u06cc\u062f", "b"], {}, ["\u0645\u06cc\u200c\u0622\u06cc\u062f", "b"]),
-    "a blank that does not break": (["a\u00a0b", "c"], {}, ["a\u00a0b", "c"]),
     "objects as names": (['{"a": 1}', "b"], {"label_form": "names"}, ['{"a": 1}', "b"]),
     "braces": (["{a}", "b"], {}, ["{a}", "b"]),
     "many classes in short dev files": ([f"t{n % 12}" for n in range(24)], {}, [f"t{n % 12}" for n in range(24)]),
@@ -366,13 +342,10 @@ DETECTED: dict[str, Data] = {
     FLAGS: {**SEVERAL, "data.columns.label": ["new", "bad"]},
     FORMS_OF_SEVERAL["a separator"][1]: {},
     "text,label\na,new\nb,bad\n": {},
-    "text,label\na,[new]\nb,[bad]\n": {},
     "text,label,new,bad\na,x,0,1\nb,y,1,0\n": {},
     "text,new,bad\na,0,1\nb,1,2\n": {},
     "text,new,bad,when\na,0,1,May\n": {},
     "words,new,bad\na,0,1\n": {},
-    "text,new\na,0\n": {},
-    "text,label\n": {},
     "": {},
 }
 
@@ -390,22 +363,6 @@ def test_columns_named_on_the_command_line_are_labels(tmp_path: Path) -> None:
     assert recipe_for(path, {"columns": {"text": "words", "label": ["new", "bad"]}}) == SEVERAL
     found = recipe_for(path, {"columns": {"text": "words", "id": "when"}})
     assert found == {**SEVERAL, "data.columns.label": ["new", "bad"]}
-
-
-def test_flags_of_toxic_comments_are_the_labels_in_the_file(tmp_path: Path) -> None:
-    names = ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"]
-    rows = [("0000997932d777bf", 'Why, "so"?\n\nD\'aww!', []), ("0002bcb3da6cb337", "BAD!", ["obscene", "toxic"])]
-    text = ",".join(f'"{name}"' for name in ("id", "comment_text", *names)) + "\r\n"
-    for number, comment, labels in rows:
-        quoted = comment.replace('"', '""')
-        text += f'"{number}","{quoted}",' + ",".join(str(int(name in labels)) for name in names) + "\r\n"
-    path = put(tmp_path / "train.csv", text)
-    found = recipe_for(path, {"columns": {"text": "comment_text"}})
-    assert found == {**SEVERAL, "data.columns.label": names}
-    columns = {"text": "comment_text", "label": names, "id": "id"}
-    examples = made(tmp_path, path, data={"columns": columns}, **SEVERAL)
-    assert labels_in(examples) == [labels for _, _, labels in rows]
-    assert pq.read_table(examples / "train.parquet")["first"].to_pylist() == ['Why, "so"? D\'aww!', "BAD!"]
 
 
 LISTS = {
@@ -442,15 +399,11 @@ VALUES: dict[str, tuple[list[str], str, list[float] | str]] = {
     "dots that may group": (["975", "1.213"], "auto", r"as 1.213, .*decimal-comma.*decimal-point.*: line 3"),
     "commas": (["1.5", "361,19"], "auto", r"a comma: --label-form decimal-comma .*: line 3 \('361,19'\)"),
     "no dot groups": (["4", "3.667", "0.333"], "auto", [4, 3.67, 0.33]),
-    "another length": (["4", "3.667", "2.5"], "auto", [4, 3.67, 2.5]),
     "stand-ins": (["1", "999", "3.5", "999"], "auto", r"far from all others, .*: line 3 \('999'\)"),
-    "one that is far": (["1", "999", "3.5"], "auto", [1, 999, 3.5]),
     "those that are near": (["0", "-1", "-1", "5"], "auto", [0, -1, -1, 5]),
-    "fixed decimals": (["4.000", "3.667"], "auto", [4, 3.67]),
     "above a thousand": (["4000", "3.667"], "auto", [4000, 3.67]),
     "exponents": (["1.5", "-2e1"], "auto", [1.5, -20]),
     "a word": (["1.5", "high"], "auto", "not a finite number: line 3"),
-    "no number": (["1.5", "nan"], "auto", "not a finite number: line 3"),
     "no end": (["1.5", "inf"], "auto", "not a finite number: line 3"),
     "nothing": (["1.5", ""], "auto", "a missing value: line 3"),
 }
@@ -483,7 +436,6 @@ def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path: Path) -> None:
 ONE_CLASS: dict[str, tuple[str, str | bytes, str]] = {
     "an empty text": ("a.csv", "text,label\n ,good\nx,bad\n", r"an empty text in the column 'text': line 2"),
     "no label": ("a.csv", "text,label\nx,\ny,bad\n", r"a missing label: --missing-labels drop .*: line 2"),
-    "many": ("a.csv", "text,label\n" + "x,\n" * 7, r"line 2 .*, line 6 .* and 2 more"),
     "no number": ("a.jsonl", '{"text": "x", "label": 0.5}\n', "with decimals, .* as a class: --regression .*: line 1"),
     "a list": ("a.jsonl", '{"text": "x", "label": ["y"]}\n', "a list of labels .*multilabel: true.*: line 1"),
     "no text": ("a.jsonl", '{"text": null, "label": "y"}\n', "no text in the column 'text': line 1"),
@@ -499,17 +451,14 @@ ONE_CLASS: dict[str, tuple[str, str | bytes, str]] = {
     "missing texts": ("a.csv", "text,label\nx,a\nNone,b\nN/A,b\n", "2 of 3 .*line 3.*--missing-texts drop"),
     "ending": ("a.xlsx", "x", r"\(\.csv, \.tsv, \.jsonl, \.json, \.parquet\).*found a\.xlsx"),
     "rows inside of quotes": ("a.csv", ROWS + SWALLOWED, r"look like rows: --quoting literal .*: line 8 \('It was"),
-    "rows that begin in quotes": ("a.csv", 'label,text\nab,one\ncd,"It was\nab,great\ncd,Go."\n', "look like rows"),
     "a header again": ("a.csv", ROWS + ROWS, r"a.csv, line 8 repeats the header"),
 }  # fmt: skip
 SEVERAL_LABELS: dict[str, tuple[str, Data, str]] = {
     "a missing list": (lines_of([*TAGGED, ("e", None)]), {}, r"missing labels \(\[\] means .*: line 5"),
     "a text for a list": (lines_of([*TAGGED, ("e", "new")]), {}, r"not a list \(--label-separator.*: line 5 \('new'\)"),
-    "no JSON": (lines_of([("e", "[new]"), *TAGGED]), {}, r"not a list .*: line 1 \('\[new\]'\)"),
     "an empty name": (lines_of([("e", ["new", " "]), *TAGGED]), {}, "a missing label: .*: line 1"),
     "a separator too many": ("text,label\na,new|\n", {"label_separator": "|"}, "a missing label: .*: line 2"),
     "a list with a separator": (lines_of(TAGGED), {"label_separator": "pipe"}, "not a text, as label_separator is '|'"),
-    "a list in a list": (lines_of([("e", [["new"]]), *TAGGED]), {}, "a list of labels .*: line 1"),
     "a third value": (FLAGS + "e,2,0\nf,,1\n", BOTH, r"not 0 or 1 in the column 'new': line 6, line 7"),
     "a column that is not there": (FLAGS, {"columns": {"label": ["new", "bat"]}}, "did you mean bad"),
     "one label": (lines_of([("a", ["new"]), ("b", [])]), {}, r"1 class\(es\) \(new\), 2 to 1,000 are required"),
@@ -521,17 +470,13 @@ OTHER_MEANINGS: dict[str, tuple[list[Any], Data, str]] = {
     "-1 next to three classes": ([0, 1, 2, -1] * 3, {}, r"-1 next to 0, 1, 2 .*--labels 0,1,2.*: line 4 \('-1'\)"),
     "SNLI's sign": (["neutral", "-", "contradiction"], {}, r"stand for a missing one.*: line 2 \('-'\)"),
     "normal forms": (["fatigu\u00e9", "fatigue\u0301", "b"], {}, "only in case, blanks"),
-    "blanks inside": (["very good", "verygood"], {}, "only in case, blanks"),
     "lists with a separator": (["good", "cheap", "good,cheap"], {}, r"another as a part: --multilabel.*: line 3 "),
-    "a part that is no label alone": (["good", "bad", "bad; cheap"], {}, r"another as a part: .*: line 3 "),
     "a blank of no width": (["pos", "pos\u200b", "neg"], {}, "only in case, blanks"),
     "digits of two scripts": (["1", "\u0661", "2"], {}, "only in case, blanks"),
-    "two minus signs": (["-1", "\u22121", "1"], {}, "only in case, blanks"),
     "stops": (["good", "good.", "bad"], {}, r"a stop at the end .*: line 1 \('good'\), line 2 \('good\.'\)"),
     "truths": ([True, "yes", 1, "no"], {}, r"are yes, true and 1: .*: line 1 \('true'\), line 2 \('yes'\), line 3"),
     "decimal commas": (["5,0", "2,5", "5,0"], {}, r"a number with decimals, .* as a class.*: line 2 \('2,5'\)"),
     "percentages": (["25%", "50 %", "25%"], {}, r"a percent sign as a class: --regression .*: line 1 \('25%'\)"),
-    "exponents": (["1e3", "200", "1e3"], {}, r"an exponent or .*: line 1 \('1e3'\)"),
     "an unknown name": (["a", "b", "odd"], {"labels": ["a", "b"]}, r"not one of --labels .*: line 3 \('odd'\)"),
     "a line break": (["a\u2028b", "c"], {}, "cannot be shown on one line: line 1"),
     "an object": (["Positive", '{"choices": ["Negative", "Sarcastic"]}'], {}, "an object in a text.*: line 2 "),
@@ -563,8 +508,6 @@ CASES: dict[str, tuple[str, str, Data, Data, Data, list[Any]]] = {
                      {}, {}, SEVERAL, [["slow"], [], ["dirty", "kind", "slow"]]),
     "decimals": ("03-decimal-values-without-regression", "a number with decimals, .*: --regression .*: line 2 ",
                  {}, {}, VALUE, [4.22, 0.67, 4.78]),
-    "decimals as names": ("03-decimal-values-without-regression", "--label-form names .* makes each a class",
-                          {}, {"label_form": "names"}, {}, ["4.22", "0.67", "4.78"]),
     "ClassLabel -1": ("04-missing-classlabel-minus-1", r"a missing label: --missing-labels drop .*: row \d+",
                       {}, {"missing_labels": "drop"}, {}, ["no", "yes", "no"]),
     "nan": ("05-nan-text-label", r"may stand for a missing one: --missing-labels drop .*: line 5 \('nan'\)",
@@ -607,7 +550,6 @@ def test_what_an_annotator_did_not_accept_is_no_example(tmp_path: Path) -> None:
         ({**VALUE, **SEVERAL}, "regression: true excludes multilabel: true"),
         ({"data": {"label_separator": "pipe"}}, "or data.label_separator: set multilabel: true"),
         ({"data": BOTH}, "data.columns.label .* set multilabel: true"),
-        ({**SEVERAL, "data": {"columns": {"label": ["a", "a"]}}}, "two or more different columns"),
         ({**SEVERAL, "data": {**BOTH, "label_separator": ","}}, "excludes"),
         ({**SEVERAL, "gate": {"min_accuracy": 50}}, "gate.min_accuracy does not apply to multi-label"),
         ({"gate": {"min_pearson": 50.0}}, r"gate\.min_pearson does not apply to text class"),

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from click.testing import CliRunner
 from scipy.stats import pearsonr
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import f1_score
 from transformers import pipeline
 
 from flows.cli import cli
@@ -30,8 +29,8 @@ from tasks.params.strict_yaml import read_yaml
 from tasks.plan.plan_file import make_plan
 from tasks.plan.stages import define
 from tasks.release import publish
-from tasks.stage.errors import DataInvalid, GateRejected
-from tests.places import ROOT, SHARED
+from tasks.stage.errors import DataInvalid
+from tests.places import ROOT
 from tests.tasks.downstream.entries import write_parameters
 from tests.tasks.downstream.texts.classification_checkout import (
     CLASSES,
@@ -53,76 +52,8 @@ from tests.tasks.downstream.texts.glue_checkout import (
 from tests.tasks.downstream.texts.glue_checkout import make_checkout as make_glue_checkout
 from tests.tasks.pretraining.row_inputs import WORDS
 
-REAL = SHARED / "data"
 JOBS = ("compile", "finetune", "predict")
 pytestmark = pytest.mark.usefixtures("jobs_here")
-
-
-@pytest.fixture
-def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout with a part of the real training sentences and all of the real development set."""
-    if not REAL.is_dir():
-        pytest.skip(f"needs the public development data in {REAL}")
-    data = tmp_path / "data" / "sst2"
-    data.mkdir(parents=True)
-    lines = (REAL / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()
-    (data / "train.tsv").write_text("\n".join(lines[:1600]), encoding="utf-8")
-    (data / "dev.tsv").write_bytes((REAL / "sst2" / "dev.tsv").read_bytes())
-    vocabulary, tuning = REAL / "vocab" / "bert-base-uncased.txt", {"epochs": 2, "learning_rate": 3e-3}
-    folder = make_glue_checkout(tmp_path / "checkout", data.parent, "sst2", vocabulary, **tuning)
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def test_sst2_beats_the_majority_class_and_is_published(
-    sst2: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    metrics = run_entry(sst2, "sst2", monkeypatch)
-    said = capsys.readouterr().out
-    assert "1,600 train, 872 dev examples" in said
-    assert metrics["examples"] == 872
-    assert metrics["constant_score"] == pytest.approx(100 * 444 / 872, abs=1e-4)
-    assert metrics["accuracy_low"] > metrics["constant_score"], "of the real development set"
-    gate = read_json(sst2 / "metrics/sst2-gate.json")
-    assert gate["accepted"], gate["reasons"]
-    assert {check["name"] for check in gate["checks"]} >= {"beats_constant_answer", "data_sst2-rows"}
-    assert read_json(sst2 / "metrics/sst2-finetune.json")["packing_factor"] > 2
-    run_stage(publish, "sst2")
-    published = sst2 / "published/sst2"
-    card = (published / "README.md").read_text(encoding="utf-8")
-    assert "text-classification" in card
-    assert f"| accuracy | {metrics['accuracy']:.2f} |" in card
-    tokenizer = AutoTokenizer.from_pretrained(published)
-    model = AutoModelForSequenceClassification.from_pretrained(published).eval()
-    assert model.config.id2label == {0: "negative", 1: "positive"}
-    lines = (REAL / "sst2" / "dev.tsv").read_text(encoding="utf-8").splitlines()
-    predicted = read_json(sst2 / "evaluation/sst2/predictions.json")["dev"]
-    assert len(predicted) == 872
-    for number in (0, 1, 500, 871):
-        encoded = tokenizer(lines[number].split("\t")[0], truncation=True, max_length=64, return_tensors="pt")
-        with torch.no_grad():
-            assert int(model(**encoded).logits.argmax()) == predicted[number], number
-
-
-def test_values_of_pairs_run_from_rows_to_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_examples(tmp_path / "data", "stsb")
-    folder = make_glue_checkout(
-        tmp_path / "checkout", tmp_path / "data", "stsb", word_vocabulary(tmp_path / "vocab.txt")
-    )
-    metrics = run_entry(folder, "stsb", monkeypatch)
-    assert_scores(folder, "stsb", metrics, {"pearson", "spearman"})
-    assert metrics["score_low"] > metrics["constant_score"], "the first word says it all"
-
-
-def assert_scores(folder: Path, name: str, metrics: dict[str, Any], names: set[str]) -> None:
-    """The score is the mean of the metrics, and every example of every development set has a prediction."""
-    assert {key.removesuffix("_low") for key in metrics if key.endswith("_low")} == {*names, "score"}
-    assert metrics["score"] == pytest.approx(np.mean([metrics[key] for key in names]), abs=1e-3)
-    predictions = read_json(folder / f"evaluation/{name}/predictions.json")
-    assert {split: len(values) for split, values in predictions.items()} == dict.fromkeys(dict(TASKS[name].dev), 60)
-    assert TASKS[name].title in (folder / f"evaluation/{name}/report.html").read_text(encoding="utf-8")
 
 
 def test_two_places_are_compared_on_both_development_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,25 +61,15 @@ def test_two_places_are_compared_on_both_development_sets(tmp_path: Path, monkey
     vocabulary = word_vocabulary(tmp_path / "vocab.txt")
     folder = make_glue_checkout(tmp_path / "checkout", tmp_path / "data", "mnli", vocabulary, epochs=1)
     metrics = run_entry(folder, "mnli", monkeypatch)
-    assert_scores(folder, "mnli", metrics, {"accuracy_matched", "accuracy_mismatched"})
+    both = [metrics[f"accuracy_{name}"] for name in ("matched", "mismatched")]
+    assert metrics["score"] == pytest.approx(np.mean(both), abs=1e-3)
+    predictions = read_json(folder / "evaluation/mnli/predictions.json")
+    assert {split: len(values) for split, values in predictions.items()} == dict.fromkeys(dict(TASKS["mnli"].dev), 60)
     run_stage(parity, "mnli", "cpu:bf16")
     found = read_json(folder / "metrics/mnli-parity-cpu:bf16.json")
     assert found["examples"] == 120
     assert 0 < found["max_logit_difference"] < found["max_logit"]
     assert {"accuracy_matched_first", "accuracy_mismatched_second", "score_difference"} <= set(found)
-
-
-def test_what_does_not_beat_a_constant_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_examples(tmp_path / "data", "rte", train=40, dev=40)
-    vocabulary, tuning = word_vocabulary(tmp_path / "vocab.txt"), {"learning_rate": 1e-9, "epochs": 1}
-    folder = make_glue_checkout(tmp_path / "checkout", tmp_path / "data", "rte", vocabulary, **tuning)
-    run_entry(folder, "rte", monkeypatch)
-    gate = read_json(folder / "metrics/rte-gate.json")
-    assert not gate["accepted"]
-    assert [reason for reason in gate["reasons"] if "no better than" in reason]
-    with pytest.raises(GateRejected, match="nothing was published"):
-        run_stage(publish, "rte")
-    assert not (folder / "published").exists()
 
 
 @pytest.fixture
@@ -214,22 +135,19 @@ def test_of_data_that_are_not_valid_the_page_alone_stays(
 
 
 def test_classes_of_pairs_are_the_same_in_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Single texts: test_other_encoders.py, and several labels below."""
     data, dev = write_splits(tmp_path, pairs=True)
     folder = make_checkout(tmp_path / "checkout", data)
     metrics = run_entry(folder, NAME, monkeypatch)
     truth = [CLASSES.index(label) for *_, label in dev]
     guesses = read_json(folder / f"evaluation/{NAME}/predictions.json")["dev"]
-    assert metrics["accuracy"] == pytest.approx(100 * accuracy_score(truth, guesses), abs=1e-4)
-    assert metrics["macro_f1"] == pytest.approx(100 * f1_score(truth, guesses, average="macro"), abs=1e-4)
     assert metrics["accuracy_low"] > 90, "each word has one label"
+    assert metrics["macro_f1"] == pytest.approx(100 * f1_score(truth, guesses, average="macro"), abs=1e-4)
     by_class = {part["slice"]: part["f1"] for part in metrics["slices"] if part["by"] == "class"}
     assert list(by_class) == list(CLASSES)
     assert list(by_class.values()) == pytest.approx(100 * f1_score(truth, guesses, average=None), abs=1e-4)
     run_stage(publish, NAME)
     card = (folder / "published" / NAME / "README.md").read_text(encoding="utf-8")
     assert f"| accuracy | {metrics['accuracy']:.2f} |" in card
-    assert "one of 3 classes (angry, happy, sad)" in card
     theirs, config = published_logits(folder / "published" / NAME, [texts for *texts, _ in dev])
     np.testing.assert_allclose(own_logits(folder, NAME), theirs, rtol=1e-4, atol=1e-5)
     assert [config.id2label[number] for number in range(3)] == list(CLASSES)
@@ -260,8 +178,6 @@ def test_an_entry_is_compared_in_pairs_with_another_one(tmp_path: Path, monkeypa
     assert accuracy["mean"] == pytest.approx(100 * sum(wrong) / len(dev), abs=2)
     assert accuracy["before"] == pytest.approx(accuracy["score"] - accuracy["mean"], abs=1e-3)
     assert 0 < accuracy["low"] < accuracy["mean"] < accuracy["high"]
-    page = (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
-    assert f"{accuracy['before']:.2f} there, {accuracy['score']:.2f} here, {accuracy['mean']:+.2f} (" in page
 
 
 @pytest.mark.parametrize("threshold", ["auto", "per_label"])
@@ -286,7 +202,6 @@ def test_several_labels_are_the_same_in_a_pipeline(
     limits = read_json(published / "podium.json")["threshold"]
     assert read_json(published / "config.json")["podium"] == {"threshold": limits}
     card = (published / "README.md").read_text(encoding="utf-8")
-    assert "any of 4 labels (good, happy, long, sad)" in card
     classify = pipeline("text-classification", model=str(published), top_k=None)
     texts = pa.parquet.read_table(folder / f"data/examples/{NAME}/dev.parquet")["first"].to_pylist()
     theirs = [{one["label"]: one["score"] for one in scores} for scores in classify(texts)]
@@ -324,12 +239,8 @@ def test_values_are_learnt_from_a_part_of_a_file(tmp_path: Path, monkeypatch: py
     assert metrics["pearson"] == pytest.approx(100 * pearsonr(dev["label"], guesses).statistic, abs=1e-3)
     verdict = read_json(folder / f"metrics/{NAME}-gate.json")
     assert verdict["accepted"], verdict["reasons"]
-    apart = "60 of 300 training examples set aside as dev (dev_fraction 0.2, grouped by text, seed 4)"
-    assert apart in (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
-    assert apart.removeprefix("60 ") in (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
     run_stage(publish, NAME)
     published = folder / "published" / NAME
-    assert "0.2 of own examples, split off from training with seed 4" in (published / "README.md").read_text()
     stated = json.loads((published / "provenance.json").read_text())["parameters"]["downstream"][NAME]["data"]
     assert (stated["dev_path"], stated["dev_fraction"], stated["seed"]) == (None, 0.2, 4)
     theirs, config = published_logits(published, [[text] for text in dev["first"]])
@@ -342,15 +253,11 @@ def test_a_class_that_only_dev_has_is_told_everywhere(tmp_path: Path, monkeypatc
     write_csv(tmp_path / "dev.csv", ["text", "label"], [*dev[:25], *([text, "bored"] for text, _ in dev[25:])])
     folder = make_checkout(tmp_path / "checkout", data)
     metrics = run_entry(folder, NAME, monkeypatch)
-    assert metrics["examples"] == 30
-    assert metrics["accuracy"] <= 100 * 25 / 30
-    page = (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
+    assert (metrics["examples"], metrics["accuracy"] <= 100 * 25 / 30) == (30, True)
     [bored] = [one for one in metrics["slices"] if one["slice"] == "bored"]
     assert (bored["examples"], bored["found"], bored["f1"], bored["learnt"]) == (5, 0, 0.0, False)
-    assert "<small>not in train; 0 predicted, 0 correct</small>" in page
-    verdict = (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
-    assert "dev examples of class bored (not in train)" in verdict
+    assert "not in train" in (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
+    assert "class bored (not in train)" in (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
     assert read_json(folder / f"data/rows/{NAME}/dev/manifest.json")["num_labels"] == 3
     written = [path.read_text() for path in (folder / "reports").rglob("*") if path.is_file()]
-    assert len(written) == 6
     assert not [text for text in written if PARTIAL in text], "no verdict, page or suite names a temporary folder"
