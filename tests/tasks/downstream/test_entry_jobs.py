@@ -12,7 +12,6 @@ from ipu_model.core.files import write_text
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
-from tasks.jobs.training import fingerprint
 from tasks.params.entries import find_entry, only_entry
 from tasks.params.schema import Params, validate_params
 from tasks.plan.plan_file import Plan, make_plan
@@ -48,11 +47,9 @@ def whole(params: Params) -> ModelConfig:
     ("start", "sections", "weights", "states_model"),
     [
         ("phase1", {}, "phase1", False),
-        ("phase2", {}, "phase2", False),
         ("auto", {}, "phase2", False),
         ("auto", GIVEN, "phase2", False),
         ("base", GIVEN, "base", True),
-        ("base", {**GIVEN, **OFF}, "base", True),
         ("auto", {**GIVEN, **OFF}, "base", True),
         ("auto", OFF, None, True),
     ],
@@ -79,19 +76,12 @@ def test_another_dropout_is_stated_with_the_whole_architecture(checkout: Path, s
     assert job.model == dataclasses.replace(whole(params), hidden_dropout=0.25)
 
 
-def test_jobs_from_other_weights_are_other_runs(checkout: Path) -> None:
-    starts = [values_with({"squad": {"start": start}}, **GIVEN) for start in ("base", "phase1", "phase2")]
-    params = [validate_params(values) for values in (*starts, values_with(**OFF))]
-    found = {fingerprint(build_finetune_job(find_entry(one, "squad"), one, checkout)) for one in params}
-    assert len(found) == 4
-
-
 @pytest.mark.parametrize(
     ("start", "sections", "said"),
     [
-        ("base", {}, "downstream.squad.start: base needs a base model: set base_model.source"),
-        ("phase1", OFF, "downstream.squad.start: phase1 needs pretrain.enabled: true"),
-        ("phase2", {**OFF, **GIVEN}, "downstream.squad.start: phase2 needs pretrain.enabled: true"),
+        ("base", {}, "squad.start: base .*base_model.source"),
+        ("phase1", OFF, "squad.start: phase1 .*pretrain.enabled"),
+        ("phase2", {**OFF, **GIVEN}, "squad.start: phase2 .*pretrain.enabled"),
     ],
 )
 def test_a_start_that_there_is_not_is_refused(start: str, sections: dict[str, Any], said: str) -> None:
@@ -99,18 +89,12 @@ def test_a_start_that_there_is_not_is_refused(start: str, sections: dict[str, An
         validate_params(values_with({"squad": {"start": start}}, **sections))
 
 
-def test_two_recipes_on_one_pretrained_model_share_its_weights_and_no_output(checkout: Path) -> None:
+def test_the_stages_of_two_entries_have_own_parameters_and_own_paths(checkout: Path) -> None:
     params = validate_params(values_with({"second": SECOND}))
-    found = {name: build_finetune_job(find_entry(params, name), params, checkout) for name in ("squad", "second")}
-    assert {job.init_checkpoint for job in found.values()} == {str(checkout / "models/phase2")}
     for name, seed, rate in (("second", 9, 2e-5), ("squad", 5, 1e-3)):
-        job = found[name]
+        job = build_finetune_job(find_entry(params, name), params, checkout)
         assert (job.output, job.rows) == (str(checkout / "models" / name), str(checkout / "data/rows" / name / "train"))
         assert (job.seed, job.optimizer.learning_rate) == (seed, rate)
-
-
-def test_the_stages_of_two_entries_have_own_parameters_and_own_paths() -> None:
-    params = validate_params(values_with({"second": SECOND}))
     plan = make_plan(define(params))
     outs = [out for stage in plan.values() for out in stage.outs]
     assert len(outs) == len(set(outs))

@@ -61,9 +61,7 @@ def test_files_are_judged_as_they_ship(case: str, tmp_path: Path, monkeypatch: p
     assert small["transformers_difference"] > plain["transformers_difference"]
     answers = Path("exports/plan/predictions/model.json").read_text()
     assert json.loads(answers) == json.loads(Path("evaluation/plan/predictions.json").read_text())
-    page = Path("measurements/export/plan/report.html").read_text()
-    assert "onnx/model_quantized.onnx" in page
-    assert "<svg" in page
+    assert "onnx/model_quantized.onnx" in Path("measurements/export/plan/report.html").read_text()
     if case == "squad":
         before = {path: path.read_bytes() for path in Path("exports").rglob("*") if path.is_file()}
         assert export_stage.export(task) == metrics
@@ -122,7 +120,6 @@ def test_a_file_with_logits_of_nan_is_rejected_alone(
     plain, small = export_stage.export(task)["exports"]
     for difference in ("logit_difference", "transformers_difference"):
         assert (plain[difference] <= 1e-4, small[difference]) == (True, None)
-    assert "onnx/model_quantized.onnx" in Path("measurements/export/plan/report.html").read_text()
     task, found = gathered(task)
     verdicts = {name: decide_export(task, one) for name, one in found.items()}
     failed = {name: [check["name"] for check in one["checks"] if not check["ok"]] for name, one in verdicts.items()}
@@ -211,7 +208,6 @@ def cut_weights(folder: Path) -> None:
         (claim({"id2label": {str(number): "x" for number in range(100_000)}}), "parameters, the weights have"),
         (claim({"_attn_implementation": "user/repo"}), "code of a repository is not run"),
         (claim({"quantization_config": {"quant_method": "bitsandbytes"}}), "another number format"),
-        (claim({"architectures": ["BertForWorldPeace"]}), "which transformers cannot load for a task"),
         (pickle_weights, "pytorch_model.bin is pickled"),
         (cut_weights, "model.safetensors is missing or damaged"),
     ],

@@ -179,19 +179,6 @@ def test_the_figures_of_evaluate_are_those_of_score(call: Callable[..., tuple[st
     assert {path.name for path in (tmp_path / "made").iterdir()} == names
 
 
-def test_misplaced_references_are_refused_with_an_option(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
-    lines = ({"text": "word2", "answer_start": 7}, {"text": "word3", "answer_start": 0})
-    row = {"question": "word1 ?", "context": "word1 word2 word3"}
-    table = tmp_path / "dev.jsonl"
-    table.write_text("".join(json.dumps({**row, "answers": [answer]}) + "\n" for answer in lines))
-    words = ("evaluate", "qa", str(table), "--output", str(tmp_path / "made"), "--json")
-    with pytest.raises(PodiumError, match=r"line 2: 'word3' at 0 \(found 'word1'; it is at 12\)") as refused:
-        call(*words)
-    option = re.search(r"(--\S+ drop) ", str(refused.value))
-    out, said = call(*words, *option[1].split())
-    assert json.loads(out)["total"] == 1, said
-
-
 @pytest.fixture
 def call(
     place: Path, jobs_here: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -271,18 +258,15 @@ def test_a_table_of_other_columns_is_no_plain_text(call: Callable[..., tuple[str
 
 
 def test_a_text_file_has_one_text_a_line(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
-    texts = tmp_path / "texts.txt"
+    texts, outs = tmp_path / "texts.txt", [tmp_path / f"out.{kind}" for kind in ("csv", "parquet")]
     texts.write_text(PLAIN_TEXT)
-    outs = [tmp_path / f"out.{kind}" for kind in ("csv", "parquet")]
     for out in outs:
-        _, said = call("predict", "sst2", str(texts), str(out), "--with-text")
-        assert "texts.txt is read as plain text, one text a line" in said
-    tables = [pyarrow.csv.read_csv(outs[0]), pq.read_table(outs[1])]
-    for table in tables:
+        call("predict", "sst2", str(texts), str(out), "--with-text")
+    for table in (pyarrow.csv.read_csv(outs[0]), pq.read_table(outs[1])):
         assert table.column_names == ["id", "text", "label", "score", "scores"]
         assert table["text"].to_pylist() == ["word1 word2", "word3, word4"]
+    assert "text" not in call("predict", "sst2", str(texts))[0]
     out, _ = call("predict", "pairs", "-", "--with-text", given=b"sentence1,sentence2\nword1,word2\n")
     assert list(json.loads(out).items())[1:3] == [("text", "word1"), ("text_pair", "word2")]
-    assert "text" not in call("predict", "sst2", str(texts))[0]
     asked, _ = call("predict", "qa", "questions.csv", "--with-text")
     assert [json.loads(line)["question"] for line in asked.splitlines()] == ["word1 ?", "word4 ?"]

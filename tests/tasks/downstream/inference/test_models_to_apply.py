@@ -14,7 +14,7 @@ import pytest
 from tasks.downstream.inference.entry import choose_entry, infer_entry
 from tasks.downstream.inference.job import InferenceOptions, choose_place
 from tasks.downstream.inference.model import InferenceModel, find_model
-from tasks.downstream.inference.predict import PredictionOutput, evaluate, predict
+from tasks.downstream.inference.predict import PredictionOutput, predict
 from tasks.downstream.texts.task_table import TASKS
 from tasks.params.schema import load_params, parameter_values
 from tasks.params.sections import RuntimeSpec
@@ -25,7 +25,7 @@ from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.downstream.inference.head_models import write_head_model
-from tests.tasks.downstream.texts.glue_checkout import WORDS, write_examples
+from tests.tasks.downstream.texts.glue_checkout import WORDS
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
 DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
@@ -137,18 +137,6 @@ def test_windows_shrink_to_what_a_model_bears(tmp_path: Path) -> None:
         assert tuple(rows[name] for name in ("row_length", "max_question_length", "doc_stride")) == expected
     folder = write_head_model(tmp_path / "ner", "token_classification", ("O", "B-x", "I-x"), WORDS, 20)
     assert infer_entry(find_model(str(folder))).rows.model_dump()["overlap"] == 5
-
-
-@pytest.mark.usefixtures("jobs_here")
-def test_either_development_set_of_a_task_with_two_is_judged_alone(tmp_path: Path) -> None:
-    model = classifier(tmp_path / "model", "entailment", "neutral", "contradiction")
-    write_examples(tmp_path, "mnli")
-    found = [
-        evaluate(infer_entry(model), model, tmp_path / f"mnli/{name}.tsv", tmp_path / name, how())
-        for name in ("dev_matched", "dev_mismatched")
-    ]
-    assert found[0][1].splitlines()[0] == "60 examples of dev_matched.tsv"
-    assert found[0][0]["score"] != found[1][0]["score"]
 
 
 BF16, FP32 = {"runtime": "cpu", "precision": "bf16"}, {"runtime": "cpu", "precision": "fp32"}

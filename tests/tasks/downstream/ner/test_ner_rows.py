@@ -82,8 +82,6 @@ def test_words_that_become_unknown_or_are_cut_are_counted(
     assert len(lengths) > 1 or parts(windows)[0][0][2:4] == [UNK, UNK]
 
 
-
-
 def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(tokenizer: Tokenizer) -> None:
     """Ten words in windows 0-5 and 4-9: word 4 has 1 and 0 next to it, word 5 has 0 and 1."""
     words = WORDS[:10]
@@ -188,9 +186,3 @@ def test_each_fault_of_rows_is_found(
     (tmp_path / "rows/features.parquet").unlink()
     source = source_of(tmp_path / "rows", tmp_path / "tokenizer", "downstream.names.rows", 8)
     assert failed_checks(validate(TagRows(source))) == ["schema"]
-
-
-
-
-
-

@@ -133,8 +133,6 @@ def test_embeddings_are_written_and_searched(tmp_path: Path, finished: Path, cap
     assert (first["similarity"], second["similarity"]) == pytest.approx(sorted(cosines, reverse=True)[:2], abs=1e-5)
 
 
-
-
 @pytest.mark.usefixtures("_here")
 def test_a_file_of_pairs_is_evaluated(tmp_path: Path, finished: Path) -> None:
     dev, words = str(finished / "data-in/dev.csv"), ("--missing-texts", "keep")

@@ -10,33 +10,25 @@ import pytest
 from sklearn.metrics import confusion_matrix, f1_score
 
 from tasks.downstream.scoring.calibration import calibrate, compute_calibration
-from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.scoring.page_parts import (
     MOST_IN_CELLS,
     count_confusions,
-    group_bars,
-    plot_reliability,
     plot_risk_coverage,
     plot_thresholds,
     sample_cells,
 )
 from tasks.downstream.scoring.thresholds import risk_coverage
-from tasks.pages.render import render_html
 
 
 def test_error_and_brier_score_by_hand() -> None:
     # Two bins are used: (0.5, 0.6] with 0.6, 0.6 (one right), and (0.9, 1] with 1.0, 1.0 (both right).
     found = compute_calibration([0.6, 0.6, 1.0, 1.0], [1.0, 0.0, 1.0, 1.0])
-    assert found.error == pytest.approx((2 * 0.1 + 2 * 0.0) / 4)
-    assert found.brier == pytest.approx((0.16 + 0.36 + 0 + 0) / 4)
-    used = [one for one in found.bins if one.count]
-    assert [(one.low, one.high, one.count, one.accuracy) for one in used] == [(0.5, 0.6, 2, 0.5), (0.9, 1.0, 2, 1.0)]
-    assert [one.accuracy for one in found.bins if not one.count] == [None] * 8
-
-
-def test_bins_are_closed_above_and_none_is_lost() -> None:
-    found = compute_calibration([0.0, 0.1, 0.1 + 1e-9, 0.999, 1.0], [0.0] * 5)
-    assert [one.count for one in found.bins] == [2, 1, 0, 0, 0, 0, 0, 0, 0, 2]
+    assert (found.error, found.brier) == (pytest.approx(0.05), pytest.approx(0.13))
+    used = [(one.low, one.high, one.count, one.accuracy) for one in found.bins if one.count]
+    assert used == [(0.5, 0.6, 2, 0.5), (0.9, 1.0, 2, 1.0)]
+    edges = compute_calibration([0.0, 0.1, 0.1 + 1e-9, 0.999, 1.0], [0.0] * 5)
+    assert [one.count for one in edges.bins] == [2, 1, 0, 0, 0, 0, 0, 0, 0, 2]
+    assert [one.accuracy for one in edges.bins if not one.count] == [None] * 7
 
 
 def test_probabilities_that_were_drawn_honestly_are_calibrated() -> None:
@@ -54,16 +46,6 @@ def test_shares_have_wilson_intervals_as_published(right: int, low: float, high:
     """Agresti and Coull 1998: 0 of 10 gives (0, 0.2775); by symmetry 10 of 10 gives (0.7225, 1)."""
     [found] = [one for one in compute_calibration([0.95] * 10, [1.0] * right + [0.0] * (10 - right)).bins if one.count]
     assert (found.accuracy_low, found.accuracy_high) == pytest.approx((low, high), abs=1e-4)
-
-
-def test_the_diagram_draws_every_bin_that_has_questions() -> None:
-    found = compute_calibration([0.15, 0.55, 0.95, 0.95], [0.0, 1.0, 1.0, 0.0])
-    plot = plot_reliability(found)
-    drawn = render_html(__file__, "reliability.html.j2", calibrated=found, reliability_plot=plot, probability="")
-    assert drawn.count('class="dot"') == 3
-    assert drawn.count('class="line" d="M') == 3 + 1 + 1, "three intervals, the diagonal and an axis"
-    assert "2 answers&#10;probability 0.950&#10;accuracy 0.500&#10;95% interval 0.095 to 0.905" in drawn
-    assert '<td>Expected calibration error</td><td class="number">0.375</td>' in drawn  # (0.15 + 0.45 + 2 * 0.45) / 4
 
 
 def drawn(count: int, temperature: float, seed: int = 0) -> tuple[Callable[[float], np.ndarray], np.ndarray]:
@@ -99,8 +81,7 @@ def test_figures_with_temperature_are_measured_on_the_other_half() -> None:
 
 
 def test_no_temperature_is_fitted_on_a_handful_of_answers_or_without_mistakes() -> None:
-    scaled, right = drawn(39, 1.0)
-    for found in (calibrate(scaled, right), calibrate(drawn(100, 1.0)[0], np.ones(100))):
+    for found in (calibrate(*drawn(39, 1.0)), calibrate(drawn(100, 1.0)[0], np.ones(100))):
         assert found.temperature is None
         assert "temperature" not in found.record()
 
@@ -146,14 +127,3 @@ def test_coverage_is_stated_with_the_probability_that_gives_it() -> None:
         (0.5, 0.0, "0.600"),
     ]
     assert "probability from 0.530&#10;coverage 80.0%&#10;risk 25.0%" in str(plot_risk_coverage(curve))
-
-
-def test_bars_lead_with_the_first_score_that_all_slices_of_a_property_have() -> None:
-    figures = {f"{name}{end}": 50.0 for name in ("accuracy", "macro_f1") for end in ("", "_low", "_high")}
-    only = {name: value for name, value in figures.items() if name.startswith("accuracy")}
-    slices = [Slice("length", "short", 3, figures), Slice("class", "a", 1200, only), Slice("class", "b", 2, figures)]
-    titles = {"macro_f1": "macro F1", "accuracy": "accuracy"}
-    assert group_bars(slices, titles) == [
-        ("length", ["macro_f1", "accuracy"], slices[:1]),
-        ("class", ["accuracy"], slices[1:]),
-    ]

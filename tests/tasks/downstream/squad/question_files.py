@@ -10,25 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
+from tasks.downstream.squad.params import SquadDataParams
 
 CONTEXT = "Ants dig deep. Bees hum, and bees dance."
 
 
 def params(**values: Any) -> SquadDataParams:
-    defaults: dict[str, Any] = {
-        "source": "files",
-        "train_path": "nowhere",
-        "dev_path": "nowhere",
-        "seed": 2,
-        "demo_train": 40,
-        "demo_dev": 20,
-        "dataset": None,
-        "dataset_config": None,
-        "dataset_revision": None,
-        "columns": dict.fromkeys(SquadColumnParams.model_fields),
-    }
-    return SquadDataParams(**{**defaults, **values})
+    paths = {"source": "files", "train_path": "nowhere", "dev_path": "nowhere"}
+    return SquadDataParams(**{**paths, "seed": 2, "demo_train": 40, "demo_dev": 20, **values})
 
 
 def qa(

@@ -50,15 +50,6 @@ def read(folder: Path, *windows: Window) -> SquadWindows:
     return read_windows(*write_windows(folder, windows, ids), ids)
 
 
-def test_only_the_logits_of_context_tokens_and_cls_are_kept(tmp_path: Path) -> None:
-    windows = read(tmp_path, ONE, TWO)
-    assert windows.bounds.tolist() == [0, 3, 5]
-    assert windows.start_logits.tolist() == [1, 2, 3, 7, 8]
-    assert windows.end_logits.tolist() == [4, 5, 6, 9, 10]
-    assert windows.cls_logits.tolist() == [[-3, -3], [-1, -1]]
-    assert windows.characters.tolist() == [[0, 3], [4, 7], [8, 13], [0, 1], [2, 5]]
-
-
 LOGITS = [ONE.padded(ONE.start), TWO.padded(TWO.start)]
 
 
@@ -136,6 +127,7 @@ def test_windows_are_read_a_few_questions_at_a_time(tmp_path: Path, monkeypatch:
         joined = np.concatenate([getattr(windows, name) for _, windows in parts])
         assert np.array_equal(joined, getattr(whole, name))
     assert whole.start_logits.tolist() == [1, 2, 3, 1, 2, 3, 7, 8, 7, 8, 1, 2, 3]
+    assert whole.characters[:8].tolist() == [*[[0, 3], [4, 7], [8, 13]] * 2, [0, 1], [2, 5]]
     assert files.windows_of_examples() == [1, 2, 1, 1]
 
 

@@ -106,21 +106,6 @@ def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path, tmp_p
     assert (without > 0) == nullable, "both kinds of answers were compared"
 
 
-@pytest.mark.soak
-def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path) -> None:
-    text = tmp_path / "context.txt"
-    text.write_text(SHORT)
-    command = [sys.executable, "-m", "flows", "predict", str(model), "--text", CASES[0][0]]
-    how: dict[str, Any] = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 60}
-    plain = subprocess.run([*command, "--context-file", str(text)], **how)
-    machine = subprocess.run([*command, "--context-file", "-", "--json", "--n-best", "2"], **how, input=SHORT)
-    assert (plain.returncode, machine.returncode) == (0, 0), plain.stderr + machine.stderr
-    found = json.loads(machine.stdout)
-    assert len(found["answers"]) == 2
-    assert found["answer"] == found["answers"][0]["answer"] == SHORT[found["start"] : found["end"]]
-    assert plain.stdout == f"{found['answer']}  (score {found['score']:.4f})\n"
-
-
 @pytest.mark.parametrize(
     ("released", "words", "longest"), [({}, [], 30), ({"max_answer_length": 7}, [], 7), ({}, ["4"], 4)]
 )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.squad import examples as questions
+from tasks.downstream.squad import questions as reader
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.downstream.squad.questions import (
@@ -146,6 +147,9 @@ ACCEPTED: list[tuple[str, Any, dict[str, Any], Rows, dict[str, int]]] = [
      {"questions without an answer, used": 1, questions.REPEATED: 1}),
     ("t.json", squad(qa(), IMPOSSIBLE), {"unanswerable": "drop"}, [ONE], {"questions without an answer, dropped": 1}),
     ("t.json", bees(11, 11), {}, ON_BEES, {}),
+    ("t.json", squad(qa(answers=(("hum", 0),)), context="hum"), {},
+     [{**ONE, "context": "hum", "answers": [{"text": "hum", "answer_start": 0}]}],
+     {"answers that are the whole context": 1}),
     ("t.json", bees(16, 16), {}, ON_BEES, {CONVERTED: 2}),
     ("t.json", squad({**qa(), "answers": PADDED}), {}, [{**ONE, "answers": STRIPPED}], {BLANKS: 2}),
     ("t.jsonl", [{**ONE, "answers": PADDED}], {}, [{**ONE, "answers": STRIPPED}], {BLANKS: 2}),
@@ -181,15 +185,8 @@ def test_columns_of_other_names_are_mapped_and_those_not_used_are_reported(tmp_p
         columns(answers="a", answer_text="b")
 
 
-def test_the_separator_holds_where_the_beginning_is_read_and_where_a_model_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = put(tmp_path / "train.csv", PIPES)
-    monkeypatch.setattr(questions, "WHOLE_BYTES", 10)
-    questions.check_question_file(table, "FILE", params(separator="pipe"), Interpretation())
-    with pytest.raises(InputError, match="no column"):
-        questions.check_question_file(table, "FILE", params(), Interpretation())
-    task = task_with("squad", "inference", data=params(separator="pipe"))
+def test_the_separator_holds_where_a_model_answers(tmp_path: Path) -> None:
+    table, task = put(tmp_path / "t.csv", PIPES), task_with("squad", "inference", data=params(separator="pipe"))
     [found] = task.read_unlabelled(table, Interpretation())
     assert (found["id"], found["question"], found["context"]) == ("q1", ONE["question"], CONTEXT)
     task.write_labelled(table, tmp_path / "dev.parquet", Interpretation())
@@ -298,11 +295,6 @@ def test_parquet_that_is_damaged_is_named(tmp_path: Path) -> None:
     page = good[:100] + bytes(300) + good[400:]  # the footer is whole, a page is not
     for content in (good[:-20], page):
         assert "t.parquet cannot be read as Parquet from row" in refusal(tmp_path, content, name="t.parquet")
-    texts = pa.array([b"fine", "caf\u00e9".encode("latin-1")], pa.binary()).view(pa.string())
-    others = {name: ["x", "y"] for name in ("id", "question", "answers")}
-    pq.write_table(pa.table({**others, "context": texts}), tmp_path / "u.parquet")
-    with pytest.raises(InputError, match=r"u\.parquet, row 1 is damaged or not UTF-8"):
-        stage(tmp_path, train_path=str(tmp_path / "u.parquet"), dev_path=str(tmp_path / "dev.json"))
 
 
 def test_a_missing_file_and_a_folder_name_the_key(tmp_path: Path) -> None:
@@ -316,27 +308,41 @@ def test_a_missing_file_and_a_folder_name_the_key(tmp_path: Path) -> None:
 def test_the_development_file_is_checked_as_strictly(tmp_path: Path) -> None:
     assert "dev.json (data.dev_path)" in refusal(tmp_path, squad(qa()), squad(qa("d1", answers=(("hum", 1),))))
     both = refusal(tmp_path, squad(qa("same"), qa("other")), squad(qa("same")))
-    assert "1 question id(s) are in both" in both
-    assert "same" in both
+    assert re.search(r"1 question id.* same", both)
 
 
-def test_the_beginning_of_a_large_file_is_read_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_that_needs_more_memory_than_there_is_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "MEMORY_PER_BYTE", 1 << 50)
+    assert "memory" in refusal(tmp_path, squad(qa()))
+    dev = [{**ONE, "id": "d"}]
+    paths = {
+        f"{name}_path": str(put(tmp_path / f"{name}.jsonl", rows)) for name, rows in (("train", [ONE]), ("dev", dev))
+    }
+    assert stage(tmp_path, **paths)["train"] == [ONE]
+
+
+LINES = json.dumps(ONE).encode() + b"\nno JSON\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "values", "said"),
+    [
+        ("good.json", b"\xef\xbb\xbf" + json.dumps(squad(qa())).encode(), {}, None),
+        ("table.jsonl", LINES, {}, None),
+        ("bad.json", b"[1, 2, 3, 4, 5]", {}, r"bad\.json, record 0 is int; .*\(KEY"),
+        ("table.jsonl", LINES.replace(CONTEXT.encode(), b"nothing"), {}, "1 problem:"),
+        ("t.csv", PIPES, {"separator": "pipe"}, None),
+        ("t.csv", PIPES, {}, "no column"),
+    ],
+)
+def test_the_beginning_of_a_large_file_is_read_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, values: dict[str, Any], said: str | None
+) -> None:
     monkeypatch.setattr(questions, "WHOLE_BYTES", 10)
     monkeypatch.setattr(questions, "FIRST_RECORDS", 1)
-
-    def look(name: str, content: bytes) -> None:
-        path = put(tmp_path / name, content)
-        questions.check_question_file(path, "downstream.squad.data.train_path", params(), Interpretation())
-
-    row = json.dumps(ONE).encode()
-    look("good.json", b"\xef\xbb\xbf" + json.dumps(squad(qa())).encode())
-    look("table.jsonl", row + b"\nno JSON\n")
-    for name, content, said in (
-        ("bad.json", b"[1, 2, 3, 4, 5]", r"bad\.json, record 0 is int; .*\(downstream\.squad\.data\.train_path"),
-        ("table.jsonl", row.replace(CONTEXT.encode(), b"nothing"), "1 problem:"),
-    ):
-        with pytest.raises(InputError, match=said):
-            look(name, content)
+    path = put(tmp_path / name, content)
+    with nullcontext() if said is None else pytest.raises(InputError, match=said):
+        questions.check_question_file(path, "KEY", params(**values), Interpretation())
 
 
 def test_ids_are_made_where_no_column_holds_any_the_same_in_every_run_and_counted(tmp_path: Path) -> None:
@@ -468,7 +474,6 @@ def test_misplaced_answers_are_dropped_on_request(tmp_path: Path, unanswerable: 
         ({"answer_start": 19}, "2 of 6 answers were moved"),
         ({"answer_text": "um", "answer_start": 21}, "2 of 6 answers begin or end inside"),
         ({"answer_text": "hu", "answer_start": 20}, "2 of 6 answers begin or end inside"),
-        ({}, "2 of 6 answers"),
     ],
 )
 def test_answers_out_of_place_ask_what_answer_start_counts(tmp_path: Path, wrong: dict[str, Any], remark: str) -> None:
@@ -476,4 +481,4 @@ def test_answers_out_of_place_ask_what_answer_start_counts(tmp_path: Path, wrong
         reading = Interpretation()
         rows = [{**as_flat(ONE), "id": f"q{n}", **(wrong if n < count else {})} for n in range(6)]
         read_question_file(put(tmp_path / "t.csv", rows), "FILE", SquadDataParams(), reading)
-        assert [one.startswith(remark) for one in reading.remarks] == [True] * bool(count == 2 and wrong)
+        assert [one.startswith(remark) for one in reading.remarks] == [True] * (count == 2)

@@ -22,7 +22,7 @@ from tasks.downstream.texts.params import ClassificationDataParams
 from tasks.downstream.texts.task_table import text_task
 from tasks.params.schema import validate_params
 from tasks.records.interpretation import read_reading
-from tasks.records.label_forms import match_known, read_list
+from tasks.records.label_forms import match_known
 from tasks.records.labels import read_parquet_labels
 from tasks.stage.errors import InputError, ParamsError
 from tasks.validation.validators import LimitValidator
@@ -309,6 +309,9 @@ FORMS_OF_SEVERAL: dict[str, tuple[str, str, Data]] = {
     "lists as JSON": ("a.csv", "text;label\n" + "".join(f"{t};{json.dumps(one)}\n" for t, one in TAGGED), {}),
     "a separator": ("a.csv", "text,label\n" + "".join(f"{t},{' | '.join(one)}\n" for t, one in TAGGED),
                     {"label_separator": "pipe"}),
+    "numpy": ("a.csv", "text;label\n" + "".join(f"{t};[{'new' in one:d}. {'bad' in one:d}.]\n" for t, one in TAGGED),
+              {"labels": ["new", "bad"]}),
+    "Python": ("a.csv", "text;label\n" + "".join(f"{t};{one}\n" for t, one in TAGGED), {}),
     "columns": ("a.csv", FLAGS, BOTH),
     "columns of truths": ("a.jsonl", "".join(json.dumps({"text": t, "new": "new" in one, "bad": 1.0 * ("bad" in one)})
                           + "\n" for t, one in TAGGED), BOTH),
@@ -363,24 +366,6 @@ def test_columns_named_on_the_command_line_are_labels(tmp_path: Path) -> None:
     assert recipe_for(path, {"columns": {"text": "words", "label": ["new", "bad"]}}) == SEVERAL
     found = recipe_for(path, {"columns": {"text": "words", "id": "when"}})
     assert found == {**SEVERAL, "data.columns.label": ["new", "bad"]}
-
-
-LISTS = {
-    '["a", "b"]': ["a", "b"],
-    "[]": [],
-    "['a', \"it's\"]": ["a", "it's"],
-    "['a' 'b']": ["a", "b"],
-    "[1. 0. 1.]": [1, 0, 1],
-    "[1, 0]": [1, 0],
-    "[ 0  1 ]": [0, 1],
-    "[True, False]": [True, False],
-    **dict.fromkeys(("['a\\x41']", "[other]", "['a'", "['a''b']", "(1)")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("text", LISTS)
-def test_lists_of_json_python_and_numpy_are_recognised(text: str) -> None:
-    assert read_list(text) == LISTS[text]
 
 
 @needs_edges

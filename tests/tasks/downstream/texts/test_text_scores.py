@@ -22,7 +22,9 @@ from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.inference.predict import open_writer
 from tasks.downstream.kind import KINDS
 from tasks.downstream.scoring.metrics import make_interval
+from tasks.downstream.texts.answers import LabelAnswers
 from tasks.downstream.texts.metrics import metric
+from tasks.downstream.texts.params import ClassificationEvaluateParams
 from tasks.downstream.texts.schemas import make_schema
 from tasks.downstream.texts.task_table import OWN_CLASSES, OWN_LABELS, TASKS
 from tasks.records.labels import add_labels
@@ -268,6 +270,21 @@ def test_a_run_and_a_release_record_the_thresholds_of_a_model_and_the_gate_refus
 def records_of(task: Any, root: Path, logits: list[list[float]]) -> list[dict[str, Any]]:
     examples = task.scores.read_examples(root / artifacts.examples_file(NAME, "dev"))
     return list(task.records(examples, task.scores.answer(examples, np.array(logits)), 0))
+
+
+@pytest.mark.parametrize(
+    ("gold", "size"),
+    [
+        ([[1, 1, 0], [0, 0, 0], [0, 0, 0]], 2),
+        ([[1, 1, 0], [1, 0, 0], [0, 0, 0]], 2),  # 1.5 labels an example that has any
+        ([[0, 0, 0]] * 2, 1),
+    ],
+)
+def test_the_extremes_of_several_labels_have_as_many_as_an_example_with_labels(gold: list[Any], size: int) -> None:
+    outcomes = np.hstack([np.array(gold, float)] * 2)
+    worst, best = LabelAnswers(OWN_LABELS, ClassificationEvaluateParams()).extremes(outcomes)
+    assert [worst[:3].sum(), best[:3].sum(), best[3:].tolist()] == [size, size, best[:3].tolist()]
+    assert not (worst[:3] * worst[3:]).any()
 
 
 def test_predictions_are_names_with_the_scores_of_all_labels(several: Path) -> None:
