@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.squad import examples as questions
-from tasks.downstream.squad import questions as reader
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.downstream.squad.questions import (
@@ -27,6 +26,7 @@ from tasks.downstream.squad.questions import (
 from tasks.params.schema import validate_section
 from tasks.records.answer_places import BLANKS, BLANKS_OUTSIDE, CONVERTED, MOVED
 from tasks.records.interpretation import NUMERIC_IDS, Interpretation, read_reading
+from tasks.stage import memory
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import SHARED
 from tests.tasks.downstream.entries import task_with
@@ -312,13 +312,12 @@ def test_the_development_file_is_checked_as_strictly(tmp_path: Path) -> None:
 
 
 def test_json_that_needs_more_memory_than_there_is_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MEMORY_PER_BYTE", 1 << 50)
-    assert "memory" in refusal(tmp_path, squad(qa()))
-    dev = [{**ONE, "id": "d"}]
-    paths = {
-        f"{name}_path": str(put(tmp_path / f"{name}.jsonl", rows)) for name, rows in (("train", [ONE]), ("dev", dev))
-    }
-    assert stage(tmp_path, **paths)["train"] == [ONE]
+    monkeypatch.setattr(memory, "memory_left", lambda: 100)
+    read_question_file(put(tmp_path / "t.jsonl", [ONE]), "FILE", SquadDataParams(), Interpretation())
+    for name, said in (("t.json", "memory"), ("absent.json", "not found|not exist")):
+        put(tmp_path / "t.json", squad(qa()))
+        with pytest.raises(InputError, match=said):
+            read_question_file(tmp_path / name, "FILE", SquadDataParams(), Interpretation())
 
 
 LINES = json.dumps(ONE).encode() + b"\nno JSON\n"

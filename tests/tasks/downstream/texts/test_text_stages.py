@@ -31,7 +31,8 @@ from tasks.plan.stages import define
 from tasks.release import publish
 from tasks.stage.errors import DataInvalid
 from tests.places import ROOT
-from tests.tasks.downstream.entries import write_parameters
+from tests.tasks.downstream.entries import change_parameters, values_with, write_parameters
+from tests.tasks.downstream.ner.ner_checkout import write_checkout
 from tests.tasks.downstream.texts.classification_checkout import (
     CLASSES,
     NAME,
@@ -41,25 +42,33 @@ from tests.tasks.downstream.texts.classification_checkout import (
     write_texts,
 )
 from tests.tasks.downstream.texts.glue_checkout import (
-    change,
+    SIZE,
     own_logits,
     read_json,
     run_entry,
     run_stage,
-    word_vocabulary,
     write_examples,
 )
-from tests.tasks.downstream.texts.glue_checkout import make_checkout as make_glue_checkout
 from tests.tasks.pretraining.row_inputs import WORDS
+from tests.tasks.trained_checkout import write_lock
 
 JOBS = ("compile", "finetune", "predict")
+OFF = {"enabled": False}
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
+def make_glue_checkout(folder: Path, task: str, finetune: dict[str, Any], counts: dict[str, int], **more: Any) -> Path:
+    """A checkout with generated examples of a task, whose words are all unknown to its tokenizer."""
+    write_examples(folder / "data", task, **counts)
+    rows = {"row_length": 64, "max_sequences_per_row": 4}
+    entry = {"kind": "glue", "task": task, "data": {"path": str(folder / "data")}, "finetune": finetune, "rows": rows}
+    values = values_with({"squad": None, task: {**entry, **more.pop("entry", {})}}, pretrain=OFF, model=SIZE, **more)
+    return write_checkout(folder / "checkout", values)
+
+
 def test_two_places_are_compared_on_both_development_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_examples(tmp_path / "data", "mnli", train=40)
-    vocabulary = word_vocabulary(tmp_path / "vocab.txt")
-    folder = make_glue_checkout(tmp_path / "checkout", tmp_path / "data", "mnli", vocabulary, epochs=1)
+    tuning = {"epochs": 1, "learning_rate": 5e-3, "checkpoint_every_updates": 0}
+    folder = make_glue_checkout(tmp_path, "mnli", tuning, {"train": 40})
     metrics = run_entry(folder, "mnli", monkeypatch)
     both = [metrics[f"accuracy_{name}"] for name in ("matched", "mismatched")]
     assert metrics["score"] == pytest.approx(np.mean(both), abs=1e-3)
@@ -86,12 +95,15 @@ def _poptorch_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_on_ipus_programs_are_built_ahead_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer on the second of two IPUs, classes of a pair, packed."""
     monkeypatch.setattr(entry_jobs.training, "require_verdict", lambda *words, **named: None)
-    write_examples(tmp_path / "data", "rte", train=60, dev=20)
-    vocabulary, tuning = word_vocabulary(tmp_path / "vocab.txt"), {"micro_batch_size": 1, "max_grad_norm": None}
-    folder = make_glue_checkout(tmp_path / "checkout", tmp_path / "data", "rte", vocabulary, epochs=1, **tuning)
-    programs_of = {"layers_per_ipu": [0, 1], "inference_layers_per_ipu": [0, 1], "inference_device_iterations": 3}
-    entry = {"rte": {"ipu": {"finetune": programs_of, "predict": programs_of}}}
-    change(folder, {"device": {"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1}, "downstream": entry})
+    programs = {"layers_per_ipu": [0, 1], "inference_layers_per_ipu": [0, 1], "inference_device_iterations": 3}
+    folder = make_glue_checkout(
+        tmp_path,
+        "rte",
+        {"epochs": 1, "micro_batch_size": 1, "global_batch_size": 16, "max_grad_norm": None},
+        {"train": 60, "dev": 20},
+        entry={"ipu": {"finetune": programs, "predict": programs}},
+        device={"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1},
+    )
     monkeypatch.chdir(folder)
     for module, stage in ((examples, ""), (rows, ""), *((entry_jobs, f"{one}@") for one in JOBS), (evaluate, "")):
         run_stage(module, f"{stage}rte")
@@ -123,7 +135,7 @@ def test_of_data_that_are_not_valid_the_page_alone_stays(
     texts = write_texts(path, 240, seed=0)
     write_csv(path, ["text", "label"], [*texts, [" ".join(WORDS[:40]), "sad"]])
     folder = make_checkout(tmp_path / "checkout", {"train_path": str(path), "dev_path": str(path)})
-    change(folder, changes)
+    write_lock(folder, change_parameters(folder, changes))
     monkeypatch.chdir(folder)
     if module is rows:
         run_stage(examples, NAME)
