@@ -1,7 +1,5 @@
 """What fine-tuning starts from, and which stages and paths an entry has: entries side by side share no output."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,6 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def whole(params: Params) -> ModelConfig:
-    """The architecture that params.yaml states."""
     return ModelConfig(vocab_size=VOCABULARY, **params.model.model_dump())
 
 

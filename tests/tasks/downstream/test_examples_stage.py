@@ -1,7 +1,5 @@
 """What the stage of examples does for every kind: a development set split off from training, limits, messages."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -39,7 +37,6 @@ def column(folder: Path, split: str, name: str) -> list[Any]:
 
 
 def squad_file(path: Path, titles: int) -> str:
-    """Ten questions of each title."""
     asked = [[qa(f"{title}-{n}", f"Which, {n}?", (("It", 0),)) for n in range(10)] for title in range(titles)]
     files = [squad(*qas, context=f"It is {n} here.", title=f"t{n}") for n, qas in enumerate(asked)]
     articles = [article for file in files for article in file["data"]]

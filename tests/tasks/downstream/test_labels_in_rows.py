@@ -1,7 +1,5 @@
 """The labels in rows are those of the examples they were made from; planted defects are caught by one check."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -109,7 +107,6 @@ def damage_rows(folder: Path, damage: Damage) -> None:
 
 
 def shift_spans(name: str, values: np.ndarray) -> np.ndarray:
-    """One token to the right, of every target."""
     return np.where(values > 0, values + 2, values) if name in ("start_positions", "end_positions") else values
 
 
@@ -126,7 +123,6 @@ def name_another_class(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def change_one(name: str, values: np.ndarray) -> np.ndarray:
-    """A flag of several labels, or a value."""
     if name in ("label_flags", "targets"):
         values[0, 0] = 1 - values[0, 0] if name == "label_flags" else values[0, 0] + 0.5
     return values

@@ -2,17 +2,13 @@
 
 import json
 import os
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from ipu_model.core.files import write_json
 from tasks.downstream import parity
-from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.parity import check_limit, compare_devices, compare_logits, predict_on
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.params import SquadEvaluateParams
@@ -27,7 +23,7 @@ from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.question_files import VOCABULARY
 from tests.tasks.downstream.squad.window_files import write_logits
-from tests.tasks.downstream.texts.glue_checkout import device_job_here
+from tests.tasks.downstream.texts.glue_checkout import device_job_here, run_stage
 from tests.tasks.pretraining.row_inputs import squad_params, write_questions, write_squad_rows
 from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
 from tests.tasks.tiny_model import write_tiny_model
@@ -42,7 +38,6 @@ def params_with(*overrides: str) -> Params:
 
 
 def allowing(most: float | None) -> Any:
-    """The entry with another limit of logits."""
     return task_with("squad", "scores", parity=ParityParams(max_logit_difference=most))
 
 
@@ -145,26 +140,11 @@ def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: 
     assert found["changed"] == []
 
 
-@pytest.mark.usefixtures("jobs_here")
-def test_the_stage_compares_with_what_predict_wrote(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    write_json(artifacts.validation_report("squad-rows"), {"valid": True})
-    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    monkeypatch.setattr(sys, "argv", ["entry_jobs", "predict@squad"])
-    entry_jobs.main()
-    monkeypatch.setattr(sys, "argv", ["parity", "squad", "cpu:bf16"])
-    parity.main()
-    assert "parity of cpu:bf16 with cpu:fp32" in capsys.readouterr().out
-    found = json.loads(artifacts.parity_file("squad", "cpu:bf16").read_text())
-    assert found["examples"] == 20
-    for words, message in ((["tpu"], "'tpu' must be RUNTIME"), (["cpu", "--output", "x"], "need --baseline")):
-        monkeypatch.setattr(sys, "argv", ["parity", "squad", *words])
-        with pytest.raises(SystemExit, match="2"):
-            parity.main()
-        assert message in capsys.readouterr().err
+@pytest.mark.parametrize(("words", "said"), [(["tpu"], "'tpu' must be"), (["cpu", "--output", "x"], "need --baseline")])
+def test_words_of_the_stage_that_do_not_fit_are_refused(words: list[str], said: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_stage(parity, "squad", *words)
+    assert said in capsys.readouterr().err
 
 
 def test_places_in_params_are_checked() -> None:

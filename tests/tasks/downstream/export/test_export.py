@@ -1,7 +1,5 @@
 """`podium export`, `podium predict --backend`, and exported files of every kind decided on by the gate."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import resource
@@ -40,7 +38,6 @@ def _short(jobs_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gathered(task: Any) -> tuple[Any, dict[str, Any]]:
-    """The task with its examples read, and the evidence on each exported file."""
     subject, (task, examples) = make_subject(task.entry, load_params()), task.read_all()
     own = task.outcomes_of(examples, task.read_predictions(Path("evaluation/plan/predictions.json"), examples))
     hashes = hash_files(subject.judged(Path("none"), Path()))

@@ -1,7 +1,5 @@
 """What to do after a rejection: from curves of real trainings, and nothing where the measurements do not tell."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -9,22 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.runs.next_step import suggest_next
-from flows.runs.report import DECIDED, RunReport
-from ipu_model.core.files import read_json
-from tasks.downstream.evaluate import evaluate
-from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_losses
+from tasks.downstream.gate.advice import Advice, TrainingFacts, advise
 from tasks.downstream.gate.gate import CUT
-from tasks.downstream.gate.verdict_text import format_advice
 from tasks.downstream.scoring.scores import ClassCounts
 from tasks.downstream.scoring.significance import ConfidenceInterval
-from tasks.downstream.texts.schemas import make_schema
-from tasks.downstream.texts.task_table import OWN_CLASSES
-from tasks.records.labels import add_labels
 from tasks.rows.row_files import CutTexts
 from tasks.stage import artifacts
 from tests.plans import whole_plan
-from tests.tasks.downstream.texts import label_scores as labels
 
 BALANCED = ClassCounts(
     {"negative": 400, "positive": 400}, {"negative": 150, "positive": 150}, {"negative": 97, "positive": 203}
@@ -133,49 +122,6 @@ def test_a_rejection_names_cut_texts_first() -> None:
     facts = TrainingFacts([0.7, 0.3], 10, 3.0, 1e-5, 1e-5)
     note = "train rows: 90 of 90 texts (100.0%) are longer than rows of 64 tokens"
     assert advise(facts, ["min_accuracy"], None, 40, "text", [note])[0].text == f"{note}."
-
-
-CLASSES = ("negative", "positive")
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A run up to stage evaluate whose model answers one class."""
-    schema = add_labels(make_schema(OWN_CLASSES), CLASSES)
-    labels.write_split(tmp_path, "train", [0, 1] * 40, schema)
-    labels.write_split(tmp_path, "dev", [0, 1] * 30, schema)
-    labels.write_logits(tmp_path, "dev", np.tile([0.1, 0.0], (60, 1)))
-    labels.write_model(tmp_path)
-    evaluate(labels.part("report", multilabel=False), tmp_path)
-    return tmp_path
-
-
-def curve(root: Path, losses: list[float]) -> Path:
-    path = root / f"plots/{labels.NAME}-finetune.csv"
-    path.parent.mkdir(exist_ok=True)
-    lines = [f"{10 * number},{loss}" for number, loss in enumerate(losses, 1)]
-    path.write_text("\n".join(["step,loss", *lines, ""]))
-    return path
-
-
-def test_the_verdict_has_the_advice_and_commands_that_follow_it(checkout: Path) -> None:
-    path = curve(checkout, FLAT)
-    verdict = labels.decided(checkout, multilabel=False, finetune={"epochs": 1})
-    loss, never = verdict["advice"]
-    assert loss["set"] == {f"downstream.{labels.NAME}.finetune.epochs": 4.0}
-    assert '"negative" for all 60' in never["text"]
-    assert never["set"] == {}
-    assert read_json(checkout / f"metrics/{labels.NAME}-gate.json")["advice"] == verdict["advice"]
-    command = f"Try podium run --like first --set downstream.{labels.NAME}.finetune.epochs=4"
-    said = [never["text"], f"{loss['text']} {command}"]
-    assert format_advice(verdict, "first") == said
-    judged = {"name": labels.NAME, "scores": {}, "published": None}
-    judged["decision"] = {key: verdict[key] for key in DECIDED if key in verdict}
-    assert suggest_next(RunReport("runs/checkouts/first", results={"gate@it": judged})) == " ".join(said)
-    path.write_text("step,loss\n10,x\n")
-    assert read_losses(path) == []
-    assert labels.decided(checkout, multilabel=False)["advice"] == [never], "a damaged curve says nothing"
-    assert "advice" not in labels.decided(checkout, multilabel=False, gate={"above_baseline": False})
 
 
 def test_the_curves_that_the_gate_reads_are_its_dependencies() -> None:

@@ -17,7 +17,7 @@ from ipu_model.core.files import read_json, sha256_of, write_json, write_text
 from tasks.downstream.gate import gate
 from tasks.downstream.gate.gate import Evidence, compare_teacher, paired_differences
 from tasks.downstream.gate.recipe import ReleasedComparison, ScoreEvidence, find_least_gain
-from tasks.downstream.gate.released_scores import SCORES, mark_unanswered, read_released_outcomes, scores_json
+from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.gate.subject import copy_privately
 from tasks.downstream.scoring.scores import Baseline
 from tasks.downstream.scoring.significance import ConfidenceInterval
@@ -26,7 +26,7 @@ from tasks.params.downstream import DistillParams
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tests.places import ROOT
-from tests.tasks.downstream.entries import make_question, task_with, values_with
+from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.downstream.gate.gate_checkout import LIMITS as STATED
 from tests.tasks.downstream.gate.gate_checkout import (
     TRAININGS,
@@ -201,17 +201,6 @@ def test_every_baseline_must_be_beaten() -> None:
     assert find_least_gain([], lambda outcomes: gains["better"]) == (None, "")
 
 
-def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: Path) -> None:
-    questions = [make_question(i, "?", "c", (answer,)) for i, answer in (("1", "a dog"), ("2", "Paris"), ("3", "red"))]
-    write_json(tmp_path / "predictions.json", {"2": "Paris", "1": "big dog", "3": "red"})
-    task, ours = task_with("squad", "scores"), {"dev": ["dog", "Rome", None]}
-    theirs = read_released_outcomes(task, {"dev": questions}, tmp_path)
-    answered = mark_unanswered({"dev": task.outcomes(questions, ours["dev"])}, ours)
-    common, differences = paired_differences(task, answered, theirs)
-    assert common == 2
-    assert differences["f1"].mean == pytest.approx(100 * ((1 + 0) - (2 / 3 + 1)) / 2)
-
-
 @pytest.mark.parametrize(
     ("labels", "answers", "regression", "opposed"),
     [
@@ -299,9 +288,8 @@ def test_an_entry_that_starts_from_phase1_rests_on_phase1_alone(checkout: Path) 
     change(checkout / artifacts.validation_report("phase2"), valid=False)
     decision = gate.gate(values_with({"squad": {"start": "phase1"}}), "squad", checkout)
     assert decision["accepted"], decision["reasons"]
-    names = {check["name"] for check in decision["checks"]}
-    assert {"data_phase1", "loss_pretrain-phase1"} <= names
-    assert [name for name in names if "phase2" in name] == []
+    names = {check["name"] for check in decision["checks"] if "phase" in check["name"]}
+    assert names == {"data_phase1", "loss_pretrain-phase1"}
 
 
 def test_all_that_is_missing_is_named_at_once(checkout: Path) -> None:

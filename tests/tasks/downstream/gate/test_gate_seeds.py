@@ -1,7 +1,5 @@
 """A gate over several seeds: it judges the recipe, says which model this is, and takes no reason against it away."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -50,7 +48,6 @@ def root(made: Path, tmp_path: Path) -> Path:
 
 
 def scores_of(root: Path, wrong: int) -> dict[str, Any]:
-    """scores.json of a model with the last N of 20 examples wrong."""
     task = part_of(find_entry(load_params(root / artifacts.PARAMS), ENTRY), "scores")
     answers = [number % 2 if number < 20 - wrong else 1 - number % 2 for number in range(20)]
     _, examples = task.read_all(root)
@@ -142,7 +139,6 @@ def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(
 
 
 def change_scores(change: Callable[[dict[str, list[float]]], dict[str, list[float]]]) -> Callable[[Path], None]:
-    """Other scores of dev in the file of seed 43."""
 
     def spoil(root: Path) -> None:
         values = scores_of(root, wrong=3)

@@ -1,7 +1,5 @@
 """`podium evaluate` and `podium predict` on the same examples: the figures of the stages, whatever the kind of task."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io
@@ -37,7 +35,6 @@ def part_counted(metrics: Mapping[str, Any]) -> str:
 
 
 def unlabelled(case: str, file: Path) -> Path:
-    """The same examples without labels, as JSON lines."""
     if case == "squad":
         paragraphs = json.loads(file.read_text())["data"][0]["paragraphs"]
         records = [{"context": p["context"], **{k: p["qas"][0][k] for k in ("id", "question")}} for p in paragraphs]
@@ -203,7 +200,6 @@ def test_columns_are_those_of_the_training(
 def evaluate_and_predict(
     entry: Any, model: InferenceModel, file: Path, folder: Path
 ) -> tuple[list[dict[str, str]], dict[str, dict[str, Any]], str]:
-    """Return the rows of mistakes.csv, the records of predictions by id, and the page."""
     evaluate(entry, model, file, folder / "evaluation", HOW)
     predict.predict(entry, model, file, PredictionOutput(folder / "out.jsonl", "jsonl"), HOW)
     mistakes = csv.DictReader(io.StringIO((folder / "evaluation/mistakes.csv").read_text(encoding="utf-8")))
@@ -213,6 +209,5 @@ def evaluate_and_predict(
 
 
 def first_text(case: str, file: Path, name: str) -> str:
-    """Return the first word of the record at this line."""
     line = file.read_text().splitlines()[int(name.removeprefix("line ")) - 1]
     return line.split("\t")[0] if case == "ner" else next(csv.reader([line]))[0].split(" ")[0]

@@ -1,7 +1,5 @@
 """The commands `podium evaluate` and `podium predict`: what they refuse and leave behind, and standard streams."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Which entry a model stands for: as its release says, else by its classes; on IPUs (the double) as on a CPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -52,7 +50,6 @@ def classifier(folder: Path, *labels: str) -> InferenceModel:
 
 @pytest.fixture(name="released")
 def _released(tmp_path: Path) -> Path:
-    """A checkout that publishes to a folder; its rows are not the default ones."""
     root = make_checkout(tmp_path / "checkout")
     change_parameters(root, {"downstream": {"squad": {"rows": {"doc_stride": 17}, "evaluate": {"n_best": 7}}}})
     write_gate(root)
@@ -254,7 +251,6 @@ def test_the_document_lists_these_forms_and_commands() -> None:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[object]]:
-    """A model in the plain form, and its answers."""
     folder = write_tiny_model(tmp_path_factory.mktemp("forms") / "plain", TOWN)
     return folder, answers(folder, folder.parent)
 
@@ -301,7 +297,6 @@ def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_nam
 
 
 def answers(folder: Path, place: Path) -> list[object]:
-    """What evaluate, predict and ask make of a folder, in this process."""
     model = find_model(str(folder))
     entry, how = infer_entry(model), InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
     answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}

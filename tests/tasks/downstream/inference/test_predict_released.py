@@ -1,8 +1,6 @@
 """The released model on the development set of now: its own scores where they are whole, else its answers, and never
 a comparison with itself."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -59,7 +57,6 @@ def checkout(made: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The device jobs, which run in this process."""
     found: list[Any] = []
 
     def run(asked: Any, **options: Any) -> Any:
@@ -79,7 +76,6 @@ def run_stage(root: Path) -> str:
 
 
 def ask(root: Path, asked: dict[str, tuple[str, str]]) -> None:
-    """Other questions in the development set."""
     found = [make_question(name, text, TEXT, (one,), (TEXT.index(one),)) for name, (text, one) in asked.items()]
     write_questions(found, root / "data/examples/squad/dev.parquet")
 

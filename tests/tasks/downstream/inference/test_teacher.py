@@ -1,7 +1,5 @@
 """What a teacher must have in common with its student, and its logits in the rows of all kinds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

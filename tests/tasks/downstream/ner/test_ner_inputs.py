@@ -1,7 +1,5 @@
 """Sentences from every layout, in every scheme; what is refused by line, and what is repaired and counted."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -58,12 +56,10 @@ def read(path: Path, reading: Interpretation | None = None, **values: Any) -> li
 
 
 def part(name: str, **data: Any) -> Any:
-    """A part of the kind, of an entry `ner` with this section `data`."""
     return part_of(find_entry(validate_params(values_with({"ner": {"kind": "ner", "data": data}})), "ner"), name)
 
 
 def make(folder: Path, train: str, dev: str, **values: Any) -> dict[str, Any]:
-    """The counts of stage examples on these files."""
     folder.mkdir(exist_ok=True)
     paths = {"train_path": str(put(folder, train)), "dev_path": str(put(folder, dev, "dev.conll"))}
     make_examples(part("reader", **paths, **values), folder / "examples")
@@ -385,7 +381,6 @@ def test_examples_without_a_score_are_refused_before_a_run(tmp_path: Path, train
 
 
 def failed_checks(folder: Path, **data: Any) -> Counter[str]:
-    """The checks that examples fail, and for how many."""
     verdict = validate(NerData(part("entry", **data), folder))
     return Counter({check["name"]: check["failed"] for check in verdict["checks"] if not check["ok"]})
 

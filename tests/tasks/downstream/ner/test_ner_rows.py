@@ -1,7 +1,5 @@
 """Sentences as windows of words: nothing is lost, each word counts once, and where it has most around it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,12 +11,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from tasks.downstream.ner.checks import TagRows
-from tasks.downstream.ner.rows import make_windows, split_windows, token_labels
+from tasks.downstream.ner.rows import make_windows, split_windows
 from tasks.downstream.ner.schemas import FEATURES_SCHEMA
 from tasks.downstream.packed_rows import EncodedSequences
 from tasks.validation.checks import format_failures
 from tasks.vocabulary.encoding import load_tokenizer
-from tests.tasks.pretraining.row_inputs import CLS, SEP, UNK, WORDS, word_tokenizer
+from tests.tasks.pretraining.row_inputs import UNK, WORDS, word_tokenizer
 from tests.tasks.validation.validation_data import (
     failed_checks,
     row_columns,
@@ -49,21 +47,8 @@ def test_windows_share_the_overlap(pieces: list[int], room: int, overlap: int, e
 
 
 def parts(windows: EncodedSequences) -> list[tuple[list[int], list[int]]]:
-    """Tokens of each window, and the positions of its own words."""
     tokens = np.split(windows.token_ids, np.cumsum(windows.lengths)[:-1])
     return list(zip(map(np.ndarray.tolist, tokens), windows.features["positions"].to_pylist(), strict=True))
-
-
-def test_a_word_has_its_label_at_its_first_piece(tokenizer: Tokenizer) -> None:
-    ids = {word: tokenizer.token_to_id(word) for word in ("ba", "de", "x", "##y")}
-    windows = make_windows(tokenizer, [["ba", "xy", "de"], ["de"]], 16, 4)
-    assert parts(windows) == [
-        ([CLS, ids["ba"], ids["x"], ids["##y"], ids["de"], SEP], [1, 2, 4]),
-        ([CLS, ids["de"], SEP], [1]),
-    ]
-    labels = token_labels(windows, np.array([5, 6, 7, 8], dtype=np.int16))
-    assert labels.tolist() == [-100, 5, 6, -100, 7, -100, -100, 8, -100]
-    assert not any(windows.counts.values())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """From logits to tags, entities, figures and the page; counts are held against conlleval's."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pairs from tables: which column is which, and what is refused; metrics by hand, baselines, and rows."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -34,7 +32,6 @@ QUESTIONS = "question,passage\nwho left?,Ada left.\nwhere to?,To Rome.\n"
 
 
 def read(folder: Path, text: str, name: str = "train.csv", **stated: Any) -> list[tuple[Any, ...]]:
-    """The examples of a file, used for both splits."""
     path = folder / name
     path.write_text(text, encoding="utf-8")
     data = {"train_path": str(path), "dev_path": str(path), **stated.pop("data", {})}

@@ -1,7 +1,5 @@
 """Calibration and the parts of evaluation pages, against scikit-learn and cases worked out by hand."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

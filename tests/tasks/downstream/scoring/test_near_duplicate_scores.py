@@ -1,7 +1,5 @@
 """What near-duplicates mean for scores, pages and cards, for every kind of task."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of questions, and the parameters that name them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

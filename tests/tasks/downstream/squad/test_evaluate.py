@@ -1,7 +1,5 @@
 """The command that scores any SQuAD pair; the stage on three questions, its page, and the rule that must be beaten."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -18,7 +16,7 @@ from tasks.downstream.evaluate import describe_run, evaluate
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.page import TITLE, excerpt, question_word, slice_scores, worst_mistakes
+from tasks.downstream.squad.page import TITLE, excerpt, slice_scores, worst_mistakes
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
@@ -103,7 +101,6 @@ Evaluated = tuple[Path, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
-    """A checkout after the stage, and its metrics."""
     root = write_checkout(tmp_path_factory.mktemp("evaluated") / "checkout")
     return root, evaluate(TASK, root).metrics
 
@@ -194,20 +191,6 @@ def test_mistakes_come_lowest_f1_first_then_surest_first() -> None:
     assert [mistake.question.id for mistake in wrong] == ["3", "1", "2"]
 
 
-@pytest.mark.parametrize(
-    ("question", "word"),
-    [
-        ("In which year?", "which"),
-        ("To  whom\nwas it given?", "who"),
-        ("How  much?", "how many"),
-        ("Somehow nowhere", "other"),  # question words inside other words
-        ("The year when what happened?", "when"),  # the first one
-    ],
-)
-def test_question_word(question: str, word: str) -> None:
-    assert question_word(question) == word
-
-
 def test_titles_come_worst_first_and_those_with_few_questions_together() -> None:
     titles = ["good"] * 6 + ["bad"] * 5 + ["small"] * 2 + ["tiny"]
     f1 = [1.0] * 6 + [0.0] * 4 + [1.0] + [0.5] * 3
@@ -255,7 +238,6 @@ def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers
     [
         ("東京は首都です。人口は多い。", "東京は首都です。"),
         ("Is it so? It is.", "Is it so?"),
-        ("no end of a sentence", "no end of a sentence"),
         ("", ""),
     ],
 )

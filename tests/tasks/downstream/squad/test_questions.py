@@ -1,7 +1,5 @@
 """Questions from SQuAD's JSON, tables and the Hub: every form gives the same rows; every defect is named."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata
@@ -69,7 +67,6 @@ def put(path: Path, content: Any) -> Path:
 
 
 def make(folder: Path, train: Any, dev: Any = None, name: str = "train.json", **values: Any) -> dict[str, Rows]:
-    """What the stage makes of training questions in the file `name`, by split."""
     paths = {"train_path": str(put(folder / name, train))}
     paths["dev_path"] = str(put(folder / "dev.json", squad(qa("d1")) if dev is None else dev))
     return stage(folder, **paths, **values)

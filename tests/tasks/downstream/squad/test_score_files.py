@@ -63,21 +63,6 @@ def test_exact_match_and_f1(prediction: str, references: list[str], match: int, 
     assert metrics.f1(prediction, references, nullable=nullable) == pytest.approx(overlap, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("scores", "best"),
-    [
-        # One is right by giving no answer at all; +1 at -3, -1 at -1, +0.5 at 0, +1 at 2: the sums are 2, 1, 1.5, 2.5.
-        ([1.0, 0.0, 1.0, 0.5], (62.5, 2.0)),
-        ([0.0, 0.0, 1.0, 0.5], (50.0, -3.0)),  # the last span is wrong: 2 at -3 is not reached again
-        ([0.0] * 4, (25.0, 0.0)),  # nothing beats giving no answer: the script says 0.0
-    ],
-)
-def test_the_best_threshold_answers_what_pays(scores: list[float], best: tuple[float, float]) -> None:
-    odds, has_answer = [2.0, -1.0, -3.0, 0.0], [True, False, True, True]
-    assert metrics.best_threshold(scores, odds, has_answer, [True] * 4) == best
-    assert metrics.apply_threshold([0.5, 0.5, 0.5], [1.0, 2.0, 2.0], [True, True, False], 1.0) == [0.5, 0.0, 1.0]
-
-
 OFFICIAL = """
 import json, sys
 from types import SimpleNamespace

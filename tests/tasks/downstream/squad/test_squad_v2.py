@@ -103,7 +103,6 @@ def many(checkout: Path) -> Path:
 
 @pytest.fixture
 def metrics(checkout: Path) -> dict[str, Any]:
-    """What the stage evaluate says of the checkout."""
     return evaluate(task("report"), checkout).metrics
 
 
@@ -160,7 +159,6 @@ def test_a_stated_threshold_needs_no_held_out_questions(checkout: Path) -> None:
 
 
 def decided(checkout: Path, **limits: Any) -> dict[str, Any]:
-    """The gate's decision where all else is well."""
     for name in ("corpus", "phase1", "phase2", "squad", "squad-rows"):
         write_json(checkout / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in ("pretrain-phase1", "pretrain-phase2", "squad-finetune"):

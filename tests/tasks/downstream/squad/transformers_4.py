@@ -1,7 +1,5 @@
 """An interpreter with transformers 4, which still has what its successor dropped."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

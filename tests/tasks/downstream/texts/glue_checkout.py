@@ -77,7 +77,6 @@ def device_job_here(job, **how) -> JobResult:
 
 
 def run_jobs_here(patch: pytest.MonkeyPatch) -> None:
-    """Run the device jobs of all stages in this process."""
     for module in (training, entry_jobs, parity, inference_job, device_job):
         patch.setattr(module, "run_device_job", device_job_here)
 
@@ -93,6 +92,5 @@ def run_entry(folder: Path, name: str, patch: pytest.MonkeyPatch) -> dict[str, A
 
 
 def own_logits(folder: Path, name: str) -> list[np.ndarray]:
-    """Logits of the development set, a feature each."""
     with pa.memory_map(str(folder / f"predictions/{name}/dev.arrow")) as source:
         return [np.array(one) for one in pa.ipc.open_file(source).read_all()["logits"].to_pylist()]

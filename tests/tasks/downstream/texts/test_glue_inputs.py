@@ -161,12 +161,25 @@ def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
                 assert (kept[0][0], kept[1][0]) == (ids.count(0), ids.count(1)), (room, first, second)
 
 
-def sequences_of(rows: dict[str, np.ndarray]) -> dict[int, list[int]]:
-    """Number of an example -> its tokens."""
-    return {
-        int(rows["feature_ids"][row, slot]): rows["input_ids"][row][rows["sequence_ids"][row] == slot + 1].tolist()
-        for row, slot in np.argwhere(rows["cls_positions"] >= 0)
-    }
+Packed = tuple[Manifest, dict[str, np.ndarray], dict[int, list[int]]]
+
+
+def pack(folder: Path, name: str, tokenizer: Path, row_length: int, most: int = 4) -> Packed:
+    """Write and validate the rows of a task's train split; the tokens of each example by its number."""
+    shape = GlueRowsParams(row_length=row_length, max_sequences_per_row=most, held_out_fraction=0.0)
+    encoder = task_with(f"glue-{name}", "encoder", rows=shape)
+    made = write_rows(encoder, "train", folder.parent / "examples/train.parquet", tokenizer, folder / "train")
+    verdict = validate(LabelRows(source_of(folder / "train", tokenizer, "rows", 512)))
+    assert verdict["valid"], format_failures(verdict, "page")
+    rows = read_rows(folder / "train")
+    return (
+        made.manifest,
+        rows,
+        {
+            int(rows["feature_ids"][row, slot]): rows["input_ids"][row][rows["sequence_ids"][row] == slot + 1].tolist()
+            for row, slot in np.argwhere(rows["cls_positions"] >= 0)
+        },
+    )
 
 
 @pytest.mark.parametrize("name", ["sst2", "stsb"])
@@ -177,16 +190,10 @@ def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path: Path, nam
     tokenizer = save_tokenizer(tmp_path / "tokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
     sequences, examples = [], read(tmp_path / "data", name)
     for most in (4, 1):
-        folder = tmp_path / f"rows-{most}"
-        shape = GlueRowsParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
-        encoder, source = task_with(f"glue-{name}", "encoder", rows=shape), tmp_path / "examples" / "train.parquet"
-        made = write_rows(encoder, "train", source, tokenizer, folder / "train")
-        assert (made.manifest.sequences, made.manifest.num_labels) == (50, len(task.labels))
-        assert (made.manifest.packing_factor > 1.5) == (most > 1)
-        verdict = validate(LabelRows(source_of(folder / "train", tokenizer, "rows", 512)))
-        assert verdict["valid"], format_failures(verdict, "page")
-        rows = read_rows(folder / "train")
-        sequences.append(sequences_of(rows))
+        manifest, rows, tokens = pack(tmp_path / f"rows-{most}", name, tokenizer, 32, most)
+        sequences.append(tokens)
+        assert (manifest.sequences, manifest.num_labels) == (50, len(task.labels))
+        assert (manifest.packing_factor > 1.5) == (most > 1)
         there, labels = rows["cls_positions"] >= 0, rows["targets" if task.is_regression else "class_labels"]
         found = dict(zip(rows["feature_ids"][there].tolist(), labels[there].tolist(), strict=True))
         assert [found[number] for number in range(50)] == [label for *_, label in examples]
@@ -227,23 +234,15 @@ def test_rows_of_another_tokenizer_have_its_template_and_pad_id(tmp_path: Path) 
     write_examples(tmp_path / "data", "rte", train=20, dev=20)
     make_glue_data("rte", tmp_path / "data", tmp_path / "examples")
     tokenizer = save_fast_tokenizer("roberta", tmp_path / "tokenizer")
-    shape = GlueRowsParams(row_length=128, max_sequences_per_row=4, held_out_fraction=0.0)
-    task = task_with("glue-rte", "encoder", rows=shape)
-    source, target = tmp_path / "examples" / "train.parquet", tmp_path / "rows" / "train"
-    made = write_rows(task, "train", source, tokenizer, target)
-    verdict = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)))
-    assert verdict["valid"], format_failures(verdict, "page")
-    rows, theirs = read_rows(tmp_path / "rows" / "train"), AutoTokenizer.from_pretrained(str(tokenizer))
-    padding = rows["sequence_ids"] == 0
-    assert made.manifest.pad_id == theirs.pad_token_id == 1
+    manifest, rows, found = pack(tmp_path / "rows", "rte", tokenizer, 128)
+    padding, theirs = rows["sequence_ids"] == 0, AutoTokenizer.from_pretrained(str(tokenizer))
+    assert manifest.pad_id == theirs.pad_token_id == 1
     assert padding.any()
     assert (rows["input_ids"][padding] == 1).all()
     assert not rows["token_type_ids"].any()
-    found = sequences_of(rows)
     for number, (first, second, _) in enumerate(read(tmp_path / "data", "rte")):
         own = theirs(first, second, truncation="longest_first", max_length=128)
         assert found[number] == own["input_ids"]
-    changed = replace(made.manifest, pad_id=0)
-    (tmp_path / "rows" / "train" / "manifest.json").write_text(changed.to_json())
-    again = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)))
+    (tmp_path / "rows/train/manifest.json").write_text(replace(manifest, pad_id=0).to_json())
+    again = validate(LabelRows(source_of(tmp_path / "rows/train", tokenizer, "rows", 512)))
     assert failed_checks(again) == ["input_ids"]

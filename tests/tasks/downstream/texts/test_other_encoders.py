@@ -1,7 +1,5 @@
 """Other encoders and ModernBERT, from a folder of transformers through every stage to a release that it loads."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

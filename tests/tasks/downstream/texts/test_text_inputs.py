@@ -1,8 +1,6 @@
 """Texts with a label, several labels or a value in every form; what may mean something else is refused, with the
 options that read it."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -47,7 +45,6 @@ def lines_of(rows: list[tuple[str, Any]], name: str = "labels") -> str:
 
 
 def labelled(labels: list[Any]) -> str:
-    """JSON lines of numbered texts with these labels."""
     return lines_of([(f"text {number}", label) for number, label in enumerate(labels)], "label")
 
 
@@ -77,7 +74,6 @@ def labels_in(examples: Path, split: str = "train") -> list[Any]:
 
 
 def rows_in(examples: Path, split: str = "train") -> list[tuple[str, str | None, Any]]:
-    """First and second text, and the name of the class."""
     table = pq.read_table(examples / f"{split}.parquet")
     return list(zip(table["first"].to_pylist(), table["second"].to_pylist(), labels_in(examples, split), strict=True))
 
@@ -309,8 +305,8 @@ FORMS_OF_SEVERAL: dict[str, tuple[str, str, Data]] = {
     "lists as JSON": ("a.csv", "text;label\n" + "".join(f"{t};{json.dumps(one)}\n" for t, one in TAGGED), {}),
     "a separator": ("a.csv", "text,label\n" + "".join(f"{t},{' | '.join(one)}\n" for t, one in TAGGED),
                     {"label_separator": "pipe"}),
-    "numpy": ("a.csv", "text;label\n" + "".join(f"{t};[{'new' in one:d}. {'bad' in one:d}.]\n" for t, one in TAGGED),
-              {"labels": ["new", "bad"]}),
+    "numpy": ("a.csv", "text;label\n" + "".join(f"{t};[{'bad' in one:d}. {'new' in one:d}.]\n" for t, one in TAGGED),
+              {"labels": ["bad", "new"]}),
     "Python": ("a.csv", "text;label\n" + "".join(f"{t};{one}\n" for t, one in TAGGED), {}),
     "columns": ("a.csv", FLAGS, BOTH),
     "columns of truths": ("a.jsonl", "".join(json.dumps({"text": t, "new": "new" in one, "bad": 1.0 * ("bad" in one)})

@@ -1,7 +1,5 @@
 """Texts after the logits: metrics, decisions by thresholds, gate, page, card and predictions."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -16,9 +14,14 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precision_recall_fscore_support
 
+from flows.runs.next_step import suggest_next
+from flows.runs.report import DECIDED, RunReport
 from ipu_model.core.files import read_json, write_json
 from tasks.downstream.evaluate import evaluate
+from tasks.downstream.gate.advice import read_losses
+from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.released_scores import scores_json
+from tasks.downstream.gate.verdict_text import format_advice
 from tasks.downstream.inference.predict import open_writer
 from tasks.downstream.kind import KINDS
 from tasks.downstream.scoring.metrics import make_interval
@@ -27,20 +30,61 @@ from tasks.downstream.texts.metrics import metric
 from tasks.downstream.texts.params import ClassificationEvaluateParams
 from tasks.downstream.texts.schemas import make_schema
 from tasks.downstream.texts.task_table import OWN_CLASSES, OWN_LABELS, TASKS
+from tasks.params.entries import find_entry
+from tasks.params.schema import validate_params
 from tasks.records.labels import add_labels
 from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
-from tests.tasks.downstream.entries import dev_set, task_with
-from tests.tasks.downstream.texts.label_scores import (
-    CHOSEN,
-    NAME,
-    decided,
-    part,
-    write_logits,
-    write_model,
-    write_split,
-)
+from tests.tasks.downstream.entries import dev_set, part_of, task_with, values_with
+
+NAME = "mine"
+
+
+def entry_values(**sections: Any) -> dict[str, Any]:
+    entry = {"kind": "classification", "multilabel": True, "data": {"train_path": "a.csv", "dev_path": "b.csv"}}
+    return values_with({"squad": None, NAME: {**entry, **sections}}, pretrain={"enabled": False})
+
+
+def part(name: str, **sections: Any) -> Any:
+    return part_of(find_entry(validate_params(entry_values(**sections)), NAME), name)
+
+
+def write_split(root: Path, split: str, labels: list[Any], schema: pa.Schema) -> None:
+    names = [f"{split} text {number}" for number in range(len(labels))]
+    columns = {"first": names, "second": [None] * len(names), "label": labels, "id": names}
+    path = root / artifacts.examples_file(NAME, split)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({name: columns[name] for name in schema.names}, schema=schema), path)
+
+
+def write_logits(root: Path, split: str, logits: np.ndarray) -> None:
+    """Logits as stage predict leaves them, and the features that they belong to."""
+    rows = part("entry").rows_folder(split, root)
+    rows.mkdir(parents=True, exist_ok=True)
+    numbers = pa.array(range(len(logits)), pa.int32())
+    pq.write_table(pa.table({"feature_id": numbers, "example_index": numbers}), rows / artifacts.FEATURES)
+    path = root / artifacts.logits_file(NAME, split)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = pa.array(logits.astype(np.float32).tolist(), pa.list_(pa.float32()))
+    table = pa.table({"feature_id": numbers, "logits": values})
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table)
+
+
+def write_model(root: Path) -> None:
+    (root / "models" / NAME).mkdir(parents=True)
+    (root / "models" / NAME / "model.safetensors").write_bytes(b"weights")
+
+
+CHOSEN = {"rows": {"held_out_fraction": 0.5}}
+
+
+def decided(root: Path, **sections: Any) -> dict[str, Any]:
+    for name in ("corpus", NAME, f"{NAME}-rows"):
+        write_json(root / artifacts.validation_report(name), {"data": name, "valid": True})
+    write_json(root / f"metrics/{NAME}-finetune.json", {"final_loss": 0.5, "steps": 10})
+    return gate(entry_values(**sections), NAME, root)
 
 
 def outcomes_of(truth, guesses):
@@ -116,7 +160,6 @@ def numbers_of(marks: np.ndarray) -> list[int]:
 
 
 def best_by_trying(scores: np.ndarray, truth: np.ndarray) -> float:
-    """Best F1 of all thresholds between two of the scores."""
     return max(float(f1_score(truth, scores > one, zero_division=0)) for one in (-1.0, *np.unique(scores)))
 
 
@@ -159,7 +202,6 @@ def several(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
-    """A run of two classes up to stage predict."""
     schema = add_labels(make_schema(OWN_CLASSES), CLASSES)
     for split, count, seed, kept in (("train", 400, 0, KEPT), ("dev", 150, 1, slice(None))):
         truth, logits = draw_one(count, seed)
@@ -377,3 +419,47 @@ def test_the_gate_has_floors_by_class_and_of_answers(two: Path) -> None:
 def test_decisions_that_do_not_fit_the_labels_are_refused_before_a_run(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(ParamsError, match=message):
         part("entry", **sections)
+
+
+SENTIMENTS = ("negative", "positive")
+FLAT = [0.69487175, 0.68978982, 0.68716461]
+"""Losses of a training that has hardly moved."""
+
+
+@pytest.fixture
+def constant(tmp_path: Path) -> Path:
+    schema = add_labels(make_schema(OWN_CLASSES), SENTIMENTS)
+    write_split(tmp_path, "train", [0, 1] * 40, schema)
+    write_split(tmp_path, "dev", [0, 1] * 30, schema)
+    write_logits(tmp_path, "dev", np.tile([0.1, 0.0], (60, 1)))
+    write_model(tmp_path)
+    evaluate(part("report", multilabel=False), tmp_path)
+    return tmp_path
+
+
+def curve(root: Path, losses: list[float]) -> Path:
+    path = root / f"plots/{NAME}-finetune.csv"
+    path.parent.mkdir(exist_ok=True)
+    lines = [f"{10 * number},{loss}" for number, loss in enumerate(losses, 1)]
+    path.write_text("\n".join(["step,loss", *lines, ""]))
+    return path
+
+
+def test_the_verdict_has_the_advice_and_commands_that_follow_it(constant: Path) -> None:
+    path = curve(constant, FLAT)
+    verdict = decided(constant, multilabel=False, finetune={"epochs": 1})
+    loss, never = verdict["advice"]
+    assert loss["set"] == {f"downstream.{NAME}.finetune.epochs": 4.0}
+    assert '"negative" for all 60' in never["text"]
+    assert never["set"] == {}
+    assert read_json(constant / f"metrics/{NAME}-gate.json")["advice"] == verdict["advice"]
+    command = f"Try podium run --like first --set downstream.{NAME}.finetune.epochs=4"
+    said = [never["text"], f"{loss['text']} {command}"]
+    assert format_advice(verdict, "first") == said
+    judged = {"name": NAME, "scores": {}, "published": None}
+    judged["decision"] = {key: verdict[key] for key in DECIDED if key in verdict}
+    assert suggest_next(RunReport("runs/checkouts/first", results={"gate@it": judged})) == " ".join(said)
+    path.write_text("step,loss\n10,x\n")
+    assert read_losses(path) == []
+    assert decided(constant, multilabel=False)["advice"] == [never], "a damaged curve says nothing"
+    assert "advice" not in decided(constant, multilabel=False, gate={"above_baseline": False})

@@ -1,7 +1,5 @@
 """GLUE and labels of a user from files to a published model with the same logits in transformers."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -62,6 +60,7 @@ def make_glue_checkout(folder: Path, task: str, finetune: dict[str, Any], counts
     write_examples(folder / "data", task, **counts)
     rows = {"row_length": 64, "max_sequences_per_row": 4}
     entry = {"kind": "glue", "task": task, "data": {"path": str(folder / "data")}, "finetune": finetune, "rows": rows}
+    more["validate"] = {"max_unknown_share": 1.0}
     values = values_with({"squad": None, task: {**entry, **more.pop("entry", {})}}, pretrain=OFF, model=SIZE, **more)
     return write_checkout(folder / "checkout", values)
 
