@@ -72,12 +72,7 @@ def coverage_of_f1(truth: float, size: int, trials: int, bounds: Bounds = stated
 
 
 def draw_values(correlation: float, ratio: float, size: int, generator: np.random.Generator) -> Array:
-    """Values from a normal distribution and their predictions, [size, 2].
-
-    Args:
-        correlation: Pearson's, of the population.
-        ratio: spread of the predictions as a part of that of the values.
-    """
+    """Values from a normal distribution and predictions with `ratio` of their spread, [size, 2]."""
     values, noise = generator.normal(size=(2, size))
     predicted = correlation * values + np.sqrt(1 - correlation**2) * noise
     return np.stack([2.5 + values, 2.5 + ratio * predicted], axis=1)

@@ -9,11 +9,9 @@ from sklearn.metrics import confusion_matrix, f1_score
 
 from tasks.downstream.scoring.calibration import calibrate, compute_calibration
 from tasks.downstream.scoring.page_parts import (
-    MOST_IN_CELLS,
     count_confusions,
     plot_risk_coverage,
     plot_thresholds,
-    sample_cells,
 )
 from tasks.downstream.scoring.thresholds import risk_coverage
 
@@ -90,16 +88,6 @@ def test_the_confusion_matrix_is_that_of_scikit_learn() -> None:
     kept = found != 3
     expected = confusion_matrix(gold[kept], found[kept], labels=range(4))
     assert rows == list(zip("abcd", expected.tolist(), strict=True))
-
-
-def test_the_cells_of_a_confusion_matrix_have_a_bounded_number_of_their_own_examples() -> None:
-    gold, found = np.random.default_rng(0).integers(0, 8, (2, 3000))
-    cells = sample_cells((gold, np.where(found == 3, -1, found)), lambda one: (str(one), "word " * 100))
-    assert len(cells) == 56
-    assert sum(map(len, cells.values())) <= MOST_IN_CELLS
-    for (row, column), examples in cells.items():
-        assert all((gold[int(name)], found[int(name)]) == (row, column) for name, _ in examples)
-        assert all(text == ("word " * 100)[:200] + "…" for _, text in examples)
 
 
 def test_the_curve_of_a_threshold_is_the_f1_of_accepting_above_it() -> None:

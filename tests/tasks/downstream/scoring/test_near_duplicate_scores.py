@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.evaluate import evaluate, search_near_duplicates
-from tasks.downstream.scoring.near_duplicates import diff_words
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.params.entries import find_entry, learns_text
 from tasks.params.schema import validate_params
@@ -86,18 +85,6 @@ def test_pairs_are_shown_side_by_side_and_never_become_markup(tmp_path: Path) ->
     assert "<strong>&lt;b&gt;cat&lt;/b&gt; </strong>and two dogs" in page
     assert "training question &lt;i&gt;7&lt;/i&gt;" in page
     assert "<b>c" not in page
-
-
-def test_words_that_only_one_text_has_are_told_and_long_common_parts_are_left_out() -> None:
-    long = " ".join(f"w{i}" for i in range(50))
-    one, other = diff_words(f"A cat, {long} end", f"a {long.upper()} end.")
-    assert one == [
-        (False, "A "),
-        (True, "cat, "),
-        (False, " ".join(f"w{i}" for i in range(15)) + " … " + " ".join(f"w{i}" for i in range(36, 50)) + " end"),
-    ]
-    assert [alone for alone, _ in other] == [False]
-    assert diff_words("", "x") == ([], [(True, "x")])
 
 
 KINDS: list[tuple[dict[str, Any], list[str], list[list[Any]], str]] = [

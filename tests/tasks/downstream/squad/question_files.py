@@ -82,10 +82,7 @@ SHORT = "The town of Łódź-Mill was founded by Émile O'Brien, a miller, in 14
 
 
 def windows(context_length: int, window: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Spans (start, stop) of context tokens, each `doc_stride` tokens shared with the one before.
-
-    windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]; an empty context has one empty window.
-    """
+    """Spans of context tokens that share `doc_stride`: windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]."""
     spans = [(0, min(window, context_length))]
     while spans[-1][1] < context_length:
         start = spans[-1][0] + window - doc_stride

@@ -16,7 +16,7 @@ from tasks.downstream.evaluate import describe_run, evaluate
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.page import TITLE, excerpt, slice_scores, worst_mistakes
+from tasks.downstream.squad.page import TITLE, excerpt, slice_scores
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
@@ -182,13 +182,6 @@ def test_a_long_context_is_cut_between_words_around_both() -> None:
     shown = "".join(text for _, text in pieces)
     assert len(shown) < 600
     assert {piece.split(" ")[0] for piece in shown.split(" … ")} <= {"first", "much", "talk"}
-
-
-def test_mistakes_come_lowest_f1_first_then_surest_first() -> None:
-    questions = [make_question(str(i), "?", "c", ("c",)) for i in range(4)]
-    answers = [[Answer("x", 0, 1, 0.0, probability)] for probability in (0.9, 0.2, 0.8, 0.3)]
-    wrong = worst_mistakes(questions, answers, np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))
-    assert [mistake.question.id for mistake in wrong] == ["3", "1", "2"]
 
 
 def test_titles_come_worst_first_and_those_with_few_questions_together() -> None:

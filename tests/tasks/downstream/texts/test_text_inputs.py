@@ -20,7 +20,6 @@ from tasks.downstream.texts.params import ClassificationDataParams
 from tasks.downstream.texts.task_table import text_task
 from tasks.params.schema import validate_params
 from tasks.records.interpretation import read_reading
-from tasks.records.label_forms import match_known
 from tasks.records.labels import read_parquet_labels
 from tasks.stage.errors import InputError, ParamsError
 from tasks.validation.validators import LimitValidator
@@ -242,11 +241,6 @@ def test_numbers_and_truths_are_the_same_in_every_form(
     assert set(labels_in(folder, "dev")) == set(classes)
 
 
-def test_a_class_without_a_name_is_its_number() -> None:
-    assert match_known(["0", "1.0", "2"], ["LABEL_0", "LABEL_1"]) == {"0": "LABEL_0", "1.0": "LABEL_1", "2": "2"}
-    assert match_known(["LABEL_1", "LABEL_x"], ["0", "1"]) == {"LABEL_1": "1", "LABEL_x": "LABEL_x"}
-
-
 @pytest.mark.parametrize(
     ("train", "dev", "form", "message"),
     [
@@ -355,13 +349,10 @@ def test_several_labels_are_detected_where_nothing_else_can_be_meant(tmp_path: P
     assert recipe_for(path, {"columns": {}}) == DETECTED[text]
     assert recipe_for(path, {"columns": {}, "regression": True}) == {}
     assert recipe_for(tmp_path / "none", {"columns": {}}) == {}
-
-
-def test_columns_named_on_the_command_line_are_labels(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.csv", "words,new,bad,when\na,0,1,0\n")
+    path = put(tmp_path / "b.csv", "words,new,bad,when\na,0,1,0\n")
     assert recipe_for(path, {"columns": {"text": "words", "label": ["new", "bad"]}}) == SEVERAL
-    found = recipe_for(path, {"columns": {"text": "words", "id": "when"}})
-    assert found == {**SEVERAL, "data.columns.label": ["new", "bad"]}
+    several = {**SEVERAL, "data.columns.label": ["new", "bad"]}
+    assert recipe_for(path, {"columns": {"text": "words", "id": "when"}}) == several
 
 
 @needs_edges
