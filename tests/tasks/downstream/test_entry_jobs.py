@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.params.entries import find_entry, only_entry
-from tasks.params.schema import Params, validate_params
+from tasks.params.schema import validate_params
 from tasks.plan.plan_file import Plan, make_plan
 from tasks.plan.stages import define
 from tasks.stage import artifacts
@@ -25,7 +24,7 @@ SECOND = {"kind": "squad", "finetune": {"learning_rate": 2e-5, "seed": 9}, "rows
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     """The rows of an entry, of which a job needs the manifest alone, and weights that differ."""
     manifest = Manifest("question_answering", 64, 3, 0, VOCABULARY, "0", 0, 100, 150, 5000, {})
     for name in ("squad", "second"):
@@ -36,7 +35,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def whole(params: Params) -> ModelConfig:
+def whole(params):
     return ModelConfig(vocab_size=VOCABULARY, **params.model.model_dump())
 
 
@@ -51,9 +50,7 @@ def whole(params: Params) -> ModelConfig:
         ("auto", OFF, None, True),
     ],
 )
-def test_the_job_has_the_weights_that_the_entry_starts_from(
-    checkout: Path, start: str, sections: dict[str, Any], weights: str | None, states_model: bool
-) -> None:
+def test_the_job_has_the_weights_that_the_entry_starts_from(checkout, start, sections, weights, states_model):
     params = validate_params(values_with({"squad": {"start": start}}, **sections))
     task = find_entry(params, "squad")
     job = build_finetune_job(task, params, checkout)
@@ -67,7 +64,7 @@ def test_the_job_has_the_weights_that_the_entry_starts_from(
 
 
 @pytest.mark.parametrize("sections", [{}, OFF, {**GIVEN, **OFF}], ids=["a phase", "fresh weights", "a base model"])
-def test_another_dropout_is_stated_with_the_whole_architecture(checkout: Path, sections: dict[str, Any]) -> None:
+def test_another_dropout_is_stated_with_the_whole_architecture(checkout, sections):
     params = validate_params(values_with({"squad": {"finetune": {"hidden_dropout": 0.25}}}, **sections))
     job = build_finetune_job(find_entry(params, "squad"), params, checkout)
     assert job.model == dataclasses.replace(whole(params), hidden_dropout=0.25)
@@ -81,12 +78,12 @@ def test_another_dropout_is_stated_with_the_whole_architecture(checkout: Path, s
         ("phase2", {**OFF, **GIVEN}, "squad.start: phase2 .*pretrain.enabled"),
     ],
 )
-def test_a_start_that_there_is_not_is_refused(start: str, sections: dict[str, Any], said: str) -> None:
+def test_a_start_that_there_is_not_is_refused(start, sections, said):
     with pytest.raises(ParamsError, match=said):
         validate_params(values_with({"squad": {"start": start}}, **sections))
 
 
-def test_the_stages_of_two_entries_have_own_parameters_and_own_paths(checkout: Path) -> None:
+def test_the_stages_of_two_entries_have_own_parameters_and_own_paths(checkout):
     params = validate_params(values_with({"second": SECOND}))
     for name, seed, rate in (("second", 9, 2e-5), ("squad", 5, 1e-3)):
         job = build_finetune_job(find_entry(params, name), params, checkout)
@@ -108,7 +105,7 @@ def test_the_stages_of_two_entries_have_own_parameters_and_own_paths(checkout: P
             assert other not in written, stage.name
 
 
-def test_whoever_names_no_entry_means_the_only_one_of_a_kind() -> None:
+def test_whoever_names_no_entry_means_the_only_one_of_a_kind():
     one, two = validate_params(values_with()), validate_params(values_with({"second": SECOND}))
     assert only_entry(one, "squad").name == only_entry(one).name == "squad"
     with pytest.raises(ParamsError, match=r"2 entries of kind squad in downstream \(squad, second\): name one"):

@@ -2,8 +2,6 @@
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +12,7 @@ from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.params.downstream import ParityParams
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, validate_params
+from tasks.params.schema import validate_params
 from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
@@ -33,11 +31,11 @@ FP32, BF16 = RuntimeSpec("cpu", "fp32"), RuntimeSpec("cpu", "bf16")
 TASK = task_with("squad", "scores")
 
 
-def params_with(*overrides: str) -> Params:
+def params_with(*overrides):
     return validate_params(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
 
 
-def allowing(most: float | None) -> Any:
+def allowing(most):
     return task_with("squad", "scores", parity=ParityParams(max_logit_difference=most))
 
 
@@ -50,7 +48,7 @@ def allowing(most: float | None) -> Any:
         *((text, None) for text in ("", "cpu:", "cpu:int8", "cpu:fp32:x")),
     ],
 )
-def test_a_place_is_a_runtime_and_a_precision(text: str, place: RuntimeSpec | None) -> None:
+def test_a_place_is_a_runtime_and_a_precision(text, place):
     if place is not None:
         assert RuntimeSpec.parse(text) == place
         return
@@ -58,7 +56,7 @@ def test_a_place_is_a_runtime_and_a_precision(text: str, place: RuntimeSpec | No
         RuntimeSpec.parse(text)
 
 
-def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
+def test_distances_and_changed_answers_by_hand(tmp_path):
     root = write_checkout(tmp_path / "a")
     inputs = inputs_of(root)
     with pa.memory_map(str(inputs.logits)) as source:
@@ -90,7 +88,7 @@ def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     """A checkout with a random model, twenty questions and their rows."""
     folder = tmp_path_factory.mktemp("parity")
     model = write_tiny_model(folder / artifacts.model_folder("squad"), VOCABULARY)
@@ -108,7 +106,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("jobs_here")
-def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
+def test_bf16_beside_fp32_on_the_cpu(root, tmp_path):
     said = compare_devices(BF16, TASK, params_with(), tmp_path / "found.json", FP32, root)
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["first"] == {"runtime": "cpu", "precision": "fp32"}
@@ -122,7 +120,7 @@ def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ipu_double_beside_the_cpu(root, tmp_path, monkeypatch):
     """In fp32 both compute the same numbers; only the layout of the rows differs."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
@@ -141,13 +139,13 @@ def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("words", "said"), [(["tpu"], "'tpu' must be"), (["cpu", "--output", "x"], "need --baseline")])
-def test_words_of_the_stage_that_do_not_fit_are_refused(words: list[str], said: str, capsys: Any) -> None:
+def test_words_of_the_stage_that_do_not_fit_are_refused(words, said, capsys):
     with pytest.raises(SystemExit, match="2"):
         run_stage(parity, "squad", *words)
     assert said in capsys.readouterr().err
 
 
-def test_places_in_params_are_checked() -> None:
+def test_places_in_params_are_checked():
     for override, message in (("[cpu:int8]", "'cpu:int8' must be"), ("[cpu:bf16, cpu:bf16]", "against: .*duplicates")):
         with pytest.raises(ParamsError, match=message):
             params_with(f"downstream.squad.parity.against={override}")

@@ -1,13 +1,11 @@
 """What to do after a rejection: from curves of real trainings, and nothing where the measurements do not tell."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tasks.downstream.gate.advice import Advice, TrainingFacts, advise
+from tasks.downstream.gate.advice import TrainingFacts, advise
 from tasks.downstream.gate.gate import CUT
 from tasks.downstream.scoring.scores import ClassCounts
 from tasks.downstream.scoring.significance import ConfidenceInterval
@@ -28,16 +26,16 @@ LEARNED = [0.695, 0.66, 0.52, 0.41, 0.33, 0.28, 0.26, 0.25]
 
 
 def advised(
-    losses: list[float],
+    losses,
     *,
-    rate: float = USUAL,
-    epochs: float = 1.0,
-    classes: ClassCounts | None = BALANCED,
-    failed: tuple[str, ...] = BASELINE,
-    gain: tuple[float, float] | None = None,
-    held_out: tuple[tuple[int, float], ...] = (),
-    score: float = 56.0,
-) -> list[Advice]:
+    rate=USUAL,
+    epochs=1.0,
+    classes=BALANCED,
+    failed=BASELINE,
+    gain=None,
+    held_out=(),
+    score=56.0,
+):
     facts = TrainingFacts(losses, 10 * len(losses), epochs, rate, USUAL, held_out, classes, score)
     interval = None if gain is None else ConfidenceInterval(gain[0], gain[0] - gain[1], gain[0] + gain[1])
     return advise(facts, failed, interval, 300, "example")
@@ -52,7 +50,6 @@ FITTED = [0.7, 0.4, 0.05, 0.02]
 MORE, HALF, DEV = {"finetune.epochs": 4.0}, {"finetune.epochs": 10.0}, {"data.dev_path": "FILE"}
 USUAL_RATE = {"finetune.learning_rate": USUAL}
 DIVERGED = ("diverged: ", USUAL_RATE)
-Said = list[tuple[str, dict[str, Any]]]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +87,7 @@ Said = list[tuple[str, dict[str, Any]]]
         (FLAT, {"failed": (*BASELINE, "data_mine")}, []),
     ],
 )  # fmt: skip
-def test_what_was_measured_says_what_to_do(losses: list[float], how: dict[str, Any], said: Said) -> None:
+def test_what_was_measured_says_what_to_do(losses, how, said):
     found = advised(losses, **how)
     assert [one.set for one in found] == [values for _, values in said]
     assert all(part in one.text for one, (part, _) in zip(found, said, strict=True))
@@ -105,8 +102,8 @@ def test_what_was_measured_says_what_to_do(losses: list[float], how: dict[str, A
     ],
 )
 def test_the_share_of_cut_texts_and_tokens_and_the_length_that_keeps_them(
-    tmp_path: Path, lengths: list[int], row_length: int, share: float, tokens: float, length: int | None
-) -> None:
+    tmp_path, lengths, row_length, share, tokens, length
+):
     cut = CutTexts(row_length)
     for some in np.array_split(np.array(lengths), 3):
         cut.add(some)
@@ -118,13 +115,13 @@ def test_the_share_of_cut_texts_and_tokens_and_the_length_that_keeps_them(
     assert length is None or f"rows.row_length={length} leaves" in warning
 
 
-def test_a_rejection_names_cut_texts_first() -> None:
+def test_a_rejection_names_cut_texts_first():
     facts = TrainingFacts([0.7, 0.3], 10, 3.0, 1e-5, 1e-5)
     note = "train rows: 90 of 90 texts (100.0%) are longer than rows of 64 tokens"
     assert advise(facts, ["min_accuracy"], None, 40, "text", [note])[0].text == f"{note}."
 
 
-def test_the_curves_that_the_gate_reads_are_its_dependencies() -> None:
+def test_the_curves_that_the_gate_reads_are_its_dependencies():
     """Otherwise a worker may lack them, and a rejection says less there."""
     plots = [artifacts.PLOTS / "squad-finetune.csv", artifacts.held_out_plot("squad-finetune")]
     assert {str(path) for path in plots} <= set(whole_plan()["gate@squad"].deps)

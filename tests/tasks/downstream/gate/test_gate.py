@@ -6,9 +6,6 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -47,15 +44,15 @@ GOOD = Evidence(
 )
 
 
-def limits(**changes: Any) -> SquadGateParams:
+def limits(**changes):
     return LIMITS.model_copy(update=changes)
 
 
-def decide(found: Evidence, limits: SquadGateParams = LIMITS) -> dict[str, Any]:
+def decide(found, limits=LIMITS):
     return gate.decide(task_with("squad", "scores", gate=limits), found)
 
 
-def evidence(**changes: Any) -> Evidence:
+def evidence(**changes):
     """Scores, and what they are compared with, may be stated by themselves."""
     values = {name: changes.pop(name, value) for name, value in GOOD.own.values.items()}
     compared = {name: changes.pop(name) for name in ("over_baseline", "baseline", "released") if name in changes}
@@ -63,11 +60,11 @@ def evidence(**changes: Any) -> Evidence:
 
 
 def compared_with(
-    candidate: Sequence[float],
-    released: Sequence[float],
-    exact: tuple[Sequence[float], Sequence[float]] | None = None,
-    limits: SquadGateParams = LIMITS,
-) -> ReleasedComparison:
+    candidate,
+    released,
+    exact=None,
+    limits=LIMITS,
+):
     """F1 as given; exact where it is 1, unless that is given as well."""
     exact = exact or tuple([float(f1 == 1.0) for f1 in scores] for scores in (candidate, released))
     ours, theirs = (
@@ -92,9 +89,7 @@ def compared_with(
         ({"answered": 2}, {"min_f1": None}, "1 of 3", None),  # a rejection says nothing of floors
     ],
 )
-def test_a_score_below_its_floor_is_rejected_and_one_without_a_floor_is_noted(
-    scores: dict[str, Any], changes: dict[str, Any], reason: str | None, note: str | None
-) -> None:
+def test_a_score_below_its_floor_is_rejected_and_one_without_a_floor_is_noted(scores, changes, reason, note):
     decision = decide(evidence(**scores), limits(**changes))
     assert decision["accepted"] is (reason is None)
     assert [bool(re.match(reason or "", one)) for one in decision["reasons"]] == [True] * (reason is not None)
@@ -119,9 +114,7 @@ def test_a_score_below_its_floor_is_rejected_and_one_without_a_floor_is_noted(
         ([1.0] * 30 + [0.0] * 10, [0.0] * 10 + [1.0] * 30, 0.0, True),  # ten lost and ten others won
     ],
 )
-def test_only_a_significant_drop_beyond_the_tolerated_one_is_rejected(
-    candidate: list[float], released: list[float], tolerated: float, accepted: bool
-) -> None:
+def test_only_a_significant_drop_beyond_the_tolerated_one_is_rejected(candidate, released, tolerated, accepted):
     compared = evidence(released=compared_with(candidate, released))
     decision = decide(compared, limits(max_f1_drop=tolerated, max_exact_match_drop=tolerated))
     assert decision["accepted"] is accepted
@@ -130,14 +123,14 @@ def test_only_a_significant_drop_beyond_the_tolerated_one_is_rejected(
 
 
 @pytest.mark.parametrize(("confidence", "accepted"), [(0.8, False), (0.999, True)])
-def test_more_confidence_rejects_less(confidence: float, accepted: bool) -> None:
+def test_more_confidence_rejects_less(confidence, accepted):
     # Four of 40 lost: at 80% the upper bound is about -5 points, at 99.9% some resample has lost none.
     own = limits(confidence=confidence)
     compared = evidence(released=compared_with([1.0] * 36 + [0.0] * 4, [1.0] * 40, limits=own))
     assert decide(compared, own)["accepted"] is accepted
 
 
-def test_exact_match_falls_significantly_only_if_mcnemar_agrees() -> None:
+def test_exact_match_falls_significantly_only_if_mcnemar_agrees():
     # F1 stays. Five lost, none won: the interval ends below 0, but of five coins all fall alike 2 in 32 times.
     five, six = (
         compared_with((0.9,) * 40, (0.9,) * 40, ((1.0,) * 20 + (0.0,) * 20, (1.0,) * (20 + n) + (0.0,) * (20 - n)))
@@ -164,9 +157,7 @@ def test_exact_match_falls_significantly_only_if_mcnemar_agrees() -> None:
         (0, 30, 10, 0.0, True, False),
     ],
 )
-def test_a_student_must_be_shown_not_to_be_worse_than_its_teacher(
-    lost: int, won: int, same: int, tolerated: float, accepted: bool, needed: bool
-) -> None:
+def test_a_student_must_be_shown_not_to_be_worse_than_its_teacher(lost, won, same, tolerated, accepted, needed):
     task = task_with("squad", "scores", gate=LIMITS)
     ours, theirs = ([0.0] * lost + [1.0] * (won + same), [1.0] * lost + [0.0] * won + [1.0] * same)
     both = ({"dev": np.array([scores, scores]).T} for scores in (ours, theirs))
@@ -183,7 +174,7 @@ def test_a_student_must_be_shown_not_to_be_worse_than_its_teacher(
     assert not nothing["accepted"], "no common question excludes nothing"
 
 
-def test_the_correlation_of_a_student_is_compared_by_resamples_alone() -> None:
+def test_the_correlation_of_a_student_is_compared_by_resamples_alone():
     """One added extreme example may turn a correlation around, so its bounds would exclude nothing."""
     task = task_with("classification", "scores", regression=True)
     values, generator = np.arange(100.0), np.random.default_rng(2)
@@ -193,7 +184,7 @@ def test_the_correlation_of_a_student_is_compared_by_resamples_alone() -> None:
     assert not difference.excludes_drop(0.0)
 
 
-def test_every_baseline_must_be_beaten() -> None:
+def test_every_baseline_must_be_beaten():
     gains = {"better": ConfidenceInterval(1.0, 0.5, 1.5), "worse but not surely": ConfidenceInterval(2.0, -0.1, 4.0)}
     baselines = [Baseline(name, {name: None}) for name in gains]
     least = find_least_gain(baselines, lambda outcomes: gains[next(iter(outcomes))])
@@ -214,9 +205,7 @@ def test_every_baseline_must_be_beaten() -> None:
         ([0, 1], [1, 0], False, False),  # too few to tell
     ],
 )
-def test_a_model_against_the_labels_stops_a_release(
-    labels: list[float], answers: list[float], regression: bool, opposed: bool
-) -> None:
+def test_a_model_against_the_labels_stops_a_release(labels, answers, regression, opposed):
     task = task_with("classification", "scores", regression=regression)
     rows = np.array([*zip(labels, answers, strict=True), (0, math.nan)], np.float64)
     assert gate.is_opposed(task, {"dev": rows}) == opposed
@@ -225,7 +214,7 @@ def test_a_model_against_the_labels_stops_a_release(
     assert [one["name"] for one in decision["checks"] if not one["ok"]] == ["released_model_opposed"] * opposed
 
 
-def test_the_evidence_is_copied_where_no_other_user_looks_and_removed(tmp_path: Path) -> None:
+def test_the_evidence_is_copied_where_no_other_user_looks_and_removed(tmp_path):
     write_text(tmp_path / "metrics.json", "{}")
     for _ in range(2):
         with copy_privately({"a/b": tmp_path / "metrics.json", "c": tmp_path / "c"}, tmp_path / "new/place") as found:
@@ -235,11 +224,11 @@ def test_the_evidence_is_copied_where_no_other_user_looks_and_removed(tmp_path: 
         assert list((tmp_path / "new/place").iterdir()) == []
 
 
-def change(path: Path, **values: Any) -> None:
+def change(path, **values):
     write_json(path, {**read_json(path), **values})
 
 
-def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(checkout: Path) -> None:
+def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(checkout):
     assert decide_on(checkout)["accepted"]
     record = read_json(checkout / "metrics/squad-gate.json")
     assert (record["accepted"], record["reasons"]) == (True, [])
@@ -261,7 +250,7 @@ def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(check
 
 
 @pytest.mark.parametrize("base", [{}, {"source": "folder"}], ids=["fresh weights", "a base model"])
-def test_without_pretraining_no_phase_is_judged_whatever_lies_there(checkout: Path, base: dict[str, Any]) -> None:
+def test_without_pretraining_no_phase_is_judged_whatever_lies_there(checkout, base):
     for phase in ("phase1", "phase2"):
         change(checkout / "metrics" / f"pretrain-{phase}.json", final_loss=None, steps=3)
         change(checkout / artifacts.validation_report(phase), valid=False)
@@ -284,7 +273,7 @@ def test_without_pretraining_no_phase_is_judged_whatever_lies_there(checkout: Pa
     assert ("models/base/base_model.json" in judged) == bool(base)
 
 
-def test_an_entry_that_starts_from_phase1_rests_on_phase1_alone(checkout: Path) -> None:
+def test_an_entry_that_starts_from_phase1_rests_on_phase1_alone(checkout):
     change(checkout / artifacts.validation_report("phase2"), valid=False)
     decision = gate.gate(values_with({"squad": {"start": "phase1"}}), "squad", checkout)
     assert decision["accepted"], decision["reasons"]
@@ -292,7 +281,7 @@ def test_an_entry_that_starts_from_phase1_rests_on_phase1_alone(checkout: Path) 
     assert names == {"data_phase1", "loss_pretrain-phase1"}
 
 
-def test_all_that_is_missing_is_named_at_once(checkout: Path) -> None:
+def test_all_that_is_missing_is_named_at_once(checkout):
     shutil.rmtree(checkout / "reports")
     for name in TRAININGS:
         (checkout / "metrics" / f"{name}.json").unlink()
@@ -317,9 +306,7 @@ CORPUS, FIGURES = str(artifacts.validation_report("corpus")), "metrics/squad-fin
         *((FIGURES, text, {"loss_squad-finetune"}) for text in ('{"steps": 5}', "x")),
     ],
 )  # fmt: skip
-def test_only_a_verdict_about_these_data_and_a_finite_loss_count(
-    checkout: Path, name: str, content: str, failed: Any
-) -> None:
+def test_only_a_verdict_about_these_data_and_a_finite_loss_count(checkout, name, content, failed):
     (checkout / name).write_text(content)
     decision = decide_on(checkout)
     found = {check["name"]: check["found"] for check in decision["checks"] if not check["ok"]}
@@ -337,7 +324,7 @@ def test_only_a_verdict_about_these_data_and_a_finite_loss_count(
         ("total", "10570", "total=10570, computed 3"),
     ],
 )
-def test_scores_that_the_predictions_do_not_have_are_refused(checkout: Path, name: str, value: str, found: str) -> None:
+def test_scores_that_the_predictions_do_not_have_are_refused(checkout, name, value, found):
     path = checkout / artifacts.metrics_file("squad")
     path.write_text(re.sub(rf'"{name}": [\d.]+', f'"{name}": {value}', path.read_text(), count=1))
     with pytest.raises(InputError, match=re.escape(found)) as refused:
@@ -346,7 +333,7 @@ def test_scores_that_the_predictions_do_not_have_are_refused(checkout: Path, nam
     assert not (checkout / artifacts.metrics_file("squad", "gate")).exists()
 
 
-def test_predictions_or_weights_that_were_changed_after_scoring_are_rejected(checkout: Path) -> None:
+def test_predictions_or_weights_that_were_changed_after_scoring_are_rejected(checkout):
     path = checkout / artifacts.predictions_file("squad")
     scored = path.read_text()
     path.write_text('{"q0": "the red house", "q1": "two dogs"}')
@@ -369,7 +356,7 @@ def test_predictions_or_weights_that_were_changed_after_scoring_are_rejected(che
         (None, True),
     ],
 )
-def test_a_known_released_model_is_compared(checkout: Path, released: dict[str, str] | None, accepted: bool) -> None:
+def test_a_known_released_model_is_compared(checkout, released, accepted):
     write_text(checkout / "inputs" / "released" / "README.md", "put predictions.json here")
     if released is not None:
         write_json(checkout / "inputs" / "released" / "predictions.json", released)
@@ -378,7 +365,7 @@ def test_a_known_released_model_is_compared(checkout: Path, released: dict[str, 
     assert ("released_model" in {check["name"] for check in decision["checks"]}) == (released is not None)
 
 
-def test_a_student_is_compared_with_the_scores_of_its_teacher(checkout: Path) -> None:
+def test_a_student_is_compared_with_the_scores_of_its_teacher(checkout):
     task, examples = task_with("squad", "scores").read_all(checkout)
     predictions = task.read_predictions(checkout / "evaluation/squad/predictions.json", examples)
     write_text(checkout / artifacts.teacher_folder("squad", SCORES), scores_json(task, examples, predictions))
@@ -402,7 +389,7 @@ def test_a_student_is_compared_with_the_scores_of_its_teacher(checkout: Path) ->
         ("inputs/released/predictions.json", '{"q0": 3}', "released/predictions.json.* string"),
     ],
 )
-def test_without_scores_nothing_is_decided(checkout: Path, path: str, content: str | None, message: str) -> None:
+def test_without_scores_nothing_is_decided(checkout, path, content, message):
     if content is None:
         (checkout / path).unlink()
     else:
@@ -412,9 +399,7 @@ def test_without_scores_nothing_is_decided(checkout: Path, path: str, content: s
     assert not (checkout / artifacts.metrics_file("squad", "gate")).exists()
 
 
-def test_the_stage_ends_well_either_way(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_stage_ends_well_either_way(checkout, monkeypatch, capsys):
     tracked = (ROOT / "params.yaml").read_text(encoding="utf-8").replace("backends: []", "backends: [tensorboard]")
     write_text(checkout / "params.yaml", tracked)
     change(checkout / artifacts.metrics_file("squad", "finetune"), fingerprint="ab" * 32, steps=3)

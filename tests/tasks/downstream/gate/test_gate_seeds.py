@@ -3,9 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.recipe import SeedModel, check_recipe, recipe_record, score_recipe, seed_file_name
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.verdict_text import format_recipe
-from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.squad.params import SquadGateParams
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
@@ -32,7 +29,7 @@ OWN = 42
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """A checkout whose gate is told of two other seeds, with 17 and 19 of 20 right."""
     root = make_glue_checkout(tmp_path_factory.mktemp("made") / "checkout")
     change_parameters(root, {"downstream": {ENTRY: {"gate": {"seeds": str(SEEDS), "min_score": 80.0}}}})
@@ -43,33 +40,33 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def root(made: Path, tmp_path: Path) -> Path:
+def root(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "checkout"))
 
 
-def scores_of(root: Path, wrong: int) -> dict[str, Any]:
+def scores_of(root, wrong):
     task = part_of(find_entry(load_params(root / artifacts.PARAMS), ENTRY), "scores")
     answers = [number % 2 if number < 20 - wrong else 1 - number % 2 for number in range(20)]
     _, examples = task.read_all(root)
     return json.loads(scores_json(task, examples, {"dev": answers}))
 
 
-def write_seed(root: Path, number: int, wrong: int, **stated: Any) -> Path:
+def write_seed(root, number, wrong, **stated):
     path = root / SEEDS / seed_file_name(number)
     write_json(path, {**scores_of(root, wrong), **stated})
     return path
 
 
-def decide(root: Path, **limits: Any) -> dict[str, Any]:
+def decide(root, **limits):
     change_parameters(root, {"downstream": {ENTRY: {"gate": limits}}})
     return gate(parameter_values(load_params(root / artifacts.PARAMS)), ENTRY, root)
 
 
-def verdict_in(root: Path) -> dict[str, Any]:
+def verdict_in(root):
     return json.loads((root / artifacts.metrics_file(ENTRY, "gate")).read_text())
 
 
-def test_the_verdict_states_every_seed_the_mean_the_deviation_the_interval_and_which_model_this_is(root: Path) -> None:
+def test_the_verdict_states_every_seed_the_mean_the_deviation_the_interval_and_which_model_this_is(root):
     assert decide(root)["accepted"]
     verdict = verdict_in(root)
     seeds = [(one["seed"], one["this_model"], one["accuracy"]) for one in verdict["seeds"]]
@@ -81,7 +78,7 @@ def test_the_verdict_states_every_seed_the_mean_the_deviation_the_interval_and_w
     assert {f"seeds/seed-{seed}.json" for seed in (43, 44)} <= set(verdict["judged"])
 
 
-def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root: Path) -> None:
+def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root):
     write_seed(root, OWN, wrong=0)
     assert decide(root, seeds=None)["accepted"]
     verdict = verdict_in(root)
@@ -101,16 +98,14 @@ def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root: Path) -> N
         (15, None, "Score of the recipe is no better .*over 3 seeds at confidence 0.95. .*a gain must"),
     ],
 )
-def test_the_model_and_its_recipe_have_the_same_floors(
-    root: Path, wrong: int, floor: float | None, reason: str | None
-) -> None:
+def test_the_model_and_its_recipe_have_the_same_floors(root, wrong, floor, reason):
     write_seed(root, 43, wrong=wrong)
     reasons = decide(root, min_score=floor)["reasons"]
     assert (not reasons) is (reason is None)
     assert re.match(reason or "", (reasons or [""])[0])
 
 
-def held_out(figure: str, value: float) -> dict[str, Any]:
+def held_out(figure, value):
     return {"held_out": {"judged_by": figure, figure: value}}
 
 
@@ -123,9 +118,7 @@ def held_out(figure: str, value: float) -> dict[str, Any]:
         ("accuracy", 0.1, (0.9, None), None, None),  # what is not known of all chooses nothing
     ],
 )
-def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(
-    root: Path, figure: str, own: float, others: tuple[float | None, ...], chosen: str | None, reason: str | None
-) -> None:
+def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(root, figure, own, others, chosen, reason):
     path = root / artifacts.metrics_file(ENTRY, "finetune")
     write_json(path, {**json.loads(path.read_text()), **held_out(figure, own)})
     for number, wrong, value in zip((43, 44), (3, 1), others, strict=True):
@@ -138,9 +131,9 @@ def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(
     assert (format_recipe(verdict, published=False) or "").endswith("best held-out") is (chosen is not None)
 
 
-def change_scores(change: Callable[[dict[str, list[float]]], dict[str, list[float]]]) -> Callable[[Path], None]:
+def change_scores(change):
 
-    def spoil(root: Path) -> None:
+    def spoil(root):
         values = scores_of(root, wrong=3)
         values["scores"]["dev"] = change(values["scores"]["dev"])
         write_json(root / SEEDS / seed_file_name(43), values)
@@ -148,17 +141,17 @@ def change_scores(change: Callable[[dict[str, list[float]]], dict[str, list[floa
     return spoil
 
 
-def same_weights(root: Path) -> None:
+def same_weights(root):
     weights = sha256_of(root / artifacts.model_folder(ENTRY) / "model.safetensors")
     write_seed(root, 43, wrong=3, weights_sha256=weights)
 
 
-def recipe_stated(root: Path, **changed: Any) -> None:
+def recipe_stated(root, **changed):
     finetune = load_params(root / artifacts.PARAMS).downstream[ENTRY].finetune.model_dump(mode="json")
     write_seed(root, 43, wrong=3, finetune={name: changed.get(name, finetune[name]) for name in finetune})
 
 
-def put(name: str, text: str) -> Callable[[Path], Any]:
+def put(name, text):
     return lambda root: (root / SEEDS / name).write_text(text)
 
 
@@ -178,7 +171,7 @@ def put(name: str, text: str) -> Callable[[Path], Any]:
         (lambda root: shutil.rmtree(root / SEEDS), r"gate\.seeds='.*' does not exist"),
     ],
 )
-def test_what_is_no_other_seed_is_refused_by_its_file(root: Path, spoil: Callable[[Path], Any], words: str) -> None:
+def test_what_is_no_other_seed_is_refused_by_its_file(root, spoil, words):
     (root / artifacts.metrics_file(ENTRY, "gate")).unlink()
     spoil(root)
     with pytest.raises(InputError, match=words):
@@ -186,11 +179,11 @@ def test_what_is_no_other_seed_is_refused_by_its_file(root: Path, spoil: Callabl
     assert not (root / artifacts.metrics_file(ENTRY, "gate")).exists()
 
 
-def published(root: Path) -> dict[str, Any]:
+def published(root):
     return publish(parameter_values(load_params(root / artifacts.PARAMS)), ENTRY, root)
 
 
-def test_the_card_says_what_the_recipe_scored_and_which_seed_was_published(root: Path) -> None:
+def test_the_card_says_what_the_recipe_scored_and_which_seed_was_published(root):
     folder = root / published(root)["folder"]
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert re.search(r"recipe over 3 seeds: accuracy 90\.00 \([^)]*\), .*; published: seed 42\.", card)
@@ -200,7 +193,7 @@ def test_the_card_says_what_the_recipe_scored_and_which_seed_was_published(root:
 
 
 @pytest.mark.parametrize("what", ["other scores", "another seed", "one less", "another mean"])
-def test_what_was_changed_after_the_verdict_is_not_published(root: Path, what: str) -> None:
+def test_what_was_changed_after_the_verdict_is_not_published(root, what):
     if what == "other scores":
         write_seed(root, 43, wrong=2)
     elif what == "another seed":
@@ -216,15 +209,13 @@ def test_what_was_changed_after_the_verdict_is_not_published(root: Path, what: s
     assert not (root / "published").exists()
 
 
-def answered(right: list[float]) -> Outcomes:
+def answered(right):
     """Outcomes of questions: exact match and F1 alike."""
     return {"dev": np.array([[one, one] for one in right])}
 
 
 @pytest.mark.parametrize(("wrong", "accepted"), [((30, 31, 32), False), ((11, 31, 60), True)])
-def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_that_differ_say_less(
-    wrong: tuple[int, ...], accepted: bool
-) -> None:
+def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_that_differ_say_less(wrong, accepted):
     limits = SquadGateParams(min_f1=None, max_f1_drop=0.0, max_exact_match_drop=0.0)
     task, released = task_with("squad", "scores", gate=limits), answered([1.0] * 90 + [0.0] * 10)
     models = [SeedModel(one, answered([1.0] * (100 - one) + [0.0] * one), None, None) for one in wrong]
@@ -234,10 +225,10 @@ def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_tha
     assert all(re.match("(Exact match|F1) of the recipe .*over 3 seeds on 100 questions", one) for one in failed)
 
 
-def test_only_scores_that_are_numbers_and_answers_that_both_gave_are_compared() -> None:
+def test_only_scores_that_are_numbers_and_answers_that_both_gave_are_compared():
     task = task_with("squad", "scores", gate=SquadGateParams(min_f1=0.0))
 
-    def scored(ours: list[float], theirs: list[float]) -> Any:
+    def scored(ours, theirs):
         models = [SeedModel(seed, answered(ours), None, None) for seed in (1, 2)]
         recipe = score_recipe(task, models, models[0], answered(theirs), [])
         json.dumps(recipe_record(task, recipe), allow_nan=False)

@@ -5,9 +5,6 @@ import dataclasses
 import io
 import json
 import shutil
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +13,7 @@ from ipu_model.core.files import write_json
 from tasks.downstream.inference import predict
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import InferenceOptions, read_training_columns
-from tasks.downstream.inference.model import PROVENANCE, InferenceModel, find_model
+from tasks.downstream.inference.model import PROVENANCE, find_model
 from tasks.downstream.inference.predict import PredictionOutput, evaluate
 from tasks.params.sections import RuntimeSpec
 from tasks.stage import artifacts
@@ -30,11 +27,11 @@ HOW = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
-def part_counted(metrics: Mapping[str, Any]) -> str:
+def part_counted(metrics):
     return "total" if "total" in metrics else "examples"
 
 
-def unlabelled(case: str, file: Path) -> Path:
+def unlabelled(case, file):
     if case == "squad":
         paragraphs = json.loads(file.read_text())["data"][0]["paragraphs"]
         records = [{"context": p["context"], **{k: p["qas"][0][k] for k in ("id", "question")}} for p in paragraphs]
@@ -60,7 +57,7 @@ BARE = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_evaluate_and_predict_give_what_stages_give(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_and_predict_give_what_stages_give(case, tmp_path, monkeypatch):
     """However few examples predict holds at a time."""
     model, file, described = applied(case, tmp_path)
     checkout = staged(tmp_path / "checkout", described, model.folder, monkeypatch)
@@ -99,7 +96,7 @@ def test_evaluate_and_predict_give_what_stages_give(case: str, tmp_path: Path, m
         assert [one["id"] for one in records] == [f"line {number}" for number in range(1, count + 1)]
 
 
-def test_examples_that_a_run_was_trained_on_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_that_a_run_was_trained_on_are_counted(tmp_path, monkeypatch):
     model, dev, described = applied("mine", tmp_path)
     checkout, run = staged(tmp_path / "checkout", described, model.folder, monkeypatch), tmp_path / "run"
     shutil.copytree(model.folder, run / artifacts.model_folder("plan"))
@@ -111,7 +108,7 @@ def test_examples_that_a_run_was_trained_on_are_counted(tmp_path: Path, monkeypa
     assert "training examples" not in said[1]
 
 
-def test_every_format_holds_the_same_records(tmp_path: Path) -> None:
+def test_every_format_holds_the_same_records(tmp_path):
     model, file, _ = applied("squad", tmp_path)
     entry, outs = infer_entry(model), {kind: tmp_path / f"out.{kind}" for kind in ("json", "jsonl", "csv", "parquet")}
     for kind, path in outs.items():
@@ -138,7 +135,7 @@ def test_every_format_holds_the_same_records(tmp_path: Path) -> None:
         ("ner", None, None),
     ],
 )
-def test_an_example_has_one_name_everywhere(case: str, answer: str | None, kept: str | None, tmp_path: Path) -> None:
+def test_an_example_has_one_name_everywhere(case, answer, kept, tmp_path):
     model, file, _ = applied(case, tmp_path)
     if case == "mine":  # lines that are no examples count
         file.write_text(file.read_text().replace("\n", "\n\n", 5))
@@ -170,9 +167,7 @@ def test_an_example_has_one_name_everywhere(case: str, answer: str | None, kept:
          "text_pair is 'sentence2' (named by you)"),
     ],
 )  # fmt: skip
-def test_columns_are_those_of_the_training(
-    trained: Mapping[str, str], header: str, named: dict[str, str], message: str | None, tmp_path: Path
-) -> None:
+def test_columns_are_those_of_the_training(trained, header, named, message, tmp_path):
     folder = tmp_path / artifacts.model_folder("mine")
     folder.parent.mkdir()
     model = find_model(str(write_head_model(folder, "sequence_classification", CLASSES, NER_WORDS)))
@@ -182,7 +177,7 @@ def test_columns_are_those_of_the_training(
         write_json(reading, {"inputs": {"train": {"columns": {**trained, "label": "'label' (by name)"}}}})
     file = tmp_path / "dev.csv"
     file.write_text(f"{header}\n" + "".join(f"one,two,{name}\n" for name in CLASSES))
-    lines: list[str] = []
+    lines = []
     how, entry = dataclasses.replace(HOW, say=lines.append), infer_entry(model, None, {"data": {"columns": named}})
     if message is None:
         with pytest.raises(InputError, match="--column text=sentence1 .*--column text_pair=sentence2 for pairs"):
@@ -197,9 +192,7 @@ def test_columns_are_those_of_the_training(
     assert read_training_columns(tmp_path) == {}
 
 
-def evaluate_and_predict(
-    entry: Any, model: InferenceModel, file: Path, folder: Path
-) -> tuple[list[dict[str, str]], dict[str, dict[str, Any]], str]:
+def evaluate_and_predict(entry, model, file, folder):
     evaluate(entry, model, file, folder / "evaluation", HOW)
     predict.predict(entry, model, file, PredictionOutput(folder / "out.jsonl", "jsonl"), HOW)
     mistakes = csv.DictReader(io.StringIO((folder / "evaluation/mistakes.csv").read_text(encoding="utf-8")))
@@ -208,6 +201,6 @@ def evaluate_and_predict(
     return list(mistakes), {one["id"]: one for one in records}, page
 
 
-def first_text(case: str, file: Path, name: str) -> str:
+def first_text(case, file, name):
     line = file.read_text().splitlines()[int(name.removeprefix("line ")) - 1]
     return line.split("\t")[0] if case == "ner" else next(csv.reader([line]))[0].split(" ")[0]

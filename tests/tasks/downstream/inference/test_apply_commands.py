@@ -9,8 +9,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from pathlib import Path
 
 import click
 import pyarrow.csv
@@ -36,7 +34,7 @@ BAD = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """Models of three tasks and of none, good files and bad ones; it is not in a clone."""
     folder = tmp_path_factory.mktemp("place")
     write_head_model(folder / "qa", "question_answering", (), WORDS)
@@ -53,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-REFUSED: dict[str, tuple[int, str]] = {
+REFUSED = {
     "predict nothing/at/all questions.csv": (1, "nothing/at/all not found"),
     "predict . questions.csv": (1, "has no config.json; its folders"),
     "predict base questions.csv": (1, "BertForPreTraining, not a fine-tuned model"),
@@ -97,9 +95,7 @@ REFUSED: dict[str, tuple[int, str]] = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_cannot_be_is_one_clear_error_and_leaves_nothing(
-    place: Path, tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_is_one_clear_error_and_leaves_nothing(place, tmp_path, words, monkeypatch, capsys):
     code, said = REFUSED[words]
     before = sorted(place.rglob("*"))
     monkeypatch.chdir(place)
@@ -121,7 +117,7 @@ def test_what_cannot_be_is_one_clear_error_and_leaves_nothing(
     ("largest", "words"),
     [(100, "predict sst2 sentences.csv out.csv"), (2500, "evaluate sst2 labelled.tsv --output made")],
 )
-def test_a_full_disk_leaves_nothing(place: Path, tmp_path: Path, words: str, largest: int) -> None:
+def test_a_full_disk_leaves_nothing(place, tmp_path, words, largest):
     """No file may grow beyond `largest` bytes, which is how a disk looks that is full."""
     before = sorted(place.rglob("*"))
     # Python would leave half of what it compiles, and others would stumble over it.
@@ -143,7 +139,7 @@ def test_a_full_disk_leaves_nothing(place: Path, tmp_path: Path, words: str, lar
     assert list(tmp_path.iterdir()) == []
 
 
-def test_standard_streams_hold_records_and_nothing_else(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
+def test_standard_streams_hold_records_and_nothing_else(call, tmp_path):
     lines, _ = call("predict", "qa", "-", "--format", "csv", given=GOOD["questions.csv"].encode())
     header, *records = lines.splitlines()
     assert header == "id,answer,score,probability,start,end"
@@ -163,7 +159,7 @@ def test_standard_streams_hold_records_and_nothing_else(call: Callable[..., tupl
     assert len(out.read_text().splitlines()) == 2
 
 
-def test_the_figures_of_evaluate_are_those_of_score(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
+def test_the_figures_of_evaluate_are_those_of_score(call, tmp_path):
     answers = ({"text": "word2", "answer_start": 6}, {"text": "word3", "answer_start": 12})
     qas = [{"id": str(n), "question": "word1 ?", "answers": [answer]} for n, answer in enumerate(answers)]
     dev = {"data": [{"title": "t", "paragraphs": [{"context": "word1 word2 word3", "qas": qas}]}]}
@@ -178,14 +174,12 @@ def test_the_figures_of_evaluate_are_those_of_score(call: Callable[..., tuple[st
 
 
 @pytest.fixture
-def call(
-    place: Path, jobs_here: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[str, str]]:
+def call(place, jobs_here, monkeypatch, capsys):
     """A command in `place` and in this process: what it writes to standard output and to standard error."""
     monkeypatch.chdir(place)
     monkeypatch.setattr(environment, "prepare_environment", lambda: None)
 
-    def run(*words: str, given: bytes = b"") -> tuple[str, str]:
+    def run(*words, given=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         cli.main(list(words), prog_name="podium", standalone_mode=False)
         said = capsys.readouterr()
@@ -194,7 +188,7 @@ def call(
     return run
 
 
-def test_a_text_gets_a_readable_answer_or_json(call: Callable[..., tuple[str, str]]) -> None:
+def test_a_text_gets_a_readable_answer_or_json(call):
     out, said = call("predict", "sst2", "--text", "word1 word2")
     assert re.fullmatch(r"(positive|negative) \d+\.\d%\n", out)
     assert "layout" not in said
@@ -226,21 +220,21 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("form", STREAMS)
-def test_standard_input_is_plain_text_or_a_table(call: Callable[..., tuple[str, str]], form: str) -> None:
+def test_standard_input_is_plain_text_or_a_table(call, form):
     given, name = STREAMS[form]
     out, said = call("predict", "sst2", "-", "--with-text", given=given)
     assert f"standard input is read as {name}\n" in said
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["word1 word2", "word3, word4"]
 
 
-def test_sentences_of_standard_input_are_tagged_as_text_or_in_columns(call: Callable[..., tuple[str, str]]) -> None:
+def test_sentences_of_standard_input_are_tagged_as_text_or_in_columns(call):
     tagged = b"word1 NN O\nword2 NN B-red\n\nword3 NN O\n"
     for given, words in ((b"So did I\n", [["So", "did", "I"]]), (tagged, [["word1", "word2"], ["word3"]])):
         out, _ = call("predict", "names", "-", given=given)
         assert [json.loads(line)["tokens"] for line in out.splitlines()] == words
 
 
-def test_a_table_of_other_columns_is_no_plain_text(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
+def test_a_table_of_other_columns_is_no_plain_text(call, tmp_path):
     given = b"phrase,mood\nword1,good\nword2,bad\n"
     with pytest.raises(PodiumError, match="no column 'sentence'; its columns are phrase, mood"):
         call("predict", "sst2", "-", given=given)
@@ -255,7 +249,7 @@ def test_a_table_of_other_columns_is_no_plain_text(call: Callable[..., tuple[str
     assert re.fullmatch(r"(blue|red) [\d.]+%   word1\n", out)
 
 
-def test_a_text_file_has_one_text_a_line(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
+def test_a_text_file_has_one_text_a_line(call, tmp_path):
     texts, outs = tmp_path / "texts.txt", [tmp_path / f"out.{kind}" for kind in ("csv", "parquet")]
     texts.write_text(PLAIN_TEXT)
     for out in outs:

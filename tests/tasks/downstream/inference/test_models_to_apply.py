@@ -4,9 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +13,7 @@ from flows.commands.finetune import fit_rows
 from flows.runs.model_source import model_parameters
 from tasks.downstream.inference.entry import choose_entry, infer_entry
 from tasks.downstream.inference.job import InferenceOptions, choose_place
-from tasks.downstream.inference.model import InferenceModel, find_model
+from tasks.downstream.inference.model import find_model
 from tasks.downstream.inference.predict import PredictionOutput, evaluate, predict
 from tasks.downstream.squad.ask import WindowShape, ask
 from tasks.downstream.texts.task_table import TASKS
@@ -28,7 +25,6 @@ from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.vocabulary.tokenizer import make_tokenizer
-from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.downstream.inference.head_models import write_head_model
@@ -40,23 +36,23 @@ DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
 ENTAILMENT = ("entailment", "not_entailment")
 
 
-def how(runtime: str = "cpu", precision: str = "fp32") -> InferenceOptions:
+def how(runtime="cpu", precision="fp32"):
     return InferenceOptions(RuntimeSpec(runtime, precision), 4, lambda text: None)
 
 
-def classifier(folder: Path, *labels: str) -> InferenceModel:
+def classifier(folder, *labels):
     return find_model(str(write_head_model(folder, "sequence_classification", labels, WORDS)))
 
 
 @pytest.fixture(name="released")
-def _released(tmp_path: Path) -> Path:
+def _released(tmp_path):
     root = make_checkout(tmp_path / "checkout")
     change_parameters(root, {"downstream": {"squad": {"rows": {"doc_stride": 17}, "evaluate": {"n_best": 7}}}})
     write_gate(root)
     return root
 
 
-def test_a_release_says_how_its_model_was_judged(released: Path) -> None:
+def test_a_release_says_how_its_model_was_judged(released):
     params = load_params(released / artifacts.PARAMS)
     publish(parameter_values(params), "squad", released)
     model = find_model(str(released / params.downstream["squad"].publish.folder))
@@ -68,7 +64,7 @@ def test_a_release_says_how_its_model_was_judged(released: Path) -> None:
         infer_entry(model)
 
 
-def test_a_model_of_the_hub_answers(released: Path, hub: HubServer) -> None:
+def test_a_model_of_the_hub_answers(released, hub):
     entry = {"squad": {"publish": {"repository": "user/demo"}}}
     change_parameters(released, {"publish": {"target": "hub"}, "downstream": entry})
     write_gate(released)
@@ -99,9 +95,7 @@ def test_a_model_of_the_hub_answers(released: Path, hub: HubServer) -> None:
         (("red", "green", "blue"), None, {}),
     ],
 )
-def test_classes_that_two_tasks_share_need_the_word_of_one(
-    tmp_path: Path, labels: tuple[str, ...], task: str | None, found: Any
-) -> None:
+def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path, labels, task, found):
     model = classifier(tmp_path / "model", *labels)
     if isinstance(found, str):
         with pytest.raises(ParamsError, match=found):
@@ -123,7 +117,7 @@ def test_classes_that_two_tasks_share_need_the_word_of_one(
         ("sst2", "review,stars", r"fit sst2, .*--task classification: .*column.*; --task sst2: .*sentence, label"),
     ],
 )
-def test_columns_decide_between_glue_and_own_texts(tmp_path: Path, classes: str, columns: str, expected: str) -> None:
+def test_columns_decide_between_glue_and_own_texts(tmp_path, classes, columns, expected):
     labels = TASKS[classes].labels
     model = classifier(tmp_path / "model", *labels)
     values = [labels[0] if name == "label" else "a town" for name in columns.split(",")]
@@ -137,7 +131,7 @@ def test_columns_decide_between_glue_and_own_texts(tmp_path: Path, classes: str,
         assert params.options.get("task", params.kind) == expected
 
 
-def test_windows_shrink_to_what_a_model_bears(tmp_path: Path) -> None:
+def test_windows_shrink_to_what_a_model_bears(tmp_path):
     for positions, expected in ((512, (384, 64, 128)), (64, (64, 16, 16)), (20, (20, 5, 5))):
         folder = write_head_model(tmp_path / str(positions), "question_answering", (), WORDS, positions)
         rows = infer_entry(find_model(str(folder))).rows.model_dump()
@@ -159,7 +153,7 @@ BF16, FP32 = {"runtime": "cpu", "precision": "bf16"}, {"runtime": "cpu", "precis
         ([], "fp32"),
     ],
 )
-def test_the_provenance_of_a_release_decides(tmp_path: Path, stated: Any, precision: str) -> None:
+def test_the_provenance_of_a_release_decides(tmp_path, stated, precision):
     (tmp_path / "provenance.json").write_text(json.dumps(stated))
     assert choose_place(tmp_path, "auto", None) == RuntimeSpec("auto", precision)
     assert choose_place(tmp_path, "cpu", "auto") == RuntimeSpec("cpu", "auto")
@@ -169,7 +163,7 @@ def test_the_provenance_of_a_release_decides(tmp_path: Path, stated: Any, precis
 
 
 @pytest.mark.soak
-def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path, monkeypatch):
     """With the IPU config that is in the folder of the model."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
@@ -196,7 +190,7 @@ TOWN = ["the", "town", "lies", "in", "a", "valley", "who", "where", "is", "what"
 CONTEXT, QUESTION = "The town sits in a valley", "where is the town"
 
 
-def as_shards(folder: Path, ending: str) -> None:
+def as_shards(folder, ending):
     whole = "model.safetensors" if ending == "safetensors" else "pytorch_model.bin"
     state = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
@@ -209,12 +203,12 @@ def as_shards(folder: Path, ending: str) -> None:
     (folder / f"{whole}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
 
 
-def as_pickle(folder: Path) -> None:
+def as_pickle(folder):
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
-def with_few_positions(folder: Path) -> None:
+def with_few_positions(folder):
     name = "bert.embeddings.position_embeddings.weight"
     state = load_file(folder / "model.safetensors")
     save_file({**state, name: state[name][:128].clone()}, folder / "model.safetensors", {"format": "pt"})
@@ -222,13 +216,13 @@ def with_few_positions(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 128}))
 
 
-def with_vocabulary_file_only(folder: Path) -> None:
+def with_vocabulary_file_only(folder):
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in [*SPECIAL, *TOWN]))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
 
 
-FORMS: dict[str, Callable[[Path], None]] = {
+FORMS = {
     "`model.safetensors`": lambda folder: None,
     "shards with `model.safetensors.index.json`": lambda folder: as_shards(folder, "safetensors"),
     "`pytorch_model.bin`": as_pickle,
@@ -240,7 +234,7 @@ ONE_TYPE = "one token type (`type_vocab_size: 1`)"
 COMMANDS = ("finetune", "evaluate", "predict", "predict --context")
 
 
-def test_the_document_lists_these_forms_and_commands() -> None:
+def test_the_document_lists_these_forms_and_commands():
     lines = (ROOT / "docs/checkpoints.md").read_text().splitlines()
     head = next(number for number, line in enumerate(lines) if line.startswith("| form |"))
     assert [cell.strip(" `") for cell in lines[head].split("|")[2:-1]] == [f"podium {name}" for name in COMMANDS]
@@ -250,13 +244,13 @@ def test_the_document_lists_these_forms_and_commands() -> None:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[object]]:
+def plain(tmp_path_factory):
     folder = write_tiny_model(tmp_path_factory.mktemp("forms") / "plain", TOWN)
     return folder, answers(folder, folder.parent)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_command_reads_every_form(plain: tuple[Path, list[object]], tmp_path: Path, form: str) -> None:
+def test_every_command_reads_every_form(plain, tmp_path, form):
     """With the same answers as of the plain form."""
     other = write_tiny_model(tmp_path / "other", TOWN)
     FORMS[form](other)
@@ -275,7 +269,7 @@ def test_every_command_reads_every_form(plain: tuple[Path, list[object]], tmp_pa
 
 
 @pytest.mark.soak
-def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_name(tmp_path: Path) -> None:
+def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_name(tmp_path):
     """podium finetune: tests/flows/checks/test_given_models.py."""
     how = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
     texts = find_model(str(write_head_model(tmp_path / "texts", "sequence_classification", ("a", "b"), TOWN, 512, 1)))
@@ -296,7 +290,7 @@ def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_nam
         )
 
 
-def answers(folder: Path, place: Path) -> list[object]:
+def answers(folder, place):
     model = find_model(str(folder))
     entry, how = infer_entry(model), InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
     answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}

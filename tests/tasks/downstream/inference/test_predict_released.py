@@ -3,9 +3,7 @@ a comparison with itself."""
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +18,7 @@ from tasks.downstream.inference.predict import evaluate
 from tasks.downstream.inference.predict_released import entry_of_model, predict_released
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.texts.task_table import TASKS
-from tasks.params.entries import Entry, find_entry
+from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.params.sections import RuntimeSpec
 from tasks.release.fetch import fetch
@@ -39,7 +37,7 @@ ASKED_NOW = {"n1": ("What rises in the hills?", "river"), "n2": ("What ends in a
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """The model of seed 0 is released and fetched; that of seed 1 is the candidate."""
     root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
     state(root)
@@ -51,15 +49,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def checkout(made: Path, tmp_path: Path) -> Path:
+def checkout(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "checkout"))
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    found: list[Any] = []
+def jobs(monkeypatch):
+    found = []
 
-    def run(asked: Any, **options: Any) -> Any:
+    def run(asked, **options):
         found.append(asked)
         return device_job_here(asked, **options)
 
@@ -67,20 +65,20 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def entry_of(root: Path) -> Entry:
+def entry_of(root):
     return find_entry(load_params(root / artifacts.PARAMS), "squad")
 
 
-def run_stage(root: Path) -> str:
+def run_stage(root):
     return predict_released(entry_of(root), load_params(root / artifacts.PARAMS).device, root)
 
 
-def ask(root: Path, asked: dict[str, tuple[str, str]]) -> None:
+def ask(root, asked):
     found = [make_question(name, text, TEXT, (one,), (TEXT.index(one),)) for name, (text, one) in asked.items()]
     write_questions(found, root / "data/examples/squad/dev.parquet")
 
 
-def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any]) -> None:
+def test_scores_that_the_release_states_are_taken(checkout, jobs):
     tag = fetch_here(checkout).releases[0].tag
     assert f"{tag} has recorded scores for all 2" in run_stage(checkout)
     assert jobs == []
@@ -102,9 +100,7 @@ def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any
 
 
 @pytest.mark.parametrize("asked", [ASKED_NOW, {**ASKED, **ASKED_NOW}], ids=["others", "more"])
-def test_other_questions_are_answered_as_by_evaluate(
-    checkout: Path, jobs: list[Any], asked: dict[str, tuple[str, str]], tmp_path: Path
-) -> None:
+def test_other_questions_are_answered_as_by_evaluate(checkout, jobs, asked, tmp_path):
     ask(checkout, asked)
     assert f"predicted all {len(asked)} questions" in run_stage(checkout)
     assert len(jobs) == 1
@@ -119,7 +115,7 @@ def test_other_questions_are_answered_as_by_evaluate(
     assert len(read_scores(task, checkout / OUT / "scores.json")["dev"]) == len(asked)
 
 
-def test_a_released_model_is_compared_with_the_one_before_it(checkout: Path, jobs: list[Any]) -> None:
+def test_a_released_model_is_compared_with_the_one_before_it(checkout, jobs):
     run_stage(checkout)
     before = {path.name: path.read_bytes() for path in (checkout / OUT).iterdir()}
     first = read_json(checkout / OUT / "released.json")["release"]["tag"]
@@ -131,17 +127,17 @@ def test_a_released_model_is_compared_with_the_one_before_it(checkout: Path, job
     assert release(checkout) == second, "the same verdict, and so the same release"
 
 
-def spoil_config(root: Path, folder: Path) -> None:
+def spoil_config(root, folder):
     (folder / "config.json").unlink()
     (folder / "config.json").write_text("{}")
 
 
-def name_classes(root: Path, folder: Path) -> None:
+def name_classes(root, folder):
     config = root / "models/squad/config.json"
     write_json(config, {**read_json(config), "id2label": {"0": "start", "1": "end"}})
 
 
-def take_tokenizer(root: Path, folder: Path) -> None:
+def take_tokenizer(root, folder):
     record = read_json(root / FOLDER / "releases.json")
     for name in ("tokenizer.json", "vocab.txt"):
         record["releases"][0]["files"].pop(name, None)
@@ -149,7 +145,7 @@ def take_tokenizer(root: Path, folder: Path) -> None:
     write_json(root / FOLDER / "releases.json", record)
 
 
-def swap_task(root: Path, folder: Path) -> None:
+def swap_task(root, folder):
     swap(root, write_head_model(root / "model", "sequence_classification", ["bad", "good"], ["river"]))
 
 
@@ -162,9 +158,7 @@ def swap_task(root: Path, folder: Path) -> None:
         (take_tokenizer, "tokenizer.json"),
     ],
 )
-def test_a_model_that_is_not_the_fetched_one_or_does_not_fit_is_refused(
-    checkout: Path, jobs: list[Any], change: Callable[[Path, Path], None], said: str
-) -> None:
+def test_a_model_that_is_not_the_fetched_one_or_does_not_fit_is_refused(checkout, jobs, change, said):
     [one] = fetch_here(checkout).releases
     ask(checkout, ASKED_NOW)
     change(checkout, checkout / FOLDER / one.tag)
@@ -174,7 +168,7 @@ def test_a_model_that_is_not_the_fetched_one_or_does_not_fit_is_refused(
     assert not (checkout / OUT / "released.json").exists()
 
 
-def swap(root: Path, model: Path, fetched: Path = FOLDER) -> None:
+def swap(root, model, fetched=FOLDER):
     """Another model in place of the fetched one, as if it had been released there."""
     record = read_json(root / fetched / "releases.json")
     [one] = record["releases"]
@@ -186,7 +180,7 @@ def swap(root: Path, model: Path, fetched: Path = FOLDER) -> None:
     write_json(root / fetched / "releases.json", record)
 
 
-def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: list[Any]) -> None:
+def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path, jobs):
     root = make_glue_checkout(tmp_path / "checkout")
     change_parameters(root, {"downstream": {"glue-sst2": {"gate": {"released": "published"}}}})
     params = load_params(root / artifacts.PARAMS)
@@ -213,7 +207,7 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     assert (len(jobs), len(found)) == (1, 20)
 
 
-def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(checkout: Path) -> None:
+def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(checkout):
     params = load_params(checkout / artifacts.PARAMS)
     subject, lock = make_subject(entry_of(checkout), params), checkout / "dvc.lock"
     stated = read_json(lock)

@@ -1,8 +1,5 @@
 """What a teacher must have in common with its student, and its logits in the rows of all kinds."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +7,7 @@ import pytest
 from ipu_model.models.flat import flatten
 from ipu_model.rows.row_folder import RowFolder
 from tasks.downstream.inference.teacher import add_logits, find_teacher, require_same_labels, require_same_tokenizer
-from tasks.params.entries import Entry, entries
+from tasks.params.entries import entries
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
 from tasks.plan.plan_file import make_plan
@@ -24,13 +21,13 @@ CLASSES = "sequence_classification"
 WORDS = ["word1", "word2", "word3"]
 
 
-def student(teacher: Path, kind: str = "classification", **settings: Any) -> Entry:
+def student(teacher, kind="classification", **settings):
     own = {"kind": kind, "distill": {"teacher": str(teacher), **settings}}
     return entries(validate_params(resolve({}, "finetune", [f"downstream.own={own}".replace("'", '"')])))[0]
 
 
 @pytest.mark.parametrize("kind", TAUGHT)
-def test_logits_come_back_in_the_order_of_the_sequences_and_tokens(kind: str, tmp_path: Path) -> None:
+def test_logits_come_back_in_the_order_of_the_sequences_and_tokens(kind, tmp_path):
     from ipu_model import heads
     from ipu_model.train.job_runner import logits_schema
 
@@ -62,7 +59,7 @@ def test_logits_come_back_in_the_order_of_the_sequences_and_tokens(kind: str, tm
         assert flat.labels[f"teacher_{name}"].numpy()[: len(expected)] == pytest.approx(expected)
 
 
-def test_another_task_other_classes_and_another_tokenizer_are_refused(tmp_path: Path) -> None:
+def test_another_task_other_classes_and_another_tokenizer_are_refused(tmp_path):
     model = write_head_model(tmp_path / "teacher", CLASSES, ["no", "yes"], WORDS)
     teacher = find_teacher(student(model))
     require_same_labels(teacher, ("no", "yes"))
@@ -78,8 +75,8 @@ def test_another_task_other_classes_and_another_tokenizer_are_refused(tmp_path: 
         find_teacher(student(model, "ner"))
 
 
-def test_a_plan_has_a_teacher_only_if_there_is_one_and_the_student_does_not_run_it_again(tmp_path: Path) -> None:
-    def planned(*settings: str) -> Any:
+def test_a_plan_has_a_teacher_only_if_there_is_one_and_the_student_does_not_run_it_again(tmp_path):
+    def planned(*settings):
         values = resolve({}, "finetune", ['downstream.own={"kind": "classification"}', *settings])
         params = validate_params(values)
         return values, make_plan(define(params))

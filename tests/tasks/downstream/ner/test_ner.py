@@ -1,7 +1,5 @@
 """Named entities from a CoNLL file to a published model, whose logits in transformers are those that were scored."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,9 +12,7 @@ LABELS = ["O", "B-person", "I-person", "B-place", "I-place"]
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
-def test_entities_are_learnt_scored_as_conlleval_does_published_and_the_same_in_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entities_are_learnt_scored_as_conlleval_does_published_and_the_same_in_transformers(tmp_path, monkeypatch):
     from transformers import AutoModelForTokenClassification, AutoTokenizer
 
     write_sentences(tmp_path / "train.conll", 300, seed=0)

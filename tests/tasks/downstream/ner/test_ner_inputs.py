@@ -4,8 +4,6 @@ import json
 import re
 import subprocess
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import datasets
 import pyarrow as pa
@@ -36,7 +34,7 @@ REAL = SHARED / "data" / "ner"
 CONLL, CSV, JSONL, PARQUET = "train.conll", "train.csv", "train.jsonl", "train.parquet"
 
 
-def put(folder: Path, content: Any, name: str = CONLL) -> Path:
+def put(folder, content, name=CONLL):
     """A file of this text or of these records."""
     path = folder / name
     if isinstance(content, list) and path.suffix == ".parquet":
@@ -47,7 +45,7 @@ def put(folder: Path, content: Any, name: str = CONLL) -> Path:
     return path
 
 
-def read(path: Path, reading: Interpretation | None = None, **values: Any) -> list[tuple[int, list[str], list[str]]]:
+def read(path, reading=None, **values):
     """Document, words and tags of each sentence."""
     params = NerDataParams(train_path=str(path), dev_path="x", **values)
     reading = reading or Interpretation()
@@ -55,11 +53,11 @@ def read(path: Path, reading: Interpretation | None = None, **values: Any) -> li
     return [tuple(one[:3]) for one in read_sentences(records, params, TagStatistics(), reading)]
 
 
-def part(name: str, **data: Any) -> Any:
+def part(name, **data):
     return part_of(find_entry(validate_params(values_with({"ner": {"kind": "ner", "data": data}})), "ner"), name)
 
 
-def make(folder: Path, train: str, dev: str, **values: Any) -> dict[str, Any]:
+def make(folder, train, dev, **values):
     folder.mkdir(exist_ok=True)
     paths = {"train_path": str(put(folder, train)), "dev_path": str(put(folder, dev, "dev.conll"))}
     make_examples(part("reader", **paths, **values), folder / "examples")
@@ -97,13 +95,13 @@ ROWS = [{"sentence_idx": n, "word": word, "tag": tag} for n in (7, 8) for word, 
         (CSV, "Tokens;Tags\nAda left;B-person O\n"),
     ],
 )
-def test_every_form_of_a_sentence_is_read_alike(tmp_path: Path, name: str, content: Any) -> None:
+def test_every_form_of_a_sentence_is_read_alike(tmp_path, name, content):
     assert read(put(tmp_path, content, name), reading := Interpretation()) == [ADA]
     assert (reading.unused_columns, reading.counts[EMPTY]) == (set(), int("[]" in json.dumps(content)))
 
 
 @pytest.mark.parametrize("source", ["files", "hub"])
-def test_tags_may_be_numbers_of_classes(tmp_path: Path, source: str) -> None:
+def test_tags_may_be_numbers_of_classes(tmp_path, source):
     names = datasets.List(datasets.ClassLabel(names=["O", "B-person"]))
     features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": names})
     numbers = {"tokens": [ADA[1]], "ner_tags": [[1, 0]]}
@@ -121,11 +119,11 @@ def test_tags_may_be_numbers_of_classes(tmp_path: Path, source: str) -> None:
         ("a B-x\n\u200b\nb O\n \ufeff\u200b\nc O\n", [["a"], ["b"], ["c"]]),  # WNUT-17 has lines of no width
     ],
 )
-def test_signs_and_blanks_of_words_are_kept(tmp_path: Path, text: str, words: list[list[str]]) -> None:
+def test_signs_and_blanks_of_words_are_kept(tmp_path, text, words):
     assert [one[1] for one in read(put(tmp_path, text))] == words
 
 
-def test_a_document_begins_at_docstart_and_a_sentence_after_a_blank_line(tmp_path: Path) -> None:
+def test_a_document_begins_at_docstart_and_a_sentence_after_a_blank_line(tmp_path):
     text = "-DOCSTART- O\n\na O\n\nb O\n \t\n-DOCSTART- O\n\nc O\n-DOCSTART- O\n-DOCSTART- O\nd O\n"
     found = [(document, *words) for document, words, _ in read(put(tmp_path, text))]
     assert found == [(0, "a"), (0, "b"), (1, "c"), (2, "d")]
@@ -144,9 +142,7 @@ def test_a_document_begins_at_docstart_and_a_sentence_after_a_blank_line(tmp_pat
         ("O E-x S-x I-x E-y", "auto", "BIOES", "O B-x B-x B-x B-y", 2),
     ],
 )
-def test_every_scheme_becomes_iob2(
-    tmp_path: Path, tags: str, stated: str, scheme: str, read_as: str, repaired: int
-) -> None:
+def test_every_scheme_becomes_iob2(tmp_path, tags, stated, scheme, read_as, repaired):
     path = put(tmp_path, "\n".join("".join(f"w {tag}\n" for tag in one.split()) for one in tags.split("|")))
     found = read(path, reading := Interpretation(), tag_scheme=stated)
     assert [" ".join(one[2]) for one in found] == read_as.split("|")
@@ -155,7 +151,7 @@ def test_every_scheme_becomes_iob2(
 
 
 TWO = "a O\n" * 2
-REFUSED: dict[str, list[tuple[Any, str]]] = {
+REFUSED = {
     CONLL: [
         ("a B-\nb B\nc O\n", r"2 problems:\n  a tag without a type: line 1 \('B-'\), line 2 \('B'\)$"),
         ("a O\nb I-x\n\nc B-x\nd I-y\n", r"IOB2.*: line 2 \('I-x'\), line 5 \('I-y'\)"),
@@ -212,7 +208,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
 @pytest.mark.parametrize(
     ("name", "content", "said"), [(name, *one) for name, some in REFUSED.items() for one in some], ids=repr
 )
-def test_what_cannot_be_meant_is_refused_with_its_place(tmp_path: Path, name: str, content: Any, said: str) -> None:
+def test_what_cannot_be_meant_is_refused_with_its_place(tmp_path, name, content, said):
     with pytest.raises(InputError, match=said) as refused:
         read(put(tmp_path, content, name), tag_scheme="iob2")
     assert name in str(refused.value)
@@ -230,13 +226,13 @@ BY_NUMBER = "a row with 'Sentence #' begins a sentence"
         (JSONL, ROWS, "'sentence_idx' (by name)", "rows of one 'sentence_idx' are a sentence"),
     ],
 )
-def test_rows_of_one_word_become_sentences(tmp_path: Path, name: str, content: Any, column: str, grouping: str) -> None:
+def test_rows_of_one_word_become_sentences(tmp_path, name, content, column, grouping):
     path, reading = put(tmp_path, content, name), Interpretation()
     assert read(path, reading, columns={"sentence": "nr"} if "'nr'" in column else {}) == [ADA, ADA]
     assert (reading.columns["sentence"], reading.grouping) == (column, grouping)
 
 
-def test_a_sentence_column_is_not_used_in_rows_of_sentences_and_told_apart_by_document(tmp_path: Path) -> None:
+def test_a_sentence_column_is_not_used_in_rows_of_sentences_and_told_apart_by_document(tmp_path):
     text = "sentence_id,tokens,tags\n1,Ada left,B-person O\n1,Ada left,B-person O\n"
     assert read(put(tmp_path, text, CSV), reading := Interpretation()) == [ADA, ADA]
     assert (reading.grouping, reading.unused_columns) == ("a row is a sentence", {"sentence_id"})
@@ -246,9 +242,7 @@ def test_a_sentence_column_is_not_used_in_rows_of_sentences_and_told_apart_by_do
 
 
 @pytest.mark.parametrize("name", [CSV, JSONL])
-def test_single_words_are_sentences_and_running_numbers_words_only_where_the_user_says_so(
-    tmp_path: Path, name: str
-) -> None:
+def test_single_words_are_sentences_and_running_numbers_words_only_where_the_user_says_so(tmp_path, name):
     rows = [{"word": "Ada", "tag": "B-person"}, {"word": "left", "tag": "O"}] * 6
     lines = "\n".join(["word,tag", *(",".join(row.values()) for row in rows)])
     path = put(tmp_path, lines if name == CSV else rows, name)
@@ -276,9 +270,7 @@ NUMBERED = {"tokens": "2", "word number": "1", "tags": "3"}
         ("Ada\tB-person\n\tO\nleft\tO\n\n \tO\n\n", {}, {"tokens": "1", "tags": "2"}, {NO_WORD: (2, "line 2")}),
     ],
 )  # fmt: skip
-def test_columns_are_found_or_named_and_lines_that_are_no_words_are_counted(
-    tmp_path: Path, text: str, columns: dict[str, str], expected: dict[str, str], counts: dict[str, tuple[int, str]]
-) -> None:
+def test_columns_are_found_or_named_and_lines_that_are_no_words_are_counted(tmp_path, text, columns, expected, counts):
     sentences = read(put(tmp_path, text), reading := Interpretation(), columns=columns)
     assert sentences == [ADA] * len(sentences)
     names = {part: name.partition(" (")[0].strip("'").removeprefix("column ") for part, name in reading.columns.items()}
@@ -286,7 +278,7 @@ def test_columns_are_found_or_named_and_lines_that_are_no_words_are_counted(
     assert {what: (reading.counts[what], reading.places[what]) for what in counts} == counts
 
 
-def test_of_two_columns_of_entity_tags_the_user_names_one(tmp_path: Path) -> None:
+def test_of_two_columns_of_entity_tags_the_user_names_one(tmp_path):
     """GermEval has nested entities in a column of their own; CoNLL-2003 has chunks."""
     nested = "#\thttp://x.org/a [2009-10-17]\n1\tDan\tB-PER\tO\n2\tat\tO\tO\n3\tBern\tO\tB-LOC\n\n" * 3
     path = put(tmp_path, nested)
@@ -300,7 +292,7 @@ def test_of_two_columns_of_entity_tags_the_user_names_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("other", ["Per", "PE\u00a0R"])
-def test_types_that_fold_together_are_refused_folded_or_kept(tmp_path: Path, other: str) -> None:
+def test_types_that_fold_together_are_refused_folded_or_kept(tmp_path, other):
     text = f"Ada B-PER\nKerr I-PER\nleft O\n\nBen B-{other}\nKerr I-PER\nleft O\n"
     dev = f"Ada B-{other}\nleft O\n"
     paths = {"train_path": str(put(tmp_path, text)), "dev_path": str(put(tmp_path, dev, "dev.conll"))}
@@ -317,7 +309,7 @@ def test_types_that_fold_together_are_refused_folded_or_kept(tmp_path: Path, oth
     assert len(read_example_labels(tmp_path / "keep" / "examples", "x")) == 5
 
 
-def test_tags_with_the_prefix_at_the_end_are_read_after_the_command_of_the_message(tmp_path: Path) -> None:
+def test_tags_with_the_prefix_at_the_end_are_read_after_the_command_of_the_message(tmp_path):
     path = put(tmp_path, "Ada person-B\nleft O\n")
     with pytest.raises(InputError, match=r"prefix at the end .*: line 1 \('person-B'\)") as refused:
         read(path)
@@ -325,10 +317,10 @@ def test_tags_with_the_prefix_at_the_end_are_read_after_the_command_of_the_messa
     assert read(put(tmp_path, subprocess.check_output(["sed", "-E", pattern, path], text=True))) == [ADA]
 
 
-def test_types_of_a_file_to_evaluate_are_folded_into_those_of_the_model(tmp_path: Path) -> None:
+def test_types_of_a_file_to_evaluate_are_folded_into_those_of_the_model(tmp_path):
     write_labels(tmp_path, ("O", "B-PER", "I-PER"))
 
-    def write(text: str, **values: Any) -> Any:
+    def write(text, **values):
         reading = Interpretation()
         part("inference", **values).write_labelled(put(tmp_path, text), tmp_path / "dev.parquet", reading)
         return pq.read_table(tmp_path / "dev.parquet")["tags"].to_pylist(), reading.counts[UNKNOWN_TO_MODEL]
@@ -349,14 +341,12 @@ def test_types_of_a_file_to_evaluate_are_folded_into_those_of_the_model(tmp_path
         (CONLL, "1\tAda\n2\tleft\n\n" * 2, ["line 1", "line 4"], {}),
     ],
 )
-def test_models_answer_sentences_of_the_same_forms(
-    tmp_path: Path, name: str, text: str, ids: list[str], kept: dict[str, Any]
-) -> None:
+def test_models_answer_sentences_of_the_same_forms(tmp_path, name, text, ids, kept):
     found = part("inference").read_unlabelled(put(tmp_path, text, name), Interpretation())
     assert [(one["id"], one["tokens"], one["kept"]) for one in found] == [(id, ADA[1], kept) for id in ids]
 
 
-def test_types_come_from_train_and_others_of_dev_are_counted(tmp_path: Path) -> None:
+def test_types_come_from_train_and_others_of_dev_are_counted(tmp_path):
     numbers = make(tmp_path, "a B-b\n\nb I-a\nc I-a\n", "a B-a\nb B-z\nc I-z\nd B-z\n")
     assert read_example_labels(tmp_path / "examples", "x") == ("O", "B-a", "I-a", "B-b", "I-b")
     assert (numbers[UNKNOWN], numbers[REPAIRED]) == (2, 1)
@@ -371,7 +361,7 @@ def test_types_come_from_train_and_others_of_dev_are_counted(tmp_path: Path) -> 
         ("a B-a\n", "a B-b\nb B-c\n", "found b, c, training has a"),
     ],
 )
-def test_examples_without_a_score_are_refused_before_a_run(tmp_path: Path, train: str, dev: str, said: str) -> None:
+def test_examples_without_a_score_are_refused_before_a_run(tmp_path, train, dev, said):
     paths = {"train_path": str(put(tmp_path, train)), "dev_path": str(put(tmp_path, dev, "dev.conll"))}
     with pytest.raises(InputError, match=said):
         part("reader", **paths).check_files()
@@ -380,18 +370,18 @@ def test_examples_without_a_score_are_refused_before_a_run(tmp_path: Path, train
     assert not (tmp_path / "examples").exists()
 
 
-def failed_checks(folder: Path, **data: Any) -> Counter[str]:
+def failed_checks(folder, **data):
     verdict = validate(NerData(part("entry", **data), folder))
     return Counter({check["name"]: check["failed"] for check in verdict["checks"] if not check["ok"]})
 
 
-def test_plausibility_and_changed_examples_are_found_by_the_verdict(tmp_path: Path) -> None:
+def test_plausibility_and_changed_examples_are_found_by_the_verdict(tmp_path):
     """Sentences of single words, numbers as words and similar types, which checks before a run did not read."""
     make(tmp_path, "a B-x\nb O\n\n" * 12, "a B-x\nb O\n")
     path = tmp_path / "examples" / PARQUET
     schema = pq.read_table(path).schema
 
-    def write(words: list[list[str]], tags: list[list[str]]) -> None:
+    def write(words, tags):
         columns = [[0] * len(words), words, tags, ["x"] * len(words)]
         arrays = [pa.array(one, field.type) for one, field in zip(columns, schema, strict=True)]
         pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path)
@@ -410,7 +400,7 @@ def test_plausibility_and_changed_examples_are_found_by_the_verdict(tmp_path: Pa
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the public development data in {REAL}")
-def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path) -> None:
+def test_real_sentences_are_judged_valid_and_counted(tmp_path):
     """WNUT-17 as published: 3,394 sentences with 1,975 entities, 1,009 with 836 (Derczynski et al. 2017, table 3)."""
     files = {f"{split}_path": str(REAL / f"wnut17-{split}.conll") for split in ("train", "dev")}
     make_examples(part("reader", **files), tmp_path / "ner")
@@ -432,7 +422,7 @@ def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path) -> None:
         ("gate.min_f1=101", "less than or equal to 100"),
     ],
 )
-def test_parameters_that_cannot_be_are_refused(override: str, said: str) -> None:
+def test_parameters_that_cannot_be_are_refused(override, said):
     with pytest.raises(ParamsError, match=said):
         validate_params(
             resolve(read_base(None, ROOT), None, ["downstream.names.kind=ner", f"downstream.names.{override}"])
@@ -448,10 +438,10 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_files_end_in_sentences_or_in_one_clear_error(tmp_path: Path, name: str) -> None:
+def test_damaged_files_end_in_sentences_or_in_one_clear_error(tmp_path, name):
     path = tmp_path / name
 
-    def look() -> None:
+    def look():
         for _, words, tags in read(path):
             assert len(words) == len(tags) > 0
             assert not any(map(find_problem, tags))

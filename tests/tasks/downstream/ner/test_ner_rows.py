@@ -1,19 +1,15 @@
 """Sentences as windows of words: nothing is lost, each word counts once, and where it has most around it."""
 
 import random
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer
 
 from tasks.downstream.ner.checks import TagRows
 from tasks.downstream.ner.rows import make_windows, split_windows
 from tasks.downstream.ner.schemas import FEATURES_SCHEMA
-from tasks.downstream.packed_rows import EncodedSequences
 from tasks.validation.checks import format_failures
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.pretraining.row_inputs import UNK, WORDS, word_tokenizer
@@ -28,7 +24,7 @@ from tests.tasks.validation.validation_data import (
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer(tmp_path_factory):
     return load_tokenizer(word_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
@@ -42,11 +38,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
         ([1, 1, 5, 1], 6, 3, [(0, 2), (1, 3), (3, 4)]),
     ],
 )
-def test_windows_share_the_overlap(pieces: list[int], room: int, overlap: int, expected: list[tuple[int, int]]) -> None:
+def test_windows_share_the_overlap(pieces, room, overlap, expected):
     assert split_windows(pieces, room, overlap) == expected
 
 
-def parts(windows: EncodedSequences) -> list[tuple[list[int], list[int]]]:
+def parts(windows):
     tokens = np.split(windows.token_ids, np.cumsum(windows.lengths)[:-1])
     return list(zip(map(np.ndarray.tolist, tokens), windows.features["positions"].to_pylist(), strict=True))
 
@@ -58,16 +54,14 @@ def parts(windows: EncodedSequences) -> list[tuple[list[int], list[int]]]:
         (["ba", ".!" * 20, "de"], [3, 16, 3], [[1], [1], [1]], {"words longer than a row, truncated": 1}),
     ],
 )
-def test_words_that_become_unknown_or_are_cut_are_counted(
-    tokenizer: Tokenizer, words: list[str], lengths: list[int], own: list[list[int]], counted: dict[str, int]
-) -> None:
+def test_words_that_become_unknown_or_are_cut_are_counted(tokenizer, words, lengths, own, counted):
     windows = make_windows(tokenizer, [words], 16, 4)
     assert [(len(tokens), places) for tokens, places in parts(windows)] == list(zip(lengths, own, strict=True))
     assert {name: windows.counts[name] for name in counted} == counted
     assert len(lengths) > 1 or parts(windows)[0][0][2:4] == [UNK, UNK]
 
 
-def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(tokenizer: Tokenizer) -> None:
+def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(tokenizer):
     """Ten words in windows 0-5 and 4-9: word 4 has 1 and 0 next to it, word 5 has 0 and 1."""
     words = WORDS[:10]
     first, second = parts(make_windows(tokenizer, [words], 8, 2))
@@ -75,16 +69,16 @@ def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(t
     assert (first[1], second[1]) == ([1, 2, 3, 4, 5], [2, 3, 4, 5, 6])
 
 
-def words_of(windows: EncodedSequences, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+def words_of(windows, sentences):
     """The first piece of every word, read back through the windows; by sentence."""
-    found: list[list[int]] = [[] for _ in sentences]
+    found = [[] for _ in sentences]
     for (tokens, own), number in zip(parts(windows), windows.features["example_index"].tolist(), strict=True):
         found[number] += [tokens[position] for position in own]
     return found
 
 
 @pytest.mark.parametrize(("row_length", "overlap"), [(16, 0), (16, 7), (24, 3), (128, 32)])
-def test_no_word_is_lost_whatever_the_windows(tokenizer: Tokenizer, row_length: int, overlap: int) -> None:
+def test_no_word_is_lost_whatever_the_windows(tokenizer, row_length, overlap):
     draw = random.Random(row_length + overlap)
     pool = [*WORDS, "xyz", "a.b.c.d", "\u200b", "0123456789" * 3, "q"]
     sentences = [[draw.choice(pool) for _ in range(draw.choice((1, 5, 40, 150)))] for _ in range(60)]
@@ -97,7 +91,7 @@ def test_no_word_is_lost_whatever_the_windows(tokenizer: Tokenizer, row_length: 
     assert windows.counts["in several windows"] == len(sentences) - (np.bincount(index) == 1).sum() > 0
 
 
-def test_the_tokens_of_a_sentence_are_those_of_transformers_for_words(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_the_tokens_of_a_sentence_are_those_of_transformers_for_words(tokenizer, tmp_path):
     from transformers import BertTokenizerFast
 
     theirs = BertTokenizerFast(tokenizer_file=str(word_tokenizer(tmp_path) / "tokenizer.json"))
@@ -110,10 +104,9 @@ def test_the_tokens_of_a_sentence_are_those_of_transformers_for_words(tokenizer:
 
 
 KIND = "token_classification"
-Columns = dict[str, np.ndarray]
 
 
-def columns() -> Columns:
+def columns():
     """Four rows of the windows of `row_columns`; the words of each are at its tokens 1 and 3."""
     found = row_columns("question_answering")
     labels = np.full(found["input_ids"].shape, -100)
@@ -123,7 +116,7 @@ def columns() -> Columns:
     return {**{name: found[name] for name in names}, "token_labels": labels}
 
 
-def judged(folder: Path, damage: Callable[[Columns], None], *, training: bool = True) -> list[str]:
+def judged(folder, damage, *, training=True):
     """Names of the checks that fail once rows were damaged."""
     rows, tokenizer = columns(), write_tokenizer(folder / "tokenizer")
     damage(rows)
@@ -142,8 +135,8 @@ def judged(folder: Path, damage: Callable[[Columns], None], *, training: bool = 
     return failed
 
 
-def put_label(row: int, place: int, value: int) -> Callable[[Columns], None]:
-    def damage(rows: Columns) -> None:
+def put_label(row, place, value):
+    def damage(rows):
         rows["token_labels"][row, place] = value
 
     return damage
@@ -164,9 +157,7 @@ def put_label(row: int, place: int, value: int) -> Callable[[Columns], None]:
         (lambda rows: rows["feature_ids"].__setitem__((0, 0), 1), True, ["feature_lengths", "features_once"]),
     ],
 )
-def test_each_fault_of_rows_is_found(
-    tmp_path: Path, damage: Callable[[Columns], None], training: bool, failed: list[str]
-) -> None:
+def test_each_fault_of_rows_is_found(tmp_path, damage, training, failed):
     assert sorted(judged(tmp_path, damage, training=training)) == failed
     (tmp_path / "rows/features.parquet").unlink()
     source = source_of(tmp_path / "rows", tmp_path / "tokenizer", "downstream.names.rows", 8)

@@ -2,7 +2,6 @@
 
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +22,7 @@ CLASSES = ("O", "B-a", "I-a")
 WINDOWS = {"feature_id": [0, 1, 2], "example_index": [0, 0, 1], "n_tokens": [5, 4, 3], "positions": [[1, 2], [2], [1]]}
 
 
-def write(folder: Path, tokens: list[int], changed: dict[str, list]) -> FeatureFiles:
+def write(folder, tokens, changed):
     """Windows, and logits of so many tokens each: those of token n of all are 3 n, 3 n + 1 and 3 n + 2."""
     logits = np.split(np.arange(3.0 * sum(tokens)), np.cumsum(3 * np.array(tokens))[:-1])
     windows = {name: changed.get(name, values) for name, values in WINDOWS.items()}
@@ -35,7 +34,7 @@ def write(folder: Path, tokens: list[int], changed: dict[str, list]) -> FeatureF
     return FeatureFiles(folder / "features.parquet", folder / "logits.arrow", "{}@ner".format)
 
 
-def test_each_word_has_the_logits_of_its_first_piece(tmp_path: Path) -> None:
+def test_each_word_has_the_logits_of_its_first_piece(tmp_path):
     files = write(tmp_path, [5, 4, 3], {})
     found = read_word_logits(files, [3, 1])
     assert found.labels == CLASSES
@@ -56,9 +55,7 @@ def test_each_word_has_the_logits_of_its_first_piece(tmp_path: Path) -> None:
         ({"feature_id": [0, 2, 1]}, [5, 4, 3], [3, 1], "feature_id must be 0, 1"),
     ],
 )
-def test_logits_and_windows_that_do_not_belong_together_are_refused(
-    tmp_path: Path, changed: dict[str, list], tokens: list[int], words: list[int], said: str
-) -> None:
+def test_logits_and_windows_that_do_not_belong_together_are_refused(tmp_path, changed, tokens, words, said):
     files = write(tmp_path, tokens, changed)
     with pytest.raises(InputError, match=said):
         read_word_logits(files, words)
@@ -75,11 +72,11 @@ def test_logits_and_windows_that_do_not_belong_together_are_refused(
         ("B-creative-work I-creative-work", [("creative-work", 0, 2)]),
     ],
 )
-def test_entities_are_those_of_conlleval(tags: str, expected: list[tuple[str, int, int]]) -> None:
+def test_entities_are_those_of_conlleval(tags, expected):
     assert find_entities(tags.split()) == expected
 
 
-PROBLEMS: dict[str | None, list[Any]] = {
+PROBLEMS = {
     "without a type": ["B", "B-", "I-"],
     "another scheme": ["S-person", "L-x"],
     "not O": ["person", "o", "", "b-person", "O-person"],
@@ -90,15 +87,15 @@ PROBLEMS: dict[str | None, list[Any]] = {
 
 
 @pytest.mark.parametrize(("tag", "said"), [(tag, said) for said, tags in PROBLEMS.items() for tag in tags])
-def test_what_is_no_tag_is_said(tag: object, said: str | None) -> None:
+def test_what_is_no_tag_is_said(tag, said):
     found = find_problem(tag)
     assert found is None if said is None else said in str(found)
 
 
-def test_precision_recall_and_f1_are_those_that_conlleval_prints() -> None:
+def test_precision_recall_and_f1_are_those_that_conlleval_prints():
     gold = [tags.split() for tags in ("B-PER I-PER O B-LOC O", "B-ORG O O", "O O B-PER")]
     found = ["B-PER I-PER O B-ORG O", "B-ORG I-ORG O", "O I-PER B-PER"]
-    expected: dict[str | None, tuple[float, ...]] = {
+    expected = {
         None: (44.44, 40.0, 50.0, 72.73),
         "LOC": (0, 0, 0),
         "ORG": (0, 0, 0),
@@ -110,7 +107,7 @@ def test_precision_recall_and_f1_are_those_that_conlleval_prints() -> None:
         assert tuple(round(values[metric], 2) for metric in names) == figures
 
 
-def test_counts_are_those_of_the_script_whatever_the_tags() -> None:
+def test_counts_are_those_of_the_script_whatever_the_tags():
     draw, tags = random.Random(0), ["O", "B-a", "I-a", "B-b", "I-b"]
     seen = np.zeros(3, int)
     for _ in range(3000):
@@ -124,7 +121,7 @@ def test_counts_are_those_of_the_script_whatever_the_tags() -> None:
     assert seen.min() > 1000
 
 
-def test_a_sentence_without_an_answer_has_nothing_right() -> None:
+def test_a_sentence_without_an_answer_has_nothing_right():
     assert count_outcomes([["B-a", "O"]], [None]).tolist() == [[1, 2, 0, 0, 0]]
     assert set(METRICS.compute({"dev": count_outcomes([["O"]], ["O"])}).values()) == {0, 100}
 
@@ -139,7 +136,7 @@ def test_a_sentence_without_an_answer_has_nothing_right() -> None:
         ([None, None, 3, "O"], "line 3 of dev has 3"),
     ],
 )
-def test_predictions_are_a_tag_for_each_word_or_none(values: list[Any], said: str | None) -> None:
+def test_predictions_are_a_tag_for_each_word_or_none(values, said):
     task, examples = task_with("ner", "scores"), named(TOKENS, GOLD)
     if said is None:
         assert task.check_predictions(Path("p.json"), "dev", examples, values) == values
@@ -148,7 +145,7 @@ def test_predictions_are_a_tag_for_each_word_or_none(values: list[Any], said: st
         task.check_predictions(Path("p.json"), "dev", examples, values)
 
 
-def test_a_resample_has_the_metrics_of_sentences_that_come_so_often() -> None:
+def test_a_resample_has_the_metrics_of_sentences_that_come_so_often():
     generator = np.random.default_rng(1)
     correct, more, other = generator.integers(0, 3, (3, 40))
     rows = (correct + more, np.full(40, 9), correct + other, correct, np.full(40, 8))
@@ -165,17 +162,17 @@ FOUND = [["B-person", "O", "O"], ["O", "O", "B-location"], ["O"], ["B-group"]]
 TEXTS = [" ".join(tags) for tags in FOUND]
 
 
-def named(tokens: list[list[str]], tags: list[list[str]]) -> NerDevSet:
+def named(tokens, tags):
     return NerDevSet(tokens, tags, [f"line {number}" for number in range(1, len(tokens) + 1)])
 
 
-def answers(tags: list[list[str]]) -> NerAnswers:
+def answers(tags):
     sureness = [np.full(len(one), 0.9) for one in tags]
     sureness[1][1] = 0.6
     return NerAnswers(tags, sureness, sureness)
 
 
-def test_mistakes_come_lowest_f1_first_and_then_the_surest() -> None:
+def test_mistakes_come_lowest_f1_first_and_then_the_surest():
     found = worst_mistakes(named(TOKENS, GOLD), answers(FOUND), count_outcomes(GOLD, TEXTS))
     assert [one.number for one in found] == [1, 3, 0]
     assert [(one.missed, one.invented) for one in found[1:]] == [
@@ -189,7 +186,7 @@ def test_mistakes_come_lowest_f1_first_and_then_the_surest() -> None:
     assert [piece.text.split()[0] for piece in long["pieces"]] == ["…", "w75", "w100", "w101", "…"]
 
 
-def test_scores_by_type_count_what_is_there_found_and_correct() -> None:
+def test_scores_by_type_count_what_is_there_found_and_correct():
     found = {one.slice: one for one in type_slices(GOLD, TEXTS, LABELS)}
     counted = {name: (one.examples, one.counts["found"], one.counts["correct"]) for name, one in found.items()}
     assert counted == {"group": (0, 1, 0), "location": (1, 1, 0), "person": (3, 1, 1)}
@@ -200,7 +197,7 @@ def test_scores_by_type_count_what_is_there_found_and_correct() -> None:
     assert [name for name, one in found.items() if not one.counts["learnt"]] == ["location"]
 
 
-def test_entities_that_train_has_are_scored_apart_from_new_ones() -> None:
+def test_entities_that_train_has_are_scored_apart_from_new_ones():
     seen, new = known_slices(named(TOKENS, GOLD), TEXTS, frozenset({"ada", "york"}))
     assert (seen.slice, seen.examples, seen.counts["found"], seen.counts["correct"]) == ("seen in train", 2, 3, 1)
     assert (new.slice, new.examples, new.counts["found"], new.counts["correct"]) == ("new", 2, 0, 0)
@@ -208,7 +205,7 @@ def test_entities_that_train_has_are_scored_apart_from_new_ones() -> None:
     assert known_slices(named(TOKENS, GOLD), TEXTS, None) == [], "podium evaluate has no training sentences"
 
 
-def test_the_confusion_matrix_counts_words_by_type() -> None:
+def test_the_confusion_matrix_counts_words_by_type():
     names, gold, seen = word_types(GOLD, FOUND)
     assert names == ["group", "location", "person", "O"]
     pairs = [(names[one], names[other]) for one, other in zip(gold, seen, strict=True)]
@@ -216,7 +213,7 @@ def test_the_confusion_matrix_counts_words_by_type() -> None:
     assert pairs[-1] == ("person", "group")
 
 
-def test_the_probability_of_an_entity_is_the_mean_of_its_words() -> None:
+def test_the_probability_of_an_entity_is_the_mean_of_its_words():
     """As the records of `podium predict` state it; a temperature divides the logits."""
     task, logits = task_with("ner", "scores"), np.log([[0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.9, 0.05, 0.05]])
     examples = named([["New", "York", "is"]], [["B-x", "I-x", "O"]])

@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +13,7 @@ from tasks.downstream.examples import make_examples
 from tasks.downstream.packed_rows import write_rows
 from tasks.downstream.pairs.examples import Pair
 from tasks.downstream.pairs.schemas import SCHEMA
-from tasks.downstream.pairs.scores import PairsScores, search_words
+from tasks.downstream.pairs.scores import search_words
 from tasks.models.sentence_modules import read_modules
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
@@ -31,7 +29,7 @@ from tests.tasks.tiny_model import SPECIAL
 QUESTIONS = "question,passage\nwho left?,Ada left.\nwhere to?,To Rome.\n"
 
 
-def read(folder: Path, text: str, name: str = "train.csv", **stated: Any) -> list[tuple[Any, ...]]:
+def read(folder, text, name="train.csv", **stated):
     path = folder / name
     path.write_text(text, encoding="utf-8")
     data = {"train_path": str(path), "dev_path": str(path), **stated.pop("data", {})}
@@ -53,7 +51,7 @@ def read(folder: Path, text: str, name: str = "train.csv", **stated: Any) -> lis
         ("question,answer,context\na,b,c\nd,e,f\n", {"positive": "context"}, ("a", "c", None)),
     ],
 )
-def test_columns_are_found_or_named(tmp_path: Path, text: str, columns: dict[str, str], first: tuple[Any, ...]) -> None:
+def test_columns_are_found_or_named(tmp_path, text, columns, first):
     assert read(tmp_path, text, data={"columns": columns})[0] == (*first, None)
     found = read_reading(tmp_path / "made")["inputs"]["train"]["columns"]
     reasons = {part: text.rpartition("(")[2] for part, text in found.items()}
@@ -63,12 +61,12 @@ def test_columns_are_found_or_named(tmp_path: Path, text: str, columns: dict[str
 USE, IGNORE = {"scores": "use"}, {"scores": "ignore"}
 
 
-def columns(**names: str) -> dict[str, Any]:
+def columns(**names):
     return {"data": {"columns": names}}
 
 
 PAIRED = "sentence1,sentence2,{}\na,b,0\nc,d,1\n"
-AMBIGUOUS: list[tuple[str, str, dict[str, Any]]] = [
+AMBIGUOUS = [
     ("question,answer,context\na,b,c\nd,e,f\n", "may be 'answer' or 'context'. .*--column positive=NAME",
      columns(positive="answer")),
     (PAIRED.format("score"), r"the column 'score'.* Set downstream.search.scores .*--scores", USE),
@@ -88,7 +86,7 @@ AMBIGUOUS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("text", "message", "option"), AMBIGUOUS)
-def test_of_two_readings_the_option_decides(tmp_path: Path, text: str, message: str, option: dict[str, Any]) -> None:
+def test_of_two_readings_the_option_decides(tmp_path, text, message, option):
     with pytest.raises(InputError, match=message):
         read(tmp_path, text)
     assert len(read(tmp_path, text, **option)) == 2
@@ -96,7 +94,7 @@ def test_of_two_readings_the_option_decides(tmp_path: Path, text: str, message: 
 
 PAIR = {"anchor": "a", "positive": "b"}
 OTHER = {"anchor": "c", "positive": "d"}
-UNUSABLE: list[tuple[Any, dict[str, Any], str]] = [
+UNUSABLE = [
     ("question,passage\na,b\n,d\ne, \n", {}, "an empty text in the column 'question': line 3.*'passage': line 4"),
     ("sentence1,sentence2,score\na,b,high\nc,d,1\n", USE, r"column 'score': line 2 \('high'\)"),
     ("question,passage\n", {}, "contains no pair"),
@@ -114,14 +112,14 @@ UNUSABLE: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("content", "stated", "message"), UNUSABLE)
-def test_unusable_pairs_are_refused(tmp_path: Path, content: Any, stated: dict[str, Any], message: str) -> None:
+def test_unusable_pairs_are_refused(tmp_path, content, stated, message):
     lines = isinstance(content, list)
     text = "".join(json.dumps(one) + "\n" for one in content) if lines else content
     with pytest.raises(InputError, match=f"(?s){message}"):
         read(tmp_path, text, "train.jsonl" if lines else "train.csv", **stated)
 
 
-def test_scores_are_numbers_and_equal_pairs_are_counted(tmp_path: Path) -> None:
+def test_scores_are_numbers_and_equal_pairs_are_counted(tmp_path):
     found = read(tmp_path, "sentence1\tsentence2\tscore\na\tb\t0.25\nc\tc\t5\n", "train.tsv", scores="use")
     assert found == [("a", "b", None, 0.25), ("c", "c", None, 5.0)]
     assert read_reading(tmp_path / "made")["inputs"]["train"]["counts"]["pairs of equal texts"] == 1
@@ -130,7 +128,7 @@ def test_scores_are_numbers_and_equal_pairs_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sign", "remarks"), [("", 0), ("-", 1)])
-def test_scores_that_fall_with_common_words_are_remarked(tmp_path: Path, sign: str, remarks: int) -> None:
+def test_scores_that_fall_with_common_words_are_remarked(tmp_path, sign, remarks):
     rows = [f"{' '.join('abcde'[: n % 5 + 1])} x{n},a b c d e,{sign}{n % 5}\n" for n in range(100)]
     path = tmp_path / "a.csv"
     path.write_text("anchor,positive,score\n" + "".join(rows))
@@ -148,7 +146,7 @@ def test_scores_that_fall_with_common_words_are_remarked(tmp_path: Path, sign: s
         ({"data": {"columns": {"score": "s"}}}, "data.columns.score needs scores: use"),
     ],
 )
-def test_parameters_that_do_not_fit_are_refused(sections: dict[str, Any], message: str) -> None:
+def test_parameters_that_do_not_fit_are_refused(sections, message):
     device = {"device": sections.pop("device")} if "device" in sections else {}
     with pytest.raises(ParamsError, match=message):
         validate_params(values_with({"search": {"kind": "pairs", **sections}}, **device))
@@ -172,9 +170,7 @@ MODULES = [
         ("{", MODULES, "is damaged"),
     ],
 )
-def test_the_pooling_of_a_folder_is_kept(
-    tmp_path: Path, pooling: Any, modules: list[dict[str, str]], expected: str
-) -> None:
+def test_the_pooling_of_a_folder_is_kept(tmp_path, pooling, modules, expected):
     assert read_modules(tmp_path) == {}
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "modules.json").write_text(json.dumps(modules))
@@ -198,17 +194,17 @@ DEV = [
 
 
 @pytest.fixture
-def task() -> PairsScores:
+def task():
     return task_with("pairs", "scores")
 
 
-def dev_set(tmp_path: Path, task: PairsScores, pairs: list[Pair] | None = None) -> Any:
+def dev_set(tmp_path, task, pairs=None):
     pairs = pairs or [Pair(anchor, positive, None, None, str(n)) for n, (anchor, positive) in enumerate(DEV)]
     write_records(pairs, tmp_path / "dev.parquet", SCHEMA, 100)
     return task.read_examples(tmp_path / "dev.parquet")
 
 
-def test_recall_mrr_and_ndcg_are_those_of_their_definitions(tmp_path: Path, task: PairsScores) -> None:
+def test_recall_mrr_and_ndcg_are_those_of_their_definitions(tmp_path, task):
     examples = dev_set(tmp_path, task)
     assert examples.anchors == [anchor for anchor, _ in DEV]
     assert examples.texts == ["Ada left", "to Rome", "Ben left too", "by night train"]
@@ -232,7 +228,7 @@ def test_recall_mrr_and_ndcg_are_those_of_their_definitions(tmp_path: Path, task
     assert not task.is_possible([0, 2, 0, 0])
 
 
-def test_the_nearest_texts_are_those_with_the_largest_cosine(tmp_path: Path, task: PairsScores) -> None:
+def test_the_nearest_texts_are_those_with_the_largest_cosine(tmp_path, task):
     examples = dev_set(tmp_path, task)
     vectors = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -245,7 +241,7 @@ def test_the_nearest_texts_are_those_with_the_largest_cosine(tmp_path: Path, tas
     assert task.margin(answers, 0) == pytest.approx(answers.similarities[0, 0] - answers.similarities[0, 1], abs=1e-6)
 
 
-def test_similarities_are_judged_by_the_order_of_the_scores(tmp_path: Path) -> None:
+def test_similarities_are_judged_by_the_order_of_the_scores(tmp_path):
     task, targets = task_with("pairs", "scores", scores="use"), [0.1, 0.9, 0.4, 0.4, 0.0]
     examples = dev_set(tmp_path, task, [Pair(f"a{n}", f"b{n}", None, x, str(n)) for n, x in enumerate(targets)])
     values = [0.2, 0.3, 0.5, 0.1, -0.4]
@@ -256,12 +252,12 @@ def test_similarities_are_judged_by_the_order_of_the_scores(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("values", [[[0, 0], *[[1]] * 4], [[4], *[[1]] * 4], [0.5] * 5, [[0]] * 4])
-def test_answers_that_are_none_are_refused(tmp_path: Path, task: PairsScores, values: Any) -> None:
+def test_answers_that_are_none_are_refused(tmp_path, task, values):
     with pytest.raises(InputError, match="dev"):
         task.check_predictions(tmp_path / "predictions.json", "dev", dev_set(tmp_path, task), values)
 
 
-def test_the_better_of_both_baselines_must_be_beaten(tmp_path: Path, task: PairsScores) -> None:
+def test_the_better_of_both_baselines_must_be_beaten(tmp_path, task):
     examples = {"dev": dev_set(tmp_path, task)}
     words = search_words(examples["dev"])
     assert [found[0] for found in words[:2]] == [0, 1], "the only text with the words who left, or to"
@@ -277,7 +273,7 @@ def test_the_better_of_both_baselines_must_be_beaten(tmp_path: Path, task: Pairs
 
 
 @pytest.mark.parametrize("negatives", [False, True])
-def test_the_texts_of_an_example_share_a_row(tmp_path: Path, negatives: bool) -> None:
+def test_the_texts_of_an_example_share_a_row(tmp_path, negatives):
     encoder = task_with("pairs", "encoder")
     words = [f"word{number}" for number in range(40)]
     (tmp_path / "tokenizer").mkdir()
@@ -299,7 +295,7 @@ def test_the_texts_of_an_example_share_a_row(tmp_path: Path, negatives: bool) ->
     assert lengths[2][:2] == [5, 256]
 
 
-def test_texts_alone_have_no_answers(tmp_path: Path, task: PairsScores) -> None:
+def test_texts_alone_have_no_answers(tmp_path, task):
     examples = dev_set(tmp_path, task, [Pair("a", None, None, None, name) for name in "12"])
     answers = task.answer(examples, np.eye(2, 4, dtype=np.float32))
     assert (answers.found, answers.vectors.shape, examples.names) == ([], (2, 4), ["1", "2"])

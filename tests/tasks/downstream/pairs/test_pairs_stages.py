@@ -3,8 +3,6 @@ predict, evaluate and search with it."""
 
 import csv
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +30,7 @@ PERMITTED = {"max_common_share": 1.0, "missing_texts": "keep"}
 """The generated texts are few, and one of the words is nan."""
 
 
-def write_pairs(path: Path, count: int, seed: int) -> list[tuple[str, str]]:
+def write_pairs(path, count, seed):
     """Questions of one or two words of the second half, which stand for words of the first: no word is in both."""
     random, pairs, half = np.random.default_rng(seed), [], len(WORDS) // 2
     for _ in range(count):
@@ -44,14 +42,14 @@ def write_pairs(path: Path, count: int, seed: int) -> list[tuple[str, str]]:
     return pairs
 
 
-def make_checkout(folder: Path, **sections: dict[str, Any]) -> Path:
+def make_checkout(folder, **sections):
     """params.yaml with an entry that starts from a base model, its plan, and a dvc.lock as if all had run."""
     data, base = folder / "data-in", folder / "base-in"
     data.mkdir(parents=True)
     write_pairs(data / "train.csv", 400, seed=0)
     write_pairs(data / "dev.csv", 40, seed=1)
     write_head_model(base, "masked_lm", (), WORDS)
-    entry: dict[str, Any] = {
+    entry = {
         "kind": "pairs",
         "data": {"train_path": str(data / "train.csv"), "dev_path": str(data / "dev.csv"), **PERMITTED},
         "rows": {"row_length": 32, **sections.pop("rows", {})},
@@ -71,7 +69,7 @@ def make_checkout(folder: Path, **sections: dict[str, Any]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     folder = make_checkout(tmp_path_factory.mktemp("pairs") / "checkout")
     with pytest.MonkeyPatch.context() as patch:
         run_jobs_here(patch)
@@ -83,7 +81,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_search_is_learnt_and_both_baselines_are_beaten(finished: Path) -> None:
+def test_a_search_is_learnt_and_both_baselines_are_beaten(finished):
     metrics = read_json(finished / f"metrics/{NAME}.json")
     before, words = metrics["baselines"]
     assert (before["name"], words["name"]) == ("the model before training", "BM25")
@@ -96,7 +94,7 @@ def test_a_search_is_learnt_and_both_baselines_are_beaten(finished: Path) -> Non
     assert (trained["steps"], trained["equal_texts"] > 0) == (80, True)
 
 
-def test_the_gate_reads_the_answers_before_training(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_reads_the_answers_before_training(finished, monkeypatch):
     monkeypatch.chdir(finished)
     path = finished / f"evaluation/{NAME}/before.json"
     text = path.read_text()
@@ -109,7 +107,7 @@ def test_the_gate_reads_the_answers_before_training(finished: Path, monkeypatch:
     path.write_text(text)
 
 
-def embed(folder: Path, texts: list[str]) -> np.ndarray:
+def embed(folder, texts):
     from transformers import AutoModel, AutoTokenizer
 
     encode, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
@@ -119,7 +117,7 @@ def embed(folder: Path, texts: list[str]) -> np.ndarray:
     return torch.nn.functional.normalize((tokens * mask).sum(1) / mask.sum(1), dim=1).numpy()
 
 
-def test_the_embeddings_are_those_of_transformers_and_onnxruntime(finished: Path, tmp_path: Path) -> None:
+def test_the_embeddings_are_those_of_transformers_and_onnxruntime(finished, tmp_path):
     released = finished / "published" / NAME
     dev = pq.read_table(finished / f"data/examples/{NAME}/dev.parquet").to_pylist()
     texts = [text for one in dev for text in (one["anchor"], one["positive"])]
@@ -145,17 +143,17 @@ def test_the_embeddings_are_those_of_transformers_and_onnxruntime(finished: Path
 
 
 @pytest.fixture
-def _here(jobs_here: None, monkeypatch: pytest.MonkeyPatch, finished: Path, tmp_path: Path) -> None:
+def _here(jobs_here, monkeypatch, finished, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").symlink_to(finished / "published" / NAME)
 
 
-def call(*words: str) -> None:
+def call(*words):
     cli.main(list(words), "podium", standalone_mode=False, obj=" ".join(words))
 
 
 @pytest.mark.usefixtures("_here")
-def test_embeddings_are_written_and_searched(tmp_path: Path, finished: Path, capsys: Any) -> None:
+def test_embeddings_are_written_and_searched(tmp_path, finished, capsys):
     dev = pq.read_table(finished / f"data/examples/{NAME}/dev.parquet").to_pylist()
     lines = list(dict.fromkeys(one["positive"] for one in dev))
     (tmp_path / "texts.csv").write_text("text\n" + "\n".join(lines) + "\n")
@@ -176,7 +174,7 @@ def test_embeddings_are_written_and_searched(tmp_path: Path, finished: Path, cap
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_file_of_pairs_is_evaluated(tmp_path: Path, finished: Path) -> None:
+def test_a_file_of_pairs_is_evaluated(tmp_path, finished):
     dev, words = str(finished / "data-in/dev.csv"), ("--missing-texts", "keep")
     call("evaluate", "model", dev, *words, "--output", "scores", "--runtime", "cpu")
     found, own = read_json(tmp_path / "scores/metrics.json"), read_json(finished / f"metrics/{NAME}.json")

@@ -1,7 +1,6 @@
 """Calibration and the parts of evaluation pages, against scikit-learn and cases worked out by hand."""
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from tasks.downstream.scoring.page_parts import (
 from tasks.downstream.scoring.thresholds import risk_coverage
 
 
-def test_error_and_brier_score_by_hand() -> None:
+def test_error_and_brier_score_by_hand():
     # Two bins are used: (0.5, 0.6] with 0.6, 0.6 (one right), and (0.9, 1] with 1.0, 1.0 (both right).
     found = compute_calibration([0.6, 0.6, 1.0, 1.0], [1.0, 0.0, 1.0, 1.0])
     assert (found.error, found.brier) == (pytest.approx(0.05), pytest.approx(0.13))
@@ -27,7 +26,7 @@ def test_error_and_brier_score_by_hand() -> None:
     assert [one.accuracy for one in edges.bins if not one.count] == [None] * 7
 
 
-def test_probabilities_that_were_drawn_honestly_are_calibrated() -> None:
+def test_probabilities_that_were_drawn_honestly_are_calibrated():
     draw = np.random.default_rng(0)
     stated = draw.random(20_000)
     honest = compute_calibration(stated, (draw.random(20_000) < stated).astype(float))
@@ -38,13 +37,13 @@ def test_probabilities_that_were_drawn_honestly_are_calibrated() -> None:
 
 
 @pytest.mark.parametrize(("right", "low", "high"), [(0, 0.0, 0.27753), (5, 0.23659, 0.76341), (10, 0.72247, 1.0)])
-def test_shares_have_wilson_intervals_as_published(right: int, low: float, high: float) -> None:
+def test_shares_have_wilson_intervals_as_published(right, low, high):
     """Agresti and Coull 1998: 0 of 10 gives (0, 0.2775); by symmetry 10 of 10 gives (0.7225, 1)."""
     [found] = [one for one in compute_calibration([0.95] * 10, [1.0] * right + [0.0] * (10 - right)).bins if one.count]
     assert (found.accuracy_low, found.accuracy_high) == pytest.approx((low, high), abs=1e-4)
 
 
-def drawn(count: int, temperature: float, seed: int = 0) -> tuple[Callable[[float], np.ndarray], np.ndarray]:
+def drawn(count, temperature, seed=0):
     """Probabilities of two classes, of a model whose logits are right if divided by `temperature`."""
     random = np.random.default_rng(seed)
     leads = np.abs(random.normal(0, 2, count)) * temperature
@@ -53,7 +52,7 @@ def drawn(count: int, temperature: float, seed: int = 0) -> tuple[Callable[[floa
 
 
 @pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
-def test_the_temperature_that_spoilt_the_probabilities_is_found(temperature: float) -> None:
+def test_the_temperature_that_spoilt_the_probabilities_is_found(temperature):
     found = calibrate(*drawn(20_000, temperature))
     assert found.temperature == pytest.approx(temperature, rel=0.05)
     assert found.scaled.error < 0.02
@@ -63,7 +62,7 @@ def test_the_temperature_that_spoilt_the_probabilities_is_found(temperature: flo
     assert record["calibration_error"] == round(found.error, 6), "as predicted"
 
 
-def test_figures_with_temperature_are_measured_on_the_other_half() -> None:
+def test_figures_with_temperature_are_measured_on_the_other_half():
     """Few answers choose a temperature that suits them better than others: fitted on all, it would look too good."""
     honest, optimistic = [], []
     for seed in range(40):
@@ -76,13 +75,13 @@ def test_figures_with_temperature_are_measured_on_the_other_half() -> None:
     assert np.mean(honest) > np.mean(optimistic) + 0.002
 
 
-def test_no_temperature_is_fitted_on_a_handful_of_answers_or_without_mistakes() -> None:
+def test_no_temperature_is_fitted_on_a_handful_of_answers_or_without_mistakes():
     for found in (calibrate(*drawn(39, 1.0)), calibrate(drawn(100, 1.0)[0], np.ones(100))):
         assert found.temperature is None
         assert "temperature" not in found.record()
 
 
-def test_the_confusion_matrix_is_that_of_scikit_learn() -> None:
+def test_the_confusion_matrix_is_that_of_scikit_learn():
     gold, found = np.random.default_rng(0).integers(0, 4, (2, 300))
     rows = count_confusions(("a", "b", "c", "d"), gold, np.where(found == 3, -1, found))
     kept = found != 3
@@ -90,7 +89,7 @@ def test_the_confusion_matrix_is_that_of_scikit_learn() -> None:
     assert rows == list(zip("abcd", expected.tolist(), strict=True))
 
 
-def test_the_curve_of_a_threshold_is_the_f1_of_accepting_above_it() -> None:
+def test_the_curve_of_a_threshold_is_the_f1_of_accepting_above_it():
     random = np.random.default_rng(1)
     truth = random.integers(0, 2, 200)
     shares = np.clip(truth * 0.3 + random.random(200) * 0.7, 0, 1)
@@ -102,7 +101,7 @@ def test_the_curve_of_a_threshold_is_the_f1_of_accepting_above_it() -> None:
     assert "<b>spam" not in plot
 
 
-def test_coverage_is_stated_with_the_probability_that_gives_it() -> None:
+def test_coverage_is_stated_with_the_probability_that_gives_it():
     sure, right = np.array([0.95, 0.9, 0.8, 0.7, 0.6, 0.55, 0.54, 0.53, 0.52, 0.51]), np.array([1.0] * 6 + [0.0] * 4)
     curve = risk_coverage(-sure, right)
     assert curve.steps() == [

@@ -2,8 +2,6 @@
 
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,19 +26,19 @@ TASK = task_with("squad", "report", evaluate=SquadEvaluateParams(n_best=5, max_a
 TRAINING, TEXT = "training examples", "pre-training text"
 
 
-def source(name: str, examples: list[int], shown: tuple[PairExcerpt, ...] = (), passed_over: int = 0) -> SourceReport:
+def source(name, examples, shown=(), passed_over=0):
     pairs = tuple(Duplicate("dev", number, 0.9, f"training question {number}") for number in examples)
     return SourceReport(name, 12, passed_over, pairs, shown)
 
 
-def evaluated(root: Path, *sources: SourceReport, threshold: float | None = 0.8) -> tuple[dict[str, Any], str]:
+def evaluated(root, *sources, threshold=0.8):
     """Metrics and page of three questions with exact matches 1, 0, 1 and F1 of 1, 2/3, 1."""
     write_checkout(root)
     report = NearDuplicateReport(threshold, sources)
     return evaluate(TASK, root, report).metrics, (root / artifacts.evaluation_page("squad")).read_text(encoding="utf-8")
 
 
-def test_scores_without_them_are_those_of_the_other_examples(tmp_path: Path) -> None:
+def test_scores_without_them_are_those_of_the_other_examples(tmp_path):
     metrics, page = evaluated(tmp_path, source(TRAINING, [0]), source(TEXT, [0, 2], passed_over=1))
     assert (metrics["near_duplicates"], metrics["near_duplicates_from"]) == (2, 0.8)
     names, parts = ("in", "examples", "of", "exact_match", "f1"), metrics["without_near_duplicates"]
@@ -55,7 +53,7 @@ def test_scores_without_them_are_those_of_the_other_examples(tmp_path: Path) -> 
     assert re.match("2 of 3 .* f1 66.67 without them$", describe_near_duplicates(metrics))
 
 
-def test_without_any_or_without_others_nothing_else_is_scored(tmp_path: Path) -> None:
+def test_without_any_or_without_others_nothing_else_is_scored(tmp_path):
     metrics, _ = evaluated(tmp_path / "none", source(TRAINING, []))
     [one] = metrics["without_near_duplicates"]
     assert [one[name] for name in ("exact_match", "f1_low")] == [metrics[name] for name in ("exact_match", "f1_low")]
@@ -67,7 +65,7 @@ def test_without_any_or_without_others_nothing_else_is_scored(tmp_path: Path) ->
     json.dumps(metrics, allow_nan=False)
 
 
-def test_where_none_were_looked_for_nothing_is_read_or_counted_and_it_is_said(tmp_path: Path) -> None:
+def test_where_none_were_looked_for_nothing_is_read_or_counted_and_it_is_said(tmp_path):
     metrics, page = evaluated(tmp_path, threshold=None)
     assert not [name for name in metrics if "near" in name]
     assert describe_near_duplicates(metrics) == ""
@@ -77,7 +75,7 @@ def test_where_none_were_looked_for_nothing_is_read_or_counted_and_it_is_said(tm
     assert search_near_duplicates(task, params, tmp_path / "nothing") == NearDuplicateReport(None, ())
 
 
-def test_pairs_are_shown_side_by_side_and_never_become_markup(tmp_path: Path) -> None:
+def test_pairs_are_shown_side_by_side_and_never_become_markup(tmp_path):
     pair = Duplicate("dev", 1, 0.875, "training question <i>7</i>")
     shown = PairExcerpt(pair, "one <b>cat</b> and two dogs", "one <b>cow</b> and two dogs")
     _, page = evaluated(tmp_path, source(TRAINING, [1], (shown,)))
@@ -87,7 +85,7 @@ def test_pairs_are_shown_side_by_side_and_never_become_markup(tmp_path: Path) ->
     assert "<b>c" not in page
 
 
-KINDS: list[tuple[dict[str, Any], list[str], list[list[Any]], str]] = [
+KINDS = [
     ({"kind": "glue", "task": "mrpc"}, ["first", "second"], [
         ["The cats sat down.", "On a mat"], ["the cats sat down", "on a mat"], ["the cats sat down", "elsewhere"],
     ], "example"),
@@ -103,9 +101,7 @@ KINDS: list[tuple[dict[str, Any], list[str], list[list[Any]], str]] = [
 
 
 @pytest.mark.parametrize(("stated", "columns", "examples", "record"), KINDS, ids=lambda one: str(one)[:20])
-def test_each_kind_says_which_text_of_an_example_counts(
-    tmp_path: Path, stated: dict[str, Any], columns: list[str], examples: list[list[Any]], record: str
-) -> None:
+def test_each_kind_says_which_text_of_an_example_counts(tmp_path, stated, columns, examples, record):
     params = validate_params(values_with({"squad": None, "it": stated}, pretrain={"enabled": False}))
     task = part_of(find_entry(params, "it"), "report")
     for split, some in (("train", examples[:1]), ("dev", examples[1:])):
@@ -126,6 +122,6 @@ def test_each_kind_says_which_text_of_an_example_counts(
         ({"base_model": {"source": "folder"}, "pretrain": {"enabled": False}}, False),
     ],
 )
-def test_the_corpus_counts_where_the_model_is_pretrained_on_it(sections: dict[str, Any], learns: bool) -> None:
+def test_the_corpus_counts_where_the_model_is_pretrained_on_it(sections, learns):
     params = validate_params(values_with(**sections))
     assert learns_text(find_entry(params, "squad"), params) == learns

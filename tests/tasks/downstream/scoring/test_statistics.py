@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from tasks.downstream.ner.scores import METRICS
-from tasks.downstream.scoring.metrics import Array, Metrics
+from tasks.downstream.scoring.metrics import Metrics
 from tasks.downstream.scoring.significance import expect_half_width, interval_over_seeds
 from tasks.downstream.squad.scores import OVERALL
 from tasks.downstream.texts.metrics import metric
@@ -26,12 +26,12 @@ from tests.tasks.downstream.scoring.interval_coverage import (
 from tests.tasks.downstream.scoring.seed_coverage import World, coverage
 
 
-def scores(right: int, size: int) -> Array:
+def scores(right, size):
     return (np.arange(size) < right).astype(np.float64)
 
 
 @pytest.mark.parametrize(("right", "size"), [(1000, 1000), (0, 1000), (30, 30), (1, 300), (299, 300), (150, 300)])
-def test_the_bounds_of_a_share_are_those_of_clopper_and_pearson(right: int, size: int) -> None:
+def test_the_bounds_of_a_share_are_those_of_clopper_and_pearson(right, size):
     low, high = stated(scores(right, size))
     exact = binomtest(right, size).proportion_ci(method="exact")
     width = exact.high - exact.low
@@ -41,19 +41,19 @@ def test_the_bounds_of_a_share_are_those_of_clopper_and_pearson(right: int, size
 
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("size", SIZES[:2])
-def test_the_interval_of_a_share_holds_it_as_often_as_it_says(truth: float, size: int) -> None:
+def test_the_interval_of_a_share_holds_it_as_often_as_it_says(truth, size):
     assert coverage_of_shares(truth, size) >= 0.95
 
 
 @pytest.mark.parametrize("truth", TRUTHS)
-def test_the_interval_of_a_mean_holds_it_as_often_as_it_says(truth: float) -> None:
+def test_the_interval_of_a_mean_holds_it_as_often_as_it_says(truth):
     # 200 trials: 0.95 less three standard errors.
     assert coverage_of_f1(truth, SIZES[0], trials=200) >= 0.904
     if 0 < truth < 0.1:
         assert coverage_of_f1(truth, SIZES[0], 200, percentiles) < 0.8, "the reason for all of this"
 
 
-def test_few_sentences_with_entities_make_a_wide_interval_whatever_the_others_are() -> None:
+def test_few_sentences_with_entities_make_a_wide_interval_whatever_the_others_are():
     rows = np.tile([0.0, 10, 0, 0, 10], (1000, 1))
     rows[:100] = [1, 10, 1, 1, 10]
     found = METRICS.figures({"dev": rows})
@@ -63,7 +63,7 @@ def test_few_sentences_with_entities_make_a_wide_interval_whatever_the_others_ar
 
 
 @pytest.mark.parametrize("name", ["accuracy", "macro_f1", "f1", "matthews_correlation", "pearson", "spearman"])
-def test_every_metric_has_a_paired_test_and_is_not_certain_where_all_are_right(name: str) -> None:
+def test_every_metric_has_a_paired_test_and_is_not_certain_where_all_are_right(name):
     metrics, labels = Metrics((metric(name),)), np.random.default_rng(0).integers(0, 2, 300).astype(np.float64)
     figures = metrics.figures({"dev": np.stack([labels, labels], axis=1)})
     assert figures[name] == figures[f"{name}_high"] == pytest.approx(100)
@@ -81,7 +81,7 @@ def test_every_metric_has_a_paired_test_and_is_not_certain_where_all_are_right(n
     assert (same.p_value, same.verdict(0.95)) == (1.0, "no difference shown")
 
 
-def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike() -> None:
+def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike():
     right, wrong = {"dev": np.ones((20, 1))}, {"dev": np.zeros((20, 1))}
     found = SCORE.differences(right, wrong, 0.95)
     assert found["score"].low == found["score"].high == 100
@@ -91,7 +91,7 @@ def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike(
 
 
 @pytest.mark.parametrize(("size", "disagreement"), [(300, 0.5), (300, 0.125), (1200, 0.78)])
-def test_the_power_before_training_is_half_the_interval_that_the_gate_measures(size: int, disagreement: float) -> None:
+def test_the_power_before_training_is_half_the_interval_that_the_gate_measures(size, disagreement):
     differing, generator = int(size * disagreement), np.random.default_rng(0)
     first, second = np.zeros((size, 2)), np.zeros((size, 2))
     first[: differing // 2], second[differing // 2 : differing] = 1.0, 1.0
@@ -104,7 +104,7 @@ def test_the_power_before_training_is_half_the_interval_that_the_gate_measures(s
 
 @pytest.mark.parametrize("name", ["pearson", "spearman"])
 @pytest.mark.parametrize("ratio", [0.3, 0.02])
-def test_the_interval_of_a_correlation_does_not_depend_on_the_scale_of_predictions(name: str, ratio: float) -> None:
+def test_the_interval_of_a_correlation_does_not_depend_on_the_scale_of_predictions(name, ratio):
     outcomes = draw_values(0.8, 1.0, 120, np.random.default_rng(0))
     shrunken = np.stack([outcomes[:, 0], 7 + ratio * outcomes[:, 1]], axis=1)
     plain, other = (Metrics((metric(name),)).figures({"dev": rows}) for rows in (outcomes, shrunken))
@@ -113,13 +113,13 @@ def test_the_interval_of_a_correlation_does_not_depend_on_the_scale_of_predictio
 
 
 @pytest.mark.parametrize(("name", "truth"), [("pearson", 0.3), ("pearson", 0.95), ("spearman", 0.8)])
-def test_the_interval_of_a_correlation_holds_it_as_often_as_it_says(name: str, truth: float) -> None:
+def test_the_interval_of_a_correlation_holds_it_as_often_as_it_says(name, truth):
     # 100 trials: 0.95 less three standard errors.
     assert coverage_of_correlation(name, truth, 0.02, SIZES[0], trials=100) >= 0.884
 
 
 @pytest.mark.parametrize("name", ["pearson", "spearman"])
-def test_the_paired_interval_of_correlations_is_that_of_the_bootstrap_for_many_examples(name: str) -> None:
+def test_the_paired_interval_of_correlations_is_that_of_the_bootstrap_for_many_examples(name):
     values, *errors = np.random.default_rng(0).normal(size=(3, 300))
     first, second = ({"dev": np.stack([values, values + error], axis=1)} for error in errors)
     studentized, plain = (
@@ -136,7 +136,7 @@ def test_the_paired_interval_of_correlations_is_that_of_the_bootstrap_for_many_e
         ("matthews_correlation", np.zeros((30, 2))),  # no example of class 1
     ],
 )
-def test_a_correlation_of_few_examples_is_not_certain(name: str, outcomes: Array) -> None:
+def test_a_correlation_of_few_examples_is_not_certain(name, outcomes):
     found = Metrics((metric(name),)).figures({"dev": outcomes})
     assert found[f"{name}_high"] - found[f"{name}_low"] > 50
 
@@ -159,15 +159,15 @@ NORMAL = np.random.default_rng(1).normal(0.0, 2.0, 4000)
     ],
 )
 def test_variances_of_models_and_examples_are_added_with_satterthwaites_degrees_of_freedom(
-    scores: list[float], spread: Array, examples: int, confidence: float, half: float
-) -> None:
+    scores, spread, examples, confidence, half
+):
     drawn = np.stack([np.nan_to_num(one) + spread for one in scores])
     found = interval_over_seeds(np.array(scores), drawn, examples, confidence)
     assert (found.high - found.mean, found.mean - found.low) == pytest.approx((half, half), rel=1e-3, nan_ok=True)
 
 
 @pytest.mark.parametrize(("models", "least"), [(2, 0.87), (3, 0.92), (5, 0.93)])
-def test_it_holds_the_mean_of_the_recipe_as_often_as_stated(models: int, least: float) -> None:
+def test_it_holds_the_mean_of_the_recipe_as_often_as_stated(models, least):
     world = World(models, skill=0.2, examples=300)
     assert least <= coverage(world, "the gate's", 400, 200)[0] <= 0.99
     assert coverage(world, "one model, examples alone", 400, 200)[0] < 0.8

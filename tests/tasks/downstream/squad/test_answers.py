@@ -2,10 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +42,7 @@ TWO = Window(1, words("a dog"), start=[7, 8], end=[9, 10], question_tokens=4, ou
 IDS = ["q0", "q1"]
 
 
-def read(folder: Path, *windows: Window) -> SquadWindows:
+def read(folder, *windows):
     ids = [f"q{number}" for number in range(1 + max(one.example for one in windows))]
     return read_windows(*write_windows(folder, windows, ids), ids)
 
@@ -63,19 +60,17 @@ LOGITS = [ONE.padded(ONE.start), TWO.padded(TWO.start)]
         ([LOGITS[0], [*LOGITS[1][:-1], float("nan")]], None, "a logit of feature 1 is nan"),
     ],
 )
-def test_wrong_logits_are_refused(
-    tmp_path: Path, starts: list[list[float]], ids: list[int] | None, message: str
-) -> None:
+def test_wrong_logits_are_refused(tmp_path, starts, ids, message):
     features = write_features(tmp_path / "features.parquet", [ONE, TWO], IDS)
     with pytest.raises(InputError, match=message):
         read_windows(features, write_logits(tmp_path / "logits.arrow", starts, starts, ids), IDS)
 
 
-def drop_column(name: str) -> Callable[[pa.Table], pa.Table]:
+def drop_column(name):
     return lambda table: table.drop_columns([name])
 
 
-def shorten(table: pa.Table) -> pa.Table:
+def shorten(table):
     return table.set_column(3, "n_tokens", pa.array([5, 9], pa.int32()))
 
 
@@ -90,9 +85,7 @@ def shorten(table: pa.Table) -> pa.Table:
         ([ONE, TWO], IDS, drop_column("example_id"), "example_id"),
     ],
 )
-def test_other_features_are_refused(
-    tmp_path: Path, windows: list[Window], questions: list[str], change: Any, message: str
-) -> None:
+def test_other_features_are_refused(tmp_path, windows, questions, change, message):
     features, logits = write_windows(tmp_path, windows, IDS)
     if change is not None:
         pq.write_table(change(pq.read_table(features)), features)
@@ -102,7 +95,7 @@ def test_other_features_are_refused(
 
 @pytest.mark.parametrize("content", [None, b"no table at all"])
 @pytest.mark.parametrize(("name", "stage"), [("features.parquet", "rows@squad"), ("logits.arrow", "predict@squad")])
-def test_missing_and_damaged_files_name_the_stage(tmp_path: Path, name: str, stage: str, content: bytes | None) -> None:
+def test_missing_and_damaged_files_name_the_stage(tmp_path, name, stage, content):
     files = write_windows(tmp_path, [ONE, TWO], IDS)
     (tmp_path / name).unlink()
     if content is not None:
@@ -111,7 +104,7 @@ def test_missing_and_damaged_files_name_the_stage(tmp_path: Path, name: str, sta
         read_windows(*files, IDS)
 
 
-def test_windows_are_read_a_few_questions_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_are_read_a_few_questions_at_a_time(tmp_path, monkeypatch):
     found = [ONE, replace(ONE, example=1), replace(TWO, example=1), replace(TWO, example=2), replace(ONE, example=3)]
     ids = ["q0", "q1", "q2", "q3"]
     files = WindowFiles(*write_windows(tmp_path, found, ids), "{}@squad".format, ids)
@@ -131,9 +124,7 @@ def test_windows_are_read_a_few_questions_at_a_time(tmp_path: Path, monkeypatch:
     assert files.windows_of_examples() == [1, 2, 1, 1]
 
 
-def test_a_part_that_does_not_fit_names_the_feature_as_the_file_counts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_does_not_fit_names_the_feature_as_the_file_counts_it(tmp_path, monkeypatch):
     monkeypatch.setattr(answers_module, "PART_TOKENS", 1)
     for windows, said in (
         ([ONE, replace(TWO, start=[7, math.nan])], "feature 1 is nan"),
@@ -144,11 +135,11 @@ def test_a_part_that_does_not_fit_names_the_feature_as_the_file_counts_it(
             list(files.parts())
 
 
-def best(windows: SquadWindows, *contexts: str, n_best: int = 3) -> list[list[Answer]]:
+def best(windows, *contexts, n_best=3):
     return best_answers(windows, contexts, n_best=n_best, max_answer_length=30)
 
 
-def test_the_best_sum_of_start_and_end_of_all_windows_wins(tmp_path: Path) -> None:
+def test_the_best_sum_of_start_and_end_of_all_windows_wins(tmp_path):
     windows = read(
         tmp_path,
         Window(0, TOKENS, start=[0, 5, 1, 0, 0, 0], end=[0, 1, 4, 0, 0, 3]),
@@ -173,7 +164,7 @@ def test_the_best_sum_of_start_and_end_of_all_windows_wins(tmp_path: Path) -> No
     assert probable_answers(alone, " ", np.empty(0), top=1, max_answer_length=15) == []
 
 
-def pair_loop(window: Window, n_best: int, longest: int) -> list[float]:
+def pair_loop(window, n_best, longest):
     """Scores of run_qa.py's candidates of one window, with Python loops."""
     starts = sorted(range(len(window.start)), key=lambda i: -window.start[i])[:n_best]
     ends = sorted(range(len(window.end)), key=lambda i: -window.end[i])[:n_best]
@@ -187,7 +178,7 @@ def pair_loop(window: Window, n_best: int, longest: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("n_best", "longest"), [(1, 30), (5, 4), (20, 30)])
-def test_vectorised_search_equals_the_plain_loop(tmp_path: Path, n_best: int, longest: int) -> None:
+def test_vectorised_search_equals_the_plain_loop(tmp_path, n_best, longest):
     generator = np.random.default_rng(n_best)
     windows = []
     for example in range(30):
@@ -202,7 +193,7 @@ def test_vectorised_search_equals_the_plain_loop(tmp_path: Path, n_best: int, lo
         assert [answer.score for answer in answers if answer.text] == pytest.approx(expected, abs=1e-6)
 
 
-def test_probability_is_the_product_of_two_softmaxes_that_count_cls(tmp_path: Path) -> None:
+def test_probability_is_the_product_of_two_softmaxes_that_count_cls(tmp_path):
     # Weights e**x: start [CLS] 1, tokens 2 and 4 -> 4/7; end [CLS] 1, tokens 1 and 8 -> 8/10.
     log = math.log
     windows = read(tmp_path, Window(0, words("no one"), [log(2), log(4)], [log(1), log(8)], outside=0.0))
@@ -211,9 +202,9 @@ def test_probability_is_the_product_of_two_softmaxes_that_count_cls(tmp_path: Pa
     assert [a.score for a in found] == pytest.approx([4 / 7 * 8 / 10, 2 / 7 * 8 / 10, 2 / 7 * 1 / 10], abs=1e-6)
 
 
-def every_span(windows: SquadWindows, words_of: np.ndarray, longest: int) -> list[tuple[int, int]]:
+def every_span(windows, words_of, longest):
     """The distinct widened spans of all windows, best first, by looking at each span there is."""
-    spans: list[tuple[float, int, int]] = []
+    spans = []
     for window, (low, high) in enumerate(zip(windows.bounds, windows.bounds[1:], strict=False)):
         start, end = (
             np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
@@ -235,7 +226,7 @@ def every_span(windows: SquadWindows, words_of: np.ndarray, longest: int) -> lis
 
 
 @pytest.mark.parametrize("threshold", [None, -3.0, 0.0, 3.0])
-def test_the_answers_kept_of_each_window_are_those_of_all_spans(threshold: float | None) -> None:
+def test_the_answers_kept_of_each_window_are_those_of_all_spans(threshold):
     draw = np.random.default_rng(0)
     for _ in range(60):
         lengths = draw.integers(1, 8, 4)
@@ -246,7 +237,7 @@ def test_the_answers_kept_of_each_window_are_those_of_all_spans(threshold: float
         windows = SquadWindows(np.zeros(4, int), bounds, np.stack([places * 2, places * 2 + 1], 1), start, end, cls)
         longest, words_of = int(draw.integers(1, 6)), places // 2
         expected = every_span(windows, words_of, longest)
-        how: dict[str, Any] = {"max_answer_length": longest, "null_threshold": threshold}
+        how = {"max_answer_length": longest, "null_threshold": threshold}
         for top in (1, 2, 5, 99):
             found = probable_answers(windows, "x" * 40, words_of, top=top, **how)
             assert len(found) <= top
@@ -257,7 +248,7 @@ def test_the_answers_kept_of_each_window_are_those_of_all_spans(threshold: float
 SPANS = [Answer("red house", 4, 13, 6.0, 0.9), Answer("house", 8, 13, 4.0, 0.1)]
 
 
-def test_the_null_score_is_the_least_over_the_windows_of_a_question(tmp_path: Path) -> None:
+def test_the_null_score_is_the_least_over_the_windows_of_a_question(tmp_path):
     token = words("red")
     windows = [Window(0, token, [0], [0], outside=2.0), Window(0, token, [0], [0], outside=-1.5)]
     found = read(tmp_path, *windows, Window(1, token, [9], [9], outside=0.25))
@@ -273,7 +264,7 @@ def test_the_null_score_is_the_least_over_the_windows_of_a_question(tmp_path: Pa
         (1.0, 0.0, ["red house", "house", ""]),
     ],
 )
-def test_no_answer_is_given_above_the_threshold(null: float, threshold: float, texts: list[str]) -> None:
+def test_no_answer_is_given_above_the_threshold(null, threshold, texts):
     found = rank_with_null(SPANS, null, threshold)
     assert [one.text for one in found] == texts
     assert null_odds(found) == null - 6.0
@@ -296,19 +287,17 @@ def test_no_answer_is_given_above_the_threshold(null: float, threshold: float, t
         ([-5.0, 2.0], [0.0, 0.0], [True, False], -5.0001, -5.0),  # no span pays
     ],
 )
-def test_the_threshold_has_the_best_f1(
-    odds: list[float], f1: list[float], has_answer: list[bool], low: float, high: float
-) -> None:
+def test_the_threshold_has_the_best_f1(odds, f1, has_answer, low, high):
     found = choose_null_threshold(odds, f1, has_answer).value
     assert found == low == high or low < found < high
     if low == high:
         assert best_threshold(f1, odds, has_answer, [True] * 4)[1] == found
 
 
-def test_the_interval_holds_the_threshold_and_narrows_with_more_questions() -> None:
+def test_the_interval_holds_the_threshold_and_narrows_with_more_questions():
     draw = np.random.default_rng(0)
 
-    def chosen(count: int) -> tuple[float, float, float]:
+    def chosen(count):
         has_answer = draw.random(count) < 0.5
         odds = draw.normal(np.where(has_answer, -1.0, 1.0), 1.5)
         found = choose_null_threshold(odds.tolist(), np.where(has_answer, 0.9, 0.0).tolist(), has_answer.tolist())
@@ -322,7 +311,7 @@ def test_the_interval_holds_the_threshold_and_narrows_with_more_questions() -> N
     assert abs(value) < 0.3, "where both densities are equal, 0.9 against 1"
 
 
-def test_risk_and_coverage() -> None:
+def test_risk_and_coverage():
     curve = risk_coverage([0.5, -1.0, 2.0, 0.0], [0.0, 1.0, 0.0, 1.0])
     assert curve.points == ((0.25, 0.0, -1.0), (0.5, 0.0, 0.0), (0.75, pytest.approx(1 / 3), 0.5), (1.0, 0.5, 2.0))
     assert curve.area == pytest.approx((1 / 3 + 1 / 2) / 4)
@@ -333,7 +322,7 @@ def test_risk_and_coverage() -> None:
     assert many[-1][0] == 1.0
 
 
-def test_asked_questions_are_decided_as_evaluated_ones_in_one_window(tmp_path: Path) -> None:
+def test_asked_questions_are_decided_as_evaluated_ones_in_one_window(tmp_path):
     draw, how = np.random.default_rng(3), {"top": 3, "max_answer_length": 6}
     for _ in range(20):
         start, end = draw.normal(size=(2, 6)).tolist()

@@ -4,9 +4,7 @@ import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,11 +34,11 @@ TOP = 4
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", VOCABULARY)
 
 
-def answers_of(model: Path, question: str, context: str, top: int = 1) -> list[Answer]:
+def answers_of(model, question, context, top=1):
     found = find_model(str(model))
     shape, odds = WindowShape.for_model(found), read_null_threshold(found.folder)
     return ask(found, question, context, shape, top=top, max_answer_length=15, null_threshold=odds)[0]
@@ -58,7 +56,7 @@ json.dump({"top": [f if isinstance(f, list) else [f] for f in found], "best": be
 """
 
 
-def pipeline_answers(model: Path, cases: list[tuple[str, str]], *, nullable: bool = False) -> dict[str, Any]:
+def pipeline_answers(model, cases, *, nullable=False):
     python, reason = transformers_4()
     if python is None:
         pytest.skip(reason)
@@ -81,7 +79,7 @@ ASKED = [
 
 @pytest.mark.soak
 @pytest.mark.parametrize("nullable", [False, True])
-def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path, tmp_path: Path, nullable: bool) -> None:
+def test_the_answers_are_those_of_the_transformers_4_pipeline(model, tmp_path, nullable):
     """Where there may be no answer, with handle_impossible_answer."""
     if nullable:
         model = write_tiny_model(tmp_path / "nullable", VOCABULARY, seed=7)
@@ -107,15 +105,13 @@ def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path, tmp_p
 @pytest.mark.parametrize(
     ("released", "words", "longest"), [({}, [], 30), ({"max_answer_length": 7}, [], 7), ({}, ["4"], 4)]
 )
-def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: Any, words: list[str], longest: int
-) -> None:
+def test_an_answer_is_as_long_as_predict_and_evaluate_allow(model, tmp_path, monkeypatch, released, words, longest):
     folder = shutil.copytree(model, tmp_path / "release")
     entry = {"kind": "squad", "rows": {}, "evaluate": released}
     (folder / "provenance.json").write_text(json.dumps({"parameters": {"downstream": {"squad": entry}}}))
-    stated: list[int] = []
+    stated = []
 
-    def note(*_: Any, max_answer_length: int, **__: Any) -> tuple[list[Answer], None]:
+    def note(*_, max_answer_length, **__):
         stated.append(max_answer_length)
         return [Answer("x", 0, 1, 1.0, 1.0)], None
 
@@ -138,9 +134,7 @@ def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
         *((512, value, None) for value in ("true", "NaN", "0", '"512"', "-Infinity")),
     ],
 )
-def test_windows_are_as_long_as_model_and_tokenizer_bear(
-    tmp_path: Path, positions: int, stated: str | None, shape: tuple[int, int] | None
-) -> None:
+def test_windows_are_as_long_as_model_and_tokenizer_bear(tmp_path, positions, stated, shape):
     folder = write_tokenizer(tmp_path, ["a"])
     (folder / "tokenizer_config.json").write_text("{}" if stated is None else f'{{"model_max_length": {stated}}}')
     if shape is None:
@@ -178,7 +172,7 @@ CONFIGS = {
         ("tokenizer.json", None, "--tokenizer data/tokenizer"),
     ],
 )
-def test_an_incomplete_model_folder_is_refused(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+def test_an_incomplete_model_folder_is_refused(tmp_path, name, content, message):
     folder = write_tiny_model(tmp_path / "model", ["a"])
     if content is None:
         (folder / name).unlink()
@@ -193,7 +187,7 @@ def test_an_incomplete_model_folder_is_refused(tmp_path: Path, name: str, conten
             find_model(str(folder), tmp_path)
 
 
-def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) -> None:
+def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path):
     write_tiny_model(tmp_path, ["po", "##dium", "mod", "##els", "who", "#", ",", "##lu"])
     tokenizer = load_tokenizer(tmp_path)
     context = "Podium models, noone ##lu #mod podiumlulu. " * 9
@@ -207,7 +201,7 @@ def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) ->
         assert np.array_equal(np.diff(numbers[start:stop]), np.diff(words[last - (stop - start) : last]))
 
 
-def test_what_does_not_fit_into_a_model_is_refused_with_what_fits(model: Path) -> None:
+def test_what_does_not_fit_into_a_model_is_refused_with_what_fits(model):
     for question, context in (("", "x"), (" \n", "x"), ("x", "\t ")):
         with pytest.raises(InputError, match="is empty"):
             answers_of(model, question, context)
@@ -224,7 +218,7 @@ def test_what_does_not_fit_into_a_model_is_refused_with_what_fits(model: Path) -
 @pytest.mark.parametrize(
     "name", ["/no/such", "./nothing", "no such", "tests/nothing", "../x", "", "README.md", "someone/some-model"]
 )
-def test_a_path_that_is_no_folder_is_no_hub_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_is_no_folder_is_no_hub_name(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match=name):

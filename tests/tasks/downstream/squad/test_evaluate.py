@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.page import TITLE, excerpt, slice_scores
 from tasks.downstream.squad.params import SquadEvaluateParams
-from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
 from tasks.params.schema import load_params, parameter_values
 from tasks.stage.errors import InputError
@@ -30,14 +28,14 @@ from tests.tasks.release.evaluated_checkout import CONTEXTS, inputs_of, write_ch
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
 
-def question(identifier: str, *answers: str) -> dict[str, Any]:
+def question(identifier, *answers):
     return qa(identifier, answers=[(text, 0) for text in answers])
 
 
 QUESTIONS = squad(question("1", "Denver Broncos", "the Broncos"), question("2", "Paris"), question("3", "a dog"))
 
 
-def run(folder: Path, questions: Any, predictions: Any, *more: str) -> subprocess.CompletedProcess[str]:
+def run(folder, questions, predictions, *more):
     for name, content in (("questions.json", questions), ("predictions.json", predictions)):
         if content is not None:
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -45,7 +43,7 @@ def run(folder: Path, questions: Any, predictions: Any, *more: str) -> subproces
     return call_podium("evaluate", str(folder / "predictions.json"), str(folder / "questions.json"), "--json", *more)
 
 
-def test_standard_output_and_the_file_asked_for_are_the_scores_as_json_and_nothing_else(tmp_path: Path) -> None:
+def test_standard_output_and_the_file_asked_for_are_the_scores_as_json_and_nothing_else(tmp_path):
     # Exact match: only "dog". F1: Denver 2/3 of "Denver Broncos", Rome 0, dog 1.
     output = tmp_path / "new" / "scores.json"
     done = run(tmp_path, QUESTIONS, {"1": "Denver", "2": "Rome", "3": "the dog"}, "--output", str(output))
@@ -55,7 +53,7 @@ def test_standard_output_and_the_file_asked_for_are_the_scores_as_json_and_nothi
     assert done.stderr == ""
 
 
-def test_missing_predictions_count_zero_and_others_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_predictions_count_zero_and_others_nothing(tmp_path, caplog):
     done = run(tmp_path, b"\xef\xbb\xbf" + json.dumps(QUESTIONS).encode(), {"1": "Broncos", "x": "y"})
     assert json.loads(done.stdout) == {"exact_match": 33.3333, "f1": 33.3333, "total": 3}
     assert ": 2, 3" in caplog.text
@@ -78,7 +76,7 @@ def test_missing_predictions_count_zero_and_others_nothing(tmp_path: Path, caplo
         (QUESTIONS, {"1": 5}, "question '1' .*, found 5"),
     ],
 )
-def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predictions: Any, message: str) -> None:
+def test_bad_input_is_one_clear_message(tmp_path, questions, predictions, message):
     done = run(tmp_path, questions, predictions, "--output", str(tmp_path / "new/scores.json"))
     assert (done.returncode, done.stdout) == (1, "")
     assert re.search(f"(?s)^error: .*{message}", done.stderr)
@@ -86,7 +84,7 @@ def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predicti
     assert not (tmp_path / "new").exists()
 
 
-def test_scoring_imports_no_heavy_package() -> None:
+def test_scoring_imports_no_heavy_package():
     script = (
         "import sys, tasks.downstream.squad.score_files, flows.cli, flows.commands.evaluate; "
         "print([m for m in ('torch', 'transformers', 'pandas', 'numpy', 'pyarrow') if m in sys.modules])"
@@ -96,16 +94,15 @@ def test_scoring_imports_no_heavy_package() -> None:
 
 
 TASK = task_with("squad", "report", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
-Evaluated = tuple[Path, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
+def evaluated(tmp_path_factory):
     root = write_checkout(tmp_path_factory.mktemp("evaluated") / "checkout")
     return root, evaluate(TASK, root).metrics
 
 
-def test_the_stage_writes_predictions_scores_plots_and_a_page(evaluated: Evaluated) -> None:
+def test_the_stage_writes_predictions_scores_plots_and_a_page(evaluated):
     root, metrics = evaluated
     folder = root / "evaluation" / "squad"
     assert read_json(folder / "predictions.json") == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
@@ -126,7 +123,7 @@ def test_the_stage_writes_predictions_scores_plots_and_a_page(evaluated: Evaluat
         assert all(answer["text"] == CONTEXTS[index][answer["start"] : answer["end"]] for answer in found)
 
 
-def test_calibration_and_slices_have_every_question_once_per_property(evaluated: Evaluated) -> None:
+def test_calibration_and_slices_have_every_question_once_per_property(evaluated):
     root, metrics = evaluated
     nbest = read_json(root / "evaluation/squad/nbest.json")
     stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
@@ -148,7 +145,7 @@ def test_calibration_and_slices_have_every_question_once_per_property(evaluated:
     assert len(slices) == 1 + len(metrics["slices"])
 
 
-def test_the_same_input_gives_the_same_bytes_in_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_input_gives_the_same_bytes_in_every_run(tmp_path, monkeypatch):
     outputs = []
     for name in ("a", "b"):
         root = write_checkout(tmp_path / name)
@@ -163,7 +160,7 @@ def test_the_same_input_gives_the_same_bytes_in_every_run(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("lost", ["questions", "features", "logits", "weights"])
-def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path: Path, lost: str) -> None:
+def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path, lost):
     write_checkout(tmp_path)
     getattr(inputs_of(tmp_path), lost).unlink()
     with pytest.raises(InputError, match="(not found. Run|does not exist; the) .*stage"):
@@ -172,7 +169,7 @@ def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path:
     assert not (tmp_path / "metrics").exists()
 
 
-def test_a_long_context_is_cut_between_words_around_both() -> None:
+def test_a_long_context_is_cut_between_words_around_both():
     context = "first " + "much talk " * 100 + "last " + "and more " * 100
     at = context.index("last")
     pieces = excerpt(make_question("q", "?", context, ("first",), (0,)), Answer("last", at, at + 4, 1.0, 0.5))
@@ -184,11 +181,11 @@ def test_a_long_context_is_cut_between_words_around_both() -> None:
     assert {piece.split(" ")[0] for piece in shown.split(" … ")} <= {"first", "much", "talk"}
 
 
-def test_titles_come_worst_first_and_those_with_few_questions_together() -> None:
+def test_titles_come_worst_first_and_those_with_few_questions_together():
     titles = ["good"] * 6 + ["bad"] * 5 + ["small"] * 2 + ["tiny"]
     f1 = [1.0] * 6 + [0.0] * 4 + [1.0] + [0.5] * 3
 
-    def by_title(titles: list[str], f1: list[float]) -> list[tuple[Any, ...]]:
+    def by_title(titles, f1):
         questions = [make_question(str(i), "What?", "c", ("c",), title=title) for i, title in enumerate(titles)]
         found = slice_scores(questions, [1] * len(f1), np.array([(float(x == 1.0), x) for x in f1]))
         records = [part.record() for part in found if part.by == TITLE]
@@ -202,7 +199,7 @@ def test_titles_come_worst_first_and_those_with_few_questions_together() -> None
 CONTEXT = "Ada Lovelace wrote notes. She added a program of her own, for an engine that no one had built yet, to them."
 
 
-def ask(*answers: str | None) -> list[SquadQuestion]:
+def ask(*answers):
     """Questions on CONTEXT with an answer, or without one."""
     stated = [() if answer is None else (answer,) for answer in answers]
     places = [[max(0, CONTEXT.find(answer)) for answer in one] for one in stated]
@@ -222,7 +219,7 @@ def ask(*answers: str | None) -> list[SquadQuestion]:
         ([CONTEXT, *[None] * 9], "the whole context"),  # questions without an answer choose none
     ],
 )
-def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers: list[str | None], rule: str) -> None:
+def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers, rule):
     assert choose_rule(ask(*answers)) == rule
 
 
@@ -234,13 +231,13 @@ def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers
         ("", ""),
     ],
 )
-def test_rules_take_a_part_of_any_context(context: str, answer: str) -> None:
+def test_rules_take_a_part_of_any_context(context, answer):
     assert RULES["the first sentence of the context"](context) == answer
     assert RULES["the first 20 words of the context"](context) in context
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     """Training asks for the first two words, development for the whole context; the model answers two words."""
     root = make_checkout(tmp_path / "checkout")
     change_parameters(root, {"downstream": {"squad": {"gate": {"min_f1": None}}}})
@@ -251,7 +248,7 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_rule_of_training_questions_is_what_a_model_has_to_beat(checkout: Path) -> None:
+def test_the_rule_of_training_questions_is_what_a_model_has_to_beat(checkout):
     metrics, verdict = (read_json(checkout / f"metrics/{name}.json") for name in ("squad", "squad-gate"))
     assert metrics["baseline"] == "the first 2 words of the context"
     assert metrics["constant_score"] == metrics["f1"] < 50, "the whole context would score 100 there"

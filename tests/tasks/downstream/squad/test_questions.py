@@ -4,8 +4,6 @@ import json
 import re
 import unicodedata
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -30,7 +28,6 @@ from tests.places import SHARED
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.question_files import (
     CONTEXT,
-    Rows,
     as_flat,
     as_json_text,
     as_struct,
@@ -43,7 +40,7 @@ from tests.tasks.downstream.squad.question_files import (
 
 SQUAD = SHARED / "data/squad"
 HUM = {"text": "hum", "answer_start": 20}
-ONE: dict[str, Any] = {
+ONE = {
     "id": "q1",
     "title": "Animals",
     "context": CONTEXT,
@@ -56,23 +53,23 @@ BARE = {key: value for key, value in ONE.items() if key != "id"}
 LOST = {"text": "wasp", "answer_start": 3}
 
 
-def columns(**names: str) -> SquadColumnParams:
+def columns(**names):
     return validate_section(SquadColumnParams, {**dict.fromkeys(SquadColumnParams.model_fields), **names}, "test")
 
 
-def put(path: Path, content: Any) -> Path:
+def put(path, content):
     """A file of these bytes, this value as JSON, or a table of these rows."""
     table = isinstance(content, list) and path.suffix != ".json"
     return write_table(path, content) if table else write(path, content)
 
 
-def make(folder: Path, train: Any, dev: Any = None, name: str = "train.json", **values: Any) -> dict[str, Rows]:
+def make(folder, train, dev=None, name="train.json", **values):
     paths = {"train_path": str(put(folder / name, train))}
     paths["dev_path"] = str(put(folder / "dev.json", squad(qa("d1")) if dev is None else dev))
     return stage(folder, **paths, **values)
 
 
-def stage(folder: Path, **values: Any) -> dict[str, Rows]:
+def stage(folder, **values):
     made = folder / "made/out"
     make_questions(params(**values), made)
     tables = {split: pq.read_table(made / f"{split}.parquet") for split in ("train", "dev")}
@@ -80,7 +77,7 @@ def stage(folder: Path, **values: Any) -> dict[str, Rows]:
     return {split: table.to_pylist() for split, table in tables.items()}
 
 
-def refusal(folder: Path, train: Any, dev: Any = None, name: str = "train.json", **values: Any) -> str:
+def refusal(folder, train, dev=None, name="train.json", **values):
     """The message of the refusal, after checking that nothing was left behind."""
     with pytest.raises(InputError) as caught:
         make(folder, train, dev, name, **values)
@@ -88,15 +85,15 @@ def refusal(folder: Path, train: Any, dev: Any = None, name: str = "train.json",
     return str(caught.value)
 
 
-def counts(folder: Path) -> dict[str, int]:
+def counts(folder):
     return read_reading(folder / "made/out")["numbers"]
 
 
-def lines(rows: Rows) -> bytes:
+def lines(rows):
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-FORMS: list[tuple[str, Any]] = [
+FORMS = [
     *((f"t{ending}", [form(MANY), form(SECOND)])
       for ending in (".jsonl", ".parquet") for form in (dict, as_struct, as_json_text)),
     ("t.csv", [as_json_text(MANY), as_json_text(SECOND)]),
@@ -107,7 +104,7 @@ FORMS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "content"), FORMS)
-def test_every_form_gives_the_rows_of_squads_json(tmp_path: Path, name: str, content: Any) -> None:
+def test_every_form_gives_the_rows_of_squads_json(tmp_path, name, content):
     assert make(tmp_path, content, name=name)["train"] == [MANY, SECOND]
     if name == "t.json":
         assert read_references(tmp_path / name) == [("q1", ("hum", "dance")), ("q2", ("hum",))]
@@ -125,13 +122,13 @@ BEES = "\U0001f41d" * 5 + " caf\u00e9 hum"
 """5 bees, space, c a f e, space: "hum" is at character 11, UTF-16 code unit 16 and byte 27."""
 
 
-def bees(*starts: int) -> dict[str, Any]:
+def bees(*starts):
     return squad(*[qa(f"q{n}", f"What, {n}?", (("hum", start),)) for n, start in enumerate(starts)], context=BEES)
 
 
 ON_BEES = [{**ONE, "id": f"q{n}", "question": f"What, {n}?", "context": BEES,
             "answers": [{"text": "hum", "answer_start": 11}]} for n in range(2)]  # fmt: skip
-ACCEPTED: list[tuple[str, Any, dict[str, Any], Rows, dict[str, int]]] = [
+ACCEPTED = [
     ("t.json", b"\xef\xbb\xbf" + json.dumps(ODD).encode(), {}, [BARE_TITLE], {}),
     ("t.csv", [{**as_json_text(ONE), "is_impossible": "False"}], {}, [ONE], {}),
     ("t.csv", PIPES, {"separator": "pipe"}, [BARE_TITLE], {}),
@@ -159,9 +156,7 @@ ACCEPTED: list[tuple[str, Any, dict[str, Any], Rows, dict[str, int]]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "values", "rows", "changes"), ACCEPTED)
-def test_what_can_be_meant_is_read_and_counted(
-    tmp_path: Path, name: str, content: Any, values: dict[str, Any], rows: Rows, changes: dict[str, int]
-) -> None:
+def test_what_can_be_meant_is_read_and_counted(tmp_path, name, content, values, rows, changes):
     assert make(tmp_path, content, name=name, **values)["train"] == rows
     reading = read_reading(tmp_path / "made/out")
     assert reading["numbers"] == {"files read": 2, **changes}
@@ -170,7 +165,7 @@ def test_what_can_be_meant_is_read_and_counted(
     assert units["dev"].startswith("characters")
 
 
-def test_columns_of_other_names_are_mapped_and_those_not_used_are_reported(tmp_path: Path) -> None:
+def test_columns_of_other_names_are_mapped_and_those_not_used_are_reported(tmp_path):
     names = columns(id="key", context="passage", question="query", answer_text="span", answer_start="at")
     dev = put(tmp_path / "dev.csv", [{**MAPPED, "key": "d1"}])
     found = stage(tmp_path, train_path=str(put(tmp_path / "t.csv", [MAPPED])), dev_path=str(dev), columns=names)
@@ -182,7 +177,7 @@ def test_columns_of_other_names_are_mapped_and_those_not_used_are_reported(tmp_p
         columns(answers="a", answer_text="b")
 
 
-def test_the_separator_holds_where_a_model_answers(tmp_path: Path) -> None:
+def test_the_separator_holds_where_a_model_answers(tmp_path):
     table, task = put(tmp_path / "t.csv", PIPES), task_with("squad", "inference", data=params(separator="pipe"))
     [found] = task.read_unlabelled(table, Interpretation())
     assert (found["id"], found["question"], found["context"]) == ("q1", ONE["question"], CONTEXT)
@@ -190,8 +185,8 @@ def test_the_separator_holds_where_a_model_answers(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "dev.parquet").num_rows == 1
 
 
-def test_a_data_set_of_the_hub_is_read_and_checked_like_a_file(tmp_path: Path) -> None:
-    def hub(folder: Path, row: dict[str, Any]) -> dict[str, Any]:
+def test_a_data_set_of_the_hub_is_read_and_checked_like_a_file(tmp_path):
+    def hub(folder, row):
         for split, one in (("train", row), ("validation", {**ONE, "id": "d1"})):
             put(folder / f"{split}.parquet", [as_struct(one) if "answers" in one else one])
         return {"source": "hub", "dataset": str(folder)}
@@ -202,7 +197,7 @@ def test_a_data_set_of_the_hub_is_read_and_checked_like_a_file(tmp_path: Path) -
 
 
 @pytest.mark.skipif(not SQUAD.is_dir(), reason=f"needs {SQUAD}")
-def test_the_real_questions_are_read_whole(tmp_path: Path) -> None:
+def test_the_real_questions_are_read_whole(tmp_path):
     made = stage(tmp_path, **{f"{name}_path": str(SQUAD / f"new-wiki-{name}.json") for name in ("train", "dev")})
     assert (len(made["train"]), len(made["dev"])) == (7024, 914)
     for row in made["dev"]:
@@ -210,16 +205,16 @@ def test_the_real_questions_are_read_whole(tmp_path: Path) -> None:
             assert row["context"][answer["answer_start"] :].startswith(answer["text"])
 
 
-def test_the_demo_asks_as_many_questions_as_wanted_the_same_every_time(tmp_path: Path) -> None:
+def test_the_demo_asks_as_many_questions_as_wanted_the_same_every_time(tmp_path):
     rows, again = (stage(tmp_path / name, source="demo") for name in ("one", "two"))
     assert rows == again
     assert (len(rows["train"]), len(rows["dev"])) == (40, 20)
     assert {row["id"] for row in rows["train"]}.isdisjoint(row["id"] for row in rows["dev"])
 
 
-def without(*place: Any) -> dict[str, Any]:
+def without(*place):
     """SQuAD's JSON with one question, without the key at this place."""
-    values: Any = squad(qa())
+    values = squad(qa())
     parent = values
     for step in place[:-1]:
         parent = parent[step]
@@ -229,7 +224,7 @@ def without(*place: Any) -> dict[str, Any]:
 
 QA = ("data", 0, "paragraphs", 0, "qas", 0)
 AT = "data[0].paragraphs[0].qas[0]"
-REFUSED: dict[str, list[tuple[Any, str]]] = {
+REFUSED = {
     "t.json": [
         (without("data"), "no column 'context' and no column 'question'"),
         (without("data", 0, "paragraphs", 0, "context"), f"context is missing: {AT}"),
@@ -281,20 +276,20 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
 
 
 @pytest.mark.parametrize(("name", "content", "said"), [(name, *one) for name, some in REFUSED.items() for one in some])
-def test_a_defect_is_refused_with_its_place(tmp_path: Path, name: str, content: Any, said: str) -> None:
+def test_a_defect_is_refused_with_its_place(tmp_path, name, content, said):
     message = refusal(tmp_path, content, name=name)
     assert said in message
     assert name in message
 
 
-def test_parquet_that_is_damaged_is_named(tmp_path: Path) -> None:
+def test_parquet_that_is_damaged_is_named(tmp_path):
     good = put(tmp_path / "good.parquet", [{**ONE, "id": str(number)} for number in range(2000)]).read_bytes()
     page = good[:100] + bytes(300) + good[400:]  # the footer is whole, a page is not
     for content in (good[:-20], page):
         assert "t.parquet cannot be read as Parquet from row" in refusal(tmp_path, content, name="t.parquet")
 
 
-def test_a_missing_file_and_a_folder_name_the_key(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_name_the_key(tmp_path):
     with pytest.raises(InputError, match=r"data\.train_path=.*does not exist"):
         stage(tmp_path, train_path=str(tmp_path / "absent.json"))
     put(tmp_path / "in/a.json", squad(qa()))
@@ -302,13 +297,13 @@ def test_a_missing_file_and_a_folder_name_the_key(tmp_path: Path) -> None:
         stage(tmp_path, train_path=str(tmp_path / "in"))
 
 
-def test_the_development_file_is_checked_as_strictly(tmp_path: Path) -> None:
+def test_the_development_file_is_checked_as_strictly(tmp_path):
     assert "dev.json (data.dev_path)" in refusal(tmp_path, squad(qa()), squad(qa("d1", answers=(("hum", 1),))))
     both = refusal(tmp_path, squad(qa("same"), qa("other")), squad(qa("same")))
     assert re.search(r"1 question id.* same", both)
 
 
-def test_json_that_needs_more_memory_than_there_is_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_that_needs_more_memory_than_there_is_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "memory_left", lambda: 100)
     read_question_file(put(tmp_path / "t.jsonl", [ONE]), "FILE", SquadDataParams(), Interpretation())
     for name, said in (("t.json", "memory"), ("absent.json", "not found|not exist")):
@@ -331,9 +326,7 @@ LINES = json.dumps(ONE).encode() + b"\nno JSON\n"
         ("t.csv", PIPES, {}, "no column"),
     ],
 )
-def test_the_beginning_of_a_large_file_is_read_before_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, values: dict[str, Any], said: str | None
-) -> None:
+def test_the_beginning_of_a_large_file_is_read_before_a_run(tmp_path, monkeypatch, name, content, values, said):
     monkeypatch.setattr(questions, "WHOLE_BYTES", 10)
     monkeypatch.setattr(questions, "FIRST_RECORDS", 1)
     path = put(tmp_path / name, content)
@@ -341,7 +334,7 @@ def test_the_beginning_of_a_large_file_is_read_before_a_run(
         questions.check_question_file(path, "KEY", params(**values), Interpretation())
 
 
-def test_ids_are_made_where_no_column_holds_any_the_same_in_every_run_and_counted(tmp_path: Path) -> None:
+def test_ids_are_made_where_no_column_holds_any_the_same_in_every_run_and_counted(tmp_path):
     found = [make(tmp_path, [BARE, BARE], name="t.jsonl")["train"] for _ in range(2)]
     ids = [[row["id"] for row in rows] for rows in found]
     assert ids[0] == ids[1]
@@ -351,9 +344,9 @@ def test_ids_are_made_where_no_column_holds_any_the_same_in_every_run_and_counte
     assert "no column 'key'" in said
 
 
-def test_questions_without_an_id_are_those_of_an_earlier_file_wherever_they_are_in_it(tmp_path: Path) -> None:
+def test_questions_without_an_id_are_those_of_an_earlier_file_wherever_they_are_in_it(tmp_path):
     other = {**BARE, "question": "And another?"}
-    task: Any = task_with("squad", "scores")
+    task = task_with("squad", "scores")
     keys = list[list[str]]()
     for rows in ([BARE, other], [{**other, "question": "First?"}, BARE, other]):
         make(tmp_path, rows, name="t.jsonl")
@@ -380,7 +373,7 @@ CONTRADICTING = [
 
 
 @pytest.mark.parametrize(("name", "row"), [*EMPTY, *CONTRADICTING])
-def test_questions_without_an_answer_are_alike_in_every_format(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
+def test_questions_without_an_answer_are_alike_in_every_format(tmp_path, name, row):
     rows = [{**row, "id": "a"}, {**row, "id": "b"}]
     message = refusal(tmp_path, rows, name=name)
     assert re.search(r"2 problems:\n  no answer .*--unanswerable use .*: 'a', 'b'", message)
@@ -392,7 +385,7 @@ def test_questions_without_an_answer_are_alike_in_every_format(tmp_path: Path, n
         assert re.search("is_impossible: true and an answer.*: 'a', 'b'", said)
 
 
-def test_questions_of_which_none_has_an_answer_or_that_say_they_have_one_are_refused(tmp_path: Path) -> None:
+def test_questions_of_which_none_has_an_answer_or_that_say_they_have_one_are_refused(tmp_path):
     assert "none of 1 questions" in refusal(tmp_path / "all", squad(IMPOSSIBLE), unanswerable="drop")
     said = refusal(tmp_path / "x", squad(qa("a", answers=(), is_impossible=False), qa("c")), unanswerable="use")
     assert said.endswith(": 'a'")
@@ -410,7 +403,7 @@ def test_questions_of_which_none_has_an_answer_or_that_say_they_have_one_are_ref
         ),
     ],
 )  # fmt: skip
-def test_what_the_places_of_answers_may_count_is_said(tmp_path: Path, content: Any, said: str) -> None:
+def test_what_the_places_of_answers_may_count_is_said(tmp_path, content, said):
     assert said in refusal(tmp_path, content)
 
 
@@ -435,9 +428,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("text", "start", "right", "change"), PLACES)
-def test_an_answer_has_one_possible_place(
-    tmp_path: Path, text: str, start: int, right: int | None, change: str | None
-) -> None:
+def test_an_answer_has_one_possible_place(tmp_path, text, start, right, change):
     row = {**ONE, "context": ANTS, "answers": [{"text": text, "answer_start": start}]}
     table, reading = put(tmp_path / "t.jsonl", [row]), Interpretation()
     if right is None:
@@ -451,7 +442,7 @@ def test_an_answer_has_one_possible_place(
 
 
 @pytest.mark.parametrize("unanswerable", ["refuse", "use", "drop"])
-def test_misplaced_answers_are_dropped_on_request(tmp_path: Path, unanswerable: str) -> None:
+def test_misplaced_answers_are_dropped_on_request(tmp_path, unanswerable):
     rows = [{**ONE, "answers": [LOST, HUM]}, {**ONE, "id": "q2", "answers": [LOST]}]
     assert "--misplaced-answers drop (data.misplaced_answers)" in refusal(tmp_path, rows, name="t.jsonl")
     values = {"misplaced_answers": "drop", "unanswerable": unanswerable}
@@ -472,7 +463,7 @@ def test_misplaced_answers_are_dropped_on_request(tmp_path: Path, unanswerable: 
         ({"answer_text": "hu", "answer_start": 20}, "2 of 6 answers begin or end inside"),
     ],
 )
-def test_answers_out_of_place_ask_what_answer_start_counts(tmp_path: Path, wrong: dict[str, Any], remark: str) -> None:
+def test_answers_out_of_place_ask_what_answer_start_counts(tmp_path, wrong, remark):
     for count in (1, 2):
         reading = Interpretation()
         rows = [{**as_flat(ONE), "id": f"q{n}", **(wrong if n < count else {})} for n in range(6)]

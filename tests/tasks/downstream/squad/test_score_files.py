@@ -5,7 +5,6 @@ import json
 import random
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ DEV = SHARED / "data" / "squad2" / "dev.json"
         ("The", ""),
     ],
 )
-def test_normalisation_lowers_drops_punctuation_then_articles_then_spaces(text: str, normal: str) -> None:
+def test_normalisation_lowers_drops_punctuation_then_articles_then_spaces(text, normal):
     assert normalize_answer(text) == normal
 
 
@@ -58,7 +57,7 @@ def test_normalisation_lowers_drops_punctuation_then_articles_then_spaces(text: 
         ("", ["the", "Paris"], 0, 0.0, True),
     ],
 )
-def test_exact_match_and_f1(prediction: str, references: list[str], match: int, overlap: float, nullable: bool) -> None:
+def test_exact_match_and_f1(prediction, references, match, overlap, nullable):
     assert metrics.exact_match(prediction, references, nullable=nullable) == match
     assert metrics.f1(prediction, references, nullable=nullable) == pytest.approx(overlap, abs=1e-12)
 
@@ -74,7 +73,7 @@ json.dump(found, sys.stdout)
 """
 
 
-def predicted(examples: list[dict[str, Any]], seed: int) -> dict[str, Any]:
+def predicted(examples, seed):
     """Answers as a model may give them: right, nearly so, none, or another text; odds with some that are equal."""
     draw = random.Random(seed)  # noqa: S311 (no secret)
     answers, odds = {}, {}
@@ -87,7 +86,7 @@ def predicted(examples: list[dict[str, Any]], seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not DEV.is_file(), reason=f"needs {DEV}")
-def test_the_figures_are_those_of_the_official_rule(tmp_path: Path) -> None:
+def test_the_figures_are_those_of_the_official_rule(tmp_path):
     python, reason = transformers_4()
     if python is None:
         pytest.skip(reason)
@@ -108,7 +107,7 @@ def test_the_figures_are_those_of_the_official_rule(tmp_path: Path) -> None:
 REFERENCES = [(str(number), ("red house",)) for number in range(40)]
 
 
-def answers(right: int, wrong: str = "sea") -> dict[str, str]:
+def answers(right, wrong="sea"):
     """The first `right` questions right."""
     return {name: "red house" if number < right else wrong for number, (name, _) in enumerate(REFERENCES)}
 
@@ -118,14 +117,14 @@ def answers(right: int, wrong: str = "sea") -> dict[str, str]:
     # Two-sided sign test: 2 * sum of binomials; 6 of 6: 2 / 64; 1 of 4: 2 * (1 + 4) / 16.
     [(6, 0, 0.03125), (1, 3, 0.625), (4, 4, 1.0), (0, 0, 1.0)],
 )
-def test_mcnemar_by_hand(first_only: int, second_only: int, p: float) -> None:
+def test_mcnemar_by_hand(first_only, second_only, p):
     first = [1.0] * (10 + first_only) + [0.0] * (second_only + 3)
     second = [1.0] * 10 + [0.0] * first_only + [1.0] * second_only + [0.0] * 3
     found = mcnemar_exact(np.array(first), np.array(second))
     assert (found.first_only, found.second_only, found.p_value) == (first_only, second_only, pytest.approx(p))
 
 
-def test_a_comparison_is_of_the_questions_that_both_answered() -> None:
+def test_a_comparison_is_of_the_questions_that_both_answered():
     first, second = answers(20), {**answers(30), "extra": "x"}
     del first["0"], second["39"]
     found = compare(REFERENCES, first, second)
@@ -142,7 +141,7 @@ def test_a_comparison_is_of_the_questions_that_both_answered() -> None:
     assert len(list(csv.reader(changed_csv(same["changed"]).splitlines()))) == 21
 
 
-def test_the_command_prints_and_writes_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_and_writes_the_comparison(tmp_path, monkeypatch):
     qas = [
         {"id": name, "question": "?", "answers": [{"text": text, "answer_start": 0}]} for name, (text,) in REFERENCES
     ]

@@ -1,16 +1,11 @@
 """Questions as windows of tokens, and the rows made of them: nothing is lost, labels decode to the answers."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer
 
 from tasks.downstream import packed_rows as generic_rows
-from tasks.downstream.packed_rows import EncodedSequences
 from tasks.downstream.squad import examples
 from tasks.downstream.squad.questions import SquadQuestion, read_questions
 from tasks.downstream.squad.rows import SquadEncoder, find_answers, make_features
@@ -38,20 +33,20 @@ SMALL = {"row_length": 48, "doc_stride": 8, "max_question_length": 10}
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer(tmp_path_factory):
     return load_tokenizer(word_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
-def tokens_of(features: EncodedSequences, feature: int) -> list[int]:
+def tokens_of(features, feature):
     stop = int(features.lengths[: feature + 1].sum())
     return features.token_ids[stop - int(features.lengths[feature]) : stop].tolist()
 
 
-def offsets_of(features: EncodedSequences, feature: int) -> np.ndarray:
+def offsets_of(features, feature):
     return features.features["offsets"][feature].values.to_numpy().reshape(-1, 2)
 
 
-def test_one_question_and_one_context_by_hand(tokenizer: Tokenizer) -> None:
+def test_one_question_and_one_context_by_hand(tokenizer):
     features = make_features(tokenizer, ["Ba de?"], ["Go ka. Lu me ni."], 12, 2, 10)
     # 12 - 3 question tokens - 3 special tokens leave windows of 6, moving on by 4
     assert features.lengths.tolist() == [12, 9]
@@ -68,13 +63,13 @@ def test_one_question_and_one_context_by_hand(tokenizer: Tokenizer) -> None:
         assert list(zip(*(one.tolist() for one in found), strict=True)) == expected
 
 
-def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer: Tokenizer) -> None:
+def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer):
     make_features(tokenizer, ["ba " * 10], ["go"], 16, 2, 10)  # windows of 3 move on by 1
     with pytest.raises(InputError, match="11 tokens .* 2 of 16.*max_question_length"):
         make_features(tokenizer, ["ba " * 11], ["go"], 16, 2, 11)
 
 
-def test_empty_questions_and_contexts_have_one_feature_each(tokenizer: Tokenizer) -> None:
+def test_empty_questions_and_contexts_have_one_feature_each(tokenizer):
     features = make_features(tokenizer, ["", "Ba?"], ["go ka", ""], 16, 2, 5)
     assert features.lengths.tolist() == [5, 5]
     assert features.features["context_start"].tolist() == [2, 4]
@@ -83,7 +78,7 @@ def test_empty_questions_and_contexts_have_one_feature_each(tokenizer: Tokenizer
 
 
 @pytest.mark.parametrize("row_length", [16, 17, 40])
-def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenizer: Tokenizer, row_length: int) -> None:
+def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenizer, row_length):
     """Windows as `windows` cuts them, answers as a search through the tokens of each window finds them."""
     texts = random_texts(40)
     questions = [" ".join(text.split()[: number % 6]) for number, text in enumerate(texts)]
@@ -110,7 +105,7 @@ def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenize
     assert 0 < (firsts > 0).sum() < number
 
 
-def questions_on(texts: list[str]) -> list[dict[str, Any]]:
+def questions_on(texts):
     """Two questions per text: the answer is its first word, or its last two."""
     made = []
     for number, text in enumerate(texts):
@@ -123,7 +118,7 @@ def questions_on(texts: list[str]) -> list[dict[str, Any]]:
     return made
 
 
-def make(folder: Path, questions: list[dict[str, Any]], split: str = "train", **params: Any) -> Path:
+def make(folder, questions, split="train", **params):
     if not (folder / "tokenizer").exists():
         word_tokenizer(folder / "tokenizer")
     source = write_questions(folder / f"{split}.parquet", questions)
@@ -131,7 +126,7 @@ def make(folder: Path, questions: list[dict[str, Any]], split: str = "train", **
     return folder / "rows"
 
 
-def check_rows(folder: Path, questions: list[dict[str, Any]], labelled: bool) -> tuple[int, int]:
+def check_rows(folder, questions, labelled):
     """Holds every row against features.parquet and the questions; returns (answers inside, answers exact)."""
     rows, table = read_rows(folder), pq.read_table(folder / "features.parquet").to_pylist()
     seen, inside, exact = [], 0, 0
@@ -177,7 +172,7 @@ def check_rows(folder: Path, questions: list[dict[str, Any]], labelled: bool) ->
 
 
 @pytest.mark.parametrize("max_sequences", [1, 3])
-def test_rows_and_labels_belong_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_sequences: int) -> None:
+def test_rows_and_labels_belong_together(tmp_path, monkeypatch, max_sequences):
     """Feature and example numbers run on from chunk to chunk."""
     monkeypatch.setattr(SquadEncoder, "chunk", 30)
     questions = questions_on(random_texts(60, sentences=(2, 12)))
@@ -192,12 +187,12 @@ def test_rows_and_labels_belong_together(tmp_path: Path, monkeypatch: pytest.Mon
     check_rows(make(tmp_path / "dev", questions, "dev"), questions, labelled=False)
 
 
-def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path, monkeypatch):
     """Every question has its context with it: 20 on a text of 200 characters are 4,000."""
     asked = [SquadQuestion(f"q{n}", "", "x" * 200, "Go?", (ReferenceAnswer("x", 0),)) for n in range(20)]
     path, task = tmp_path / "q.parquet", task_with("squad", "encoder")
 
-    def chunks() -> list[int]:
+    def chunks():
         return [len(chunk) for chunk in generic_rows.read_chunks(task, path)]
 
     monkeypatch.setattr(examples, "GROUP_CHARACTERS", 500)
@@ -214,7 +209,7 @@ def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch
     assert [one.id for one in read_questions(path, most=2)] == ["q0", "q10"]
 
 
-def test_real_questions_make_the_rows_the_reference_predicts(tmp_path: Path) -> None:
+def test_real_questions_make_the_rows_the_reference_predicts(tmp_path):
     questions, tokenizer = squad_questions("new-wiki-train.json"), bert_tokenizer(tmp_path / "bert")
     source = write_questions(tmp_path / "train.parquet", questions)
     made = write_squad_rows(squad_params(), "train", source, tokenizer, tmp_path / "rows")
@@ -236,7 +231,7 @@ def test_real_questions_make_the_rows_the_reference_predicts(tmp_path: Path) -> 
         assert list(zip(*[iter(feature["offsets"])] * 2, strict=True)) in windows_of
 
 
-def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path: Path) -> None:
+def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path):
     tokenizer, rows = word_tokenizer(tmp_path / "tokenizer"), tmp_path / "out" / "rows"
     source, absent = write_questions(tmp_path / "train.parquet", questions_on(random_texts(2))), tmp_path / "none"
     bare = tmp_path / "bare.parquet"

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,22 +37,22 @@ from tests.tasks.validation.validation_data import failed_checks, validate
 
 CONTEXT = "by the sea " * 6 + "the red house"
 """A simple rule does not take the answer."""
-STATED: dict[str, Any] = {
+STATED = {
     "data": {"unanswerable": "use"},
     "rows": {"held_out_fraction": 0.1},
     "gate": {"min_f1": 0.0},
 }
 
 
-def task(part: str, **sections: Any) -> Any:
+def task(part, **sections):
     return part_of(find_entry(validate_params(values(**sections)), "squad"), part)
 
 
-def values(**sections: Any) -> dict[str, Any]:
+def values(**sections):
     return values_with({"squad": {**STATED, **sections}})
 
 
-def questions(prefix: str, answered: list[bool]) -> list[dict[str, Any]]:
+def questions(prefix, answered):
     answers = {True: [{"text": "red house", "answer_start": CONTEXT.index("red")}], False: []}
     return [
         {"id": f"{prefix}{n}", "title": "t", "context": CONTEXT, "question": "What house?", "answers": answers[has]}
@@ -62,7 +60,7 @@ def questions(prefix: str, answered: list[bool]) -> list[dict[str, Any]]:
     ]
 
 
-def predicted(root: Path, split: str, asked: list[dict[str, Any]], odds: list[float]) -> None:
+def predicted(root, split, asked, odds):
     """Features and logits: the best span is always "red house", with a score of 8."""
     start, end = [0] * 19 + [4, 0], [0] * 20 + [4]
     windows = [Window(n, words(CONTEXT), start, end, outside=(8 + odd) / 2) for n, odd in enumerate(odds)]
@@ -79,7 +77,7 @@ HELD_OUT, HELD_OUT_ODDS = [True, False, True, False, True], [-4.0, -2.5, -1.5, 3
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     # Held out, in order of the odds: +1 -1 +1 +1 -1: the best threshold is 0.5, so that dev is answered at -3 and -1.
     train = questions("t", HELD_OUT)
     others = [{**one, "id": f"other{number}"} for number, one in enumerate(train)]
@@ -93,7 +91,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def many(checkout: Path) -> Path:
+def many(checkout):
     """Of 24 questions half are right in either group, those with an answer are 20: 12 are right, without answers 4."""
     answered, odds = [True] * 20 + [False] * 4, [-3.0, 1.5] * 10 + [-1.0, 2.0] * 2
     write_questions(checkout / artifacts.examples_file("squad", "dev"), questions("d", answered))
@@ -102,11 +100,11 @@ def many(checkout: Path) -> Path:
 
 
 @pytest.fixture
-def metrics(checkout: Path) -> dict[str, Any]:
+def metrics(checkout):
     return evaluate(task("report"), checkout).metrics
 
 
-def test_held_out_questions_choose_the_threshold_and_dev_is_scored(checkout: Path, metrics: dict[str, Any]) -> None:
+def test_held_out_questions_choose_the_threshold_and_dev_is_scored(checkout, metrics):
     assert (metrics["null_threshold"], metrics["null_threshold_questions"]) == (0.5, 5)
     assert metrics["null_threshold_lower"] <= 0.5 <= metrics["null_threshold_upper"]
     # Chosen on dev itself: +1 at -3, -1 at -1, +1 at 1.5, -1 at 2; two are right with no answer at all.
@@ -143,7 +141,7 @@ def test_held_out_questions_choose_the_threshold_and_dev_is_scored(checkout: Pat
     assert any("Exact match of unanswerable questions dropped" in one for one in reasons)
 
 
-def test_a_stated_threshold_needs_no_held_out_questions(checkout: Path) -> None:
+def test_a_stated_threshold_needs_no_held_out_questions(checkout):
     assert task("entry").params.options == {"unanswerable": "use"}
     assert task("entry", data={"unanswerable": "drop"}).params.options == {}, "no other stage knows of it"
     (checkout / artifacts.logits_file("squad", artifacts.HELD_OUT)).unlink()
@@ -158,7 +156,7 @@ def test_a_stated_threshold_needs_no_held_out_questions(checkout: Path) -> None:
     assert "The threshold 1.75" in (checkout / "evaluation/squad/report.html").read_text()
 
 
-def decided(checkout: Path, **limits: Any) -> dict[str, Any]:
+def decided(checkout, **limits):
     for name in ("corpus", "phase1", "phase2", "squad", "squad-rows"):
         write_json(checkout / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in ("pretrain-phase1", "pretrain-phase2", "squad-finetune"):
@@ -166,7 +164,7 @@ def decided(checkout: Path, **limits: Any) -> dict[str, Any]:
     return gate(values(gate={"min_f1": 0.0, **limits}), "squad", checkout)
 
 
-def test_the_gate_has_floors_and_a_released_model_for_both_groups(many: Path) -> None:
+def test_the_gate_has_floors_and_a_released_model_for_both_groups(many):
     evaluate(task("report"), many)
     assert decided(many, min_has_answer_f1=50.0, min_no_answer_exact_match=50.0)["accepted"]
     refused = decided(many, min_has_answer_f1=50.5, min_no_answer_exact_match=51.0)
@@ -183,7 +181,7 @@ def test_the_gate_has_floors_and_a_released_model_for_both_groups(many: Path) ->
     assert "released_model_HasAns_f1" not in names
 
 
-def test_a_release_and_a_checkout_state_the_threshold_of_a_model(checkout: Path, metrics: dict[str, Any]) -> None:
+def test_a_release_and_a_checkout_state_the_threshold_of_a_model(checkout, metrics):
     model = checkout / "models/squad"
     assert task("scores").settings(metrics) == {"null_threshold": 0.5}
     assert read_null_threshold(model) == 0.5
@@ -196,7 +194,7 @@ def test_a_release_and_a_checkout_state_the_threshold_of_a_model(checkout: Path,
         read_null_threshold(model)
 
 
-def test_the_card_tells_of_both_groups_and_of_the_threshold(metrics: dict[str, Any]) -> None:
+def test_the_card_tells_of_both_groups_and_of_the_threshold(metrics):
     card = KINDS["squad"].card(facts(entry=task("entry"), parameters=values(), metrics=metrics))
     for said in ("2 answerable and 2 unanswerable", "0.5000", "| exact match of unanswerable questions | 50.00"):
         assert said in card
@@ -206,7 +204,7 @@ def test_the_card_tells_of_both_groups_and_of_the_threshold(metrics: dict[str, A
     assert "null_odds" not in KINDS["squad"].card(facts())
 
 
-def test_windows_of_questions_without_an_answer_are_labelled_at_cls(tmp_path: Path) -> None:
+def test_windows_of_questions_without_an_answer_are_labelled_at_cls(tmp_path):
     word_tokenizer(tmp_path / "tokenizer")
     source = write_questions(tmp_path / "train.parquet", questions("q", [True, False, True]))
     params = squad_params(row_length=128, doc_stride=8, max_question_length=10)
@@ -219,7 +217,7 @@ def test_windows_of_questions_without_an_answer_are_labelled_at_cls(tmp_path: Pa
         assert (here["end_positions"] == here["cls_positions"]) == bare
 
 
-def test_held_out_questions_must_be_of_both_kinds(tmp_path: Path) -> None:
+def test_held_out_questions_must_be_of_both_kinds(tmp_path):
     asked = [{**one, "title": f"t{number}"} for number, one in enumerate(questions("q", [True] * 20))]
     source = write_questions(tmp_path / "train.parquet", asked)
     with pytest.raises(InputError, match=r"downstream\.squad\.rows\.held_out"):
@@ -236,7 +234,7 @@ def test_held_out_questions_must_be_of_both_kinds(tmp_path: Path) -> None:
         ({"evaluate": {"null_threshold": "low"}}, "null_threshold"),
     ],
 )
-def test_parameters_that_do_not_fit_together_are_refused(sections: dict[str, Any], message: str) -> None:
+def test_parameters_that_do_not_fit_together_are_refused(sections, message):
     with pytest.raises(ParamsError, match=message):
         validate_params(values(**sections))
 
@@ -251,12 +249,12 @@ def test_parameters_that_do_not_fit_together_are_refused(sections: dict[str, Any
     ],
 )
 def test_a_finished_model_gives_no_answer_above_its_own_odds_or_those_that_are_stated(
-    tmp_path: Path, recorded: float | None, stated: Any, found: tuple[str, float | str]
-) -> None:
+    tmp_path, recorded, stated, found
+):
     folder = write_tiny_model(tmp_path / "qa", ["the", "red"])
     if recorded is not None:
         write_json(folder / "podium.json", {"null_threshold": recorded})
-    entry: Any = infer_entry(find_model(str(folder)), stated=stated).params
+    entry = infer_entry(find_model(str(folder)), stated=stated).params
     assert (entry.data.unanswerable, entry.evaluate.null_threshold) == found
 
 
@@ -264,7 +262,7 @@ def test_a_finished_model_gives_no_answer_above_its_own_odds_or_those_that_are_s
     ("answered", "failed"),
     [([True, False], []), ([True, True], ["train_without_answer"]), ([False, False], ["train_with_answer"])],
 )
-def test_the_data_must_hold_both_kinds(tmp_path: Path, answered: list[bool], failed: list[str]) -> None:
+def test_the_data_must_hold_both_kinds(tmp_path, answered, failed):
     for split, kinds in (("train", answered), ("dev", [True, False])):
         asked = [{**one, "question": f"{one['question']} {split}"} for one in questions(split, kinds)]
         write_questions(tmp_path / f"{split}.parquet", asked)

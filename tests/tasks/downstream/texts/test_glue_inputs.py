@@ -1,7 +1,6 @@
 """Examples of GLUE from every layout, what is refused by file and line, and the rows made of them."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -35,14 +34,14 @@ from tests.tasks.validation.validation_data import failed_checks, source_of, val
 from tests.tasks.vocabulary.fast_tokenizers import save_fast_tokenizer
 
 
-def put(folder: Path, name: str, files: dict[str, str]) -> Path:
+def put(folder, name, files):
     (folder / name).mkdir(parents=True)
     for file, text in files.items():
         (folder / name / file).write_text(text, encoding="utf-8")
     return folder
 
 
-def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
+def read(folder, name, split="train"):
     task = task_with(f"glue-{name}", data=GlueDataParams(path=str(folder)))
     return [one[:3] for one in read_split(task, split, Interpretation(), ValueForms())]
 
@@ -68,14 +67,12 @@ GOOD = [("good", None, 1), ("bad", None, 0)]
         ("sst2", "train.json", '{"sentence": "good", "label": 1}\n{"sentence": "bad", "label": 0}\n', GOOD),
     ],
 )  # fmt: skip
-def test_official_files_and_tables_of_people_are_read(
-    tmp_path: Path, name: str, file: str, text: str, expected
-) -> None:
+def test_official_files_and_tables_of_people_are_read(tmp_path, name, file, text, expected):
     folder = TASKS[name].title if file == TSV else name
     assert read(put(tmp_path, folder, {file: text}), name) == expected
 
 
-def test_the_hubs_parquet_layout_is_read_in_order_of_its_parts(tmp_path: Path) -> None:
+def test_the_hubs_parquet_layout_is_read_in_order_of_its_parts(tmp_path):
     (tmp_path / "sst2").mkdir()
     for part, words in enumerate((["one", "two"], ["three"])):
         table = pa.table({"sentence": words, "label": [part] * len(words), "idx": list(range(len(words)))})
@@ -95,7 +92,7 @@ def test_the_hubs_parquet_layout_is_read_in_order_of_its_parts(tmp_path: Path) -
         ("stsb", "A.\tB.\t5.5\n", r"a label that is not a number from 0 to 5: line 1 \('5.5'\)"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_file_and_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_what_cannot_be_meant_is_refused_by_file_and_line(tmp_path, name, text, message):
     with pytest.raises(InputError, match=f"(?s){message}"):
         read(put(tmp_path, name, {"train.tsv": text}), name)
 
@@ -107,13 +104,13 @@ def test_what_cannot_be_meant_is_refused_by_file_and_line(tmp_path: Path, name: 
         ("good\t1\nbad\t0\n", "good\t1\nfine\t1\n", "all dev examples have the label positive"),
     ],
 )
-def test_splits_without_a_text_or_with_one_label_are_refused(tmp_path: Path, train: str, dev: str, said: str) -> None:
+def test_splits_without_a_text_or_with_one_label_are_refused(tmp_path, train, dev, said):
     folder = put(tmp_path, "sst2", {"train.tsv": train, "dev.tsv": dev})
     with pytest.raises(InputError, match=said):
         make_examples(task_with("glue-sst2", "reader", data=GlueDataParams(path=str(folder))), tmp_path / "out")
 
 
-def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path: Path) -> None:
+def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path):
     folder = put(tmp_path, "sst2", {})
     (folder / "sst2" / "train.tsv").write_bytes("caf\xe9\t1\n".encode("latin-1"))
     for name, split, said in (
@@ -128,7 +125,7 @@ def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path: Path) 
         read(folder, "sst2")
 
 
-def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path) -> None:
+def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path):
     text = "good\t1\ngood\t1\ngood\t0\n\t1\nbad\t0\n"
     folder = put(tmp_path, "sst2", {"train.tsv": text, "dev.tsv": "bad\t0\n \t1\nnew\t1\n"})
     assert make_glue_data("sst2", folder, tmp_path / "out") == {"train": 4, "dev": 3}
@@ -149,7 +146,7 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path) -
     assert failed_checks(few) == ["dev_examples"]
 
 
-def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
+def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers():
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     for room in (5, 6, 9):
@@ -161,10 +158,7 @@ def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
                 assert (kept[0][0], kept[1][0]) == (ids.count(0), ids.count(1)), (room, first, second)
 
 
-Packed = tuple[Manifest, dict[str, np.ndarray], dict[int, list[int]]]
-
-
-def pack(folder: Path, name: str, tokenizer: Path, row_length: int, most: int = 4) -> Packed:
+def pack(folder, name, tokenizer, row_length, most=4):
     """Write and validate the rows of a task's train split; the tokens of each example by its number."""
     shape = GlueRowsParams(row_length=row_length, max_sequences_per_row=most, held_out_fraction=0.0)
     encoder = task_with(f"glue-{name}", "encoder", rows=shape)
@@ -183,7 +177,7 @@ def pack(folder: Path, name: str, tokenizer: Path, row_length: int, most: int = 
 
 
 @pytest.mark.parametrize("name", ["sst2", "stsb"])
-def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path: Path, name: str) -> None:
+def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path, name):
     task = TASKS[name]
     write_examples(tmp_path / "data", name, train=50, dev=20)
     make_glue_data(name, tmp_path / "data", tmp_path / "examples")
@@ -200,7 +194,7 @@ def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path: Path, nam
     assert sequences[0] == sequences[1]
 
 
-def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -> None:
+def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path):
     """run_glue.py on the card of Graphcore/bert-base-uncased: batch 1 x 32 accumulated, 3 epochs, 2e-5, seed 1984."""
     values = resolve({}, "glue-sst2-ipu-base-pod4", [], ROOT / "presets")
     params = validate_params(values)
@@ -228,7 +222,7 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
     assert (predict.micro_batch_size, predict.pipelined_inference) == (4, True)
 
 
-def test_rows_of_another_tokenizer_have_its_template_and_pad_id(tmp_path: Path) -> None:
+def test_rows_of_another_tokenizer_have_its_template_and_pad_id(tmp_path):
     from transformers import AutoTokenizer
 
     write_examples(tmp_path / "data", "rte", train=20, dev=20)

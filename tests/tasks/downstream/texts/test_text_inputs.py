@@ -4,8 +4,6 @@ options that read it."""
 import json
 import re
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import datasets
 import pyarrow as pa
@@ -29,29 +27,28 @@ from tests.tasks.validation.validation_data import validate
 
 EDGES = SHARED / "data" / "cases" / "edges"
 needs_edges = pytest.mark.skipif(not EDGES.is_dir(), reason="needs the inputs in ../shared/data/cases/edges")
-Data = dict[str, Any]
 SEVERAL, VALUE = {"multilabel": True}, {"regression": True}
 TWO = [("good one", "good"), ("bad one", "bad")]
 
 
-def put(path: Path, text: str | bytes) -> Path:
+def put(path, text):
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     return path
 
 
-def lines_of(rows: list[tuple[str, Any]], name: str = "labels") -> str:
+def lines_of(rows, name="labels"):
     return "".join(json.dumps({"text": text, name: label}, ensure_ascii=False) + "\n" for text, label in rows)
 
 
-def labelled(labels: list[Any]) -> str:
+def labelled(labels):
     return lines_of([(f"text {number}", label) for number, label in enumerate(labels)], "label")
 
 
-def paths(train: Path, dev: Path | None = None) -> Data:
+def paths(train, dev=None):
     return {"train_path": str(train), "dev_path": str(dev or train)}
 
 
-def made(folder: Path, train: Path, dev: Path | None = None, data: Data | None = None, **form: Any) -> Path:
+def made(folder, train, dev=None, data=None, **form):
     """The folder of examples of these files, checked before the run and validated."""
     data = {**paths(train, dev), **(data or {})}
     task, examples = part("reader", data, **form), folder / "examples"
@@ -62,7 +59,7 @@ def made(folder: Path, train: Path, dev: Path | None = None, data: Data | None =
     return examples
 
 
-def labels_in(examples: Path, split: str = "train") -> list[Any]:
+def labels_in(examples, split="train"):
     """Names of the class or the classes, or the value, of each example."""
     path = examples / f"{split}.parquet"
     found = pq.read_table(path)["label"].to_pylist()
@@ -72,7 +69,7 @@ def labels_in(examples: Path, split: str = "train") -> list[Any]:
     return [sorted(names[n] for n in one) if isinstance(one, list) else names[one] for one in found]
 
 
-def rows_in(examples: Path, split: str = "train") -> list[tuple[str, str | None, Any]]:
+def rows_in(examples, split="train"):
     table = pq.read_table(examples / f"{split}.parquet")
     return list(zip(table["first"].to_pylist(), table["second"].to_pylist(), labels_in(examples, split), strict=True))
 
@@ -88,7 +85,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_each_form_is_read_by_its_ending_and_columns_are_found_by_their_usual_names(tmp_path: Path, name: str) -> None:
+def test_each_form_is_read_by_its_ending_and_columns_are_found_by_their_usual_names(tmp_path, name):
     examples = made(tmp_path, put(tmp_path / name, FORMS[name]))
     assert rows_in(examples) == [(text, None, label) for text, label in TWO]
     if name == "a.tsv":
@@ -96,7 +93,7 @@ def test_each_form_is_read_by_its_ending_and_columns_are_found_by_their_usual_na
         assert task.names(task.read_examples(examples / "dev.parquet")) == ["7", "8"]
 
 
-def test_a_folder_of_parts_is_read_in_order_beside_json_that_says_something_of_them(tmp_path: Path) -> None:
+def test_a_folder_of_parts_is_read_in_order_beside_json_that_says_something_of_them(tmp_path):
     parts = tmp_path / "parts"
     parts.mkdir()
     for number, (text, label) in enumerate(TWO):
@@ -111,7 +108,7 @@ def test_a_folder_of_parts_is_read_in_order_beside_json_that_says_something_of_t
     assert len(rows_in(made(tmp_path, parts))) == 2, "alone it is the data"
 
 
-def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_path: Path) -> None:
+def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_path):
     features = datasets.Features({"Text": datasets.Value("string"), "Label": datasets.ClassLabel(names=["no", "yes"])})
     data = datasets.Dataset.from_dict({"Text": ["a", "b"], "Label": [1, 0]}, features=features)
     (tmp_path / "hub").mkdir()
@@ -124,7 +121,7 @@ def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_pat
         made(tmp_path, tmp_path, data={**hub, "columns": {"text": "txt"}})
 
 
-def test_the_separator_can_be_stated_and_what_was_found_is_said(tmp_path: Path) -> None:
+def test_the_separator_can_be_stated_and_what_was_found_is_said(tmp_path):
     train = put(tmp_path / "a.csv", "Text;label\na,b;x\nb;y\n")
     examples = made(tmp_path, train)
     assert rows_in(examples)[0] == ("a,b", None, "x")
@@ -140,7 +137,7 @@ def test_the_separator_can_be_stated_and_what_was_found_is_said(tmp_path: Path) 
 
 ROWS = "text,label\n" + "one thing,ab\nanother thing,cd\n" * 3
 SWALLOWED = '"It was good.,ab\nIt was great.,ab\nGo and see it.",cd\n'
-QUOTED: dict[str, tuple[str, Data, int]] = {
+QUOTED = {
     "read as rows": (ROWS + SWALLOWED, {"quoting": "literal"}, 9),
     "read as a cell": (ROWS + SWALLOWED, {"quoting": "enclosing"}, 7),
     "lines of a text": (ROWS + '"It was good, all\nof it, really\nAnd, great.",ab\n', {}, 7),
@@ -149,7 +146,7 @@ QUOTED: dict[str, tuple[str, Data, int]] = {
 
 
 @pytest.mark.parametrize("name", QUOTED)
-def test_lines_in_quotes_are_a_text_or_rows_as_stated(tmp_path: Path, name: str) -> None:
+def test_lines_in_quotes_are_a_text_or_rows_as_stated(tmp_path, name):
     text, how, found = QUOTED[name]
     make_examples(part("reader", {**paths(put(tmp_path / "a.csv", text)), **how}), tmp_path / "examples")
     texts = pq.read_table(tmp_path / "examples" / "train.parquet")["first"].to_pylist()
@@ -176,9 +173,7 @@ def test_lines_in_quotes_are_a_text_or_rows_as_stated(tmp_path: Path, name: str)
         ("text,label,category", {}, "a b"),
     ],
 )
-def test_of_two_columns_that_may_be_meant_one_must_be_named(
-    tmp_path: Path, header: str, columns: dict[str, str], found: str
-) -> None:
+def test_of_two_columns_that_may_be_meant_one_must_be_named(tmp_path, header, columns, found):
     path, data = put(tmp_path / "a.csv", f"{header}\na,b,x,u\nc,d,y,v\n"), {"columns": columns}
     if header.count(",") == 2:
         put(path, f"{header}\na,b,x\nc,d,y\n")
@@ -190,7 +185,7 @@ def test_of_two_columns_that_may_be_meant_one_must_be_named(
     assert rows_in(made(tmp_path, path, data=data))[0] == (first, second.strip() or None, label)
 
 
-def test_one_split_with_pairs_and_one_with_single_texts_are_refused(tmp_path: Path) -> None:
+def test_one_split_with_pairs_and_one_with_single_texts_are_refused(tmp_path):
     pairs = put(tmp_path / "a.csv", "premise,hypothesis,label\na,b,x\nc,d,y\n")
     with pytest.raises(InputError, match="one split has pairs of texts"):
         made(tmp_path, pairs, put(tmp_path / "b.csv", "text,label\na,x\nc,y\n"))
@@ -204,7 +199,7 @@ def test_one_split_with_pairs_and_one_with_single_texts_are_refused(tmp_path: Pa
         (["10", "9", "x"], ("10", "9", "x")),
     ],
 )
-def test_classes_are_those_of_train_in_order(tmp_path: Path, labels: list[str], order: tuple[str, ...]) -> None:
+def test_classes_are_those_of_train_in_order(tmp_path, labels, order):
     path = write_csv(tmp_path / "a.csv", ["text", "label"], [(f"text {one}", one) for one in labels])
     assert read_parquet_labels(made(tmp_path, path) / "train.parquet") == (order, ())
 
@@ -225,9 +220,7 @@ CSV, JSONL = "text,label\na,{}\nb,{}\n", '{{"text": "a", "label": {}}}\n{{"text"
         ((CSV, "0.0", "1.0"), [0.0, 1.0], ("0", "1")),
     ],
 )
-def test_numbers_and_truths_are_the_same_in_every_form(
-    tmp_path: Path, train: Any, dev: Any, classes: tuple[str, ...]
-) -> None:
+def test_numbers_and_truths_are_the_same_in_every_form(tmp_path, train, dev, classes):
     files = []
     for split, content in (("train", train), ("dev", dev)):
         if isinstance(content, list):
@@ -249,9 +242,7 @@ def test_numbers_and_truths_are_the_same_in_every_form(
         (("0", "1.5"), ("1", "1.0"), VALUE, r"all dev examples have the label 1\.0"),
     ],
 )
-def test_dev_examples_without_a_score_are_refused(
-    tmp_path: Path, train: tuple[str, str], dev: tuple[str, str], form: Data, message: str
-) -> None:
+def test_dev_examples_without_a_score_are_refused(tmp_path, train, dev, form, message):
     files = [put(tmp_path / f"{name}.csv", CSV.format(*labels)) for name, labels in (("a", train), ("b", dev))]
     task = part("reader", paths(*files), **form)
     for look in (task.check_files, lambda: make_examples(task, tmp_path / "examples")):
@@ -261,7 +252,7 @@ def test_dev_examples_without_a_score_are_refused(
 
 
 @pytest.mark.parametrize(("spelled", "other"), [("Good", "good."), ("yes", "True"), ("1", "YES")])
-def test_dev_labels_of_other_spelling_are_refused_or_folded(tmp_path: Path, spelled: str, other: str) -> None:
+def test_dev_labels_of_other_spelling_are_refused_or_folded(tmp_path, spelled, other):
     train = put(tmp_path / "a.jsonl", labelled([spelled, "bad", spelled]))
     dev = put(tmp_path / "b.jsonl", labelled([other, "bad"]))
     with pytest.raises(InputError, match=rf"dev_path: dev has {other}, training has {spelled}: .* only in case"):
@@ -271,7 +262,7 @@ def test_dev_labels_of_other_spelling_are_refused_or_folded(tmp_path: Path, spel
     assert labels_in(examples, "dev") == [spelled, "bad"]
 
 
-READ: dict[str, tuple[list[Any], Data, list[Any]]] = {
+READ = {
     "names of numbers": ([0, 1, 1], {"labels": ["bad", "good"]}, ["bad", "good", "good"]),
     "numbers that are names": ([1, 2, 1], {"labels": ["2", "1"]}, ["1", "2", "1"]),
     "sentiments": ([-1, 0, 1], {}, ["-1", "0", "1"]),
@@ -286,15 +277,15 @@ READ: dict[str, tuple[list[Any], Data, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", READ)
-def test_labels_of_one_meaning_are_the_labels_in_the_file(tmp_path: Path, name: str) -> None:
+def test_labels_of_one_meaning_are_the_labels_in_the_file(tmp_path, name):
     labels, data, names = READ[name]
     assert labels_in(made(tmp_path, put(tmp_path / "a.jsonl", labelled(labels)), data=data)) == names
 
 
-TAGGED: list[tuple[str, list[str]]] = [("a", ["new", "bad"]), ("b", []), ("c", ["bad"]), ("d", ["new"])]
+TAGGED = [("a", ["new", "bad"]), ("b", []), ("c", ["bad"]), ("d", ["new"])]
 FLAGS = "text,new,bad\n" + "".join(f"{text},{int('new' in one)},{int('bad' in one)}\n" for text, one in TAGGED)
 BOTH = {"columns": {"label": ["new", "bad"]}}
-FORMS_OF_SEVERAL: dict[str, tuple[str, str, Data]] = {
+FORMS_OF_SEVERAL = {
     "lists": ("a.jsonl", lines_of(TAGGED), {}),
     "lists as JSON": ("a.csv", "text;label\n" + "".join(f"{t};{json.dumps(one)}\n" for t, one in TAGGED), {}),
     "a separator": ("a.csv", "text,label\n" + "".join(f"{t},{' | '.join(one)}\n" for t, one in TAGGED),
@@ -309,7 +300,7 @@ FORMS_OF_SEVERAL: dict[str, tuple[str, str, Data]] = {
 
 
 @pytest.mark.parametrize("name", FORMS_OF_SEVERAL)
-def test_each_form_has_the_same_labels(tmp_path: Path, name: str) -> None:
+def test_each_form_has_the_same_labels(tmp_path, name):
     file, text, data = FORMS_OF_SEVERAL[name]
     examples = made(tmp_path, put(tmp_path / file, text), data=data, **SEVERAL)
     assert labels_in(examples) == [sorted(labels) for _, labels in TAGGED]
@@ -317,7 +308,7 @@ def test_each_form_has_the_same_labels(tmp_path: Path, name: str) -> None:
     assert read_reading(examples)["numbers"]["train examples without a label"] == 1
 
 
-def test_what_is_repeated_and_what_dev_alone_has_are_counted(tmp_path: Path) -> None:
+def test_what_is_repeated_and_what_dev_alone_has_are_counted(tmp_path):
     train = put(tmp_path / "a.jsonl", lines_of([*TAGGED, ("e", ["bad", "1", "1.0"])]))
     dev = put(tmp_path / "b.jsonl", lines_of([("x", ["odd", "new"]), ("y", ["LABEL_1"]), ("z", [])]))
     examples = made(tmp_path, train, dev, **SEVERAL)
@@ -329,7 +320,7 @@ def test_what_is_repeated_and_what_dev_alone_has_are_counted(tmp_path: Path) -> 
     assert numbers["train examples that repeat a label"] == 1
 
 
-DETECTED: dict[str, Data] = {
+DETECTED = {
     FORMS_OF_SEVERAL["lists"][1]: SEVERAL,
     FORMS_OF_SEVERAL["lists as JSON"][1]: SEVERAL,
     FLAGS: {**SEVERAL, "data.columns.label": ["new", "bad"]},
@@ -344,7 +335,7 @@ DETECTED: dict[str, Data] = {
 
 
 @pytest.mark.parametrize("text", DETECTED)
-def test_several_labels_are_detected_where_nothing_else_can_be_meant(tmp_path: Path, text: str) -> None:
+def test_several_labels_are_detected_where_nothing_else_can_be_meant(tmp_path, text):
     path = put(tmp_path / f"a.{'jsonl' if text.startswith('{') else 'csv'}", text)
     assert recipe_for(path, {"columns": {}}) == DETECTED[text]
     assert recipe_for(path, {"columns": {}, "regression": True}) == {}
@@ -356,7 +347,7 @@ def test_several_labels_are_detected_where_nothing_else_can_be_meant(tmp_path: P
 
 
 @needs_edges
-def test_flags_of_a_file_to_evaluate_are_of_the_labels_of_the_model() -> None:
+def test_flags_of_a_file_to_evaluate_are_of_the_labels_of_the_model():
     names = ("a", "b", "c")
     reader = LabelReader(text_task({"regression": False, "multilabel": True}), ClassificationDataParams(), names)
     rows = [json.loads(line)["labels"] for line in (EDGES / "13-multi-hot-evaluate.jsonl").open()]
@@ -364,7 +355,7 @@ def test_flags_of_a_file_to_evaluate_are_of_the_labels_of_the_model() -> None:
     assert [reader.parse(row, "line 1") for row in rows] == wanted
 
 
-VALUES: dict[str, tuple[list[str], str, list[float] | str]] = {
+VALUES = {
     "dots that group": (["975", "1.213", "1.030"], "decimal-comma", [975, 1213, 1030]),
     "dots that are decimal": (["4", "3.667"], "decimal-point", [4, 3.67]),
     "decimal commas": (["361,19", "1.477,42", "5"], "decimal-comma", [361.19, 1477.42, 5]),
@@ -381,12 +372,12 @@ VALUES: dict[str, tuple[list[str], str, list[float] | str]] = {
 }
 
 
-def values_file(path: Path, cells: list[str]) -> Path:
+def values_file(path, cells):
     return put(path, "text;label\n" + "".join(f"{path.stem} {number};{cell}\n" for number, cell in enumerate(cells)))
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_dot_or_a_comma_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path: Path, name: str) -> None:
+def test_a_dot_or_a_comma_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path, name):
     cells, form, found = VALUES[name]
     path, data = values_file(tmp_path / "a.csv", cells), {"label_form": form}
     if isinstance(found, list):
@@ -396,7 +387,7 @@ def test_a_dot_or_a_comma_of_two_meanings_is_refused_and_each_option_reads_it(tm
         made(tmp_path, path, data=data, **VALUE)
 
 
-def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path: Path) -> None:
+def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path):
     train = values_file(tmp_path / "train.csv", ["4", "3.5", "2.25"])
     dev = values_file(tmp_path / "dev.csv", ["975", "1.213"])
     make_examples(part("reader", paths(train, dev), **VALUE), tmp_path / "examples")
@@ -405,7 +396,7 @@ def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path: Path) -> None:
         part("reader", paths(dev), **VALUE).check_files()
 
 
-ONE_CLASS: dict[str, tuple[str, str | bytes, str]] = {
+ONE_CLASS = {
     "an empty text": ("a.csv", "text,label\n ,good\nx,bad\n", r"an empty text in the column 'text': line 2"),
     "no label": ("a.csv", "text,label\nx,\ny,bad\n", r"a missing label: --missing-labels drop .*: line 2"),
     "no number": ("a.jsonl", '{"text": "x", "label": 0.5}\n', "with decimals, .* as a class: --regression .*: line 1"),
@@ -425,7 +416,7 @@ ONE_CLASS: dict[str, tuple[str, str | bytes, str]] = {
     "rows inside of quotes": ("a.csv", ROWS + SWALLOWED, r"look like rows: --quoting literal .*: line 8 \('It was"),
     "a header again": ("a.csv", ROWS + ROWS, r"a.csv, line 8 repeats the header"),
 }  # fmt: skip
-SEVERAL_LABELS: dict[str, tuple[str, Data, str]] = {
+SEVERAL_LABELS = {
     "a missing list": (lines_of([*TAGGED, ("e", None)]), {}, r"missing labels \(\[\] means .*: line 5"),
     "a text for a list": (lines_of([*TAGGED, ("e", "new")]), {}, r"not a list \(--label-separator.*: line 5 \('new'\)"),
     "an empty name": (lines_of([("e", ["new", " "]), *TAGGED]), {}, "a missing label: .*: line 1"),
@@ -437,7 +428,7 @@ SEVERAL_LABELS: dict[str, tuple[str, Data, str]] = {
     "the same labels": ("".join(lines_of([(text, ["new", "bad"])]) for text in "ab"), {}, "all dev examples have"),
     "a flag too many": (labelled([[0, 1], [1, 0, 1]]), {"labels": ["a", "b"]}, "0 or 1, for each of the 2 labels a, b"),
 }  # fmt: skip
-OTHER_MEANINGS: dict[str, tuple[list[Any], Data, str]] = {
+OTHER_MEANINGS = {
     "almost as many classes as rows": ([f"t{n}" for n in range(12)] + ["t0"], {}, "almost as many classes as examples"),
     "-1 next to three classes": ([0, 1, 2, -1] * 3, {}, r"-1 next to 0, 1, 2 .*--labels 0,1,2.*: line 4 \('-1'\)"),
     "SNLI's sign": (["neutral", "-", "contradiction"], {}, r"stand for a missing one.*: line 2 \('-'\)"),
@@ -453,7 +444,7 @@ OTHER_MEANINGS: dict[str, tuple[list[Any], Data, str]] = {
     "a line break": (["a\u2028b", "c"], {}, "cannot be shown on one line: line 1"),
     "an object": (["Positive", '{"choices": ["Negative", "Sarcastic"]}'], {}, "an object in a text.*: line 2 "),
 }  # fmt: skip
-REFUSED: dict[str, tuple[str, str | bytes, Data, Data, str]] = {
+REFUSED = {
     **{name: (file, text, {}, {}, said) for name, (file, text, said) in ONE_CLASS.items()},
     **{name: (f"a.{'jsonl' if text.startswith('{') else 'csv'}", text, data, SEVERAL, said)
        for name, (text, data, said) in SEVERAL_LABELS.items()},
@@ -462,7 +453,7 @@ REFUSED: dict[str, tuple[str, str | bytes, Data, Data, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_meant_or_may_mean_something_else_is_refused_before_the_run(tmp_path: Path, name: str) -> None:
+def test_what_cannot_be_meant_or_may_mean_something_else_is_refused_before_the_run(tmp_path, name):
     file, text, data, form, message = REFUSED[name]
     task = part("reader", {**paths(put(tmp_path / file, text)), **data}, **form)
     for look in (task.check_files, lambda: make_examples(task, tmp_path / "examples")):
@@ -471,7 +462,7 @@ def test_what_cannot_be_meant_or_may_mean_something_else_is_refused_before_the_r
     assert not (tmp_path / "examples").exists()
 
 
-CASES: dict[str, tuple[str, str, Data, Data, Data, list[Any]]] = {
+CASES = {
     "flags": ("01-multi-hot-label-vectors", r"a list of 3 numbers that are 0 or 1: --labels A,B,\.\.\. .*: line 1 ",
               SEVERAL, {"labels": ["slow", "dirty", "kind"]}, SEVERAL, [["slow"], [], ["dirty", "kind", "slow"]]),
     "flags as numbers": ("01-multi-hot-label-vectors", "--label-form lists .* reads numbers of labels",
@@ -495,7 +486,7 @@ CASES: dict[str, tuple[str, str, Data, Data, Data, list[Any]]] = {
 
 @needs_edges
 @pytest.mark.parametrize("name", CASES)
-def test_a_label_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path: Path, name: str) -> None:
+def test_a_label_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path, name):
     case, message, found, data, options, labels = CASES[name]
     files = [next(EDGES.glob(f"{case}-{split}.*")) for split in ("train", "dev")]
     with pytest.raises(InputError, match=message):
@@ -503,7 +494,7 @@ def test_a_label_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path: P
     assert labels_in(made(tmp_path, *files, data=data, **options))[: len(labels)] == labels
 
 
-def test_what_an_annotator_did_not_accept_is_no_example(tmp_path: Path) -> None:
+def test_what_an_annotator_did_not_accept_is_no_example(tmp_path):
     """Prodigy writes the label that it showed, whatever the answer."""
     row = '{{"text": "text {0}", "label": "ab", "_task_hash": {0}, "answer": "{1}"}}\n'
     rows = [row.format(number, answer) for number, answer in enumerate(["accept", "reject", "accept", "ignore"])]
@@ -527,7 +518,7 @@ def test_what_an_annotator_did_not_accept_is_no_example(tmp_path: Path) -> None:
         ({"gate": {"min_pearson": 50.0}}, r"gate\.min_pearson does not apply to text class"),
     ],
 )
-def test_parameters_that_contradict_each_other_are_refused(values: Data, message: str) -> None:
+def test_parameters_that_contradict_each_other_are_refused(values, message):
     data = values.get("data", {})
     with pytest.raises(ParamsError, match=message):
         validate_params(values_of(data, **{name: value for name, value in values.items() if name != "data"}))

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,16 +39,16 @@ from tests.tasks.downstream.entries import dev_set, part_of, task_with, values_w
 NAME = "mine"
 
 
-def entry_values(**sections: Any) -> dict[str, Any]:
+def entry_values(**sections):
     entry = {"kind": "classification", "multilabel": True, "data": {"train_path": "a.csv", "dev_path": "b.csv"}}
     return values_with({"squad": None, NAME: {**entry, **sections}}, pretrain={"enabled": False})
 
 
-def part(name: str, **sections: Any) -> Any:
+def part(name, **sections):
     return part_of(find_entry(validate_params(entry_values(**sections)), NAME), name)
 
 
-def write_split(root: Path, split: str, labels: list[Any], schema: pa.Schema) -> None:
+def write_split(root, split, labels, schema):
     names = [f"{split} text {number}" for number in range(len(labels))]
     columns = {"first": names, "second": [None] * len(names), "label": labels, "id": names}
     path = root / artifacts.examples_file(NAME, split)
@@ -58,7 +56,7 @@ def write_split(root: Path, split: str, labels: list[Any], schema: pa.Schema) ->
     pq.write_table(pa.table({name: columns[name] for name in schema.names}, schema=schema), path)
 
 
-def write_logits(root: Path, split: str, logits: np.ndarray) -> None:
+def write_logits(root, split, logits):
     """Logits as stage predict leaves them, and the features that they belong to."""
     rows = part("entry").rows_folder(split, root)
     rows.mkdir(parents=True, exist_ok=True)
@@ -72,7 +70,7 @@ def write_logits(root: Path, split: str, logits: np.ndarray) -> None:
         file.write_table(table)
 
 
-def write_model(root: Path) -> None:
+def write_model(root):
     (root / "models" / NAME).mkdir(parents=True)
     (root / "models" / NAME / "model.safetensors").write_bytes(b"weights")
 
@@ -80,7 +78,7 @@ def write_model(root: Path) -> None:
 CHOSEN = {"rows": {"held_out_fraction": 0.5}}
 
 
-def decided(root: Path, **sections: Any) -> dict[str, Any]:
+def decided(root, **sections):
     for name in ("corpus", NAME, f"{NAME}-rows"):
         write_json(root / artifacts.validation_report(name), {"data": name, "valid": True})
     write_json(root / f"metrics/{NAME}-finetune.json", {"final_loss": 0.5, "steps": 10})
@@ -101,7 +99,7 @@ LIBRARY = {
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_a_resample_of_examples_has_the_metrics_of_the_library(name: str) -> None:
+def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
     """Metrics of weighted examples are those of scikit-learn and scipy on examples that come N times."""
     task, generator = task_with(f"glue-{name}", "scores"), np.random.default_rng(1)
     if task.task.is_regression:
@@ -129,7 +127,7 @@ def test_a_resample_of_examples_has_the_metrics_of_the_library(name: str) -> Non
     assert exact["score"] == pytest.approx(np.mean([v for n, v in exact.items() if n != "score"]))
 
 
-def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better() -> None:
+def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better():
     labels = np.array([0, 0, 0, 1, 1.0])
     tasks = {name: task_with(f"glue-{name}", "scores") for name in ("sst2", "mrpc", "stsb")}
     found = {name: task.baseline({"dev": dev_set(task, ["x"] * 5, labels)}) for name, task in tasks.items()}
@@ -144,7 +142,7 @@ LABELS = ("art", "sport", "war", "weather")
 CLASSES = ("ham", "spam")
 
 
-def one_class(name: str, **sections: Any) -> Any:
+def one_class(name, **sections):
     return part(name, multilabel=False, **sections)
 
 
@@ -152,29 +150,29 @@ KEPT = np.array([is_held_out(f"train text {number}", 0.5, seed=0) for number in 
 """Training examples that are held out."""
 
 
-def numbers_of(marks: np.ndarray) -> list[int]:
+def numbers_of(marks):
     return np.flatnonzero(marks).tolist()
 
 
-def best_by_trying(scores: np.ndarray, truth: np.ndarray) -> float:
+def best_by_trying(scores, truth):
     return max(float(f1_score(truth, scores > one, zero_division=0)) for one in (-1.0, *np.unique(scores)))
 
 
-def mark(lists: list[list[int]]) -> np.ndarray:
+def mark(lists):
     found = np.zeros((len(lists), 5))
     for row, some in zip(found, lists, strict=True):
         row[some] = 1
     return found
 
 
-def draw_several(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_several(count, seed):
     """True labels and logits that mostly agree; the third label is never true, the logits are too low."""
     generator = np.random.default_rng(seed)
     truth = (generator.random((count, len(LABELS))) < (0.5, 0.2, 0.0, 0.1)).astype(int)
     return truth, generator.normal(4 * truth - 2, 1.5) - 1.5
 
 
-def draw_one(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_one(count, seed):
     """True classes, a fifth of them spam, and logits that are too low for it."""
     generator = np.random.default_rng(seed)
     truth = (generator.random(count) < 0.2).astype(int)
@@ -182,7 +180,7 @@ def draw_one(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture
-def several(tmp_path: Path) -> Path:
+def several(tmp_path):
     """A run of several labels up to stage predict; dev has a label that train lacks."""
     train, logits = draw_several(400, 0)
     schema = make_schema(OWN_LABELS)
@@ -198,7 +196,7 @@ def several(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Path:
+def two(tmp_path):
     schema = add_labels(make_schema(OWN_CLASSES), CLASSES)
     for split, count, seed, kept in (("train", 400, 0, KEPT), ("dev", 150, 1, slice(None))):
         truth, logits = draw_one(count, seed)
@@ -208,16 +206,16 @@ def two(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def truth_of(root: Path) -> np.ndarray:
+def truth_of(root):
     return mark(pq.read_table(root / artifacts.examples_file(NAME, "dev"))["label"].to_pylist())
 
 
-def predictions_of(root: Path) -> list[Any]:
+def predictions_of(root):
     return read_json(root / f"evaluation/{NAME}/predictions.json")["dev"]
 
 
 @pytest.mark.parametrize("threshold", [None, 0.3, "auto", "per_label"])
-def test_scores_are_those_of_scikit_learn_on_the_same_answers(several: Path, threshold: Any) -> None:
+def test_scores_are_those_of_scikit_learn_on_the_same_answers(several, threshold):
     metrics = evaluate(part("report", evaluate={"threshold": threshold}, **CHOSEN), several).metrics
     truth, answers = truth_of(several), mark(predictions_of(several))
     assert not truth[:, 2].any(), "never true"
@@ -240,7 +238,7 @@ def test_scores_are_those_of_scikit_learn_on_the_same_answers(several: Path, thr
         assert one["f1_low"] <= one["f1"] <= one["f1_high"]
 
 
-def test_thresholds_have_the_best_f1_on_held_out_examples(several: Path) -> None:
+def test_thresholds_have_the_best_f1_on_held_out_examples(several):
     task = part("scores", evaluate={"threshold": "per_label"}, **CHOSEN).prepare(several)
     train, logits = draw_several(400, 0)
     truth, shares = train[KEPT], 1 / (1 + np.exp(-logits[KEPT].astype(np.float32).astype(float)))
@@ -255,7 +253,7 @@ def test_thresholds_have_the_best_f1_on_held_out_examples(several: Path) -> None
     assert found == pytest.approx(best_by_trying(shares.ravel(), truth.ravel()))
 
 
-def test_the_gate_has_floors_by_label_and_compares_with_the_best_set_of_labels(several: Path) -> None:
+def test_the_gate_has_floors_by_label_and_compares_with_the_best_set_of_labels(several):
     how = {"evaluate": {"threshold": "per_label"}, **CHOSEN}
     floors = {"min_micro_f1": 60.0, "min_macro_f1": 10.0, "min_f1_by_class": {"sport": 40.0, "war": 1.0}}
     metrics = evaluate(part("report", gate=floors, **how), several).metrics
@@ -279,10 +277,8 @@ def test_the_gate_has_floors_by_label_and_compares_with_the_best_set_of_labels(s
 
 
 @pytest.mark.parametrize("threshold", ["auto", "per_label"])
-def test_a_run_and_a_release_record_the_thresholds_of_a_model_and_the_gate_refuses_others(
-    several: Path, threshold: str
-) -> None:
-    how: dict[str, Any] = {"evaluate": {"threshold": threshold}, **CHOSEN}
+def test_a_run_and_a_release_record_the_thresholds_of_a_model_and_the_gate_refuses_others(several, threshold):
+    how = {"evaluate": {"threshold": threshold}, **CHOSEN}
     metrics = evaluate(part("report", **how), several).metrics
     model, release = several / "models" / NAME, several / "release"
     release.mkdir()
@@ -306,7 +302,7 @@ def test_a_run_and_a_release_record_the_thresholds_of_a_model_and_the_gate_refus
         decided(several, **how)
 
 
-def records_of(task: Any, root: Path, logits: list[list[float]]) -> list[dict[str, Any]]:
+def records_of(task, root, logits):
     examples = task.scores.read_examples(root / artifacts.examples_file(NAME, "dev"))
     return list(task.records(examples, task.scores.answer(examples, np.array(logits)), 0))
 
@@ -319,14 +315,14 @@ def records_of(task: Any, root: Path, logits: list[list[float]]) -> list[dict[st
         ([[0, 0, 0]] * 2, 1),
     ],
 )
-def test_the_extremes_of_several_labels_have_as_many_as_an_example_with_labels(gold: list[Any], size: int) -> None:
+def test_the_extremes_of_several_labels_have_as_many_as_an_example_with_labels(gold, size):
     outcomes = np.hstack([np.array(gold, float)] * 2)
     worst, best = LabelAnswers(OWN_LABELS, ClassificationEvaluateParams()).extremes(outcomes)
     assert [worst[:3].sum(), best[:3].sum(), best[3:].tolist()] == [size, size, best[:3].tolist()]
     assert not (worst[:3] * worst[3:]).any()
 
 
-def test_predictions_are_names_with_the_scores_of_all_labels(several: Path) -> None:
+def test_predictions_are_names_with_the_scores_of_all_labels(several):
     logits, task = [[2.0, -3.0, 0.0, -1.0], [-5.0] * 4], part("inference", evaluate={"threshold": 0.3})
     records = records_of(task, several, logits)
     assert [one["labels"] for one in records] == [["art", "war"], []]
@@ -339,24 +335,24 @@ def test_predictions_are_names_with_the_scores_of_all_labels(several: Path) -> N
     assert (line["id"], line["labels"], json.loads(line["scores"])) == ("a", '["art", "war"]', records[0]["scores"])
 
 
-def test_a_record_without_an_answer_has_scores_and_no_label(two: Path) -> None:
+def test_a_record_without_an_answer_has_scores_and_no_label(two):
     first, second = records_of(one_class("inference", evaluate={"min_probability": 0.8}), two, [[0.0, 0.1], [0.0, 5.0]])
     assert (first["label"], second["label"]) == (None, "spam")
     assert first["score"] == pytest.approx(0.524979)
     assert first["scores"].keys() == {"ham", "spam"}
 
 
-CHOICE: dict[str, Any] = {"evaluate": {"threshold": "auto"}, **CHOSEN}
-REJECT: dict[str, Any] = {"evaluate": {"min_probability": 0.8}}
+CHOICE = {"evaluate": {"threshold": "auto"}, **CHOSEN}
+REJECT = {"evaluate": {"min_probability": 0.8}}
 
 
-def test_the_threshold_of_the_second_class_has_the_best_macro_f1_on_held_out_examples(two: Path) -> None:
+def test_the_threshold_of_the_second_class_has_the_best_macro_f1_on_held_out_examples(two):
     metrics, plain = evaluate(one_class("report", **CHOICE), two).metrics, evaluate(one_class("report"), two).metrics
     assert metrics["macro_f1"] > plain["macro_f1"] + 5
     truth, logits = draw_one(400, 0)
     shares = 1 / (1 + np.exp(-logits[KEPT, 1]))
 
-    def score(threshold: float) -> float:
+    def score(threshold):
         return float(f1_score(truth[KEPT], shares > threshold, average="macro"))
 
     assert score(metrics["threshold"]) == pytest.approx(max(map(score, [0.0, *shares])))
@@ -370,7 +366,7 @@ def test_the_threshold_of_the_second_class_has_the_best_macro_f1_on_held_out_exa
         one_class("scores", evaluate={"threshold": 0.4}).read_all(two)
 
 
-def test_doubtful_texts_get_no_answer_and_the_curve_shows_the_choice(two: Path) -> None:
+def test_doubtful_texts_get_no_answer_and_the_curve_shows_the_choice(two):
     metrics = evaluate(one_class("report", **REJECT), two).metrics
     truth, answers = draw_one(150, 1)[0], np.array(predictions_of(two))
     given = answers >= 0
@@ -393,7 +389,7 @@ def test_doubtful_texts_get_no_answer_and_the_curve_shows_the_choice(two: Path) 
     assert one_class("scores").settings(metrics) == {"min_probability": 0.8}
 
 
-def test_the_gate_has_floors_by_class_and_of_answers(two: Path) -> None:
+def test_the_gate_has_floors_by_class_and_of_answers(two):
     floors = {"min_coverage": 99.0, "min_answered_accuracy": 50.0, "min_f1_by_class": {"spam": 99.0, "ham": 10.0}}
     metrics = evaluate(one_class("report", gate=floors, **REJECT), two).metrics
     spam = np.array(predictions_of(two)) == 1
@@ -413,7 +409,7 @@ def test_the_gate_has_floors_by_class_and_of_answers(two: Path) -> None:
         ({"evaluate": {"threshold": 1.5}}, "less than or equal to 1"),
     ],
 )
-def test_decisions_that_do_not_fit_the_labels_are_refused_before_a_run(sections: dict[str, Any], message: str) -> None:
+def test_decisions_that_do_not_fit_the_labels_are_refused_before_a_run(sections, message):
     with pytest.raises(ParamsError, match=message):
         part("entry", **sections)
 
@@ -424,7 +420,7 @@ FLAT = [0.69487175, 0.68978982, 0.68716461]
 
 
 @pytest.fixture
-def constant(tmp_path: Path) -> Path:
+def constant(tmp_path):
     schema = add_labels(make_schema(OWN_CLASSES), SENTIMENTS)
     write_split(tmp_path, "train", [0, 1] * 40, schema)
     write_split(tmp_path, "dev", [0, 1] * 30, schema)
@@ -434,7 +430,7 @@ def constant(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def curve(root: Path, losses: list[float]) -> Path:
+def curve(root, losses):
     path = root / f"plots/{NAME}-finetune.csv"
     path.parent.mkdir(exist_ok=True)
     lines = [f"{10 * number},{loss}" for number, loss in enumerate(losses, 1)]
@@ -442,7 +438,7 @@ def curve(root: Path, losses: list[float]) -> Path:
     return path
 
 
-def test_the_verdict_has_the_advice_and_commands_that_follow_it(constant: Path) -> None:
+def test_the_verdict_has_the_advice_and_commands_that_follow_it(constant):
     path = curve(constant, FLAT)
     verdict = decided(constant, multilabel=False, finetune={"epochs": 1})
     loss, never = verdict["advice"]

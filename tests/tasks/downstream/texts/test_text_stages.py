@@ -4,9 +4,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +53,7 @@ OFF = {"enabled": False}
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
-def make_glue_checkout(folder: Path, task: str, finetune: dict[str, Any], counts: dict[str, int], **more: Any) -> Path:
+def make_glue_checkout(folder, task, finetune, counts, **more):
     """A checkout with generated examples of a task, whose words are all unknown to its tokenizer."""
     write_examples(folder / "data", task, **counts)
     rows = {"row_length": 64, "max_sequences_per_row": 4}
@@ -65,7 +63,7 @@ def make_glue_checkout(folder: Path, task: str, finetune: dict[str, Any], counts
     return write_checkout(folder / "checkout", values)
 
 
-def test_two_places_are_compared_on_both_development_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_places_are_compared_on_both_development_sets(tmp_path, monkeypatch):
     tuning = {"epochs": 1, "learning_rate": 5e-3, "checkpoint_every_updates": 0}
     folder = make_glue_checkout(tmp_path, "mnli", tuning, {"train": 40})
     metrics = run_entry(folder, "mnli", monkeypatch)
@@ -81,7 +79,7 @@ def test_two_places_are_compared_on_both_development_sets(tmp_path: Path, monkey
 
 
 @pytest.fixture
-def _poptorch_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _poptorch_double(monkeypatch):
     """The double of tests/ipu_model, for one test; what it left is put away, as other tests have no PopTorch."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "doubles" / "poptorch_double"))
@@ -91,7 +89,7 @@ def _poptorch_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_poptorch_double")
-def test_on_ipus_programs_are_built_ahead_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_ipus_programs_are_built_ahead_and_found(tmp_path, monkeypatch):
     """A layer on the second of two IPUs, classes of a pair, packed."""
     monkeypatch.setattr(entry_jobs.training, "require_verdict", lambda *words, **named: None)
     programs = {"layers_per_ipu": [0, 1], "inference_layers_per_ipu": [0, 1], "inference_device_iterations": 3}
@@ -112,7 +110,7 @@ def test_on_ipus_programs_are_built_ahead_and_found(tmp_path: Path, monkeypatch:
     assert read_json(folder / "metrics/rte.json")["examples"] == 20
 
 
-def write_splits(folder: Path, train: int = 240, dev: int = 60, **form: bool) -> tuple[dict[str, Any], list[list[str]]]:
+def write_splits(folder, train=240, dev=60, **form):
     """The parameters that name two files of texts, and the rows of dev."""
     write_texts(folder / "train.csv", train, seed=0, **form)
     rows = write_texts(folder / "dev.csv", dev, seed=1, **form)
@@ -127,9 +125,7 @@ def write_splits(folder: Path, train: int = 240, dev: int = 60, **form: bool) ->
         (rows, {"validate": {"max_cut_share": 0.0}}, f"{NAME}-rows", "cut_share"),
     ],
 )
-def test_of_data_that_are_not_valid_the_page_alone_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, changes: dict[str, Any], page: str, failed: str
-) -> None:
+def test_of_data_that_are_not_valid_the_page_alone_stays(tmp_path, monkeypatch, module, changes, page, failed):
     path = tmp_path / "texts.csv"
     texts = write_texts(path, 240, seed=0)
     write_csv(path, ["text", "label"], [*texts, [" ".join(WORDS[:40]), "sad"]])
@@ -145,7 +141,7 @@ def test_of_data_that_are_not_valid_the_page_alone_stays(
     assert made == {folder / f"reports/validation/{page}.html"}
 
 
-def test_classes_of_pairs_are_the_same_in_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_of_pairs_are_the_same_in_transformers(tmp_path, monkeypatch):
     data, dev = write_splits(tmp_path, pairs=True)
     folder = make_checkout(tmp_path / "checkout", data)
     metrics = run_entry(folder, NAME, monkeypatch)
@@ -164,7 +160,7 @@ def test_classes_of_pairs_are_the_same_in_transformers(tmp_path: Path, monkeypat
     assert [config.id2label[number] for number in range(3)] == list(CLASSES)
 
 
-def test_an_entry_is_compared_in_pairs_with_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_is_compared_in_pairs_with_another_one(tmp_path, monkeypatch):
     data, dev = write_splits(tmp_path)
     folder = make_checkout(tmp_path / "checkout", data)
     alone = run_entry(folder, NAME, monkeypatch)
@@ -192,9 +188,7 @@ def test_an_entry_is_compared_in_pairs_with_another_one(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("threshold", ["auto", "per_label"])
-def test_several_labels_are_the_same_in_a_pipeline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: str
-) -> None:
+def test_several_labels_are_the_same_in_a_pipeline(tmp_path, monkeypatch, threshold):
     data = {**write_splits(tmp_path, 300)[0], "label_separator": "pipe"}
     # Happy texts are good news, angry and sad ones are none; sad ones are also long.
     more = {"happy": "happy|good", "sad": "sad|long", "angry": ""}
@@ -202,7 +196,7 @@ def test_several_labels_are_the_same_in_a_pipeline(
         lines = (tmp_path / f"{name}.csv").read_text(encoding="utf-8").splitlines()[1:]
         rows = [[text, more[label]] for text, _, label in (line.rpartition(",") for line in lines)]
         write_csv(tmp_path / f"{name}.csv", ["text", "labels"], rows)
-    sections: dict[str, Any] = {"evaluate": {"threshold": threshold}, "rows": {"held_out_fraction": 0.2}}
+    sections = {"evaluate": {"threshold": threshold}, "rows": {"held_out_fraction": 0.2}}
     gates = {"min_micro_f1": 90.0, "min_f1_by_class": {"good": 80.0}}
     folder = make_checkout(tmp_path / "checkout", data, multilabel=True, gate=gates, **sections)
     metrics = run_entry(folder, NAME, monkeypatch)
@@ -223,7 +217,7 @@ def test_several_labels_are_the_same_in_a_pipeline(
     above = [[limits[name] if isinstance(limits, dict) else limits for name in names]] * len(texts)
     assert guesses == [np.flatnonzero(one).tolist() for one in shares > np.array(above)]
     [code] = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
-    scope: dict[str, Any] = {}
+    scope = {}
     monkeypatch.chdir(published)
     exec(code.replace("A text like the training texts.", texts[0]), scope)
     assert metrics["micro_f1_low"] > 80
@@ -238,7 +232,7 @@ def test_several_labels_are_the_same_in_a_pipeline(
     assert (again["micro_f1"], again["exact_match"]) == (metrics["micro_f1"], metrics["exact_match"])
 
 
-def test_values_are_learnt_from_a_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_learnt_from_a_part_of_a_file(tmp_path, monkeypatch):
     write_texts(tmp_path / "train.csv", 300, seed=0, regression=True)
     data = {"train_path": str(tmp_path / "train.csv"), "dev_path": None, "dev_fraction": 0.2, "seed": 4}
     gates = {"min_pearson": 80.0, "min_spearman": 80.0}
@@ -259,7 +253,7 @@ def test_values_are_learnt_from_a_part_of_a_file(tmp_path: Path, monkeypatch: py
     assert config.num_labels == 1
 
 
-def test_a_class_that_only_dev_has_is_told_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_that_only_dev_has_is_told_everywhere(tmp_path, monkeypatch):
     data, dev = write_splits(tmp_path, 120, 30)
     write_csv(tmp_path / "dev.csv", ["text", "label"], [*dev[:25], *([text, "bored"] for text, _ in dev[25:])])
     folder = make_checkout(tmp_path / "checkout", data)
