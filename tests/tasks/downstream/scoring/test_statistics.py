@@ -16,6 +16,8 @@ from tests.tasks.downstream.scoring.interval_coverage import (
     SCORE,
     SIZES,
     TRUTHS,
+    World,
+    coverage,
     coverage_of_correlation,
     coverage_of_f1,
     coverage_of_shares,
@@ -23,7 +25,6 @@ from tests.tasks.downstream.scoring.interval_coverage import (
     percentiles,
     stated,
 )
-from tests.tasks.downstream.scoring.seed_coverage import World, coverage
 
 
 def scores(right, size):

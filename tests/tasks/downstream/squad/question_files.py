@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.downstream.squad.params import SquadDataParams
+from tests.places import ROOT
 
 CONTEXT = "Ants dig deep. Bees hum, and bees dance."
 
@@ -88,3 +91,15 @@ def windows(context_length: int, window: int, doc_stride: int) -> list[tuple[int
         start = spans[-1][0] + window - doc_stride
         spans.append((start, min(start + window, context_length)))
     return spans
+
+
+def transformers_4() -> tuple[str | None, str]:
+    """An interpreter whose transformers still has the question-answering pipeline, or why there is none."""
+    candidates = [os.environ.get("PODIUM_DEVICE_PYTHON"), str(ROOT / ".venv-poplar" / "bin" / "python")]
+    for python in candidates:
+        if not python or not Path(python).is_file():
+            continue
+        probe = "from importlib.metadata import version; import sys; sys.exit(version('transformers')[:2] != '4.')"
+        if subprocess.run([python, "-c", probe], capture_output=True, timeout=60).returncode == 0:
+            return python, ""
+    return None, "no transformers 4: set PODIUM_DEVICE_PYTHON to a Python that has it, or run make test-device-env"

@@ -20,8 +20,7 @@ from tasks.downstream.squad.rows import make_features
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
-from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY, windows
-from tests.tasks.downstream.squad.transformers_4 import transformers_4
+from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY, transformers_4, windows
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
 
 LONG = " ".join(f"In {1400 + i} the miller of town {i} was marketing the river-mill no. {i}." for i in range(40))

@@ -16,7 +16,7 @@ from tasks.downstream.squad.score_files import normalize_answer, score_files
 from tasks.stage.errors import InputError
 from tests.places import SHARED
 from tests.podium_here import call_podium
-from tests.tasks.downstream.squad.transformers_4 import transformers_4
+from tests.tasks.downstream.squad.question_files import transformers_4
 
 DEV = SHARED / "data" / "squad2" / "dev.json"
 
