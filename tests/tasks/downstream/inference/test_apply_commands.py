@@ -159,20 +159,6 @@ def test_standard_streams_hold_records_and_nothing_else(call, tmp_path):
     assert len(out.read_text().splitlines()) == 2
 
 
-def test_the_figures_of_evaluate_are_those_of_score(call, tmp_path):
-    answers = ({"text": "word2", "answer_start": 6}, {"text": "word3", "answer_start": 12})
-    qas = [{"id": str(n), "question": "word1 ?", "answers": [answer]} for n, answer in enumerate(answers)]
-    dev = {"data": [{"title": "t", "paragraphs": [{"context": "word1 word2 word3", "qas": qas}]}]}
-    (tmp_path / "dev.json").write_text(json.dumps(dev))
-    made, _ = call("evaluate", "qa", str(tmp_path / "dev.json"), "--output", str(tmp_path / "made"), "--json")
-    found = json.loads(made)
-    scored, _ = call("evaluate", str(tmp_path / "made/predictions.json"), str(tmp_path / "dev.json"), "--json")
-    assert {name: found[name] for name in ("exact_match", "f1", "total")} == json.loads(scored)
-    assert found == json.loads((tmp_path / "made/metrics.json").read_text())
-    names = {"metrics.json", "mistakes.csv", "nbest.json", "predictions.json", "report.html", "scores.json"}
-    assert {path.name for path in (tmp_path / "made").iterdir()} == names
-
-
 @pytest.fixture
 def call(place, jobs_here, monkeypatch, capsys):
     """A command in `place` and in this process: what it writes to standard output and to standard error."""

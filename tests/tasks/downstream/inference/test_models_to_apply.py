@@ -271,12 +271,11 @@ def test_every_command_reads_every_form(plain, tmp_path, form):
 @pytest.mark.soak
 def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_name(tmp_path):
     """podium finetune: tests/flows/checks/test_given_models.py."""
-    how = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
     texts = find_model(str(write_head_model(tmp_path / "texts", "sequence_classification", ("a", "b"), TOWN, 512, 1)))
     (tmp_path / "dev.csv").write_text("text,label\nada is where,a\nthe town,b\n")
     entry = infer_entry(texts, "classification")
-    assert evaluate(entry, texts, tmp_path / "dev.csv", tmp_path / "evaluation", how)[0]
-    predict(entry, texts, tmp_path / "dev.csv", PredictionOutput(tmp_path / "answers.csv", "csv"), how)
+    assert evaluate(entry, texts, tmp_path / "dev.csv", tmp_path / "evaluation", how())[0]
+    predict(entry, texts, tmp_path / "dev.csv", PredictionOutput(tmp_path / "answers.csv", "csv"), how())
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 3
 
     asked = find_model(str(write_head_model(tmp_path / "qa", "question_answering", (), TOWN, 512, 1)))
@@ -284,21 +283,22 @@ def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_nam
     said = "type_vocab_size of its config.json is 1"
     with pytest.raises(PodiumError, match=said):
         ask(asked, QUESTION, CONTEXT, WindowShape.for_model(asked))
+    output = PredictionOutput(tmp_path / "spans.jsonl", "jsonl")
     with pytest.raises(PodiumError, match=said):
-        predict(
-            infer_entry(asked), asked, tmp_path / "dev.jsonl", PredictionOutput(tmp_path / "spans.jsonl", "jsonl"), how
-        )
+        predict(infer_entry(asked), asked, tmp_path / "dev.jsonl", output, how())
 
 
 def answers(folder, place):
     model = find_model(str(folder))
-    entry, how = infer_entry(model), InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
+    entry, answer_options = infer_entry(model), how()
     answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}
     record = {"id": "1", "context": CONTEXT, "question": QUESTION, "answers": answer}
     (place / "dev.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.MonkeyPatch.context() as patch:
         run_jobs_here(patch)
-        metrics, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", how)
-        predict(entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), how)
+        metrics, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", answer_options)
+        predict(
+            entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), answer_options
+        )
         [best], _ = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
     return [metrics["f1"], (place / f"{folder.name}.jsonl").read_text(), best]

@@ -46,23 +46,6 @@ def offsets_of(features, feature):
     return features.features["offsets"][feature].values.to_numpy().reshape(-1, 2)
 
 
-def test_one_question_and_one_context_by_hand(tokenizer):
-    features = make_features(tokenizer, ["Ba de?"], ["Go ka. Lu me ni."], 12, 2, 10)
-    # 12 - 3 question tokens - 3 special tokens leave windows of 6, moving on by 4
-    assert features.lengths.tolist() == [12, 9]
-    assert features.features["context_start"].tolist() == [5, 5]
-    assert offsets_of(features, 0).tolist() == [[0, 2], [3, 5], [5, 6], [7, 9], [10, 12], [13, 15]]
-    assert offsets_of(features, 1).tolist() == [[10, 12], [13, 15], [15, 16]]
-    for start, end, expected in (
-        (0, 2, [(5, 5), (0, 0)]),  # "Go"
-        (10, 12, [(9, 9), (5, 5)]),  # "me", in both
-        (7, 16, [(0, 0), (0, 0)]),  # "Lu me ni." is whole in neither
-        (13, 16, [(0, 0), (6, 7)]),  # "ni.": the first window ends before "."
-    ):
-        found = find_answers(features, np.array([start]), np.array([end]))
-        assert list(zip(*(one.tolist() for one in found), strict=True)) == expected
-
-
 def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer):
     make_features(tokenizer, ["ba " * 10], ["go"], 16, 2, 10)  # windows of 3 move on by 1
     with pytest.raises(InputError, match="11 tokens .* 2 of 16.*max_question_length"):
