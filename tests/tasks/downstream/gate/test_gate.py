@@ -59,12 +59,7 @@ def evidence(**changes):
     return dataclasses.replace(GOOD, own=dataclasses.replace(GOOD.own, values=values, **compared), **changes)
 
 
-def compared_with(
-    candidate,
-    released,
-    exact=None,
-    limits=LIMITS,
-):
+def compared_with(candidate, released, exact=None, limits=LIMITS):
     """F1 as given; exact where it is 1, unless that is given as well."""
     exact = exact or tuple([float(f1 == 1.0) for f1 in scores] for scores in (candidate, released))
     ours, theirs = (
