@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 import shutil
 
 import pyarrow.parquet as pq
@@ -144,7 +145,8 @@ def test_an_example_has_one_name_everywhere(case, answer, kept, tmp_path):
     for number, one in enumerate(mistakes):
         record = records[one["id"]]
         if case != "squad":
-            assert first_text(case, file, one["id"]) == one["text"].split(" ")[0]
+            line = file.read_text().splitlines()[int(one["id"].removeprefix("line ")) - 1]
+            assert re.split("[\t, ]", line)[0] == one["text"].split(" ")[0]
         if answer is not None:
             assert str(record[answer]) == one["answer"]
         if kept is not None:
@@ -199,8 +201,3 @@ def evaluate_and_predict(entry, model, file, folder):
     records = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     page = (folder / "evaluation/report.html").read_text(encoding="utf-8")
     return list(mistakes), {one["id"]: one for one in records}, page
-
-
-def first_text(case, file, name):
-    line = file.read_text().splitlines()[int(name.removeprefix("line ")) - 1]
-    return line.split("\t")[0] if case == "ner" else next(csv.reader([line]))[0].split(" ")[0]

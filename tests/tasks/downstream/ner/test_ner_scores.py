@@ -166,16 +166,11 @@ def named(tokens, tags):
     return NerDevSet(tokens, tags, [f"line {number}" for number in range(1, len(tokens) + 1)])
 
 
-def answers(tags):
-    sureness = [np.full(len(one), 0.9) for one in tags]
-    sureness[1][1] = 0.6
-    return NerAnswers(tags, sureness, sureness)
-
-
 def test_mistakes_come_lowest_f1_first_and_then_the_surest():
-    found = worst_mistakes(named(TOKENS, GOLD), answers(FOUND), count_outcomes(GOLD, TEXTS))
-    assert [one.number for one in found] == [1, 3, 0]
-    assert [(one.missed, one.invented) for one in found[1:]] == [
+    sureness = [np.full(3, 0.9), np.array([0.9, 0.6, 0.9]), np.full(1, 0.9), np.full(1, 0.9)]
+    found = worst_mistakes(named(TOKENS, GOLD), NerAnswers(FOUND, sureness, sureness), count_outcomes(GOLD, TEXTS))
+    assert [one["number"] for one in found] == [1, 3, 0]
+    assert [(one["missed"], one["invented"]) for one in found[1:]] == [
         ([("Ada", "person")], [("Ada", "group")]),
         ([("Babbage", "person")], []),
     ]

@@ -135,10 +135,6 @@ def test_a_part_that_does_not_fit_names_the_feature_as_the_file_counts_it(tmp_pa
             list(files.parts())
 
 
-def best(windows, *contexts, n_best=3):
-    return best_answers(windows, contexts, n_best=n_best, max_answer_length=30)
-
-
 def test_the_best_sum_of_start_and_end_of_all_windows_wins(tmp_path):
     windows = read(
         tmp_path,
@@ -149,7 +145,7 @@ def test_the_best_sum_of_start_and_end_of_all_windows_wins(tmp_path):
         Window(2, TOKENS[:2], [3, 0], [1, 0]),
         Window(3, [], [], []),
     )
-    one, two, equal, none = best(windows, *[CONTEXT] * 3, " ", n_best=2)
+    one, two, equal, none = best_answers(windows, [*[CONTEXT] * 3, " "], n_best=2, max_answer_length=30)
     assert [(a.text, a.start, a.end, a.score) for a in one] == [
         ("red house", 4, 13, 9.0),
         ("red house by the sea", 4, 24, 8.0),

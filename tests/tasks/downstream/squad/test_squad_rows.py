@@ -37,15 +37,6 @@ def tokenizer(tmp_path_factory):
     return load_tokenizer(word_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
-def tokens_of(features, feature):
-    stop = int(features.lengths[: feature + 1].sum())
-    return features.token_ids[stop - int(features.lengths[feature]) : stop].tolist()
-
-
-def offsets_of(features, feature):
-    return features.features["offsets"][feature].values.to_numpy().reshape(-1, 2)
-
-
 def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer):
     make_features(tokenizer, ["ba " * 10], ["go"], 16, 2, 10)  # windows of 3 move on by 1
     with pytest.raises(InputError, match="11 tokens .* 2 of 16.*max_question_length"):
@@ -56,7 +47,7 @@ def test_empty_questions_and_contexts_have_one_feature_each(tokenizer):
     features = make_features(tokenizer, ["", "Ba?"], ["go ka", ""], 16, 2, 5)
     assert features.lengths.tolist() == [5, 5]
     assert features.features["context_start"].tolist() == [2, 4]
-    assert offsets_of(features, 1).tolist() == []
+    assert features.features["offsets"].to_pylist()[1] == []
     assert find_answers(features, np.array([0, 0]), np.array([2, 0]))[0].tolist() == [2, 0]
 
 
@@ -70,12 +61,13 @@ def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenize
     order = np.arange(len(texts))[::-1]  # contexts may be named by number
     features = make_features(tokenizer, questions, texts[::-1], row_length, 3, 5, order)
     (firsts, lasts), number = find_answers(features, starts, ends), 0
+    tokens = np.split(features.token_ids, np.cumsum(features.lengths))
     for example, (question, text) in enumerate(zip(questions, texts, strict=True)):
         asked = tokenizer.encode(question, add_special_tokens=False).ids[:5]
         about = tokenizer.encode(text, add_special_tokens=False)
         for start, stop in windows(len(about.ids), row_length - 3 - len(asked), 3):
             assert features.features["example_index"][number] == example
-            assert tokens_of(features, number) == [CLS, *asked, SEP, *about.ids[start:stop], SEP]
+            assert tokens[number].tolist() == [CLS, *asked, SEP, *about.ids[start:stop], SEP]
             offsets = about.offsets[start:stop]
             label = (0, 0)
             if starts[example] >= 0 and offsets[0][0] <= starts[example] and offsets[-1][1] >= ends[example]:

@@ -415,8 +415,6 @@ def test_decisions_that_do_not_fit_the_labels_are_refused_before_a_run(sections,
 
 
 SENTIMENTS = ("negative", "positive")
-FLAT = [0.69487175, 0.68978982, 0.68716461]
-"""Losses of a training that has hardly moved."""
 
 
 @pytest.fixture
@@ -430,16 +428,11 @@ def constant(tmp_path):
     return tmp_path
 
 
-def curve(root, losses):
-    path = root / f"plots/{NAME}-finetune.csv"
-    path.parent.mkdir(exist_ok=True)
-    lines = [f"{10 * number},{loss}" for number, loss in enumerate(losses, 1)]
-    path.write_text("\n".join(["step,loss", *lines, ""]))
-    return path
-
-
 def test_the_verdict_has_the_advice_and_commands_that_follow_it(constant):
-    path = curve(constant, FLAT)
+    path = constant / f"plots/{NAME}-finetune.csv"
+    path.parent.mkdir(exist_ok=True)
+    # Losses of a training that has hardly moved.
+    path.write_text("step,loss\n10,0.69487175\n20,0.68978982\n30,0.68716461\n")
     verdict = decided(constant, multilabel=False, finetune={"epochs": 1})
     loss, never = verdict["advice"]
     assert loss["set"] == {f"downstream.{NAME}.finetune.epochs": 4.0}
