@@ -9,6 +9,7 @@ from ipu_model.core.files import write_text
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
+from tasks.jobs.training import fingerprint
 from tasks.params.entries import find_entry, only_entry
 from tasks.params.schema import validate_params
 from tasks.plan.plan_file import Plan, make_plan
@@ -68,6 +69,12 @@ def test_another_dropout_is_stated_with_the_whole_architecture(checkout, section
     params = validate_params(values_with({"squad": {"finetune": {"hidden_dropout": 0.25}}}, **sections))
     job = build_finetune_job(find_entry(params, "squad"), params, checkout)
     assert job.model == dataclasses.replace(whole(params), hidden_dropout=0.25)
+
+
+def test_jobs_from_other_weights_are_other_runs(checkout):
+    starts = [values_with({"squad": {"start": start}}, **GIVEN) for start in ("base", "phase1", "phase2")]
+    params = [validate_params(values) for values in (*starts, values_with(**OFF))]
+    assert len({fingerprint(build_finetune_job(find_entry(one, "squad"), one, checkout)) for one in params}) == 4
 
 
 @pytest.mark.parametrize(

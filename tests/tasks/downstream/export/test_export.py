@@ -42,8 +42,21 @@ def gathered(task):
     return task, gather_exports(task, subject, examples, own, hashes, Path())
 
 
-@pytest.mark.parametrize("case", ["squad", pytest.param("ner", marks=pytest.mark.soak), "mine"])
-def test_files_are_judged_as_they_ship(case, tmp_path, monkeypatch):
+def quantize_to_nan(source, target):
+    """A file of which one output is never a number."""
+    import onnx
+
+    model = onnx.load(str(source))
+    name = model.graph.output[0].name
+    [last] = [node for node in model.graph.node if name in node.output]
+    last.output[list(last.output).index(name)] = "before"
+    model.graph.initializer.append(onnx.helper.make_tensor("nan", onnx.TensorProto.FLOAT, [], [float("nan")]))
+    model.graph.node.append(onnx.helper.make_node("Add", ["before", "nan"], [name]))
+    onnx.save(model, str(target))
+
+
+@pytest.mark.parametrize("case", ["squad", pytest.param("ner", marks=pytest.mark.soak), "mine", "value"])
+def test_files_are_judged_as_they_ship_and_one_with_logits_of_nan_is_rejected_alone(case, tmp_path, monkeypatch):
     model, _, described = applied(case, tmp_path)
     staged(tmp_path / "checkout", {**described, "export": {"formats": ["onnx", "int8"]}}, model.folder, monkeypatch)
     task = part_of(find_entry(load_params(), "plan"), "scores")
@@ -88,28 +101,7 @@ def test_files_are_judged_as_they_ship(case, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="is not an ONNX model"):
         open_session(Path("exports/plan", FILES[0]))
 
-
-def quantize_to_nan(source, target):
-    """A file of which one output is never a number."""
-    import onnx
-
-    model = onnx.load(str(source))
-    name = model.graph.output[0].name
-    [last] = [node for node in model.graph.node if name in node.output]
-    last.output[list(last.output).index(name)] = "before"
-    model.graph.initializer.append(onnx.helper.make_tensor("nan", onnx.TensorProto.FLOAT, [], [float("nan")]))
-    model.graph.node.append(onnx.helper.make_node("Add", ["before", "nan"], [name]))
-    onnx.save(model, str(target))
-
-
-@pytest.mark.parametrize(
-    "case", ["squad", "value", *(pytest.param(case, marks=pytest.mark.soak) for case in ("ner", "mine"))]
-)
-def test_a_file_with_logits_of_nan_is_rejected_alone(case, tmp_path, monkeypatch):
-    model, _, described = applied(case, tmp_path)
-    staged(tmp_path / "checkout", {**described, "export": {"formats": ["onnx", "int8"]}}, model.folder, monkeypatch)
     monkeypatch.setattr(onnx_files, "quantize", quantize_to_nan)
-    task = part_of(find_entry(load_params(), "plan"), "scores")
     plain, small = export_stage.export(task)["exports"]
     for difference in ("logit_difference", "transformers_difference"):
         assert (plain[difference] <= 1e-4, small[difference]) == (True, None)

@@ -414,6 +414,21 @@ def test_real_sentences_are_judged_valid_and_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("preset", "recipe"),
+    [
+        (None, (16, 5e-5, 4, 0.1, 0.01, 1.0)),  # Devlin et al. 2018, appendix A.3
+        ("ner-conll2003-cuda-base", (32, 2e-5, 3, 0, 0, None)),  # README of run_ner_no_trainer
+    ],
+)
+def test_defaults_and_the_preset_are_published_recipes(preset, recipe):
+    stated = [] if preset else ["downstream.names.kind=ner"]
+    values = resolve(read_base(preset, ROOT), preset, stated, ROOT / "presets")
+    [tuning] = [one.finetune for one in validate_params(values).downstream.values() if one.kind == "ner"]
+    shape = (tuning.global_batch_size, tuning.learning_rate, tuning.epochs)
+    assert (*shape, tuning.warmup_fraction, tuning.weight_decay, tuning.max_grad_norm) == recipe
+
+
+@pytest.mark.parametrize(
     ("override", "said"),
     [
         ("rows.overlap=64", r"overlap.* 63"),
