@@ -77,17 +77,47 @@ def test_jobs_from_other_weights_are_other_runs(checkout):
     assert len({fingerprint(build_finetune_job(find_entry(one, "squad"), one, checkout)) for one in params}) == 4
 
 
+SQUAD, NER, PAIRS, TEXTS = ({"kind": kind} for kind in ("squad", "ner", "pairs", "classification"))
+USE, SEVERAL = {**SQUAD, "data": {"unanswerable": "use"}}, {**TEXTS, "multilabel": True}
+BOTH = {"columns": {"label": ["new", "bad"]}}
+
+
 @pytest.mark.parametrize(
-    ("start", "sections", "said"),
+    ("entry", "sections", "said"),
     [
-        ("base", {}, "squad.start: base .*base_model.source"),
-        ("phase1", OFF, "squad.start: phase1 .*pretrain.enabled"),
-        ("phase2", {**OFF, **GIVEN}, "squad.start: phase2 .*pretrain.enabled"),
+        ({**SQUAD, "start": "base"}, {}, "own.start: base .*base_model.source"),
+        ({**SQUAD, "start": "phase1"}, OFF, "own.start: phase1 .*pretrain.enabled"),
+        ({**SQUAD, "start": "phase2"}, {**OFF, **GIVEN}, "own.start: phase2 .*pretrain.enabled"),
+        ({**USE, "rows": {"held_out_fraction": 0.0}}, {}, "Set rows.held_out_fraction, for example to 0.1"),
+        ({**SQUAD, "data": {"unanswerable": "drop"}, "evaluate": {"null_threshold": 0.0}}, {}, "null_threshold"),
+        ({**SQUAD, "gate": {"min_has_answer_f1": 1.0}}, {}, "min_has_answer_f1"),
+        ({**USE, "evaluate": {"null_threshold": "low"}}, {}, "null_threshold"),
+        ({**NER, "rows": {"overlap": 64}}, {}, "overlap.* 63"),
+        ({**NER, "data": {"source": "hub"}}, {}, "source: hub needs dataset"),
+        ({**NER, "data": {"tag_scheme": "bioes"}}, {}, "'auto', 'iob1' or 'iob2'"),
+        ({**NER, "gate": {"min_f1": 101}}, {}, "less than or equal to 100"),
+        (PAIRS, {"device": {"runtime": "ipu"}}, "pairs does not run on IPUs"),
+        ({**PAIRS, "distill": {"teacher": "x"}}, {}, "distill.teacher does not apply"),
+        ({**PAIRS, "data": {"columns": {"score": "s"}}}, {}, "data.columns.score needs scores: use"),
+        ({**SEVERAL, "regression": True}, {}, "regression: true excludes multilabel: true"),
+        ({**TEXTS, "data": {"label_separator": "pipe"}}, {}, "or data.label_separator: set multilabel: true"),
+        ({**TEXTS, "data": BOTH}, {}, "data.columns.label .* set multilabel: true"),
+        ({**SEVERAL, "data": {**BOTH, "label_separator": ","}}, {}, "excludes"),
+        ({**SEVERAL, "gate": {"min_accuracy": 50}}, {}, "gate.min_accuracy does not apply to multi-label"),
+        ({**TEXTS, "gate": {"min_pearson": 50.0}}, {}, "gate.min_pearson does not apply to text class"),
+        ({**SEVERAL, "evaluate": {"threshold": "auto"}}, {}, "Set rows.held_out_fraction"),
+        ({**SEVERAL, "evaluate": {"threshold": 1.5}}, {}, "less than or equal to 1"),
+        ({**SEVERAL, "evaluate": {"min_probability": 0.9}}, {}, "min_probability applies to one class per text"),
+        ({**TEXTS, "evaluate": {"threshold": "per_label"}}, {}, "needs several labels"),
+        ({**TEXTS, "gate": {"min_coverage": 50.0}}, {}, "requires evaluate.min_probability"),
+        ({**TEXTS, "regression": True, "evaluate": {"threshold": 0.5}}, {}, "but regression is true"),
+        ({**TEXTS, "regression": True, "finetune": {"class_weights": "balanced"}}, {}, "finetune.class_weights needs"),
+        ({**TEXTS, "gate": {"max_teacher_drop": 1}}, {}, "gate.max_teacher_drop needs a teacher"),
     ],
 )
-def test_a_start_that_there_is_not_is_refused(start, sections, said):
+def test_parameters_that_contradict_each_other_are_refused(entry, sections, said):
     with pytest.raises(ParamsError, match=said):
-        validate_params(values_with({"squad": {"start": start}}, **sections))
+        validate_params(values_with({"own": entry}, **sections))
 
 
 def test_the_stages_of_two_entries_have_own_parameters_and_own_paths(checkout):

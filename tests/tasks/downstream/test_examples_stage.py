@@ -24,8 +24,8 @@ from tests.tasks.downstream.texts.classification_checkout import write_texts
 from tests.tasks.downstream.texts.glue_checkout import write_examples
 
 
-def examples_of(kind, **data):
-    more = {"task": "mnli"} if kind == "glue" else {}
+def examples_of(kind, form=None, **data):
+    more = {"task": "mnli"} if kind == "glue" else form or {}
     params = validate_params(values_with({"squad": None, "own": {"kind": kind, "data": data, **more}}))
     return part_of(find_entry(params, "own"), "reader")
 
@@ -83,6 +83,31 @@ def test_the_types_of_entities_are_those_of_what_is_left_to_train_on(tmp_path):
     with pytest.raises(InputError, match="have 0 entity types"):
         make_examples(lost, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+LABELS = "text,label\na,{}\nb,{}\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "train", "dev", "said"),
+    [
+        ("classification", {}, LABELS.format(0, 1), LABELS.format(2, 3), "found 2, 3, training has 0, 1"),
+        ("classification", {}, LABELS.format(0, 1), LABELS.format(1, 1), "all dev examples have the label 1"),
+        ("classification", {"regression": True}, LABELS.format(0, 1.5), LABELS.format(1, 1.0), r"the label 1\.0"),
+        ("ner", {}, "a O\n", "a B-a\n", "have 0 entity types"),
+        ("ner", {}, "a B-a\n", "a B\n", r"dev.conll \(downstream.own.data.dev_path\)"),
+        ("ner", {}, "a B-a\n", "a B-b\nb B-c\n", "found b, c, training has a"),
+    ],
+)
+def test_examples_without_a_score_are_refused_before_a_run(tmp_path, kind, form, train, dev, said):
+    files = {f"{split}_path": tmp_path / f"{split}.{'conll' if kind == 'ner' else 'csv'}" for split in ("train", "dev")}
+    for path, text in zip(files.values(), (train, dev), strict=True):
+        path.write_text(text)
+    task = examples_of(kind, form, **{name: str(path) for name, path in files.items()})
+    for look in (task.check_files, lambda: make_examples(task, tmp_path / "out")):
+        with pytest.raises(InputError, match=said):
+            look()
+    assert not (tmp_path / "out").exists()
 
 
 def test_limits_leave_a_sample_of_each_split_of_every_kind(tmp_path):

@@ -15,7 +15,6 @@ from tasks.downstream.kind import kind_of
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.stage import artifacts
-from tasks.stage.errors import ParamsError
 from tasks.stage.row_folders import HELD_OUT
 from tests.tasks.downstream.entries import part_of, values_with
 from tests.tasks.downstream.ner.ner_checkout import write_sentences
@@ -168,8 +167,6 @@ def test_balanced_weights_are_those_of_scikit_learn(tmp_path, monkeypatch):
     learned = read_rows(task.rows_folder("train"))["class_labels"]
     expected = compute_class_weight("balanced", classes=np.arange(3), y=learned[learned >= 0])
     np.testing.assert_allclose(weigh_classes(task, task.rows_folder("train")), expected)
-    with pytest.raises(ParamsError, match="finetune.class_weights needs texts with one class each"):
-        validate_params(values_with({"squad": None, "mine": {**entry, "regression": True}}))
 
 
 def test_classes_of_rows_in_another_order_fail(tmp_path, monkeypatch):

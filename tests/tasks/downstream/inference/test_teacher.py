@@ -95,5 +95,3 @@ def test_a_plan_has_a_teacher_only_if_there_is_one_and_the_student_does_not_run_
     assert found["teacher@own"] == [f"{own}repository", f"{own}revision"]
     with pytest.raises(ParamsError, match=r"distill\.layers=13 exceeds model\.num_layers=12"):
         planned("downstream.own.distill.layers=13")
-    with pytest.raises(ParamsError, match="gate.max_teacher_drop needs a teacher"):
-        planned("downstream.own.gate.max_teacher_drop=1")

@@ -23,7 +23,7 @@ from tasks.params.schema import validate_params
 from tasks.records.interpretation import Interpretation, read_reading
 from tasks.records.labels import read_example_labels, write_labels
 from tasks.records.tags import find_inside_starts, find_problem
-from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tasks.stage.errors import InputError, PodiumError
 from tasks.validation.checks import format_failures
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 from tests.places import ROOT, SHARED
@@ -353,23 +353,6 @@ def test_types_come_from_train_and_others_of_dev_are_counted(tmp_path):
     assert pq.read_table(tmp_path / "examples" / PARQUET)["tags"].to_pylist() == [["B-b"], ["B-a", "I-a"]]
 
 
-@pytest.mark.parametrize(
-    ("train", "dev", "said"),
-    [
-        ("a O\n", "a B-a\n", "have 0 entity types"),
-        ("a B-a\n", "a B\n", r"dev.conll \(downstream.ner.data.dev_path\)"),
-        ("a B-a\n", "a B-b\nb B-c\n", "found b, c, training has a"),
-    ],
-)
-def test_examples_without_a_score_are_refused_before_a_run(tmp_path, train, dev, said):
-    paths = {"train_path": str(put(tmp_path, train)), "dev_path": str(put(tmp_path, dev, "dev.conll"))}
-    with pytest.raises(InputError, match=said):
-        part("reader", **paths).check_files()
-    with pytest.raises(InputError, match=said):
-        make(tmp_path, train, dev)
-    assert not (tmp_path / "examples").exists()
-
-
 def failed_checks(folder, **data):
     verdict = validate(NerData(part("entry", **data), folder))
     return Counter({check["name"]: check["failed"] for check in verdict["checks"] if not check["ok"]})
@@ -426,22 +409,6 @@ def test_defaults_and_the_preset_are_published_recipes(preset, recipe):
     [tuning] = [one.finetune for one in validate_params(values).downstream.values() if one.kind == "ner"]
     shape = (tuning.global_batch_size, tuning.learning_rate, tuning.epochs)
     assert (*shape, tuning.warmup_fraction, tuning.weight_decay, tuning.max_grad_norm) == recipe
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("rows.overlap=64", r"overlap.* 63"),
-        ("data.source=hub", "source: hub needs dataset"),
-        ("data.tag_scheme=bioes", "'auto', 'iob1' or 'iob2'"),
-        ("gate.min_f1=101", "less than or equal to 100"),
-    ],
-)
-def test_parameters_that_cannot_be_are_refused(override, said):
-    with pytest.raises(ParamsError, match=said):
-        validate_params(
-            resolve(read_base(None, ROOT), None, ["downstream.names.kind=ner", f"downstream.names.{override}"])
-        )
 
 
 RECORD = {"tokens": ["Ada", "of", "New", "Yörk"], "ner_tags": ["B-person", "O", "B-place", "I-place"]}

@@ -20,7 +20,7 @@ from tasks.params.schema import validate_params
 from tasks.records.interpretation import describe_inputs, read_reading
 from tasks.records.parquet import write_records
 from tasks.rows.row_files import from_arrow
-from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tests.tasks.downstream.entries import part_of, task_with, values_with
@@ -136,20 +136,6 @@ def test_scores_that_fall_with_common_words_are_remarked(tmp_path, sign, remarks
     values = values_with({"search": {"kind": "pairs", "data": data, "scores": "use"}})
     inputs = part_of(find_entry(validate_params(values), "search"), "reader").check_files().inputs
     assert sum("fewer words in common (correlation -" in one for one in describe_inputs(inputs)) == remarks
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"device": {"runtime": "ipu"}}, "kind pairs does not run on IPUs. Set device.runtime to cpu or cuda"),
-        ({"distill": {"teacher": "x"}}, "distill.teacher does not apply to embeddings"),
-        ({"data": {"columns": {"score": "s"}}}, "data.columns.score needs scores: use"),
-    ],
-)
-def test_parameters_that_do_not_fit_are_refused(sections, message):
-    device = {"device": sections.pop("device")} if "device" in sections else {}
-    with pytest.raises(ParamsError, match=message):
-        validate_params(values_with({"search": {"kind": "pairs", **sections}}, **device))
 
 
 MODULES = [

@@ -21,7 +21,7 @@ from tasks.downstream.squad.score_files import score_files
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import part_of, task_with, values_with
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
 from tests.tasks.pretraining.row_inputs import (
@@ -223,20 +223,6 @@ def test_held_out_questions_must_be_of_both_kinds(tmp_path):
     with pytest.raises(InputError, match=r"downstream\.squad\.rows\.held_out"):
         task("encoder").hold_out(source, 0.1)
     task("encoder", evaluate={"null_threshold": 0.0}).hold_out(source, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"rows": {"held_out_fraction": 0.0}}, "Set rows.held_out_fraction, for example to 0.1"),
-        ({"data": {"unanswerable": "drop"}, "evaluate": {"null_threshold": 0.0}}, "null_threshold"),
-        ({"data": {"unanswerable": "refuse"}, "gate": {"min_has_answer_f1": 1.0}}, "min_has_answer_f1"),
-        ({"evaluate": {"null_threshold": "low"}}, "null_threshold"),
-    ],
-)
-def test_parameters_that_do_not_fit_together_are_refused(sections, message):
-    with pytest.raises(ParamsError, match=message):
-        validate_params(values(**sections))
 
 
 @pytest.mark.parametrize(

@@ -398,22 +398,6 @@ def test_the_gate_has_floors_by_class_and_of_answers(two):
     assert [one.split(" is ")[0] for one in reasons] == ["Coverage", "F1 of spam"]
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"evaluate": {"threshold": "auto"}}, "Set rows.held_out_fraction"),
-        ({"evaluate": {"min_probability": 0.9}}, "min_probability applies to one class per text"),
-        ({"multilabel": False, "evaluate": {"threshold": "per_label"}, **CHOSEN}, "needs several labels"),
-        ({"multilabel": False, "gate": {"min_coverage": 50.0}}, "requires evaluate.min_probability"),
-        ({"multilabel": False, "regression": True, "evaluate": {"threshold": 0.5}}, "but regression is true"),
-        ({"evaluate": {"threshold": 1.5}}, "less than or equal to 1"),
-    ],
-)
-def test_decisions_that_do_not_fit_the_labels_are_refused_before_a_run(sections, message):
-    with pytest.raises(ParamsError, match=message):
-        part("entry", **sections)
-
-
 SENTIMENTS = ("negative", "positive")
 
 
