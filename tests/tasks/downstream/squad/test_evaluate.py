@@ -68,7 +68,6 @@ def test_missing_predictions_count_zero_and_others_nothing(tmp_path, caplog):
         (QUESTIONS, None, "predictions.json not found"),
         (b"{", {}, "questions.json, line 1 is not JSON"),
         (QUESTIONS, b"no JSON", "predictions.json is not JSON"),
-        (b"\xff\xfe", {}, "questions.json is UTF-16"),
         ({"data": {}}, {}, "answers is missing: line 1"),
         ({"data": [{"paragraphs": [{"qas": [{"id": 7.5}]}]}]}, {}, r"id is not text: .*qas\[0\] \(7\.5\)"),
         (squad({"id": "q", "answers": ["x"]}), {}, r"not an object: .*qas\[0\].answers\[0\] \('x'\)"),
