@@ -91,18 +91,6 @@ def test_no_word_is_lost_whatever_the_windows(tokenizer, row_length, overlap):
     assert windows.counts["in several windows"] == len(sentences) - (np.bincount(index) == 1).sum() > 0
 
 
-def test_the_tokens_of_a_sentence_are_those_of_transformers_for_words(tokenizer, tmp_path):
-    from transformers import BertTokenizerFast
-
-    theirs = BertTokenizerFast(tokenizer_file=str(word_tokenizer(tmp_path) / "tokenizer.json"))
-    sentence = ["Ba-de", "xyz", "d.", "fofo", "de", "'s", "12"]
-    windows = make_windows(tokenizer, [sentence], 64, 4)
-    encoded = theirs(sentence, is_split_into_words=True)
-    assert windows.token_ids.tolist() == encoded["input_ids"]
-    of_words = encoded.word_ids()
-    assert windows.features["positions"].to_pylist()[0] == [of_words.index(number) for number in range(len(sentence))]
-
-
 KIND = "token_classification"
 
 

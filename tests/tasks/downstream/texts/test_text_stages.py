@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from scipy.stats import pearsonr
-from sklearn.metrics import f1_score
 from transformers import pipeline
 
 from flows.cli import cli
@@ -139,25 +138,6 @@ def test_of_data_that_are_not_valid_the_page_alone_stays(tmp_path, monkeypatch, 
         run_stage(module, NAME)
     made = {path for path in folder.rglob("*") if path.is_file()} - before
     assert made == {folder / f"reports/validation/{page}.html"}
-
-
-def test_classes_of_pairs_are_the_same_in_transformers(tmp_path, monkeypatch):
-    data, dev = write_splits(tmp_path, pairs=True)
-    folder = make_checkout(tmp_path / "checkout", data)
-    metrics = run_entry(folder, NAME, monkeypatch)
-    truth = [CLASSES.index(label) for *_, label in dev]
-    guesses = read_json(folder / f"evaluation/{NAME}/predictions.json")["dev"]
-    assert metrics["accuracy_low"] > 90, "each word has one label"
-    assert metrics["macro_f1"] == pytest.approx(100 * f1_score(truth, guesses, average="macro"), abs=1e-4)
-    by_class = {part["slice"]: part["f1"] for part in metrics["slices"] if part["by"] == "class"}
-    assert list(by_class) == list(CLASSES)
-    assert list(by_class.values()) == pytest.approx(100 * f1_score(truth, guesses, average=None), abs=1e-4)
-    run_stage(publish, NAME)
-    card = (folder / "published" / NAME / "README.md").read_text(encoding="utf-8")
-    assert f"| accuracy | {metrics['accuracy']:.2f} |" in card
-    theirs, config = published_logits(folder / "published" / NAME, [texts for *texts, _ in dev])
-    np.testing.assert_allclose(own_logits(folder, NAME), theirs, rtol=1e-4, atol=1e-5)
-    assert [config.id2label[number] for number in range(3)] == list(CLASSES)
 
 
 def test_an_entry_is_compared_in_pairs_with_another_one(tmp_path, monkeypatch):
