@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -44,15 +42,10 @@ def classifier(folder, *labels):
     return find_model(str(write_head_model(folder, "sequence_classification", labels, WORDS)))
 
 
-@pytest.fixture(name="released")
-def _released(tmp_path):
-    root = make_checkout(tmp_path / "checkout")
-    change_parameters(root, {"downstream": {"squad": {"rows": {"doc_stride": 17}, "evaluate": {"n_best": 7}}}})
-    write_gate(root)
-    return root
-
-
-def test_a_release_says_how_its_model_was_judged(released):
+def test_a_release_says_how_its_model_was_judged(tmp_path):
+    released = make_checkout(tmp_path / "checkout")
+    change_parameters(released, {"downstream": {"squad": {"rows": {"doc_stride": 17}, "evaluate": {"n_best": 7}}}})
+    write_gate(released)
     params = load_params(released / artifacts.PARAMS)
     publish(parameter_values(params), "squad", released)
     model = find_model(str(released / params.downstream["squad"].publish.folder))
@@ -62,25 +55,6 @@ def test_a_release_says_how_its_model_was_judged(released):
     (model.folder / "provenance.json").write_text('{"parameters": {"downstream": {"x": {"kind": "other"}}}}')
     with pytest.raises(InputError, match=r"provenance.json does not record what .* pass --task"):
         infer_entry(model)
-
-
-def test_a_model_of_the_hub_answers(released, hub):
-    entry = {"squad": {"publish": {"repository": "user/demo"}}}
-    change_parameters(released, {"publish": {"target": "hub"}, "downstream": entry})
-    write_gate(released)
-    publish(parameter_values(load_params(released / artifacts.PARAMS)), "squad", released)
-    asked = {"question": "where does the river rise ?", "context": "The river rises in the northern hills."}
-    done = subprocess.run(
-        [sys.executable, "-m", "flows", "predict", "user/demo", "-"],
-        cwd=released.parent,
-        input=json.dumps(asked),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HOME": str(released.parent / "hf-home")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["answer"] in asked["context"]
 
 
 @pytest.mark.parametrize(
