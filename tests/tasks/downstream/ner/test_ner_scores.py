@@ -13,7 +13,7 @@ from tasks.downstream.ner.schemas import FEATURES_SCHEMA
 from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, WordLogits, count_outcomes, read_word_logits
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.records.labels import add_labels, read_row_labels
-from tasks.records.tags import find_entities, find_problem
+from tasks.records.tags import find_problem
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.ner.ner_checkout import conlleval
@@ -59,21 +59,6 @@ def test_logits_and_windows_that_do_not_belong_together_are_refused(tmp_path, ch
     files = write(tmp_path, tokens, changed)
     with pytest.raises(InputError, match=said):
         read_word_logits(files, words)
-
-
-@pytest.mark.parametrize(
-    ("tags", "expected"),
-    [
-        ("O O", []),
-        ("B-a I-a O B-b", [("a", 0, 2), ("b", 3, 4)]),
-        ("B-a B-a I-a", [("a", 0, 1), ("a", 1, 3)]),
-        ("I-a I-a B-a I-b", [("a", 0, 2), ("a", 2, 3), ("b", 3, 4)]),  # IOB1, and I- after another type
-        ("O I-a O I-a", [("a", 1, 2), ("a", 3, 4)]),
-        ("B-creative-work I-creative-work", [("creative-work", 0, 2)]),
-    ],
-)
-def test_entities_are_those_of_conlleval(tags, expected):
-    assert find_entities(tags.split()) == expected
 
 
 PROBLEMS = {
