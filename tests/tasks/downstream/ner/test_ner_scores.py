@@ -154,16 +154,16 @@ def named(tokens, tags):
 def test_mistakes_come_lowest_f1_first_and_then_the_surest():
     sureness = [np.full(3, 0.9), np.array([0.9, 0.6, 0.9]), np.full(1, 0.9), np.full(1, 0.9)]
     found = worst_mistakes(named(TOKENS, GOLD), NerAnswers(FOUND, sureness, sureness), count_outcomes(GOLD, TEXTS))
-    assert [one["number"] for one in found] == [1, 3, 0]
-    assert [(one["missed"], one["invented"]) for one in found[1:]] == [
+    assert [one.number for one in found] == [1, 3, 0]
+    assert [(one.missed, one.invented) for one in found[1:]] == [
         ([("Ada", "person")], [("Ada", "group")]),
         ([("Babbage", "person")], []),
     ]
-    assert found[0]["sureness"] == 0.9
+    assert found[0].sureness == 0.9
     words, gold = [f"w{number}" for number in range(200)], ["O"] * 100 + ["B-person"] + ["O"] * 99
     given = NerAnswers([["O"] * 200], [np.full(200, 0.5)], [np.zeros(200)])
     [long] = worst_mistakes(named([words], [gold]), given, count_outcomes([gold], given.texts))
-    assert [piece.text.split()[0] for piece in long["pieces"]] == ["…", "w75", "w100", "w101", "…"]
+    assert [piece.text.split()[0] for piece in long.pieces] == ["…", "w75", "w100", "w101", "…"]
 
 
 def test_scores_by_type_count_what_is_there_found_and_correct():
