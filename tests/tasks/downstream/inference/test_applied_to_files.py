@@ -105,7 +105,7 @@ def test_examples_that_a_run_was_trained_on_are_counted(tmp_path, monkeypatch):
     own = find_model(str(run / artifacts.model_folder("plan")))
     entry = infer_entry(own, None, {"rows": SHAPES["classification"]})
     said = [evaluate(entry, own, file, tmp_path / file.stem, HOW)[1] for file in (dev.with_name("train.csv"), dev)]
-    assert "\n60 of these are training examples of the model" in said[0]
+    assert "\n60 of these are training examples" in said[0]
     assert "training examples" not in said[1]
 
 

@@ -137,8 +137,8 @@ def test_held_out_questions_choose_the_threshold_and_dev_is_scored(checkout, met
     (checkout / "predictions/squad-released").mkdir(parents=True)
     (checkout / "predictions/squad-released/scores.json").write_text(released)
     reasons = decided(checkout, max_no_answer_exact_match_drop=100.0)["reasons"]
-    assert any("no better than giving no answer" in one for one in reasons)
-    assert any("Exact match of unanswerable questions dropped" in one for one in reasons)
+    assert any("giving no answer" in one for one in reasons)
+    assert any("unanswerable questions dropped" in one for one in reasons)
 
 
 def test_a_stated_threshold_needs_no_held_out_questions(checkout):
