@@ -240,7 +240,7 @@ def test_a_finished_model_gives_no_answer_above_its_own_odds_or_those_that_are_s
     folder = write_tiny_model(tmp_path / "qa", ["the", "red"])
     if recorded is not None:
         write_json(folder / "podium.json", {"null_threshold": recorded})
-    entry = infer_entry(find_model(str(folder)), stated=stated).params
+    entry = infer_entry(find_model(str(folder)), explicit=stated).params
     assert (entry.data.unanswerable, entry.evaluate.null_threshold) == found
 
 
