@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.ner.page import known_slices, type_slices, word_types, worst_mistakes
+from tasks.downstream.ner.page import known_slices, type_slices, worst_mistakes
 from tasks.downstream.ner.schemas import FEATURES_SCHEMA
 from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, WordLogits, count_outcomes, read_word_logits
 from tasks.downstream.scoring.logits import FeatureFiles
@@ -183,14 +183,6 @@ def test_entities_that_train_has_are_scored_apart_from_new_ones():
     assert (new.slice, new.examples, new.counts["found"], new.counts["correct"]) == ("new", 2, 0, 0)
     assert (seen.figures["recall"], seen.figures["precision"]) == (50.0, pytest.approx(33.3333))
     assert known_slices(named(TOKENS, GOLD), TEXTS, None) == [], "podium evaluate has no training sentences"
-
-
-def test_the_confusion_matrix_counts_words_by_type():
-    names, gold, seen = word_types(GOLD, FOUND)
-    assert names == ["group", "location", "person", "O"]
-    pairs = [(names[one], names[other]) for one, other in zip(gold, seen, strict=True)]
-    assert pairs[:3] == [("person", "person"), ("O", "O"), ("person", "O")]
-    assert pairs[-1] == ("person", "group")
 
 
 def test_the_probability_of_an_entity_is_the_mean_of_its_words():
