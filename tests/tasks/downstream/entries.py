@@ -1,7 +1,5 @@
 """Parameters with entries of downstream work, and entries with sections of their own, for tests."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -42,7 +40,6 @@ def values_with(downstream: Mapping[str, Mapping[str, Any] | None] | None = None
 
 
 def lay_over(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Replace values, section by section and key by key."""
     for key, value in changes.items():
         if isinstance(value, Mapping) and isinstance(values.get(key), dict):
             lay_over(values[key], value)
@@ -84,7 +81,6 @@ def task_with(name: str, part: str = "entry", **sections: Any) -> Any:
 
 
 def dev_set(task: Any, texts: list[str], labels: np.ndarray) -> TextsDevSet:
-    """Examples of a development set of GLUE."""
     known = task.task.labels
     return TextsDevSet(texts, labels, [str(number) for number in range(len(texts))], known, len(known))
 

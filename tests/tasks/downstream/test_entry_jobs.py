@@ -1,10 +1,7 @@
 """What fine-tuning starts from, and which stages and paths an entry has: entries side by side share no output."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ from ipu_model.rows.format import Manifest
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.training import fingerprint
 from tasks.params.entries import find_entry, only_entry
-from tasks.params.schema import Params, validate_params
+from tasks.params.schema import validate_params
 from tasks.plan.plan_file import Plan, make_plan
 from tasks.plan.stages import define
 from tasks.stage import artifacts
@@ -28,7 +25,7 @@ SECOND = {"kind": "squad", "finetune": {"learning_rate": 2e-5, "seed": 9}, "rows
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     """The rows of an entry, of which a job needs the manifest alone, and weights that differ."""
     manifest = Manifest("question_answering", 64, 3, 0, VOCABULARY, "0", 0, 100, 150, 5000, {})
     for name in ("squad", "second"):
@@ -39,8 +36,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def whole(params: Params) -> ModelConfig:
-    """The architecture that params.yaml states."""
+def whole(params):
     return ModelConfig(vocab_size=VOCABULARY, **params.model.model_dump())
 
 
@@ -48,18 +44,14 @@ def whole(params: Params) -> ModelConfig:
     ("start", "sections", "weights", "states_model"),
     [
         ("phase1", {}, "phase1", False),
-        ("phase2", {}, "phase2", False),
         ("auto", {}, "phase2", False),
         ("auto", GIVEN, "phase2", False),
         ("base", GIVEN, "base", True),
-        ("base", {**GIVEN, **OFF}, "base", True),
         ("auto", {**GIVEN, **OFF}, "base", True),
         ("auto", OFF, None, True),
     ],
 )
-def test_the_job_has_the_weights_that_the_entry_starts_from(
-    checkout: Path, start: str, sections: dict[str, Any], weights: str | None, states_model: bool
-) -> None:
+def test_the_job_has_the_weights_that_the_entry_starts_from(checkout, start, sections, weights, states_model):
     params = validate_params(values_with({"squad": {"start": start}}, **sections))
     task = find_entry(params, "squad")
     job = build_finetune_job(task, params, checkout)
@@ -73,44 +65,67 @@ def test_the_job_has_the_weights_that_the_entry_starts_from(
 
 
 @pytest.mark.parametrize("sections", [{}, OFF, {**GIVEN, **OFF}], ids=["a phase", "fresh weights", "a base model"])
-def test_another_dropout_is_stated_with_the_whole_architecture(checkout: Path, sections: dict[str, Any]) -> None:
+def test_another_dropout_is_stated_with_the_whole_architecture(checkout, sections):
     params = validate_params(values_with({"squad": {"finetune": {"hidden_dropout": 0.25}}}, **sections))
     job = build_finetune_job(find_entry(params, "squad"), params, checkout)
     assert job.model == dataclasses.replace(whole(params), hidden_dropout=0.25)
 
 
-def test_jobs_from_other_weights_are_other_runs(checkout: Path) -> None:
+def test_jobs_from_other_weights_are_other_runs(checkout):
     starts = [values_with({"squad": {"start": start}}, **GIVEN) for start in ("base", "phase1", "phase2")]
     params = [validate_params(values) for values in (*starts, values_with(**OFF))]
-    found = {fingerprint(build_finetune_job(find_entry(one, "squad"), one, checkout)) for one in params}
-    assert len(found) == 4
+    assert len({fingerprint(build_finetune_job(find_entry(one, "squad"), one, checkout)) for one in params}) == 4
+
+
+SQUAD, NER, PAIRS, TEXTS = ({"kind": kind} for kind in ("squad", "ner", "pairs", "classification"))
+USE, SEVERAL = {**SQUAD, "data": {"unanswerable": "use"}}, {**TEXTS, "multilabel": True}
+BOTH = {"columns": {"label": ["new", "bad"]}}
 
 
 @pytest.mark.parametrize(
-    ("start", "sections", "said"),
+    ("entry", "sections", "said"),
     [
-        ("base", {}, "downstream.squad.start: base needs a base model: set base_model.source"),
-        ("phase1", OFF, "downstream.squad.start: phase1 needs pretrain.enabled: true"),
-        ("phase2", {**OFF, **GIVEN}, "downstream.squad.start: phase2 needs pretrain.enabled: true"),
+        ({**SQUAD, "start": "base"}, {}, "own.start: base .*base_model.source"),
+        ({**SQUAD, "start": "phase1"}, OFF, "own.start: phase1 .*pretrain.enabled"),
+        ({**SQUAD, "start": "phase2"}, {**OFF, **GIVEN}, "own.start: phase2 .*pretrain.enabled"),
+        ({**USE, "rows": {"held_out_fraction": 0.0}}, {}, "Set rows.held_out_fraction, for example to 0.1"),
+        ({**SQUAD, "data": {"unanswerable": "drop"}, "evaluate": {"null_threshold": 0.0}}, {}, "null_threshold"),
+        ({**SQUAD, "gate": {"min_has_answer_f1": 1.0}}, {}, "min_has_answer_f1"),
+        ({**USE, "evaluate": {"null_threshold": "low"}}, {}, "null_threshold"),
+        ({**NER, "rows": {"overlap": 64}}, {}, "overlap.* 63"),
+        ({**NER, "data": {"source": "hub"}}, {}, "source: hub needs dataset"),
+        ({**NER, "data": {"tag_scheme": "bioes"}}, {}, "'auto', 'iob1' or 'iob2'"),
+        ({**NER, "gate": {"min_f1": 101}}, {}, "less than or equal to 100"),
+        (PAIRS, {"device": {"runtime": "ipu"}}, "pairs does not run on IPUs"),
+        ({**PAIRS, "distill": {"teacher": "x"}}, {}, "distill.teacher does not apply"),
+        ({**PAIRS, "data": {"columns": {"score": "s"}}}, {}, "data.columns.score needs scores: use"),
+        ({**SEVERAL, "regression": True}, {}, "regression: true excludes multilabel: true"),
+        ({**TEXTS, "data": {"label_separator": "pipe"}}, {}, "or data.label_separator: set multilabel: true"),
+        ({**TEXTS, "data": BOTH}, {}, "data.columns.label .* set multilabel: true"),
+        ({**SEVERAL, "data": {**BOTH, "label_separator": ","}}, {}, "excludes"),
+        ({**SEVERAL, "gate": {"min_accuracy": 50}}, {}, "gate.min_accuracy does not apply to multi-label"),
+        ({**TEXTS, "gate": {"min_pearson": 50.0}}, {}, "gate.min_pearson does not apply to text class"),
+        ({**SEVERAL, "evaluate": {"threshold": "auto"}}, {}, "Set rows.held_out_fraction"),
+        ({**SEVERAL, "evaluate": {"threshold": 1.5}}, {}, "less than or equal to 1"),
+        ({**SEVERAL, "evaluate": {"min_probability": 0.9}}, {}, "min_probability applies to one class per text"),
+        ({**TEXTS, "evaluate": {"threshold": "per_label"}}, {}, "needs several labels"),
+        ({**TEXTS, "gate": {"min_coverage": 50.0}}, {}, "requires evaluate.min_probability"),
+        ({**TEXTS, "regression": True, "evaluate": {"threshold": 0.5}}, {}, "but regression is true"),
+        ({**TEXTS, "regression": True, "finetune": {"class_weights": "balanced"}}, {}, "finetune.class_weights needs"),
+        ({**TEXTS, "gate": {"max_teacher_drop": 1}}, {}, "gate.max_teacher_drop needs a teacher"),
     ],
 )
-def test_a_start_that_there_is_not_is_refused(start: str, sections: dict[str, Any], said: str) -> None:
+def test_parameters_that_contradict_each_other_are_refused(entry, sections, said):
     with pytest.raises(ParamsError, match=said):
-        validate_params(values_with({"squad": {"start": start}}, **sections))
+        validate_params(values_with({"own": entry}, **sections))
 
 
-def test_two_recipes_on_one_pretrained_model_share_its_weights_and_no_output(checkout: Path) -> None:
+def test_the_stages_of_two_entries_have_own_parameters_and_own_paths(checkout):
     params = validate_params(values_with({"second": SECOND}))
-    found = {name: build_finetune_job(find_entry(params, name), params, checkout) for name in ("squad", "second")}
-    assert {job.init_checkpoint for job in found.values()} == {str(checkout / "models/phase2")}
     for name, seed, rate in (("second", 9, 2e-5), ("squad", 5, 1e-3)):
-        job = found[name]
+        job = build_finetune_job(find_entry(params, name), params, checkout)
         assert (job.output, job.rows) == (str(checkout / "models" / name), str(checkout / "data/rows" / name / "train"))
         assert (job.seed, job.optimizer.learning_rate) == (seed, rate)
-
-
-def test_the_stages_of_two_entries_have_own_parameters_and_own_paths() -> None:
-    params = validate_params(values_with({"second": SECOND}))
     plan = make_plan(define(params))
     outs = [out for stage in plan.values() for out in stage.outs]
     assert len(outs) == len(set(outs))
@@ -127,7 +142,7 @@ def test_the_stages_of_two_entries_have_own_parameters_and_own_paths() -> None:
             assert other not in written, stage.name
 
 
-def test_whoever_names_no_entry_means_the_only_one_of_a_kind() -> None:
+def test_whoever_names_no_entry_means_the_only_one_of_a_kind():
     one, two = validate_params(values_with()), validate_params(values_with({"second": SECOND}))
     assert only_entry(one, "squad").name == only_entry(one).name == "squad"
     with pytest.raises(ParamsError, match=r"2 entries of kind squad in downstream \(squad, second\): name one"):

@@ -2,33 +2,26 @@
 
 import json
 import os
-import shutil
-import sys
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from ipu_model.core.files import write_json
 from tasks.downstream import parity
-from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.parity import check_limit, compare_devices, compare_logits, predict_on
-from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.params.downstream import ParityParams
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, validate_params
+from tasks.params.schema import validate_params
 from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError, ParityLost
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY
+from tests.tasks.downstream.squad.question_files import VOCABULARY
 from tests.tasks.downstream.squad.window_files import write_logits
-from tests.tasks.downstream.texts.glue_checkout import device_job_here
+from tests.tasks.downstream.texts.glue_checkout import device_job_here, run_stage
 from tests.tasks.pretraining.row_inputs import squad_params, write_questions, write_squad_rows
 from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
 from tests.tasks.tiny_model import write_tiny_model
@@ -38,12 +31,11 @@ FP32, BF16 = RuntimeSpec("cpu", "fp32"), RuntimeSpec("cpu", "bf16")
 TASK = task_with("squad", "scores")
 
 
-def params_with(*overrides: str) -> Params:
+def params_with(*overrides):
     return validate_params(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
 
 
-def allowing(most: float | None) -> Any:
-    """The entry with another limit of logits."""
+def allowing(most):
     return task_with("squad", "scores", parity=ParityParams(max_logit_difference=most))
 
 
@@ -53,18 +45,18 @@ def allowing(most: float | None) -> Any:
         ("cpu:bf16", RuntimeSpec("cpu", "bf16")),
         ("ipu", RuntimeSpec("ipu", "auto")),
         ("auto:auto", RuntimeSpec("auto", "auto")),
-        *((text, None) for text in ("", "tpu", "cpu:", "cpu:int8", ":fp32", "cpu:fp32:x")),
+        *((text, None) for text in ("", "cpu:", "cpu:int8", "cpu:fp32:x")),
     ],
 )
-def test_a_place_is_a_runtime_and_a_precision(text: str, place: RuntimeSpec | None) -> None:
+def test_a_place_is_a_runtime_and_a_precision(text, place):
     if place is not None:
         assert RuntimeSpec.parse(text) == place
         return
-    with pytest.raises(ValueError, match=r"must be RUNTIME\[:PRECISION\], for example cpu:bf16; runtimes are auto"):
+    with pytest.raises(ValueError, match=r"must be RUNTIME\[:PRECISION\]"):
         RuntimeSpec.parse(text)
 
 
-def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
+def test_distances_and_changed_answers_by_hand(tmp_path):
     root = write_checkout(tmp_path / "a")
     inputs = inputs_of(root)
     with pa.memory_map(str(inputs.logits)) as source:
@@ -88,18 +80,15 @@ def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
     assert (same["max_logit_difference"], same["changed"], same["f1_first"]) == (0.0, [], same["f1_second"])
     check_limit(found, allowing(None).entry)
     check_limit(found, allowing(6.0).entry)
-    with pytest.raises(ParityLost, match=r"differ by up to 6 \(in 'q0'\), the limit is 5.9 .* 1 of 3 answers changed"):
+    with pytest.raises(ParityLost, match=r"up to 6 \(in 'q0'\), the limit is 5.9 .* 1 of 3"):
         check_limit(found, allowing(5.9).entry)
-
-
-def test_margin_is_to_the_next_other_text() -> None:
     answers = [Answer("a", 0, 1, 5.0, 0.5), Answer("a", 4, 5, 4.0, 0.3), Answer("b", 2, 3, 1.5, 0.2)]
-    assert TASK.margin([answers], 0) == 3.5
+    assert TASK.margin([answers], 0) == 3.5, "to the next other text"
     assert TASK.margin([answers[:2]], 0) is None
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     """A checkout with a random model, twenty questions and their rows."""
     folder = tmp_path_factory.mktemp("parity")
     model = write_tiny_model(folder / artifacts.model_folder("squad"), VOCABULARY)
@@ -117,22 +106,21 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("jobs_here")
-def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
+def test_bf16_beside_fp32_on_the_cpu(root, tmp_path):
     said = compare_devices(BF16, TASK, params_with(), tmp_path / "found.json", FP32, root)
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["first"] == {"runtime": "cpu", "precision": "fp32"}
     assert found["second"] == {"runtime": "cpu", "precision": "bf16"}
     assert 1e-4 < found["max_logit_difference"] < 0.2 * found["max_logit"]
-    assert found["mean_logit_difference"] < found["max_logit_difference"]
     assert found["changed_answers"] == len(found["changed"]) < 20
-    assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits differ by up to ")
+    assert said.startswith("parity of cpu:bf16 with cpu:fp32: ")
     strict = allowing(found["max_logit_difference"] / 2)
     with pytest.raises(ParityLost, match="downstream.squad.parity.max_logit_difference"):
         compare_devices(BF16, strict, params_with(), None, FP32, root)
 
 
 @pytest.mark.soak
-def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ipu_double_beside_the_cpu(root, tmp_path, monkeypatch):
     """In fp32 both compute the same numbers; only the layout of the rows differs."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
@@ -150,47 +138,14 @@ def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: 
     assert found["changed"] == []
 
 
-@pytest.mark.usefixtures("jobs_here")
-def test_the_stage_compares_with_what_predict_wrote(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    write_json(artifacts.validation_report("squad-rows"), {"valid": True})
-    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    monkeypatch.setattr(sys, "argv", ["entry_jobs", "predict@squad"])
-    entry_jobs.main()
-    monkeypatch.setattr(sys, "argv", ["parity", "squad", "cpu:bf16"])
-    parity.main()
-    assert "parity of cpu:bf16 with cpu:fp32" in capsys.readouterr().out
-    found = json.loads(artifacts.parity_file("squad", "cpu:bf16").read_text())
-    assert found["examples"] == 20
-    for words, message in ((["tpu"], "'tpu' must be RUNTIME"), (["cpu", "--output", "x"], "need --baseline")):
-        monkeypatch.setattr(sys, "argv", ["parity", "squad", *words])
-        with pytest.raises(SystemExit, match="2"):
-            parity.main()
-        assert message in capsys.readouterr().err
+@pytest.mark.parametrize(("words", "said"), [(["tpu"], "'tpu' must be"), (["cpu", "--output", "x"], "need --baseline")])
+def test_words_of_the_stage_that_do_not_fit_are_refused(words, said, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run_stage(parity, "squad", *words)
+    assert said in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("jobs_here")
-def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
-    model = ask.find_model(str(root / artifacts.model_folder("squad")))
-    question = (model, "Who founded the town?", SHORT, ask.WindowShape.for_model(model))
-    ((first, *_), before), ((second, *_), after) = (ask.ask(*question, spec=one) for one in (FP32, BF16))
-    found = ask.compare_logits(before, after)
-    assert first.text in SHORT
-    assert second.text in SHORT
-    assert 0 < found["max_logit_difference"] < 0.2 * found["max_logit"]
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("downstream.squad.parity.against=[cpu:int8]", "'cpu:int8' must be RUNTIME"),
-        ("downstream.squad.parity.against=[cpu:bf16, cpu:bf16]", "against: contains duplicates"),
-        ("downstream.squad.parity.max_logit_difference=0.0", "greater than 0"),
-    ],
-)
-def test_places_in_params_are_checked(override: str, message: str) -> None:
-    with pytest.raises(ParamsError, match=message):
-        params_with(override)
+def test_places_in_params_are_checked():
+    for override, message in (("[cpu:int8]", "'cpu:int8' must be"), ("[cpu:bf16, cpu:bf16]", "against: .*duplicates")):
+        with pytest.raises(ParamsError, match=message):
+            params_with(f"downstream.squad.parity.against={override}")

@@ -1,30 +1,17 @@
 """What to do after a rejection: from curves of real trainings, and nothing where the measurements do not tell."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from flows.runs.next_step import suggest_next
-from flows.runs.report import DECIDED, RunReport
-from ipu_model.core.files import read_json
-from tasks.downstream.evaluate import evaluate
-from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_losses
+from tasks.downstream.gate.advice import TrainingFacts, advise
 from tasks.downstream.gate.gate import CUT
-from tasks.downstream.gate.verdict_text import format_advice
 from tasks.downstream.scoring.scores import ClassCounts
 from tasks.downstream.scoring.significance import ConfidenceInterval
-from tasks.downstream.texts.schemas import make_schema
-from tasks.downstream.texts.task_table import OWN_CLASSES
-from tasks.records.labels import add_labels
 from tasks.rows.row_files import CutTexts
 from tasks.stage import artifacts
 from tests.plans import whole_plan
-from tests.tasks.downstream.texts import label_scores as labels
 
 BALANCED = ClassCounts(
     {"negative": 400, "positive": 400}, {"negative": 150, "positive": 150}, {"negative": 97, "positive": 203}
@@ -39,16 +26,16 @@ LEARNED = [0.695, 0.66, 0.52, 0.41, 0.33, 0.28, 0.26, 0.25]
 
 
 def advised(
-    losses: list[float],
+    losses,
     *,
-    rate: float = USUAL,
-    epochs: float = 1.0,
-    classes: ClassCounts | None = BALANCED,
-    failed: tuple[str, ...] = BASELINE,
-    gain: tuple[float, float] | None = None,
-    held_out: tuple[tuple[int, float], ...] = (),
-    score: float = 56.0,
-) -> list[Advice]:
+    rate=USUAL,
+    epochs=1.0,
+    classes=BALANCED,
+    failed=BASELINE,
+    gain=None,
+    held_out=(),
+    score=56.0,
+):
     facts = TrainingFacts(losses, 10 * len(losses), epochs, rate, USUAL, held_out, classes, score)
     interval = None if gain is None else ConfidenceInterval(gain[0], gain[0] - gain[1], gain[0] + gain[1])
     return advise(facts, failed, interval, 300, "example")
@@ -57,23 +44,20 @@ def advised(
 RARE = ClassCounts({"ham": 720, "spam": 80}, {"ham": 270, "spam": 30}, {"ham": 300})
 """The classes of a model that answers the frequent one alone."""
 ENTROPY = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
-ALL_HAM = ('The model answers "ham" for all 300 development examples.', {})
+ALL_HAM = ('"ham" for all 300', {})
 THREE = ClassCounts({"a": 500, "b": 300, "c": 9}, {"a": 150, "b": 100, "c": 40, "d": 10}, {"a": 200, "b": 100})
 FITTED = [0.7, 0.4, 0.05, 0.02]
 MORE, HALF, DEV = {"finetune.epochs": 4.0}, {"finetune.epochs": 10.0}, {"data.dev_path": "FILE"}
 USUAL_RATE = {"finetune.learning_rate": USUAL}
-DIVERGED = ("The training diverged: its loss ", USUAL_RATE)
-Said = list[tuple[str, dict[str, Any]]]
+DIVERGED = ("diverged: ", USUAL_RATE)
 
 
 @pytest.mark.parametrize(
     ("losses", "how", "said"),
     [
         # A loss that has hardly moved needs more epochs or a higher rate, and far too fast a rate a lower one.
-        (FLAT, {"gain": (6.0, 10.01)}, [("has hardly moved: 0.687 after 30 updates", MORE)]),
-        (FLAT, {"gain": (6.0, 10.01), "classes": None}, [("has hardly moved: 0.687 after 30 updates", MORE)]),
-        (SLOW, {"rate": 3e-6}, [("has hardly moved", USUAL_RATE)]),
-        (SLOW, {"rate": 3e-6, "classes": None}, [("has hardly moved", USUAL_RATE)]),
+        (FLAT, {"gain": (6.0, 10.01)}, [("0.687 after 30 updates", MORE)]),
+        (SLOW, {"rate": 3e-6}, [("hardly moved", USUAL_RATE)]),
         (FLAT, {"rate": 1e-2}, [("", USUAL_RATE)]),
         # An untrained model knows how frequent classes are.
         ([0.7, 0.4, ENTROPY + 0.001], {"classes": RARE}, [(f"labels are has {ENTROPY:.3f}.", MORE), ALL_HAM]),
@@ -83,17 +67,17 @@ Said = list[tuple[str, dict[str, Any]]]
         (HOT, {"rate": USUAL}, [("", {"finetune.learning_rate": USUAL / 10})]),
         ([1.5, 0.9, 0.3, 0.2], {}, []),  # a head that had learned other labels
         # Overfitting is a fitted training set without a score, or a held-out loss that rose.
-        (FITTED, {"epochs": 20.0, "score": 50.0}, [("0.020, about 98% correct, and its score is 50.0.", HALF)]),
+        (FITTED, {"epochs": 20.0, "score": 50.0}, [("0.020, about 98% correct", HALF)]),
         (FITTED, {"failed": ("accuracy",), "score": 91.0}, []),  # a floor of 95 is not overfitting
         (LEARNED, {"epochs": 8.0, "held_out": ((20, 0.5), (40, 0.62), (80, 0.9))},
-         [("The held-out loss rose from 0.500 after update 20 to 0.900", {"finetune.epochs": 2.0})]),
+         [("from 0.500 after update 20 to 0.900", {"finetune.epochs": 2.0})]),
         (LEARNED, {"held_out": ((20, 0.50), (40, 0.49), (80, 0.51))}, []),
         (LEARNED, {"classes": THREE, "failed": ("macro_f1",)}, [
-            ('No training example has the label "d", but 10 of 300 development examples', {"data.train_path": "FILE"}),
-            ('The model never answers "c", the label of 40 of 300 development examples and of 9 tr', {}),
+            ('"d", but 10 of 300', {"data.train_path": "FILE"}),
+            ('never answers "c", the label of 40 of 300', {}),
         ]),
         # Too few examples are the reason only if nothing else is, and if more would show the gain.
-        (LEARNED, {"gain": (5.33, 8.33)}, [("too small for 300 development examples: about 740", DEV)]),
+        (LEARNED, {"gain": (5.33, 8.33)}, [(": about 740", DEV)]),  # 8.33 * sqrt(300 / 740) = 5.30
         (LEARNED, {"gain": (-1.0, 8.33)}, []),
         (LEARNED, {"gain": (5.33, 8.33), "failed": (*BASELINE, "accuracy")}, []),
         # Nothing is advised where nothing was measured, or where the reason names what to run.
@@ -101,32 +85,25 @@ Said = list[tuple[str, dict[str, Any]]]
         ([], {"classes": None}, []),
         ([0.69], {"classes": None}, []),  # one window does not move
         (FLAT, {"failed": (*BASELINE, "data_mine")}, []),
-        (FLAT, {"failed": ("predictions_complete",)}, []),
     ],
 )  # fmt: skip
-def test_what_was_measured_says_what_to_do(losses: list[float], how: dict[str, Any], said: Said) -> None:
+def test_what_was_measured_says_what_to_do(losses, how, said):
     found = advised(losses, **how)
     assert [one.set for one in found] == [values for _, values in said]
     assert all(part in one.text for one, (part, _) in zip(found, said, strict=True))
-
-
-def test_so_many_examples_as_are_named_show_the_gain() -> None:
-    half = 8.33 * math.sqrt(300 / 740)
-    assert 0 < 5.33 - half < 0.1, "740 examples have an interval that ends just above 0"
 
 
 @pytest.mark.parametrize(
     ("lengths", "row_length", "share", "tokens", "length"),
     [
         ([10] * 99 + [30], 16, 0.01, 14 / 1020, 16),
-        ([20] * 10, 16, 1.0, 0.2, 24),
         ([5, 600], 512, 0.5, 88 / 605, 512),
         ([16] * 1000 + [17] * 9, 16, 9 / 1009, 9 / (16_000 + 9 * 17), None),  # less than 1 %
     ],
 )
 def test_the_share_of_cut_texts_and_tokens_and_the_length_that_keeps_them(
-    tmp_path: Path, lengths: list[int], row_length: int, share: float, tokens: float, length: int | None
-) -> None:
+    tmp_path, lengths, row_length, share, tokens, length
+):
     cut = CutTexts(row_length)
     for some in np.array_split(np.array(lengths), 3):
         cut.add(some)
@@ -138,55 +115,13 @@ def test_the_share_of_cut_texts_and_tokens_and_the_length_that_keeps_them(
     assert length is None or f"rows.row_length={length} leaves" in warning
 
 
-def test_a_rejection_names_cut_texts_first() -> None:
+def test_a_rejection_names_cut_texts_first():
     facts = TrainingFacts([0.7, 0.3], 10, 3.0, 1e-5, 1e-5)
     note = "train rows: 90 of 90 texts (100.0%) are longer than rows of 64 tokens"
     assert advise(facts, ["min_accuracy"], None, 40, "text", [note])[0].text == f"{note}."
 
 
-CLASSES = ("negative", "positive")
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A run up to stage evaluate whose model answers one class."""
-    schema = add_labels(make_schema(OWN_CLASSES), CLASSES)
-    labels.write_split(tmp_path, "train", [0, 1] * 40, schema)
-    labels.write_split(tmp_path, "dev", [0, 1] * 30, schema)
-    labels.write_logits(tmp_path, "dev", np.tile([0.1, 0.0], (60, 1)))
-    labels.write_model(tmp_path)
-    evaluate(labels.part("report", multilabel=False), tmp_path)
-    return tmp_path
-
-
-def curve(root: Path, losses: list[float]) -> Path:
-    path = root / f"plots/{labels.NAME}-finetune.csv"
-    path.parent.mkdir(exist_ok=True)
-    lines = [f"{10 * number},{loss}" for number, loss in enumerate(losses, 1)]
-    path.write_text("\n".join(["step,loss", *lines, ""]))
-    return path
-
-
-def test_the_verdict_has_the_advice_and_commands_that_follow_it(checkout: Path) -> None:
-    path = curve(checkout, FLAT)
-    verdict = labels.decided(checkout, multilabel=False, finetune={"epochs": 1})
-    loss, never = verdict["advice"]
-    assert loss["set"] == {f"downstream.{labels.NAME}.finetune.epochs": 4.0}
-    assert never == {"text": 'The model answers "negative" for all 60 development examples.', "set": {}}
-    assert read_json(checkout / f"metrics/{labels.NAME}-gate.json")["advice"] == verdict["advice"]
-    command = f"Try podium run --like first --set downstream.{labels.NAME}.finetune.epochs=4"
-    said = [never["text"], f"{loss['text']} {command}"]
-    assert format_advice(verdict, "first") == said
-    judged = {"name": labels.NAME, "scores": {}, "published": None}
-    judged["decision"] = {key: verdict[key] for key in DECIDED if key in verdict}
-    assert suggest_next(RunReport("runs/checkouts/first", results={"gate@it": judged})) == " ".join(said)
-    path.write_text("step,loss\n10,x\n")
-    assert read_losses(path) == []
-    assert labels.decided(checkout, multilabel=False)["advice"] == [never], "a damaged curve says nothing"
-    assert "advice" not in labels.decided(checkout, multilabel=False, gate={"above_baseline": False})
-
-
-def test_the_curves_that_the_gate_reads_are_its_dependencies() -> None:
+def test_the_curves_that_the_gate_reads_are_its_dependencies():
     """Otherwise a worker may lack them, and a rejection says less there."""
     plots = [artifacts.PLOTS / "squad-finetune.csv", artifacts.held_out_plot("squad-finetune")]
     assert {str(path) for path in plots} <= set(whole_plan()["gate@squad"].deps)

@@ -1,13 +1,9 @@
 """A gate over several seeds: it judges the recipe, says which model this is, and takes no reason against it away."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +13,6 @@ from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.recipe import SeedModel, check_recipe, recipe_record, score_recipe, seed_file_name
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.verdict_text import format_recipe
-from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.squad.params import SquadGateParams
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
@@ -34,50 +29,44 @@ OWN = 42
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """A checkout whose gate is told of two other seeds, with 17 and 19 of 20 right."""
     root = make_glue_checkout(tmp_path_factory.mktemp("made") / "checkout")
     change_parameters(root, {"downstream": {ENTRY: {"gate": {"seeds": str(SEEDS), "min_score": 80.0}}}})
-    write_seed(root, 43, wrong=3)
+    recipe_stated(root)
     write_seed(root, 44, wrong=1)
     write_gate(root, name=ENTRY)
     return root
 
 
 @pytest.fixture
-def root(made: Path, tmp_path: Path) -> Path:
+def root(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "checkout"))
 
 
-def scores_of(root: Path, wrong: int) -> dict[str, Any]:
-    """scores.json of a model with the last N of 20 examples wrong."""
+def scores_of(root, wrong):
     task = part_of(find_entry(load_params(root / artifacts.PARAMS), ENTRY), "scores")
     answers = [number % 2 if number < 20 - wrong else 1 - number % 2 for number in range(20)]
     _, examples = task.read_all(root)
     return json.loads(scores_json(task, examples, {"dev": answers}))
 
 
-def write_seed(root: Path, number: int, wrong: int, **stated: Any) -> Path:
+def write_seed(root, number, wrong, **stated):
     path = root / SEEDS / seed_file_name(number)
     write_json(path, {**scores_of(root, wrong), **stated})
     return path
 
 
-def decide(root: Path, **limits: Any) -> dict[str, Any]:
+def decide(root, **limits):
     change_parameters(root, {"downstream": {ENTRY: {"gate": limits}}})
     return gate(parameter_values(load_params(root / artifacts.PARAMS)), ENTRY, root)
 
 
-def verdict_in(root: Path) -> dict[str, Any]:
+def verdict_in(root):
     return json.loads((root / artifacts.metrics_file(ENTRY, "gate")).read_text())
 
 
-def own_held_out(root: Path, **figures: Any) -> None:
-    path = root / artifacts.metrics_file(ENTRY, "finetune")
-    write_json(path, {**json.loads(path.read_text()), "held_out": figures})
-
-
-def test_the_verdict_states_every_seed_the_mean_the_deviation_the_interval_and_which_model_this_is(root: Path) -> None:
+def test_the_verdict_states_every_seed_the_mean_the_deviation_the_interval_and_which_model_this_is(root):
     assert decide(root)["accepted"]
     verdict = verdict_in(root)
     seeds = [(one["seed"], one["this_model"], one["accuracy"]) for one in verdict["seeds"]]
@@ -87,11 +76,9 @@ def test_the_verdict_states_every_seed_the_mean_the_deviation_the_interval_and_w
     assert accuracy["low"] < 85
     assert accuracy["high"] == 100, "no score is above that"
     assert {f"seeds/seed-{seed}.json" for seed in (43, 44)} <= set(verdict["judged"])
-    said = r"recipe over 3 seeds: accuracy 90\.00 \([\d.]+ to [\d.]+\), score 90.00 .*; published: seed 42"
-    assert re.fullmatch(said, format_recipe(verdict, published=True) or "")
 
 
-def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root: Path) -> None:
+def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root):
     write_seed(root, OWN, wrong=0)
     assert decide(root, seeds=None)["accepted"]
     verdict = verdict_in(root)
@@ -101,62 +88,52 @@ def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root: Path) -> N
     assert format_recipe(verdict, published=True) is None
 
 
-def test_a_lucky_model_of_a_recipe_under_the_floor_is_rejected(root: Path) -> None:
-    write_seed(root, 43, wrong=12)
-    reasons = decide(root, min_score=80.0)["reasons"]
-    said = "Score of the recipe is 75.00 (mean over 3 seeds: 42: 90.00, 43: 40.00, 44: 95.00), below the floor of 80"
-    assert reasons[0].startswith(said)
+@pytest.mark.parametrize(
+    ("wrong", "floor", "reason"),
+    [
+        (0, 90.0, None),
+        (12, 80.0, r"Score of the recipe is 75\.00 .*42: 90\.00, 43: 40\.00, 44: 95\.00\).* of 80"),
+        (0, 91.0, r"Score is 90\.00"),  # however good its recipe is
+        # The model itself is above a constant answer: 90 against 50. Of three between 25 and 95 no more is known.
+        (15, None, "Score of the recipe is no better .*over 3 seeds at confidence 0.95. .*a gain must"),
+    ],
+)
+def test_the_model_and_its_recipe_have_the_same_floors(root, wrong, floor, reason):
+    write_seed(root, 43, wrong=wrong)
+    reasons = decide(root, min_score=floor)["reasons"]
+    assert (not reasons) is (reason is None)
+    assert re.match(reason or "", (reasons or [""])[0])
 
 
-def test_a_model_under_the_floor_is_rejected_however_good_its_recipe_is(root: Path) -> None:
-    assert decide(root, min_score=90.0)["accepted"]
-    write_seed(root, 43, wrong=0)
-    assert [reason.split(",")[0] for reason in decide(root, min_score=91.0)["reasons"]] == ["Score is 90.00"]
+def held_out(figure, value):
+    return {"held_out": {"judged_by": figure, figure: value}}
 
 
-def test_a_recipe_whose_models_differ_too_much_is_not_above_the_best_constant_answer(root: Path) -> None:
-    # The model itself is: 90 against 50. The mean is 70, and of three models between 25 and 95 no more is known.
-    write_seed(root, 43, wrong=15)
-    reasons = decide(root, min_score=None)["reasons"]
-    assert len(reasons) == 1
-    assert reasons[0].startswith('Score of the recipe is no better than always answering "')
-    assert "over 3 seeds at confidence 0.95. With these seeds and examples, a gain must" in reasons[0]
-
-
-def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(root: Path) -> None:
-    own_held_out(root, judged_by="accuracy", accuracy=0.8, loss=0.3)
-    write_seed(root, 43, wrong=3, held_out={"judged_by": "accuracy", "accuracy": 0.8})
-    write_seed(root, 44, wrong=1, held_out={"judged_by": "accuracy", "accuracy": 0.75})
-    assert decide(root)["accepted"], "one as good is not better, and what dev says does not matter"
+@pytest.mark.parametrize(
+    ("figure", "own", "others", "chosen", "reason"),
+    [
+        ("accuracy", 0.8, (0.8, 0.75), "accuracy", None),  # one as good is not better
+        ("accuracy", 0.8, (0.8, 0.81), "accuracy", r"seed 42, accuracy 80\.00 %.* seed 44 has 81\.00 %"),
+        ("loss", 0.5, (0.4, 0.6), "loss", r"seed 42, loss 0\.5000 .* seed 43 has 0\.4000"),
+        ("accuracy", 0.1, (0.9, None), None, None),  # what is not known of all chooses nothing
+    ],
+)
+def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(root, figure, own, others, chosen, reason):
+    path = root / artifacts.metrics_file(ENTRY, "finetune")
+    write_json(path, {**json.loads(path.read_text()), **held_out(figure, own)})
+    for number, wrong, value in zip((43, 44), (3, 1), others, strict=True):
+        write_seed(root, number, wrong, **({} if value is None else held_out(figure, value)))
+    reasons = decide(root)["reasons"]
+    assert [re.search(reason or "", one) is not None for one in reasons] == [True] * (reason is not None)
     verdict = verdict_in(root)
-    assert verdict["chosen_by"] == "accuracy"
-    assert verdict["seeds"][2]["held_out"] == {"accuracy": 0.75}
-    assert (format_recipe(verdict, published=False) or "").endswith("; candidate: seed 42, best held-out")
-    write_seed(root, 44, wrong=1, held_out={"judged_by": "accuracy", "accuracy": 0.81})
-    [reason] = decide(root)["reasons"]
-    assert "seed 42, accuracy 80.00 % on held-out training examples, but seed 44 has 81.00 %" in reason
+    assert verdict["chosen_by"] == chosen
+    assert verdict["seeds"][1].get("held_out") == {figure: others[0]}
+    assert (format_recipe(verdict, published=False) or "").endswith("best held-out") is (chosen is not None)
 
 
-def test_of_a_loss_the_smallest_is_the_best(root: Path) -> None:
-    own_held_out(root, judged_by="loss", loss=0.5)
-    write_seed(root, 43, wrong=3, held_out={"judged_by": "loss", "loss": 0.4})
-    write_seed(root, 44, wrong=1, held_out={"judged_by": "loss", "loss": 0.6})
-    [reason] = decide(root)["reasons"]
-    assert "seed 42, loss 0.5000 on held-out training examples, but seed 43 has 0.4000" in reason
+def change_scores(change):
 
-
-def test_held_out_scores_that_are_not_known_of_all_choose_nothing_and_that_is_said(root: Path) -> None:
-    own_held_out(root, judged_by="accuracy", accuracy=0.1)
-    write_seed(root, 43, wrong=3, held_out={"judged_by": "accuracy", "accuracy": 0.9})
-    checks = {check["name"]: check for check in decide(root)["checks"]}
-    assert checks["recipe_model"]["found"] == "seed 42; not all held-out scores are known"
-    assert verdict_in(root)["chosen_by"] is None
-
-
-def change_scores(change: Callable[[dict[str, list[float]]], dict[str, list[float]]]) -> Callable[[Path], None]:
-    """Other scores of dev in the file of seed 43."""
-
-    def spoil(root: Path) -> None:
+    def spoil(root):
         values = scores_of(root, wrong=3)
         values["scores"]["dev"] = change(values["scores"]["dev"])
         write_json(root / SEEDS / seed_file_name(43), values)
@@ -164,17 +141,17 @@ def change_scores(change: Callable[[dict[str, list[float]]], dict[str, list[floa
     return spoil
 
 
-def same_weights(root: Path) -> None:
+def same_weights(root):
     weights = sha256_of(root / artifacts.model_folder(ENTRY) / "model.safetensors")
     write_seed(root, 43, wrong=3, weights_sha256=weights)
 
 
-def recipe_stated(root: Path, **changed: Any) -> None:
+def recipe_stated(root, **changed):
     finetune = load_params(root / artifacts.PARAMS).downstream[ENTRY].finetune.model_dump(mode="json")
     write_seed(root, 43, wrong=3, finetune={name: changed.get(name, finetune[name]) for name in finetune})
 
 
-def put(name: str, text: str) -> Callable[[Path], Any]:
+def put(name, text):
     return lambda root: (root / SEEDS / name).write_text(text)
 
 
@@ -182,21 +159,19 @@ def put(name: str, text: str) -> Callable[[Path], Any]:
     ("spoil", "words"),
     [
         (lambda root: write_seed(root, OWN, wrong=2), r"seed-42\.json has seed 42"),
-        (same_weights, "seeds 42 and 43 are the same model"),
-        (change_scores(lambda dev: dict(sorted(dev.items())[1:])), r"seed-43\.json lacks predictions for 1 of 20 dev"),
+        (same_weights, "seeds 42 and 43 are"),
+        (change_scores(lambda dev: dict(sorted(dev.items())[1:])), r"seed-43\.json lacks .* 1 of 20 dev"),
         (change_scores(lambda dev: {key: [*row, 0.5] for key, row in dev.items()}), r"required is a SHA-256 with"),
-        (put("seed-43.json", '{"scores": '), r"seed-43\.json has no scores of dev"),
-        (put("seed-43.json", "[]"), r"seed-43\.json has no scores of dev"),
+        (put("seed-43.json", '{"scores": '), r"seed-43\.json has no scores"),
         (put("scores.json", "{}"), r"scores\.json.* seed-43\.json"),
         (lambda root: write_seed(root, 43, wrong=3, seed=44), r"seed-43\.json records seed 44"),
-        (lambda root: write_seed(root, 43, wrong=3, held_out={"judged_by": "f1"}), "has invalid held-out figures"),
-        (lambda root: write_seed(root, 43, wrong=3, held_out=[1]), "has invalid held-out figures"),
-        (lambda root: recipe_stated(root, learning_rate=1e-5), "has another recipe: learning_rate 1e-05 instead of"),
+        (lambda root: write_seed(root, 43, wrong=3, held_out={"judged_by": "f1"}), "invalid held-out"),
+        (lambda root: recipe_stated(root, learning_rate=1e-5), "recipe: learning_rate 1e-05"),
         (lambda root: [path.unlink() for path in (root / SEEDS).iterdir()], r"contains no file like seed-43\.json"),
         (lambda root: shutil.rmtree(root / SEEDS), r"gate\.seeds='.*' does not exist"),
     ],
 )
-def test_what_is_no_other_seed_is_refused_by_its_file(root: Path, spoil: Callable[[Path], Any], words: str) -> None:
+def test_what_is_no_other_seed_is_refused_by_its_file(root, spoil, words):
     (root / artifacts.metrics_file(ENTRY, "gate")).unlink()
     spoil(root)
     with pytest.raises(InputError, match=words):
@@ -204,16 +179,11 @@ def test_what_is_no_other_seed_is_refused_by_its_file(root: Path, spoil: Callabl
     assert not (root / artifacts.metrics_file(ENTRY, "gate")).exists()
 
 
-def test_the_recipe_that_is_stated_may_have_another_seed(root: Path) -> None:
-    recipe_stated(root)
-    assert decide(root)["accepted"]
-
-
-def published(root: Path) -> dict[str, Any]:
+def published(root):
     return publish(parameter_values(load_params(root / artifacts.PARAMS)), ENTRY, root)
 
 
-def test_the_card_says_what_the_recipe_scored_and_which_seed_was_published(root: Path) -> None:
+def test_the_card_says_what_the_recipe_scored_and_which_seed_was_published(root):
     folder = root / published(root)["folder"]
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert re.search(r"recipe over 3 seeds: accuracy 90\.00 \([^)]*\), .*; published: seed 42\.", card)
@@ -223,7 +193,7 @@ def test_the_card_says_what_the_recipe_scored_and_which_seed_was_published(root:
 
 
 @pytest.mark.parametrize("what", ["other scores", "another seed", "one less", "another mean"])
-def test_what_was_changed_after_the_verdict_is_not_published(root: Path, what: str) -> None:
+def test_what_was_changed_after_the_verdict_is_not_published(root, what):
     if what == "other scores":
         write_seed(root, 43, wrong=2)
     elif what == "another seed":
@@ -239,41 +209,34 @@ def test_what_was_changed_after_the_verdict_is_not_published(root: Path, what: s
     assert not (root / "published").exists()
 
 
-def answered(right: list[float]) -> Outcomes:
+def answered(right):
     """Outcomes of questions: exact match and F1 alike."""
     return {"dev": np.array([[one, one] for one in right])}
 
 
-def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_that_differ_say_less() -> None:
+@pytest.mark.parametrize(("wrong", "accepted"), [((30, 31, 32), False), ((11, 31, 60), True)])
+def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_that_differ_say_less(wrong, accepted):
     limits = SquadGateParams(min_f1=None, max_f1_drop=0.0, max_exact_match_drop=0.0)
-    task = task_with("squad", "scores", gate=limits)
-    released = answered([1.0] * 90 + [0.0] * 10)
-    for wrong, accepted in (((30, 31, 32), False), ((11, 31, 60), True)):
-        scored = [answered([1.0] * (100 - one) + [0.0] * one) for one in wrong]
-        models = [SeedModel(seed, one, None, None) for seed, one in enumerate(scored)]
-        recipe = score_recipe(task, models, models[0], released, [])
-        failed = [check.reason for check in check_recipe(task, recipe) if not check.ok]
-        assert (not failed) is accepted, failed
-        if failed:
-            assert failed[0].startswith("Exact match of the recipe drop") or failed[0].startswith("F1 of the recipe")
-            assert "over 3 seeds on 100 questions at confidence 0.95; 0 points are tolerated" in failed[0]
-
-
-def test_the_released_model_is_compared_on_what_it_answered_and_without_that_not_at_all() -> None:
-    task = task_with("squad", "scores")
-    released = answered([1.0, 0.0, np.nan, np.nan])
-    models = [SeedModel(seed, answered([1.0, 1.0, 0.0, 0.0]), None, None) for seed in (1, 2)]
+    task, released = task_with("squad", "scores", gate=limits), answered([1.0] * 90 + [0.0] * 10)
+    models = [SeedModel(one, answered([1.0] * (100 - one) + [0.0] * one), None, None) for one in wrong]
     recipe = score_recipe(task, models, models[0], released, [])
-    assert (recipe.evidence.released.common, recipe.evidence.released.differences["f1"].mean) == (2, 50.0)
-    nothing = score_recipe(task, models, models[0], answered([np.nan] * 4), [])
-    assert nothing.evidence.released is None
-    assert [check.name for check in check_recipe(task, nothing) if "released" in check.name] == []
+    failed = [check.reason for check in check_recipe(task, recipe) if not check.ok]
+    assert (not failed) is accepted, failed
+    assert all(re.match("(Exact match|F1) of the recipe .*over 3 seeds on 100 questions", one) for one in failed)
 
 
-def test_a_score_that_is_no_number_is_rejected_and_written_as_none() -> None:
+def test_only_scores_that_are_numbers_and_answers_that_both_gave_are_compared():
     task = task_with("squad", "scores", gate=SquadGateParams(min_f1=0.0))
-    models = [SeedModel(seed, answered([np.nan, 1.0]), None, None) for seed in (1, 2)]
-    recipe = score_recipe(task, models, models[0], None, [])
-    checks = {check.name: check for check in check_recipe(task, recipe)}
+
+    def scored(ours, theirs):
+        models = [SeedModel(seed, answered(ours), None, None) for seed in (1, 2)]
+        recipe = score_recipe(task, models, models[0], answered(theirs), [])
+        json.dumps(recipe_record(task, recipe), allow_nan=False)
+        return recipe.evidence.released, {check.name: check for check in check_recipe(task, recipe)}
+
+    released, _ = scored([1.0, 1.0, 0.0, 0.0], [1.0, 0.0, np.nan, np.nan])
+    assert (released.common, released.differences["f1"].mean) == (2, 50.0)
+    released, checks = scored([np.nan, 1.0], [np.nan] * 2)
+    assert released is None
+    assert [name for name in checks if "released" in name] == []
     assert (checks["recipe_f1"].ok, checks["recipe_f1"].found) == (False, "nan")
-    json.dumps(recipe_record(task, recipe), allow_nan=False)

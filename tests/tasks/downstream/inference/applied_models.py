@@ -1,7 +1,5 @@
 """Models of every kind of task, applied to files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Model folders with their tokenizers, of random weights and any head."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

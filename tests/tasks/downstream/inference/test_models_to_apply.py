@@ -1,55 +1,51 @@
 """Which entry a model stands for: as its release says, else by its classes; on IPUs (the double) as on a CPU."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from flows.commands.finetune import fit_rows
+from flows.runs.model_source import model_parameters
 from tasks.downstream.inference.entry import choose_entry, infer_entry
 from tasks.downstream.inference.job import InferenceOptions, choose_place
-from tasks.downstream.inference.model import InferenceModel, find_model
+from tasks.downstream.inference.model import find_model
 from tasks.downstream.inference.predict import PredictionOutput, evaluate, predict
+from tasks.downstream.squad.ask import WindowShape, ask
 from tasks.downstream.texts.task_table import TASKS
-from tasks.params.schema import load_params, parameter_values
+from tasks.params.overlays import make_settings, resolve
+from tasks.params.schema import load_params, parameter_values, validate_params
 from tasks.params.sections import RuntimeSpec
+from tasks.pretraining.base_model import write_base_model
 from tasks.release.publish import publish
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError, ParamsError
-from tests.hub_server import HubServer
+from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tasks.vocabulary.tokenizer import make_tokenizer
 from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.downstream.inference.head_models import write_head_model
-from tests.tasks.downstream.texts.glue_checkout import WORDS, write_examples
+from tests.tasks.downstream.texts.glue_checkout import WORDS, run_jobs_here
+from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
 DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
 ENTAILMENT = ("entailment", "not_entailment")
 
 
-def how(runtime: str = "cpu", precision: str = "fp32") -> InferenceOptions:
+def how(runtime="cpu", precision="fp32"):
     return InferenceOptions(RuntimeSpec(runtime, precision), 4, lambda text: None)
 
 
-def classifier(folder: Path, *labels: str) -> InferenceModel:
+def classifier(folder, *labels):
     return find_model(str(write_head_model(folder, "sequence_classification", labels, WORDS)))
 
 
-@pytest.fixture(name="released")
-def _released(tmp_path: Path) -> Path:
-    """A checkout that publishes to a folder; its rows are not the default ones."""
-    root = make_checkout(tmp_path / "checkout")
-    change_parameters(root, {"downstream": {"squad": {"rows": {"doc_stride": 17}, "evaluate": {"n_best": 7}}}})
-    write_gate(root)
-    return root
-
-
-def test_a_release_says_how_its_model_was_judged(released: Path) -> None:
+def test_a_release_says_how_its_model_was_judged(tmp_path):
+    released = make_checkout(tmp_path / "checkout")
+    change_parameters(released, {"downstream": {"squad": {"rows": {"doc_stride": 17}, "evaluate": {"n_best": 7}}}})
+    write_gate(released)
     params = load_params(released / artifacts.PARAMS)
     publish(parameter_values(params), "squad", released)
     model = find_model(str(released / params.downstream["squad"].publish.folder))
@@ -61,57 +57,41 @@ def test_a_release_says_how_its_model_was_judged(released: Path) -> None:
         infer_entry(model)
 
 
-def test_a_model_of_the_hub_answers(released: Path, hub: HubServer) -> None:
-    entry = {"squad": {"publish": {"repository": "user/demo"}}}
-    change_parameters(released, {"publish": {"target": "hub"}, "downstream": entry})
-    write_gate(released)
-    publish(parameter_values(load_params(released / artifacts.PARAMS)), "squad", released)
-    asked = {"question": "where does the river rise ?", "context": "The river rises in the northern hills."}
-    done = subprocess.run(
-        [sys.executable, "-m", "flows", "predict", "user/demo", "-"],
-        cwd=released.parent,
-        input=json.dumps(asked),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HOME": str(released.parent / "hf-home")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["answer"] in asked["context"]
-
-
-def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path: Path) -> None:
-    model = classifier(tmp_path / "model", *ENTAILMENT)
-    with pytest.raises(ParamsError, match="its classes fit several tasks.*; valid: classification, qnli, rte"):
-        infer_entry(model)
-    assert infer_entry(model, "rte").params.options == {"task": "rte"}
-    with pytest.raises(ParamsError, match="--task sst2 does not fit"):
-        infer_entry(model, "sst2")
-    two = classifier(tmp_path / "two", "LABEL_0", "LABEL_1")
-    with pytest.raises(ParamsError, match="--task NAME; valid: classification, cola, mrpc, qnli, qqp, rte, sst2, wnli"):
-        infer_entry(two)
-    assert infer_entry(two, "sst2").params.options == {"task": "sst2"}
-    unnamed = classifier(tmp_path / "unnamed", "LABEL_0", "LABEL_1", "LABEL_2")  # three classes make no MNLI
-    with pytest.raises(ParamsError, match="its classes fit several tasks.*; valid: classification, mnli"):
-        infer_entry(unnamed)
-    own = classifier(tmp_path / "own", "red", "green", "blue")
-    assert infer_entry(own).kind == "classification"
+@pytest.mark.parametrize(
+    ("labels", "task", "found"),
+    [
+        (ENTAILMENT, None, "valid: classification, qnli, rte"),
+        (ENTAILMENT, "rte", {"task": "rte"}),
+        (ENTAILMENT, "sst2", "--task sst2 does not fit"),
+        (("LABEL_0", "LABEL_1"), None, "valid: classification, cola, mrpc, qnli, qqp, rte, sst2, wnli"),
+        (("LABEL_0", "LABEL_1"), "sst2", {"task": "sst2"}),
+        (("LABEL_0", "LABEL_1", "LABEL_2"), None, "valid: classification, mnli"),  # three classes make no MNLI
+        (("red", "green", "blue"), None, {}),
+    ],
+)
+def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path, labels, task, found):
+    model = classifier(tmp_path / "model", *labels)
+    if isinstance(found, str):
+        with pytest.raises(ParamsError, match=found):
+            infer_entry(model, task)
+        return
+    entry = infer_entry(model, task)
+    assert entry.params.options.get("task") == found.get("task")
+    assert entry.kind == ("glue" if found else "classification")
 
 
 @pytest.mark.parametrize(
     ("classes", "columns", "expected"),
     [
         ("sst2", "text,label", "classification"),
-        ("sst2", "text", "classification"),
         ("sst2", "sentence,label", "sst2"),
         ("sst2", "sentence", "sst2"),
         ("mnli", "premise,hypothesis,label", "mnli"),
-        ("mnli", "text,label", "classification"),
         ("rte", "question,sentence,label", "qnli"),
         ("sst2", "review,stars", r"fit sst2, .*--task classification: .*column.*; --task sst2: .*sentence, label"),
     ],
 )
-def test_columns_decide_between_glue_and_own_texts(tmp_path: Path, classes: str, columns: str, expected: str) -> None:
+def test_columns_decide_between_glue_and_own_texts(tmp_path, classes, columns, expected):
     labels = TASKS[classes].labels
     model = classifier(tmp_path / "model", *labels)
     values = [labels[0] if name == "label" else "a town" for name in columns.split(",")]
@@ -125,25 +105,13 @@ def test_columns_decide_between_glue_and_own_texts(tmp_path: Path, classes: str,
         assert params.options.get("task", params.kind) == expected
 
 
-def test_windows_shrink_to_what_a_model_bears(tmp_path: Path) -> None:
+def test_windows_shrink_to_what_a_model_bears(tmp_path):
     for positions, expected in ((512, (384, 64, 128)), (64, (64, 16, 16)), (20, (20, 5, 5))):
         folder = write_head_model(tmp_path / str(positions), "question_answering", (), WORDS, positions)
         rows = infer_entry(find_model(str(folder))).rows.model_dump()
         assert tuple(rows[name] for name in ("row_length", "max_question_length", "doc_stride")) == expected
     folder = write_head_model(tmp_path / "ner", "token_classification", ("O", "B-x", "I-x"), WORDS, 20)
     assert infer_entry(find_model(str(folder))).rows.model_dump()["overlap"] == 5
-
-
-@pytest.mark.usefixtures("jobs_here")
-def test_either_development_set_of_a_task_with_two_is_judged_alone(tmp_path: Path) -> None:
-    model = classifier(tmp_path / "model", "entailment", "neutral", "contradiction")
-    write_examples(tmp_path, "mnli")
-    found = [
-        evaluate(infer_entry(model), model, tmp_path / f"mnli/{name}.tsv", tmp_path / name, how())
-        for name in ("dev_matched", "dev_mismatched")
-    ]
-    assert found[0][1].splitlines()[0] == "60 examples of dev_matched.tsv"
-    assert found[0][0]["score"] != found[1][0]["score"]
 
 
 BF16, FP32 = {"runtime": "cpu", "precision": "bf16"}, {"runtime": "cpu", "precision": "fp32"}
@@ -155,26 +123,21 @@ BF16, FP32 = {"runtime": "cpu", "precision": "bf16"}, {"runtime": "cpu", "precis
         ({"prediction": BF16, "training": {"squad-finetune": FP32}}, "bf16"),
         ({"prediction": {"dev_matched": BF16, "dev_mismatched": BF16}, "training": {}}, "bf16"),
         ({"training": {"squad-finetune": BF16}}, "fp32"),
-        ({"prediction": None, "training": {}}, "fp32"),
         ({"prediction": {"precision": "fp4"}, "training": []}, "fp32"),
         ([], "fp32"),
     ],
 )
-def test_the_provenance_of_a_release_decides(tmp_path: Path, stated: Any, precision: str) -> None:
+def test_the_provenance_of_a_release_decides(tmp_path, stated, precision):
     (tmp_path / "provenance.json").write_text(json.dumps(stated))
     assert choose_place(tmp_path, "auto", None) == RuntimeSpec("auto", precision)
     assert choose_place(tmp_path, "cpu", "auto") == RuntimeSpec("cpu", "auto")
     assert choose_place(tmp_path, "ipu", None) == RuntimeSpec("ipu", "auto")
-
-
-def test_what_only_ipus_have_is_computed_in_fp32_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "provenance.json").write_text(json.dumps({"prediction": {"runtime": "ipu", "precision": "fp16"}}))
-    assert choose_place(tmp_path, "cpu", None) == RuntimeSpec("cpu", "fp32")
-    assert "computed in fp16, which only IPUs support; using fp32" in capsys.readouterr().err
+    assert choose_place(tmp_path, "cpu", None) == RuntimeSpec("cpu", "fp32"), "what only IPUs have"
 
 
 @pytest.mark.soak
-def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path, monkeypatch):
     """With the IPU config that is in the folder of the model."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
@@ -195,3 +158,121 @@ def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: 
     (model.folder / "ipu_config.json").write_text("[1]")
     with pytest.raises(InputError, match="ipu_config.json is not a JSON object"):
         predict(infer_entry(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how("ipu"))
+
+
+TOWN = ["the", "town", "lies", "in", "a", "valley", "who", "where", "is", "what", "ada"]
+CONTEXT, QUESTION = "The town sits in a valley", "where is the town"
+
+
+def as_shards(folder, ending):
+    whole = "model.safetensors" if ending == "safetensors" else "pytorch_model.bin"
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names, places = sorted(state), {}
+    for number, part in enumerate((names[:9], names[9:]), 1):
+        name = f"{whole.split('.')[0]}-{number:05}-of-00002.{ending}"
+        some = {key: state[key] for key in part}
+        save_file(some, folder / name) if ending == "safetensors" else torch.save(some, folder / name)
+        places |= dict.fromkeys(part, name)
+    (folder / f"{whole}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+
+
+def as_pickle(folder):
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def with_few_positions(folder):
+    name = "bert.embeddings.position_embeddings.weight"
+    state = load_file(folder / "model.safetensors")
+    save_file({**state, name: state[name][:128].clone()}, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 128}))
+
+
+def with_vocabulary_file_only(folder):
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in [*SPECIAL, *TOWN]))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+
+
+FORMS = {
+    "`model.safetensors`": lambda folder: None,
+    "shards with `model.safetensors.index.json`": lambda folder: as_shards(folder, "safetensors"),
+    "`pytorch_model.bin`": as_pickle,
+    "shards with `pytorch_model.bin.index.json`": lambda folder: as_shards(folder, "bin"),
+    "`vocab.txt` without `tokenizer.json`": with_vocabulary_file_only,
+    "128 positions (`max_position_embeddings`)": with_few_positions,
+}
+ONE_TYPE = "one token type (`type_vocab_size: 1`)"
+COMMANDS = ("finetune", "evaluate", "predict", "predict --context")
+
+
+def test_the_document_lists_these_forms_and_commands():
+    lines = (ROOT / "docs/checkpoints.md").read_text().splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("| form |"))
+    assert [cell.strip(" `") for cell in lines[head].split("|")[2:-1]] == [f"podium {name}" for name in COMMANDS]
+    rows = [line.split("|")[1:-1] for line in lines[head + 2 : lines.index("", head)]]
+    expected = {**dict.fromkeys(FORMS, ["yes"] * 4), ONE_TYPE: [*["single texts"] * 3, "refused"]}
+    assert {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows} == expected
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    folder = write_tiny_model(tmp_path_factory.mktemp("forms") / "plain", TOWN)
+    return folder, answers(folder, folder.parent)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_command_reads_every_form(plain, tmp_path, form):
+    """With the same answers as of the plain form."""
+    other = write_tiny_model(tmp_path / "other", TOWN)
+    FORMS[form](other)
+    model = model_parameters("other", tmp_path, tmp_path)
+    entry = "downstream.own={kind: squad, data: {source: files}}"
+    overrides = [*make_settings(model), entry, *make_settings(fit_rows("squad", "downstream.own", model))]
+    params = validate_params(
+        resolve({}, "finetune", [*overrides, f'base_model.path="{other}"', f'tokenizer.path="{other}"'])
+    )
+    make_tokenizer(params.tokenizer, 512, tmp_path, tmp_path / "tokenizer")
+    record = write_base_model(params.base_model, params.model, tmp_path / "tokenizer", tmp_path / "base")
+    assert record["left_out"] == []
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "base", plain[0]))
+    assert all(torch.equal(theirs[name][: len(weight)], weight) for name, weight in ours.items())
+    assert answers(other, tmp_path) == plain[1]
+
+
+@pytest.mark.soak
+def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_name(tmp_path):
+    """podium finetune: tests/flows/checks/test_given_models.py."""
+    texts = find_model(str(write_head_model(tmp_path / "texts", "sequence_classification", ("a", "b"), TOWN, 512, 1)))
+    (tmp_path / "dev.csv").write_text("text,label\nada is where,a\nthe town,b\n")
+    entry = infer_entry(texts, "classification")
+    assert evaluate(entry, texts, tmp_path / "dev.csv", tmp_path / "evaluation", how())[0]
+    predict(entry, texts, tmp_path / "dev.csv", PredictionOutput(tmp_path / "answers.csv", "csv"), how())
+    assert len((tmp_path / "answers.csv").read_text().splitlines()) == 3
+
+    asked = find_model(str(write_head_model(tmp_path / "qa", "question_answering", (), TOWN, 512, 1)))
+    (tmp_path / "dev.jsonl").write_text(json.dumps({"id": "1", "context": CONTEXT, "question": QUESTION}) + "\n")
+    said = "type_vocab_size of its config.json is 1"
+    with pytest.raises(PodiumError, match=said):
+        ask(asked, QUESTION, CONTEXT, WindowShape.for_model(asked))
+    output = PredictionOutput(tmp_path / "spans.jsonl", "jsonl")
+    with pytest.raises(PodiumError, match=said):
+        predict(infer_entry(asked), asked, tmp_path / "dev.jsonl", output, how())
+
+
+def answers(folder, place):
+    model = find_model(str(folder))
+    entry, answer_options = infer_entry(model), how()
+    answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}
+    record = {"id": "1", "context": CONTEXT, "question": QUESTION, "answers": answer}
+    (place / "dev.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        run_jobs_here(patch)
+        metrics, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", answer_options)
+        predict(
+            entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), answer_options
+        )
+        [best], _ = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
+    return [metrics["f1"], (place / f"{folder.name}.jsonl").read_text(), best]

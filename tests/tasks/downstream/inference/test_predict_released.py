@@ -1,12 +1,10 @@
 """The released model on the development set of now: its own scores where they are whole, else its answers, and never
 a comparison with itself."""
 
-from __future__ import annotations
-
 import json
+import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +19,7 @@ from tasks.downstream.inference.predict import evaluate
 from tasks.downstream.inference.predict_released import entry_of_model, predict_released
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.texts.task_table import TASKS
-from tasks.params.entries import Entry, find_entry
+from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.params.sections import RuntimeSpec
 from tasks.release.fetch import fetch
@@ -40,7 +38,7 @@ ASKED_NOW = {"n1": ("What rises in the hills?", "river"), "n2": ("What ends in a
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """The model of seed 0 is released and fetched; that of seed 1 is the candidate."""
     root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
     state(root)
@@ -52,16 +50,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def checkout(made: Path, tmp_path: Path) -> Path:
+def checkout(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "checkout"))
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The device jobs, which run in this process."""
-    found: list[Any] = []
+def jobs(monkeypatch):
+    found = []
 
-    def run(asked: Any, **options: Any) -> Any:
+    def run(asked, **options):
         found.append(asked)
         return device_job_here(asked, **options)
 
@@ -69,37 +66,44 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def entry_of(root: Path) -> Entry:
+def entry_of(root):
     return find_entry(load_params(root / artifacts.PARAMS), "squad")
 
 
-def run_stage(root: Path) -> str:
+def run_stage(root):
     return predict_released(entry_of(root), load_params(root / artifacts.PARAMS).device, root)
 
 
-def ask(root: Path, asked: dict[str, tuple[str, str]]) -> None:
-    """Other questions in the development set."""
+def ask(root, asked):
     found = [make_question(name, text, TEXT, (one,), (TEXT.index(one),)) for name, (text, one) in asked.items()]
     write_questions(found, root / "data/examples/squad/dev.parquet")
 
 
-def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any]) -> None:
+def test_scores_that_the_release_states_are_taken(checkout, jobs):
     tag = fetch_here(checkout).releases[0].tag
-    assert run_stage(checkout) == (f"squad: {tag} has recorded scores for all 2 questions; using them")
+    assert f"{tag} has recorded scores for all 2" in run_stage(checkout)
     assert jobs == []
     stated = checkout / "published/podium-demo/evaluation/scores.json"
     assert (checkout / OUT / "scores.json").read_bytes() == stated.read_bytes()
     weights = sha256_of(checkout / "published/podium-demo/model.safetensors")
     stated = {"release": {"tag": tag, "repository": None, "commit": None}, "weights": weights}
     assert read_json(checkout / OUT / "released.json") == {**stated, "fetched": True, "predicted": False}
+    record = read_json(checkout / FOLDER / "releases.json")
+    del record["releases"][0]["files"]["evaluation/scores.json"]
+    write_json(checkout / FOLDER / "releases.json", record)
+    shutil.rmtree(checkout / FOLDER / tag / "evaluation")
+    assert "predicted all 2 questions" in run_stage(checkout), "a release without scores is asked"
+    assert len(jobs) == 1
+    shutil.rmtree(checkout / "published")
+    fetch_here(checkout)
+    assert "no released model" in run_stage(checkout)
+    assert [path.name for path in (checkout / OUT).iterdir()] == ["released.json"]
 
 
 @pytest.mark.parametrize("asked", [ASKED_NOW, {**ASKED, **ASKED_NOW}], ids=["others", "more"])
-def test_other_questions_are_answered_as_by_evaluate(
-    checkout: Path, jobs: list[Any], asked: dict[str, tuple[str, str]], tmp_path: Path
-) -> None:
+def test_other_questions_are_answered_as_by_evaluate(checkout, jobs, asked, tmp_path):
     ask(checkout, asked)
-    assert f"predicted all {len(asked)} questions, because its recorded scores do not cover" in run_stage(checkout)
+    assert f"predicted all {len(asked)} questions" in run_stage(checkout)
     assert len(jobs) == 1
     table = tmp_path / "asked.jsonl"
     rows = pq.read_table(checkout / "data/examples/squad/dev.parquet").to_pylist()
@@ -112,45 +116,60 @@ def test_other_questions_are_answered_as_by_evaluate(
     assert len(read_scores(task, checkout / OUT / "scores.json")["dev"]) == len(asked)
 
 
-def test_a_release_without_scores_is_asked(checkout: Path, jobs: list[Any]) -> None:
-    record = read_json(checkout / FOLDER / "releases.json")
-    del record["releases"][0]["files"]["evaluation/scores.json"]
-    write_json(checkout / FOLDER / "releases.json", record)
-    shutil.rmtree(checkout / FOLDER / record["releases"][0]["tag"] / "evaluation")
-    assert "predicted all 2 questions" in run_stage(checkout)
-    assert len(jobs) == 1
-
-
-def test_where_nothing_was_released_there_is_nothing_to_compare_with(checkout: Path, jobs: list[Any]) -> None:
-    shutil.rmtree(checkout / "published")
-    fetch_here(checkout)
-    assert run_stage(checkout) == "squad: no released model to compare with"
-    assert [path.name for path in (checkout / OUT).iterdir()] == ["released.json"]
-
-
-def test_a_released_model_is_compared_with_the_one_before_it(checkout: Path, jobs: list[Any]) -> None:
+def test_a_released_model_is_compared_with_the_one_before_it(checkout, jobs):
     run_stage(checkout)
     before = {path.name: path.read_bytes() for path in (checkout / OUT).iterdir()}
     first = read_json(checkout / OUT / "released.json")["release"]["tag"]
     second = release(checkout)
     fetch_here(checkout)
     said = run_stage(checkout)
-    assert said.startswith(f"squad: this model is already released as {second}; {first} has recorded scores for all 2")
+    assert re.search(f"already released as {second}; {first} has ", said)
     assert {path.name: path.read_bytes() for path in (checkout / OUT).iterdir()} == before
     assert release(checkout) == second, "the same verdict, and so the same release"
 
 
-def test_files_that_are_not_those_fetched_are_refused(checkout: Path) -> None:
+def spoil_config(root, folder):
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text("{}")
+
+
+def name_classes(root, folder):
+    config = root / "models/squad/config.json"
+    write_json(config, {**read_json(config), "id2label": {"0": "start", "1": "end"}})
+
+
+def take_tokenizer(root, folder):
+    record = read_json(root / FOLDER / "releases.json")
+    for name in ("tokenizer.json", "vocab.txt"):
+        record["releases"][0]["files"].pop(name, None)
+        (folder / name).unlink(missing_ok=True)
+    write_json(root / FOLDER / "releases.json", record)
+
+
+def swap_task(root, folder):
+    swap(root, write_head_model(root / "model", "sequence_classification", ["bad", "good"], ["river"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (spoil_config, "changed since it was fetched"),
+        (swap_task, r"kind classification.*, this entry for kind squad.*\.gate\.released=none"),
+        (name_classes, "has the classes LABEL_0, LABEL_1, the examples start, end"),
+        (take_tokenizer, "tokenizer.json"),
+    ],
+)
+def test_a_model_that_is_not_the_fetched_one_or_does_not_fit_is_refused(checkout, jobs, change, said):
     [one] = fetch_here(checkout).releases
-    path = checkout / FOLDER / one.tag / "config.json"
-    path.unlink()
-    path.write_text("{}")
-    with pytest.raises(InputError, match="changed since it was fetched"):
+    ask(checkout, ASKED_NOW)
+    change(checkout, checkout / FOLDER / one.tag)
+    with pytest.raises(InputError, match=said):
         run_stage(checkout)
+    assert jobs == []
     assert not (checkout / OUT / "released.json").exists()
 
 
-def swap(root: Path, model: Path, fetched: Path = FOLDER) -> None:
+def swap(root, model, fetched=FOLDER):
     """Another model in place of the fetched one, as if it had been released there."""
     record = read_json(root / fetched / "releases.json")
     [one] = record["releases"]
@@ -162,33 +181,7 @@ def swap(root: Path, model: Path, fetched: Path = FOLDER) -> None:
     write_json(root / fetched / "releases.json", record)
 
 
-def test_a_model_of_another_task_is_refused(checkout: Path, jobs: list[Any], tmp_path: Path) -> None:
-    swap(checkout, write_head_model(tmp_path / "model", "sequence_classification", ["bad", "good"], ["river"]))
-    with pytest.raises(InputError, match=r"kind classification.*, this entry for kind squad.*\.gate\.released=none"):
-        run_stage(checkout)
-    assert jobs == []
-
-
-def test_a_model_of_other_classes_is_refused(checkout: Path, jobs: list[Any], tmp_path: Path) -> None:
-    config = checkout / "models/squad/config.json"
-    write_json(config, {**read_json(config), "id2label": {"0": "start", "1": "end"}})
-    ask(checkout, ASKED_NOW)
-    with pytest.raises(InputError, match="has the classes LABEL_0, LABEL_1, the examples start, end"):
-        run_stage(checkout)
-
-
-def test_a_model_without_a_tokenizer_is_refused(checkout: Path, jobs: list[Any]) -> None:
-    record = read_json(checkout / FOLDER / "releases.json")
-    for name in ("tokenizer.json", "vocab.txt"):
-        record["releases"][0]["files"].pop(name, None)
-        (checkout / FOLDER / record["releases"][0]["tag"] / name).unlink(missing_ok=True)
-    write_json(checkout / FOLDER / "releases.json", record)
-    ask(checkout, ASKED_NOW)
-    with pytest.raises(InputError, match="tokenizer.json"):
-        run_stage(checkout)
-
-
-def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: list[Any]) -> None:
+def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path, jobs):
     root = make_glue_checkout(tmp_path / "checkout")
     change_parameters(root, {"downstream": {"glue-sst2": {"gate": {"released": "published"}}}})
     params = load_params(root / artifacts.PARAMS)
@@ -199,12 +192,12 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     fetch(params, entry, root)
     shutil.rmtree(root / "models/glue-sst2")
     write_model(root, 1, "glue-sst2")
-    assert "has recorded scores for all 20 examples" in predict_released(entry, params.device, root)
+    assert "recorded scores for all 20" in predict_released(entry, params.device, root)
     assert jobs == []
     write_gate(root, name="glue-sst2")
     checks = read_json(root / "metrics/glue-sst2-gate.json")["checks"]
     [compared] = [one["found"] for one in checks if one["name"] == "released_model"]
-    assert compared == "+0.00 points (+0.00 to +0.00) on 20 examples"
+    assert compared.endswith("on 20 examples")
     labels = TASKS["sst2"].labels
     model = write_head_model(tmp_path / "model", "sequence_classification", labels, ["text"])
     swap(root, model, artifacts.FETCHED / "glue-sst2")
@@ -215,7 +208,7 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     assert (len(jobs), len(found)) == (1, 20)
 
 
-def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(checkout: Path) -> None:
+def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(checkout):
     params = load_params(checkout / artifacts.PARAMS)
     subject, lock = make_subject(entry_of(checkout), params), checkout / "dvc.lock"
     stated = read_json(lock)

@@ -1,7 +1,5 @@
 """A small checkout for named entities: generated sentences, a tokenizer, fresh weights, device jobs in this process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +39,9 @@ def write_sentences(path: Path, count: int, seed: int) -> list[tuple[list[str], 
     return sentences
 
 
-def make_checkout(folder: Path, data: Path, **sections: dict[str, Any]) -> Path:
-    """A checkout with an entry alone."""
-    entry: dict[str, Any] = {
-        "kind": "ner",
-        "data": {"train_path": str(data / "train.conll"), "dev_path": str(data / "dev.conll")},
-        **{section: {**ENTRY.get(section, {}), **sections.get(section, {})} for section in {**ENTRY, **sections}},
-    }
+def make_checkout(folder: Path, data: Path) -> Path:
+    paths = {"train_path": str(data / "train.conll"), "dev_path": str(data / "dev.conll")}
+    entry = {"kind": "ner", "data": paths, **ENTRY}
     return write_checkout(folder, values_with({"squad": None, NAME: entry}, pretrain={"enabled": False}, model=SIZE))
 
 

@@ -1,24 +1,18 @@
 """Sentences as windows of words: nothing is lost, each word counts once, and where it has most around it."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer
 
 from tasks.downstream.ner.checks import TagRows
-from tasks.downstream.ner.rows import make_windows, split_windows, token_labels
+from tasks.downstream.ner.rows import make_windows, split_windows
 from tasks.downstream.ner.schemas import FEATURES_SCHEMA
-from tasks.downstream.packed_rows import EncodedSequences
 from tasks.validation.checks import format_failures
 from tasks.vocabulary.encoding import load_tokenizer
-from tests.tasks.pretraining.row_inputs import CLS, SEP, UNK, WORDS, word_tokenizer
+from tests.tasks.pretraining.row_inputs import UNK, WORDS, word_tokenizer
 from tests.tasks.validation.validation_data import (
     failed_checks,
     row_columns,
@@ -30,7 +24,7 @@ from tests.tasks.validation.validation_data import (
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer(tmp_path_factory):
     return load_tokenizer(word_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
@@ -39,51 +33,35 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     [
         ([1] * 10, 6, 2, [(0, 6), (4, 10)]),
         ([1] * 6, 6, 2, [(0, 6)]),
-        ([1] * 10, 6, 0, [(0, 6), (6, 10)]),
         ([3, 3, 1, 3], 6, 2, [(0, 2), (2, 4)]),  # a word of three pieces is more than may be shared
         ([3, 1, 1, 6, 1], 6, 3, [(0, 3), (3, 4), (4, 5)]),  # the long word leaves no room to share
-        ([6, 6, 6], 6, 3, [(0, 1), (1, 2), (2, 3)]),
         ([1, 1, 5, 1], 6, 3, [(0, 2), (1, 3), (3, 4)]),
     ],
 )
-def test_windows_share_the_overlap(pieces: list[int], room: int, overlap: int, expected: list[tuple[int, int]]) -> None:
+def test_windows_share_the_overlap(pieces, room, overlap, expected):
     assert split_windows(pieces, room, overlap) == expected
 
 
-def parts(windows: EncodedSequences) -> list[tuple[list[int], list[int]]]:
-    """Tokens of each window, and the positions of its own words."""
+def parts(windows):
     tokens = np.split(windows.token_ids, np.cumsum(windows.lengths)[:-1])
     return list(zip(map(np.ndarray.tolist, tokens), windows.features["positions"].to_pylist(), strict=True))
 
 
-def test_a_word_has_its_label_at_its_first_piece(tokenizer: Tokenizer) -> None:
-    ids = {word: tokenizer.token_to_id(word) for word in ("ba", "de", "x", "##y")}
-    windows = make_windows(tokenizer, [["ba", "xy", "de"], ["de"]], 16, 4)
-    assert parts(windows) == [
-        ([CLS, ids["ba"], ids["x"], ids["##y"], ids["de"], SEP], [1, 2, 4]),
-        ([CLS, ids["de"], SEP], [1]),
-    ]
-    labels = token_labels(windows, np.array([5, 6, 7, 8], dtype=np.int16))
-    assert labels.tolist() == [-100, 5, 6, -100, 7, -100, -100, 8, -100]
-    assert not any(windows.counts.values())
+@pytest.mark.parametrize(
+    ("words", "lengths", "own", "counted"),
+    [
+        (["ba", "\u200d", "\u00a0", "de"], [6], [[1, 2, 3, 4]], {"words without tokens, replaced by [UNK]": 2}),
+        (["ba", ".!" * 20, "de"], [3, 16, 3], [[1], [1], [1]], {"words longer than a row, truncated": 1}),
+    ],
+)
+def test_words_that_become_unknown_or_are_cut_are_counted(tokenizer, words, lengths, own, counted):
+    windows = make_windows(tokenizer, [words], 16, 4)
+    assert [(len(tokens), places) for tokens, places in parts(windows)] == list(zip(lengths, own, strict=True))
+    assert {name: windows.counts[name] for name in counted} == counted
+    assert len(lengths) > 1 or parts(windows)[0][0][2:4] == [UNK, UNK]
 
 
-def test_a_word_of_which_nothing_is_left_becomes_unknown_and_is_counted(tokenizer: Tokenizer) -> None:
-    windows = make_windows(tokenizer, [["ba", "\u200d", "\u00a0", "de"]], 16, 4)
-    [(tokens, own)] = parts(windows)
-    assert (tokens[2:4], own) == ([UNK, UNK], [1, 2, 3, 4])
-    assert windows.counts["words without tokens, replaced by [UNK]"] == 2
-
-
-def test_a_word_longer_than_a_row_keeps_its_beginning(tokenizer: Tokenizer) -> None:
-    windows = make_windows(tokenizer, [["ba", ".!" * 20, "de"]], 16, 4)
-    found = parts(windows)
-    assert [len(tokens) for tokens, _ in found] == [3, 16, 3]
-    assert [own for _, own in found] == [[1], [1], [1]]
-    assert windows.counts["words longer than a row, truncated"] == 1
-
-
-def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(tokenizer: Tokenizer) -> None:
+def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(tokenizer):
     """Ten words in windows 0-5 and 4-9: word 4 has 1 and 0 next to it, word 5 has 0 and 1."""
     words = WORDS[:10]
     first, second = parts(make_windows(tokenizer, [words], 8, 2))
@@ -91,16 +69,16 @@ def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(t
     assert (first[1], second[1]) == ([1, 2, 3, 4, 5], [2, 3, 4, 5, 6])
 
 
-def words_of(windows: EncodedSequences, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+def words_of(windows, sentences):
     """The first piece of every word, read back through the windows; by sentence."""
-    found: list[list[int]] = [[] for _ in sentences]
+    found = [[] for _ in sentences]
     for (tokens, own), number in zip(parts(windows), windows.features["example_index"].tolist(), strict=True):
         found[number] += [tokens[position] for position in own]
     return found
 
 
 @pytest.mark.parametrize(("row_length", "overlap"), [(16, 0), (16, 7), (24, 3), (128, 32)])
-def test_no_word_is_lost_whatever_the_windows(tokenizer: Tokenizer, row_length: int, overlap: int) -> None:
+def test_no_word_is_lost_whatever_the_windows(tokenizer, row_length, overlap):
     draw = random.Random(row_length + overlap)
     pool = [*WORDS, "xyz", "a.b.c.d", "\u200b", "0123456789" * 3, "q"]
     sentences = [[draw.choice(pool) for _ in range(draw.choice((1, 5, 40, 150)))] for _ in range(60)]
@@ -113,23 +91,10 @@ def test_no_word_is_lost_whatever_the_windows(tokenizer: Tokenizer, row_length: 
     assert windows.counts["in several windows"] == len(sentences) - (np.bincount(index) == 1).sum() > 0
 
 
-def test_the_tokens_of_a_sentence_are_those_of_transformers_for_words(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    from transformers import BertTokenizerFast
-
-    theirs = BertTokenizerFast(tokenizer_file=str(word_tokenizer(tmp_path) / "tokenizer.json"))
-    sentence = ["Ba-de", "xyz", "d.", "fofo", "de", "'s", "12"]
-    windows = make_windows(tokenizer, [sentence], 64, 4)
-    encoded = theirs(sentence, is_split_into_words=True)
-    assert windows.token_ids.tolist() == encoded["input_ids"]
-    of_words = encoded.word_ids()
-    assert windows.features["positions"].to_pylist()[0] == [of_words.index(number) for number in range(len(sentence))]
-
-
 KIND = "token_classification"
-Columns = dict[str, np.ndarray]
 
 
-def columns() -> Columns:
+def columns():
     """Four rows of the windows of `row_columns`; the words of each are at its tokens 1 and 3."""
     found = row_columns("question_answering")
     labels = np.full(found["input_ids"].shape, -100)
@@ -139,7 +104,7 @@ def columns() -> Columns:
     return {**{name: found[name] for name in names}, "token_labels": labels}
 
 
-def judged(folder: Path, damage: Callable[[Columns], None], *, training: bool = True) -> list[str]:
+def judged(folder, damage, *, training=True):
     """Names of the checks that fail once rows were damaged."""
     rows, tokenizer = columns(), write_tokenizer(folder / "tokenizer")
     damage(rows)
@@ -158,37 +123,30 @@ def judged(folder: Path, damage: Callable[[Columns], None], *, training: bool = 
     return failed
 
 
-def put_label(row: int, place: int, value: int) -> Callable[[Columns], None]:
-    def damage(rows: Columns) -> None:
+def put_label(row, place, value):
+    def damage(rows):
         rows["token_labels"][row, place] = value
 
     return damage
 
 
 @pytest.mark.parametrize(
-    ("damage", "failed"),
+    ("damage", "training", "failed"),
     [
-        (lambda rows: None, []),
-        (put_label(0, 1, 3), ["token_labels"]),
-        (put_label(0, 1, -1), ["token_labels"]),
-        (put_label(3, 15, 1), ["token_labels"]),
-        (put_label(0, 0, 1), ["labels_at_words"]),
-        (put_label(0, 1, -100), ["labels"]),
-        (put_label(0, 2, 1), ["labels"]),
-        (lambda rows: rows["feature_ids"].__setitem__((0, 0), 1), ["features_once", "feature_lengths"]),
+        (lambda rows: None, True, []),
+        (put_label(0, 1, 3), True, ["token_labels"]),
+        (put_label(0, 1, -1), True, ["token_labels"]),
+        (put_label(3, 15, 1), True, ["token_labels"]),
+        (put_label(0, 0, 1), True, ["labels_at_words"]),
+        (put_label(0, 1, -100), True, ["labels"]),
+        (put_label(0, 2, 1), True, ["labels"]),
+        (put_label(0, 1, -100), False, []),  # rows to predict may lack labels of types that train has not
+        (put_label(0, 2, 1), False, ["labels"]),
+        (lambda rows: rows["feature_ids"].__setitem__((0, 0), 1), True, ["feature_lengths", "features_once"]),
     ],
 )
-def test_each_fault_of_rows_is_found(tmp_path: Path, damage: Callable[[Columns], None], failed: list[str]) -> None:
-    assert sorted(judged(tmp_path, damage)) == sorted(failed)
-
-
-def test_rows_to_predict_may_lack_labels_of_types_that_train_has_not(tmp_path: Path) -> None:
-    assert judged(tmp_path / "less", put_label(0, 1, -100), training=False) == []
-    assert judged(tmp_path / "more", put_label(0, 2, 1), training=False) == ["labels"]
-
-
-def test_rows_without_features_are_refused(tmp_path: Path) -> None:
-    tokenizer = write_tokenizer(tmp_path / "tokenizer")
-    folder = write_rows(tmp_path / "rows", KIND, columns(), tokenizer, num_labels=3)
-    verdict = validate(TagRows(source_of(folder, tokenizer, "downstream.names.rows", 8)))
-    assert failed_checks(verdict) == ["schema"]
+def test_each_fault_of_rows_is_found(tmp_path, damage, training, failed):
+    assert sorted(judged(tmp_path, damage, training=training)) == failed
+    (tmp_path / "rows/features.parquet").unlink()
+    source = source_of(tmp_path / "rows", tmp_path / "tokenizer", "downstream.names.rows", 8)
+    assert failed_checks(validate(TagRows(source))) == ["schema"]

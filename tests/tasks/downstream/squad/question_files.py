@@ -1,34 +1,24 @@
 """Files of questions, and the parameters that name them."""
 
-from __future__ import annotations
-
 import csv
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
+from tasks.downstream.squad.params import SquadDataParams
+from tests.places import ROOT
 
 CONTEXT = "Ants dig deep. Bees hum, and bees dance."
 
 
 def params(**values: Any) -> SquadDataParams:
-    defaults: dict[str, Any] = {
-        "source": "files",
-        "train_path": "nowhere",
-        "dev_path": "nowhere",
-        "seed": 2,
-        "demo_train": 40,
-        "demo_dev": 20,
-        "dataset": None,
-        "dataset_config": None,
-        "dataset_revision": None,
-        "columns": dict.fromkeys(SquadColumnParams.model_fields),
-    }
-    return SquadDataParams(**{**defaults, **values})
+    paths = {"source": "files", "train_path": "nowhere", "dev_path": "nowhere"}
+    return SquadDataParams(**{**paths, "seed": 2, "demo_train": 40, "demo_dev": 20, **values})
 
 
 def qa(
@@ -95,12 +85,21 @@ SHORT = "The town of Łódź-Mill was founded by Émile O'Brien, a miller, in 14
 
 
 def windows(context_length: int, window: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Spans (start, stop) of context tokens, each `doc_stride` tokens shared with the one before.
-
-    windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]; an empty context has one empty window.
-    """
+    """Spans of context tokens that share `doc_stride`: windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]."""
     spans = [(0, min(window, context_length))]
     while spans[-1][1] < context_length:
         start = spans[-1][0] + window - doc_stride
         spans.append((start, min(start + window, context_length)))
     return spans
+
+
+def transformers_4() -> tuple[str | None, str]:
+    """An interpreter whose transformers still has the question-answering pipeline, or why there is none."""
+    candidates = [os.environ.get("PODIUM_DEVICE_PYTHON"), str(ROOT / ".venv-poplar" / "bin" / "python")]
+    for python in candidates:
+        if not python or not Path(python).is_file():
+            continue
+        probe = "from importlib.metadata import version; import sys; sys.exit(version('transformers')[:2] != '4.')"
+        if subprocess.run([python, "-c", probe], capture_output=True, timeout=60).returncode == 0:
+            return python, ""
+    return None, "no transformers 4: set PODIUM_DEVICE_PYTHON to a Python that has it, or run make test-device-env"

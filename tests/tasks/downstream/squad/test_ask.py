@@ -4,10 +4,7 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +15,12 @@ from flows.cli import cli
 from tasks.downstream.inference.entry import infer_entry, limit_rows
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.squad.answers import Answer, read_null_threshold
-from tasks.downstream.squad.ask import WindowShape, answer_record, ask, find_model, number_words
+from tasks.downstream.squad.ask import WindowShape, ask, find_model, number_words
 from tasks.downstream.squad.rows import make_features
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
-from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY, windows
-from tests.tasks.downstream.squad.transformers_4 import transformers_4
+from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY, transformers_4, windows
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
 
 LONG = " ".join(f"In {1400 + i} the miller of town {i} was marketing the river-mill no. {i}." for i in range(40))
@@ -37,11 +33,11 @@ TOP = 4
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", VOCABULARY)
 
 
-def answers_of(model: Path, question: str, context: str, top: int = 1) -> list[Answer]:
+def answers_of(model, question, context, top=1):
     found = find_model(str(model))
     shape, odds = WindowShape.for_model(found), read_null_threshold(found.folder)
     return ask(found, question, context, shape, top=top, max_answer_length=15, null_threshold=odds)[0]
@@ -59,8 +55,7 @@ json.dump({"top": [f if isinstance(f, list) else [f] for f in found], "best": be
 """
 
 
-def pipeline_answers(model: Path, cases: list[tuple[str, str]], *, nullable: bool = False) -> dict[str, Any]:
-    """The best and the top answers of the pipeline of transformers 4."""
+def pipeline_answers(model, cases, *, nullable=False):
     python, reason = transformers_4()
     if python is None:
         pytest.skip(reason)
@@ -83,7 +78,7 @@ ASKED = [
 
 @pytest.mark.soak
 @pytest.mark.parametrize("nullable", [False, True])
-def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path, tmp_path: Path, nullable: bool) -> None:
+def test_the_answers_are_those_of_the_transformers_4_pipeline(model, tmp_path, nullable):
     """Where there may be no answer, with handle_impossible_answer."""
     if nullable:
         model = write_tiny_model(tmp_path / "nullable", VOCABULARY, seed=7)
@@ -106,62 +101,24 @@ def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path, tmp_p
     assert (without > 0) == nullable, "both kinds of answers were compared"
 
 
-@pytest.mark.soak
-def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path) -> None:
-    text = tmp_path / "context.txt"
-    text.write_text(SHORT)
-    command = [sys.executable, "-m", "flows", "predict", str(model), "--text", CASES[0][0]]
-    how: dict[str, Any] = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 60}
-    plain = subprocess.run([*command, "--context-file", str(text)], **how)
-    machine = subprocess.run([*command, "--context-file", "-", "--json", "--n-best", "2"], **how, input=SHORT)
-    assert (plain.returncode, machine.returncode) == (0, 0), plain.stderr + machine.stderr
-    found = json.loads(machine.stdout)
-    assert len(found["answers"]) == 2
-    assert found["answer"] == found["answers"][0]["answer"] == SHORT[found["start"] : found["end"]]
-    assert plain.stdout == f"{found['answer']}  (score {found['score']:.4f})\n"
-
-
 @pytest.mark.parametrize(
     ("released", "words", "longest"), [({}, [], 30), ({"max_answer_length": 7}, [], 7), ({}, ["4"], 4)]
 )
-def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: Any, words: list[str], longest: int
-) -> None:
+def test_an_answer_is_as_long_as_predict_and_evaluate_allow(model, tmp_path, monkeypatch, released, words, longest):
     folder = shutil.copytree(model, tmp_path / "release")
     entry = {"kind": "squad", "rows": {}, "evaluate": released}
     (folder / "provenance.json").write_text(json.dumps({"parameters": {"downstream": {"squad": entry}}}))
-    stated: list[int] = []
+    stated = []
 
-    def note(*_: Any, max_answer_length: int, **__: Any) -> tuple[list[Answer], None]:
+    def note(*_, max_answer_length, **__):
         stated.append(max_answer_length)
         return [Answer("x", 0, 1, 1.0, 1.0)], None
 
     monkeypatch.setattr("tasks.downstream.squad.ask.ask", note)
     options = ["--max-answer-length", *words] if words else []
     done = CliRunner().invoke(cli, ["predict", str(folder), "--text", "Who?", "--context", "Ada came.", *options])
-    assert done.exit_code == 0, done.output
-    assert stated == [longest]
-    if not words:
-        assert infer_entry(find_model(str(folder))).params.evaluate.max_answer_length == longest
-
-
-def test_json_repeats_the_best_answer_under_the_keys_of_the_pipeline() -> None:
-    values = answer_record([Answer("Łódź", 3, 7, 0.25, 0.25), Answer("x", 0, 1, 0.1, 0.1)])
-    assert values["answers"][0].items() >= {"answer": "Łódź", "score": 0.25, "start": 3, "end": 7}.items()
-    assert values.items() >= values["answers"][0].items()
-    assert [answer["answer"] for answer in values["answers"]] == ["Łódź", "x"]
-
-
-@pytest.mark.parametrize(("question", "context"), [("", "x"), (" \n", "x"), ("x", ""), ("x", "\t ")])
-def test_an_empty_question_or_context_is_refused(model: Path, question: str, context: str) -> None:
-    with pytest.raises(InputError, match="is empty"):
-        answers_of(model, question, context)
-
-
-def test_a_question_that_leaves_no_room_is_refused_with_the_number_that_fits(model: Path) -> None:
-    # Windows of 384: 384 - 3 special tokens - 128 shared - at least 1 new = 252.
-    with pytest.raises(InputError, match="has 253 tokens .*up to 252 tokens fit.*Shorten it"):
-        answers_of(model, "who " * 253, "x")
+    assert (done.exit_code, stated) == (0, [longest]), done.output
+    assert words or infer_entry(find_model(str(folder))).params.evaluate.max_answer_length == longest
 
 
 @pytest.mark.parametrize(
@@ -170,28 +127,21 @@ def test_a_question_that_leaves_no_room_is_refused_with_the_number_that_fits(mod
         (512, "512", (384, 128)),  # the defaults of transformers 4
         (512, None, (384, 128)),
         (512, "1000000000000000019884624838656", (384, 128)),  # what transformers writes for "no limit"
-        *((512, value, (384, 128)) for value in ("Infinity", "1e30", "null")),
+        *((512, value, (384, 128)) for value in ("Infinity", "null")),
         (512, "100", (100, 50)),
         (64, "512", (64, 32)),
-        *((512, value, None) for value in ("true", "NaN", "-1", "0", '"512"', "[512]", "-Infinity")),
+        *((512, value, None) for value in ("true", "NaN", "0", '"512"', "-Infinity")),
     ],
 )
-def test_windows_are_as_long_as_model_and_tokenizer_bear(
-    tmp_path: Path, positions: int, stated: str | None, shape: tuple[int, int] | None
-) -> None:
+def test_windows_are_as_long_as_model_and_tokenizer_bear(tmp_path, positions, stated, shape):
     folder = write_tokenizer(tmp_path, ["a"])
     (folder / "tokenizer_config.json").write_text("{}" if stated is None else f'{{"model_max_length": {stated}}}')
     if shape is None:
-        with pytest.raises(InputError, match="model_max_length is .*, a positive number of tokens is required"):
+        with pytest.raises(InputError, match="model_max_length is "):
             WindowShape.for_model(InferenceModel(folder, folder, positions))
         return
     found = WindowShape.for_model(InferenceModel(folder, folder, positions))
     assert (found.row_length, found.doc_stride) == shape
-
-
-def test_longer_windows_than_the_model_takes_are_refused(model: Path) -> None:
-    with pytest.raises(InputError, match="supports up to 512 tokens"):
-        WindowShape.for_model(find_model(str(model)), row_length=513)
 
 
 SIZES = '{"vocab_size": 6, "hidden_size": 16, "num_attention_heads": 2'
@@ -199,7 +149,6 @@ CONFIGS = {
     "{": "is not JSON",
     "{}": "vocab_size and hidden_size not found",
     f"{SIZES}}}": "max_position_embeddings is missing",
-    f'{SIZES}, "auto_map": {{"AutoModel": "a--b"}}}}': "Python code of its own",
     f'{SIZES}, "_attn_implementation": "user/repo"}}': "code of a repository is not run",
     f'{SIZES}, "quantization_config": {{"bits": 4}}}}': "another number format",
     f'{SIZES}, "num_hidden_layers": 1000000}}': "from 1 to 256 is required",
@@ -207,7 +156,7 @@ CONFIGS = {
     f'{SIZES}, "max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}}': "ForQ.* is required",
     **{
         f'{SIZES}, "max_position_embeddings": {value}}}': "from 1 to 32767 is required"
-        for value in ("true", "NaN", "1e30", "-1", '"512"', "[512]")
+        for value in ("true", "NaN", "-1", '"512"')
     },
 }
 
@@ -216,12 +165,11 @@ CONFIGS = {
     ("name", "content", "message"),
     [
         *(("config.json", content, message) for content, message in CONFIGS.items()),
-        ("config.json", None, "has no config.json"),
         ("model.safetensors", None, "has no weights"),
         ("tokenizer.json", None, "--tokenizer data/tokenizer"),
     ],
 )
-def test_an_incomplete_model_folder_is_refused(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+def test_an_incomplete_model_folder_is_refused(tmp_path, name, content, message):
     folder = write_tiny_model(tmp_path / "model", ["a"])
     if content is None:
         (folder / name).unlink()
@@ -229,9 +177,14 @@ def test_an_incomplete_model_folder_is_refused(tmp_path: Path, name: str, conten
         (folder / name).write_text(content)
     with pytest.raises(InputError, match=message):
         find_model(str(folder))
+    if name == "tokenizer.json":
+        lender = write_tokenizer(tmp_path / "lender", ["a"])
+        assert find_model(str(folder), lender).tokenizer == lender
+        with pytest.raises(InputError, match="tokenizer.json is missing"):
+            find_model(str(folder), tmp_path)
 
 
-def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) -> None:
+def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path):
     write_tiny_model(tmp_path, ["po", "##dium", "mod", "##els", "who", "#", ",", "##lu"])
     tokenizer = load_tokenizer(tmp_path)
     context = "Podium models, noone ##lu #mod podiumlulu. " * 9
@@ -245,37 +198,25 @@ def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) ->
         assert np.array_equal(np.diff(numbers[start:stop]), np.diff(words[last - (stop - start) : last]))
 
 
-@pytest.mark.parametrize("kind", ["squad", "ner", "classification", "glue"])
-@pytest.mark.parametrize("longest", [1, 15])
-def test_a_model_that_takes_too_few_tokens_is_refused_by_the_files_that_say_so(kind: str, longest: int) -> None:
-    with pytest.raises(InputError, match=f"supports up to {longest} tokens, 16 are .* in tokenizer_con"):
-        limit_rows(kind, longest)
+def test_what_does_not_fit_into_a_model_is_refused_with_what_fits(model):
+    for question, context in (("", "x"), (" \n", "x"), ("x", "\t ")):
+        with pytest.raises(InputError, match="is empty"):
+            answers_of(model, question, context)
+    # Windows of 384: 384 - 3 special tokens - 128 shared - at least 1 new = 252.
+    with pytest.raises(InputError, match="253 tokens .* 252 tokens fit"):
+        answers_of(model, "who " * 253, "x")
+    with pytest.raises(InputError, match="up to 512 tokens"):
+        WindowShape.for_model(find_model(str(model)), row_length=513)
+    for kind in ("squad", "ner", "classification", "glue"):
+        with pytest.raises(InputError, match="up to 15 tokens, 16 are .* in tokenizer_con"):
+            limit_rows(kind, 15)
 
 
-@pytest.mark.parametrize("name", ["/no/such", "./nothing", "no such", "tests/nothing", "../x", "", "README.md"])
-def test_a_path_that_is_no_folder_is_no_hub_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["/no/such", "./nothing", "no such", "tests/nothing", "../x", "", "README.md", "someone/some-model"]
+)
+def test_a_path_that_is_no_folder_is_no_hub_name(name, monkeypatch):
     monkeypatch.chdir(ROOT)
-    with pytest.raises(InputError):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=name or None):
         find_model(name)
-
-
-def test_another_folder_can_lend_the_tokenizer(model: Path, tmp_path: Path) -> None:
-    folder = write_tiny_model(tmp_path / "model", VOCABULARY)
-    (folder / "tokenizer.json").unlink()
-    assert find_model(str(folder), model).tokenizer == model
-    with pytest.raises(InputError, match="tokenizer.json is missing"):
-        find_model(str(folder), tmp_path)
-
-
-def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "flows", "predict", "someone/some-model", "--text", "who?", "--context", "x"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: someone/some-model is not a local folder, and as a Hub repository")
-    assert "Traceback" not in done.stderr

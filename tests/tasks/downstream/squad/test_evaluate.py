@@ -1,29 +1,24 @@
 """The command that scores any SQuAD pair; the stage on three questions, its page, and the rule that must be beaten."""
 
-from __future__ import annotations
-
 import dataclasses
-import hashlib
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from ipu_model.core.files import read_json, write_json
+from ipu_model.core.files import read_json, sha256_of, write_json
 from tasks.downstream.evaluate import describe_run, evaluate
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.page import TITLE, excerpt, question_word, slice_scores, worst_mistakes
+from tasks.downstream.squad.page import TITLE, excerpt, slice_scores
 from tasks.downstream.squad.params import SquadEvaluateParams
-from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
-from tasks.params.schema import load_params, parameter_values, validate_params
+from tasks.params.schema import load_params, parameter_values
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.podium_here import call_podium
@@ -33,14 +28,14 @@ from tests.tasks.release.evaluated_checkout import CONTEXTS, inputs_of, write_ch
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
 
-def question(identifier: str, *answers: str) -> dict[str, Any]:
+def question(identifier, *answers):
     return qa(identifier, answers=[(text, 0) for text in answers])
 
 
 QUESTIONS = squad(question("1", "Denver Broncos", "the Broncos"), question("2", "Paris"), question("3", "a dog"))
 
 
-def run(folder: Path, questions: Any, predictions: Any, *more: str) -> subprocess.CompletedProcess[str]:
+def run(folder, questions, predictions, *more):
     for name, content in (("questions.json", questions), ("predictions.json", predictions)):
         if content is not None:
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -48,7 +43,7 @@ def run(folder: Path, questions: Any, predictions: Any, *more: str) -> subproces
     return call_podium("evaluate", str(folder / "predictions.json"), str(folder / "questions.json"), "--json", *more)
 
 
-def test_standard_output_and_the_file_asked_for_are_the_scores_as_json_and_nothing_else(tmp_path: Path) -> None:
+def test_standard_output_and_the_file_asked_for_are_the_scores_as_json_and_nothing_else(tmp_path):
     # Exact match: only "dog". F1: Denver 2/3 of "Denver Broncos", Rome 0, dog 1.
     output = tmp_path / "new" / "scores.json"
     done = run(tmp_path, QUESTIONS, {"1": "Denver", "2": "Rome", "3": "the dog"}, "--output", str(output))
@@ -58,12 +53,12 @@ def test_standard_output_and_the_file_asked_for_are_the_scores_as_json_and_nothi
     assert done.stderr == ""
 
 
-def test_missing_predictions_count_zero_and_others_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_predictions_count_zero_and_others_nothing(tmp_path, caplog):
     done = run(tmp_path, b"\xef\xbb\xbf" + json.dumps(QUESTIONS).encode(), {"1": "Broncos", "x": "y"})
     assert json.loads(done.stdout) == {"exact_match": 33.3333, "f1": 33.3333, "total": 3}
-    assert "2 of 3 questions have no prediction and score 0: 2, 3" in caplog.text
-    assert "1 predictions match no question and are ignored: x" in caplog.text
-    assert "has a prediction for no question of" in run(tmp_path, QUESTIONS, {"x": "y"}).stderr
+    assert ": 2, 3" in caplog.text
+    assert "ignored: x" in caplog.text
+    assert run(tmp_path, QUESTIONS, {"x": "y"}).returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -73,19 +68,14 @@ def test_missing_predictions_count_zero_and_others_nothing(tmp_path: Path, caplo
         (QUESTIONS, None, "predictions.json not found"),
         (b"{", {}, "questions.json, line 1 is not JSON"),
         (QUESTIONS, b"no JSON", "predictions.json is not JSON"),
-        (b"\xff\xfe", {}, "questions.json is UTF-16"),
-        ([], {}, "contains no questions"),
         ({"data": {}}, {}, "answers is missing: line 1"),
-        ({"data": [{}]}, {}, r"answers is missing: data\[0\]"),
         ({"data": [{"paragraphs": [{"qas": [{"id": 7.5}]}]}]}, {}, r"id is not text: .*qas\[0\] \(7\.5\)"),
         (squad({"id": "q", "answers": ["x"]}), {}, r"not an object: .*qas\[0\].answers\[0\] \('x'\)"),
-        ({"data": []}, {}, "contains no questions"),
-        (QUESTIONS, [], "must be an object of question ids, found list"),
-        (QUESTIONS, {"1": 5}, "prediction of question '1' must be a string .*, found 5"),
-        (QUESTIONS, {"1": None}, r'must be a string \("" for no answer\), found None'),
+        (QUESTIONS, [], "found list"),
+        (QUESTIONS, {"1": 5}, "question '1' .*, found 5"),
     ],
 )
-def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predictions: Any, message: str) -> None:
+def test_bad_input_is_one_clear_message(tmp_path, questions, predictions, message):
     done = run(tmp_path, questions, predictions, "--output", str(tmp_path / "new/scores.json"))
     assert (done.returncode, done.stdout) == (1, "")
     assert re.search(f"(?s)^error: .*{message}", done.stderr)
@@ -93,7 +83,7 @@ def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predicti
     assert not (tmp_path / "new").exists()
 
 
-def test_scoring_imports_no_heavy_package() -> None:
+def test_scoring_imports_no_heavy_package():
     script = (
         "import sys, tasks.downstream.squad.score_files, flows.cli, flows.commands.evaluate; "
         "print([m for m in ('torch', 'transformers', 'pandas', 'numpy', 'pyarrow') if m in sys.modules])"
@@ -103,35 +93,27 @@ def test_scoring_imports_no_heavy_package() -> None:
 
 
 TASK = task_with("squad", "report", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
-Evaluated = tuple[Path, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
-    """A checkout after the stage, and its metrics."""
+def evaluated(tmp_path_factory):
     root = write_checkout(tmp_path_factory.mktemp("evaluated") / "checkout")
     return root, evaluate(TASK, root).metrics
 
 
-def test_the_stage_writes_predictions_scores_plots_and_a_page(evaluated: Evaluated) -> None:
+def test_the_stage_writes_predictions_scores_plots_and_a_page(evaluated):
     root, metrics = evaluated
     folder = root / "evaluation" / "squad"
-    predictions = (folder / "predictions.json").read_bytes()
-    assert json.loads(predictions) == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
+    assert read_json(folder / "predictions.json") == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
     # Exact: q0 and q2. F1: q0 1, q1 "two" against "two dogs" 2/3, q2 1.
     assert metrics.items() >= {"exact_match": 66.6667, "f1": 88.8889, "total": 3, "answered": 3}.items()
     assert 0 <= metrics["f1_low"] < metrics["f1"] < metrics["f1_high"] <= 100
-    assert metrics["files"] == [
-        {"path": "models/squad/model.safetensors", "sha256": hashlib.sha256(b"weights").hexdigest()},
-        {"path": "evaluation/squad/predictions.json", "sha256": hashlib.sha256(predictions).hexdigest()},
-    ]
-    assert json.loads((root / "metrics" / "squad.json").read_text()) == metrics
+    names = ("models/squad/model.safetensors", "evaluation/squad/predictions.json")
+    assert metrics["files"] == [{"path": name, "sha256": sha256_of(root / name)} for name in names]
+    assert read_json(root / "metrics/squad.json") == metrics
     files = {path.name for path in folder.iterdir()}
     assert files == {"mistakes.csv", "nbest.json", "predictions.json", "report.html"}
-
-
-def test_nbest_begins_with_the_prediction_and_sums_to_one(evaluated: Evaluated) -> None:
-    nbest = json.loads((evaluated[0] / "evaluation" / "squad" / "nbest.json").read_text())
+    nbest = read_json(folder / "nbest.json")
     assert nbest["q0"][0]["text"] == "red house"
     assert len(nbest["q0"]) == 5
     for index, found in enumerate(nbest.values()):
@@ -140,35 +122,29 @@ def test_nbest_begins_with_the_prediction_and_sums_to_one(evaluated: Evaluated) 
         assert all(answer["text"] == CONTEXTS[index][answer["start"] : answer["end"]] for answer in found)
 
 
-def test_slices_count_every_question_once_per_property(evaluated: Evaluated) -> None:
-    records = evaluated[1]["slices"]
-    by = {name: {r["slice"]: r["questions"] for r in records if r["by"] == name} for name in (r["by"] for r in records)}
+def test_calibration_and_slices_have_every_question_once_per_property(evaluated):
+    root, metrics = evaluated
+    nbest = read_json(root / "evaluation/squad/nbest.json")
+    stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
+    brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3
+    assert metrics["brier_score"] == pytest.approx(brier, abs=1e-5)
+    assert sum(one["count"] for one in metrics["calibration"]) == 3
+    lines = (root / "plots/squad-calibration.csv").read_text().splitlines()
+    assert lines[0] == "low,high,count,confidence,accuracy,accuracy_low,accuracy_high"
+    by = {name: {r["slice"]: r["questions"] for r in metrics["slices"] if r["by"] == name}
+          for name in (r["by"] for r in metrics["slices"])}  # fmt: skip
     assert by == {
         "question word": {"what": 1, "how many": 1, "other": 1},
         "answer length": {"2-3 words": 3},
         "context length": {"up to 50 words": 3},
         "windows": {"1 window": 2, "2 windows": 1},
     }
-
-
-def test_calibration_and_all_slices_with_their_intervals_are_written(evaluated: Evaluated) -> None:
-    root, metrics = evaluated
-    nbest = json.loads((root / "evaluation" / "squad" / "nbest.json").read_text())
-    stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
-    brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3
-    assert metrics["brier_score"] == pytest.approx(brier, abs=1e-5)
-    assert sum(one["count"] for one in metrics["calibration"]) == 3
-    lines = (root / "plots" / "squad-calibration.csv").read_text().splitlines()
-    assert lines[0] == "low,high,count,confidence,accuracy,accuracy_low,accuracy_high"
-    slices = (root / "plots" / "squad-slices.csv").read_text().splitlines()
-    assert slices[0] == "by,slice,metric,score,score_low,score_high"
-    assert slices[1] == "question word,what,f1,100.0,2.2202,100.0"
+    slices = (root / "plots/squad-slices.csv").read_text().splitlines()
+    assert slices[:2] == ["by,slice,metric,score,score_low,score_high", "question word,what,f1,100.0,2.2202,100.0"]
     assert len(slices) == 1 + len(metrics["slices"])
-    page = (root / "evaluation" / "squad" / "report.html").read_text()
-    assert f'Expected calibration error</td><td class="number">{metrics["calibration_error"]:.3f}</td>' in page
 
 
-def test_the_same_input_gives_the_same_bytes_in_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_input_gives_the_same_bytes_in_every_run(tmp_path, monkeypatch):
     outputs = []
     for name in ("a", "b"):
         root = write_checkout(tmp_path / name)
@@ -177,15 +153,13 @@ def test_the_same_input_gives_the_same_bytes_in_every_run(tmp_path: Path, monkey
         outputs.append({p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()})
         monkeypatch.setenv("PODIUM_RUN", "2026-11-26T21:34:20+00:00 w<b>1")
     assert outputs[0] == outputs[1]
-    page = outputs[0][Path("evaluation/squad/report.html")].decode()
-    assert '<a hidden data-up="reports/run.html">Run</a>' in page
-    assert "/secret" not in page
+    assert b"/secret" not in outputs[0][Path("evaluation/squad/report.html")]
     entry = dataclasses.replace(TASK.scores.entry, start="base")
     assert describe_run(entry, root) == {"Model": "fine-tuned min<i>lm", "File": "demo"}
 
 
 @pytest.mark.parametrize("lost", ["questions", "features", "logits", "weights"])
-def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path: Path, lost: str) -> None:
+def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path, lost):
     write_checkout(tmp_path)
     getattr(inputs_of(tmp_path), lost).unlink()
     with pytest.raises(InputError, match="(not found. Run|does not exist; the) .*stage"):
@@ -194,93 +168,37 @@ def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path:
     assert not (tmp_path / "metrics").exists()
 
 
-def test_a_dev_question_without_an_answer_is_refused(tmp_path: Path) -> None:
-    write_checkout(tmp_path, {"q1": []})
-    with pytest.raises(InputError, match="question 'q1' has no answer"):
-        evaluate(TASK, tmp_path)
-
-
-def make(context: str, reference: str) -> SquadQuestion:
-    return make_question("q", "?", context, (reference,), (context.index(reference),))
-
-
-def predicted(context: str, text: str) -> Answer:
-    start = context.index(text) if text else 0
-    return Answer(text, start, start + len(text), 1.0, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("reference", "prediction", "marked"),
-    [
-        ("late", "<sea>", "the |reference:late| red house & a |prediction:<sea>"),
-        ("late red", "red house", "the |reference:late |both:red|prediction: house| & a <sea>"),
-        ("red", "", "the late |reference:red| house & a <sea>"),
-    ],
-)
-def test_reference_and_prediction_are_marked_where_they_stand(reference: str, prediction: str, marked: str) -> None:
-    context = "the late red house & a <sea>"
-    found = excerpt(make(context, reference), predicted(context, prediction))
-    assert "|".join(f"{kind}:{text}" if kind else text for kind, text in found) == marked
-
-
-def test_a_long_context_is_cut_between_words_around_both() -> None:
+def test_a_long_context_is_cut_between_words_around_both():
     context = "first " + "much talk " * 100 + "last " + "and more " * 100
-    pieces = excerpt(make(context, "first"), predicted(context, "last"))
+    at = context.index("last")
+    pieces = excerpt(make_question("q", "?", context, ("first",), (0,)), Answer("last", at, at + 4, 1.0, 0.5))
     assert pieces[0] == ("reference", "first")
-    assert pieces[1][1].startswith(" much talk")
     assert ("prediction", "last") in pieces
     assert pieces.count(("", " … ")) == 1  # between the two
-    assert pieces[-1] == ("", " …")
     shown = "".join(text for _, text in pieces)
     assert len(shown) < 600
     assert {piece.split(" ")[0] for piece in shown.split(" … ")} <= {"first", "much", "talk"}
 
 
-def test_mistakes_come_lowest_f1_first_then_surest_first() -> None:
-    questions = [make_question(str(i), "?", "c", ("c",)) for i in range(4)]
-    answers = [[Answer("x", 0, 1, 0.0, probability)] for probability in (0.9, 0.2, 0.8, 0.3)]
-    wrong = worst_mistakes(questions, answers, np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))
-    assert [mistake.question.id for mistake in wrong] == ["3", "1", "2"]
-
-
-@pytest.mark.parametrize(
-    ("question", "word"),
-    [
-        ("In which year?", "which"),
-        ("Whose dog?", "who"),
-        ("To  whom\nwas it given?", "who"),
-        ("How  much?", "how many"),
-        ("How old?", "how"),
-        ("Somehow nowhere", "other"),  # question words inside other words
-        ("The year when what happened?", "when"),  # the first one
-        ("", "other"),
-    ],
-)
-def test_question_word(question: str, word: str) -> None:
-    assert question_word(question) == word
-
-
-def test_titles_come_worst_first_and_those_with_few_questions_together() -> None:
+def test_titles_come_worst_first_and_those_with_few_questions_together():
     titles = ["good"] * 6 + ["bad"] * 5 + ["small"] * 2 + ["tiny"]
-    questions = [make_question(str(i), "What?", "c", ("c",), title=title) for i, title in enumerate(titles)]
     f1 = [1.0] * 6 + [0.0] * 4 + [1.0] + [0.5] * 3
-    scores = np.array([(float(x == 1.0), x) for x in f1])
-    found = [part.record() for part in slice_scores(questions, [1] * 14, scores) if part.by == TITLE]
-    assert [(part["slice"], part["questions"], part["f1"], part["exact_match"]) for part in found] == [
-        ("bad", 5, 20.0, 20.0),
-        ("good", 6, 100.0, 100.0),
-        ("2 other titles", 3, 50.0, 0.0),
-    ]
-    assert 0.0 < found[0]["exact_match_low"] < 1.0  # Clopper and Pearson: 0.5 and 71.6
-    assert 71.0 < found[0]["exact_match_high"] < 73.0
-    one = [make_question(str(i), "What?", "c", ("c",), title="one") for i in range(9)]
-    assert not [part for part in slice_scores(one, [1] * 9, np.ones((9, 2))) if part.by == TITLE]
+
+    def by_title(titles, f1):
+        questions = [make_question(str(i), "What?", "c", ("c",), title=title) for i, title in enumerate(titles)]
+        found = slice_scores(questions, [1] * len(f1), np.array([(float(x == 1.0), x) for x in f1]))
+        records = [part.record() for part in found if part.by == TITLE]
+        return [(one["slice"], one["questions"], one["f1"], one["exact_match"]) for one in records]
+
+    expected = [("bad", 5, 20.0, 20.0), ("good", 6, 100.0, 100.0), ("2 other titles", 3, 50.0, 0.0)]
+    assert by_title(titles, f1) == expected
+    assert by_title(["one"] * 9, [1.0] * 9) == []
 
 
 CONTEXT = "Ada Lovelace wrote notes. She added a program of her own, for an engine that no one had built yet, to them."
 
 
-def ask(*answers: str | None) -> list[SquadQuestion]:
+def ask(*answers):
     """Questions on CONTEXT with an answer, or without one."""
     stated = [() if answer is None else (answer,) for answer in answers]
     places = [[max(0, CONTEXT.find(answer)) for answer in one] for one in stated]
@@ -293,8 +211,6 @@ def ask(*answers: str | None) -> list[SquadQuestion]:
     [
         (["Ada", "Ada", CONTEXT], "the first word of the context"),
         (["Ada Lovelace", "Ada Lovelace", "her own"], "the first 2 words of the context"),
-        (["Ada Lovelace wrote"], "the first 3 words of the context"),
-        (["Ada Lovelace wrote notes. She"], "the first 5 words of the context"),
         (["Ada Lovelace wrote notes."], "the first sentence of the context"),
         ([CONTEXT, CONTEXT, "Ada"], "the whole context"),
         (["zebra"], "the first word of the context"),
@@ -302,7 +218,7 @@ def ask(*answers: str | None) -> list[SquadQuestion]:
         ([CONTEXT, *[None] * 9], "the whole context"),  # questions without an answer choose none
     ],
 )
-def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers: list[str | None], rule: str) -> None:
+def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers, rule):
     assert choose_rule(ask(*answers)) == rule
 
 
@@ -311,18 +227,16 @@ def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers
     [
         ("東京は首都です。人口は多い。", "東京は首都です。"),
         ("Is it so? It is.", "Is it so?"),
-        ("Version 3.5 is out. Get it.", "Version 3.5 is out."),
-        ("no end of a sentence", "no end of a sentence"),
         ("", ""),
     ],
 )
-def test_rules_take_a_part_of_any_context(context: str, answer: str) -> None:
+def test_rules_take_a_part_of_any_context(context, answer):
     assert RULES["the first sentence of the context"](context) == answer
     assert RULES["the first 20 words of the context"](context) in context
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     """Training asks for the first two words, development for the whole context; the model answers two words."""
     root = make_checkout(tmp_path / "checkout")
     change_parameters(root, {"downstream": {"squad": {"gate": {"min_f1": None}}}})
@@ -333,15 +247,13 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_rule_of_training_questions_is_what_a_model_has_to_beat(checkout: Path) -> None:
+def test_the_rule_of_training_questions_is_what_a_model_has_to_beat(checkout):
     metrics, verdict = (read_json(checkout / f"metrics/{name}.json") for name in ("squad", "squad-gate"))
     assert metrics["baseline"] == "the first 2 words of the context"
     assert metrics["constant_score"] == metrics["f1"] < 50, "the whole context would score 100 there"
     assert verdict["accepted"] is False
     [reason] = verdict["reasons"]
-    assert reason.startswith("F1 is no better than the first 2 words of the context as the answer (")
-    assert "): +0.00" in reason
+    assert re.match(r"F1 is no better than the first 2 words .*: \+0\.00", reason)
     write_json(checkout / "evaluation/squad/predictions.json", {f"q{i}": CONTEXT for i in range(8)})
     write_gate(checkout)
-    values = parameter_values(load_params(checkout / "params.yaml"))
-    assert gate(parameter_values(validate_params(values)), "squad", checkout)["accepted"]
+    assert gate(parameter_values(load_params(checkout / "params.yaml")), "squad", checkout)["accepted"]

@@ -1,26 +1,20 @@
 """Questions as windows of tokens, and the rows made of them: nothing is lost, labels decode to the answers."""
 
-import json
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer
 
 from tasks.downstream import packed_rows as generic_rows
-from tasks.downstream.packed_rows import EncodedSequences
 from tasks.downstream.squad import examples
+from tasks.downstream.squad.checks import AnswerRows
 from tasks.downstream.squad.questions import SquadQuestion, read_questions
 from tasks.downstream.squad.rows import SquadEncoder, find_answers, make_features
 from tasks.records.answer_places import ReferenceAnswer
 from tasks.stage.errors import InputError
-from tasks.stage.row_folders import read_manifest
+from tasks.validation.row_checks import SourceExamples
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.downstream.squad.question_files import params as file_params
 from tests.tasks.downstream.squad.question_files import windows
 from tests.tasks.pretraining.row_inputs import (
     CLS,
@@ -30,109 +24,49 @@ from tests.tasks.pretraining.row_inputs import (
     read_rows,
     squad_params,
     squad_questions,
-    tokenizer_of,
     word_tokenizer,
     write_questions,
     write_squad_rows,
 )
-
-SMALL = {"row_length": 48, "doc_stride": 8, "max_question_length": 10}
+from tests.tasks.validation.validation_data import failed_checks, source_of, validate
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer(tmp_path_factory):
     return load_tokenizer(word_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
-def tokens_of(features: EncodedSequences, feature: int) -> list[int]:
-    stop = int(features.lengths[: feature + 1].sum())
-    return features.token_ids[stop - int(features.lengths[feature]) : stop].tolist()
-
-
-def offsets_of(features: EncodedSequences, feature: int) -> np.ndarray:
-    """int32[context tokens, 2] of one feature."""
-    return features.features["offsets"][feature].values.to_numpy().reshape(-1, 2)
-
-
-def test_one_question_and_one_context_by_hand(tokenizer: Tokenizer) -> None:
-    features = make_features(tokenizer, ["Ba de?"], ["Go ka. Lu me ni."], 12, 2, 10)
-    ids = {word: tokenizer.token_to_id(word) for word in ("ba", "de", "?", "go", "ka", ".", "lu", "me", "ni")}
-    question = [CLS, ids["ba"], ids["de"], ids["?"], SEP]
-    context = [ids[word] for word in ("go", "ka", ".", "lu", "me", "ni", ".")]
-    # 12 - 3 question tokens - 3 special tokens leave windows of 6, moving on by 4
-    assert tokens_of(features, 0) == [*question, *context[:6], SEP]
-    assert tokens_of(features, 1) == [*question, *context[4:], SEP]
-    assert features.lengths.tolist() == [12, 9]
-    assert features.features["context_start"].tolist() == [5, 5]
-    assert features.features["example_index"].tolist() == [0, 0]
-    assert offsets_of(features, 0).tolist() == [[0, 2], [3, 5], [5, 6], [7, 9], [10, 12], [13, 15]]
-    assert offsets_of(features, 1).tolist() == [[10, 12], [13, 15], [15, 16]]
-    for start, end, expected in (
-        (0, 2, [(5, 5), (0, 0)]),  # "Go"
-        (3, 9, [(6, 8), (0, 0)]),  # "ka. Lu"
-        (10, 12, [(9, 9), (5, 5)]),  # "me", in both
-        (7, 16, [(0, 0), (0, 0)]),  # "Lu me ni." is whole in neither
-        (13, 16, [(0, 0), (6, 7)]),  # "ni.": the first window ends before "."
-        (-1, -1, [(0, 0), (0, 0)]),  # no answer
-    ):
-        found = find_answers(features, np.array([start]), np.array([end]))
-        assert list(zip(*(one.tolist() for one in found), strict=True)) == expected
-
-
-@pytest.mark.parametrize(("row_length", "doc_stride"), [(384, 128), (128, 32), (96, 0)])
-def test_features_equal_the_tokenizers_own_pair_truncation(tmp_path: Path, row_length: int, doc_stride: int) -> None:
-    questions = squad_questions("new-wiki-dev.json")[:300]
-    folder = bert_tokenizer(tmp_path)
-    texts = ([question[name] for question in questions] for name in ("question", "context"))
-    features = make_features(load_tokenizer(folder), *texts, row_length, doc_stride, max_question_length=64)
-    plain = tokenizer_of(folder)
-    plain.enable_truncation(row_length, stride=doc_stride, strategy="only_second")
-    number = 0
-    for example, question in enumerate(questions):
-        encoding = plain.encode(question["question"], question["context"])
-        for window in [encoding, *encoding.overflowing]:
-            assert tokens_of(features, number) == window.ids
-            assert features.features["example_index"][number] == example
-            assert features.features["context_start"][number] == window.type_ids.index(1)
-            inside = [offset for offset, part in zip(window.offsets, window.sequence_ids, strict=True) if part == 1]
-            assert offsets_of(features, number).tolist() == [list(offset) for offset in inside]
-            number += 1
-    assert number == len(features.lengths)
-
-
-def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer: Tokenizer) -> None:
+def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer):
     make_features(tokenizer, ["ba " * 10], ["go"], 16, 2, 10)  # windows of 3 move on by 1
-    with pytest.raises(InputError, match="has 11 tokens and leaves 2 of 16.*max_question_length"):
+    with pytest.raises(InputError, match="11 tokens .* 2 of 16.*max_question_length"):
         make_features(tokenizer, ["ba " * 11], ["go"], 16, 2, 11)
-    with pytest.raises(InputError, match="leaves 0 of 16"):
-        make_features(tokenizer, ["ba " * 20], ["go"], 16, 0, 20)
 
 
-def test_empty_questions_and_contexts_have_one_feature_each(tokenizer: Tokenizer) -> None:
+def test_empty_questions_and_contexts_have_one_feature_each(tokenizer):
     features = make_features(tokenizer, ["", "Ba?"], ["go ka", ""], 16, 2, 5)
-    assert [tokens_of(features, n)[-1] for n in range(2)] == [SEP, SEP]
     assert features.lengths.tolist() == [5, 5]
     assert features.features["context_start"].tolist() == [2, 4]
-    assert offsets_of(features, 1).tolist() == []
+    assert features.features["offsets"].to_pylist()[1] == []
     assert find_answers(features, np.array([0, 0]), np.array([2, 0]))[0].tolist() == [2, 0]
-    assert len(make_features(tokenizer, [], [], 16, 2, 5).lengths) == 0
 
 
 @pytest.mark.parametrize("row_length", [16, 17, 40])
-def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenizer: Tokenizer, row_length: int) -> None:
+def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenizer, row_length):
     """Windows as `windows` cuts them, answers as a search through the tokens of each window finds them."""
     texts = random_texts(40)
     questions = [" ".join(text.split()[: number % 6]) for number, text in enumerate(texts)]
     starts = np.array([-1 if number % 9 == 0 else len(text) // 3 for number, text in enumerate(texts)])
     ends = starts + 1 + np.arange(len(texts)) % 20
-    features = make_features(tokenizer, questions, texts, row_length, 3, 5)
+    order = np.arange(len(texts))[::-1]  # contexts may be named by number
+    features = make_features(tokenizer, questions, texts[::-1], row_length, 3, 5, order)
     (firsts, lasts), number = find_answers(features, starts, ends), 0
+    tokens = np.split(features.token_ids, np.cumsum(features.lengths))
     for example, (question, text) in enumerate(zip(questions, texts, strict=True)):
         asked = tokenizer.encode(question, add_special_tokens=False).ids[:5]
         about = tokenizer.encode(text, add_special_tokens=False)
         for start, stop in windows(len(about.ids), row_length - 3 - len(asked), 3):
             assert features.features["example_index"][number] == example
-            assert tokens_of(features, number) == [CLS, *asked, SEP, *about.ids[start:stop], SEP]
+            assert tokens[number].tolist() == [CLS, *asked, SEP, *about.ids[start:stop], SEP]
             offsets = about.offsets[start:stop]
             label = (0, 0)
             if starts[example] >= 0 and offsets[0][0] <= starts[example] and offsets[-1][1] >= ends[example]:
@@ -145,171 +79,62 @@ def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenize
     assert 0 < (firsts > 0).sum() < number
 
 
-def test_contexts_may_be_given_once_and_named_by_number(tokenizer: Tokenizer) -> None:
-    contexts, numbers = random_texts(3), np.array([2, 0, 0, 1, 2])
-    questions = ["Ba?", "De?", "Go ka?", "", "Ba?"]
-    spelled = make_features(tokenizer, questions, [contexts[number] for number in numbers], 32, 4, 8)
-    named = make_features(tokenizer, questions, contexts, 32, 4, 8, numbers)
-    np.testing.assert_array_equal(named.token_ids, spelled.token_ids)
-    for name, column in spelled.features.items():
-        assert named.features[name].tolist() == column.tolist()
-
-
-def questions_on(texts: list[str]) -> list[dict[str, Any]]:
-    """Two questions per text: the answer is its first word, or its last two."""
-    made = []
-    for number, text in enumerate(texts):
-        context = text.replace("\n", " ")
-        last = context[context.rindex(" ", 0, context.rindex(" ")) + 1 :]
-        for part, answer in enumerate((context.split()[0], last)):
-            answers = [{"text": answer, "answer_start": context.rindex(answer) if part else 0}]
-            asked = {"id": f"q{number}-{part}", "title": "", "context": context, "question": f"Go {answer.lower()}?"}
-            made.append({**asked, "answers": answers})
-    return made
-
-
-def make(folder: Path, questions: list[dict[str, Any]], split: str = "train", **params: Any) -> Path:
-    if not (folder / "tokenizer").exists():
-        word_tokenizer(folder / "tokenizer")
-    source = write_questions(folder / f"{split}.parquet", questions)
-    write_squad_rows(squad_params(**{**SMALL, **params}), split, source, folder / "tokenizer", folder / "rows")
-    return folder / "rows"
-
-
-def check_rows(folder: Path, questions: list[dict[str, Any]], labelled: bool) -> tuple[int, int]:
-    """Holds every row against features.parquet and the questions; returns (answers inside, answers exact)."""
-    rows, table = read_rows(folder), pq.read_table(folder / "features.parquet").to_pylist()
-    seen, inside, exact = [], 0, 0
-    for row in range(len(rows["input_ids"])):
-        ids, used = rows["sequence_ids"][row], 0
-        for slot, feature in enumerate(rows["feature_ids"][row].tolist()):
-            start, end = int(rows["start_positions"][row, slot]), int(rows["end_positions"][row, slot])
-            if feature < 0:
-                assert (start, end, rows["cls_positions"][row, slot]) == (-100, -100, -1)
-                continue
-            line = table[feature]
-            question = questions[line["example_index"]]
-            assert line["example_id"] == question["id"]
-            assert rows["cls_positions"][row, slot] == used
-            stop = used + line["n_tokens"]
-            assert (ids[used:stop] == slot + 1).all()
-            tokens = rows["input_ids"][row, used:stop]
-            assert tokens[0] == CLS or tokens[0] == 101
-            assert tokens[line["context_start"] - 1] == tokens[-1]  # both [SEP]
-            assert rows["position_ids"][row, used:stop].tolist() == list(range(line["n_tokens"]))
-            types = [0] * line["context_start"] + [1] * (line["n_tokens"] - line["context_start"])
-            assert rows["token_type_ids"][row, used:stop].tolist() == types
-            offsets = np.array(line["offsets"]).reshape(-1, 2)
-            assert len(offsets) == line["n_tokens"] - line["context_start"] - 1
-            if not labelled:
-                assert (start, end) == (-100, -100)
-            elif start == used:
-                assert end == used
-            else:
-                first = used + line["context_start"]
-                answer = question["answers"][0]["text"].strip()
-                text = question["context"][offsets[start - first, 0] : offsets[end - first, 1]]
-                assert answer in text
-                inside, exact = inside + 1, exact + (text == answer)
-            seen.append(feature)
-            used = stop
-        assert not ids[used:].any()
-        assert not rows["input_ids"][row, used:].any()
-    assert sorted(seen) == list(range(len(table))) == [line["feature_id"] for line in table]
-    assert [line["example_index"] for line in table] == sorted(line["example_index"] for line in table)
-    assert {line["example_index"] for line in table} == set(range(len(questions)))
-    return inside, exact
-
-
-@pytest.mark.parametrize("max_sequences", [1, 3])
-def test_rows_and_labels_belong_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_sequences: int) -> None:
-    """Feature and example numbers run on from chunk to chunk."""
-    monkeypatch.setattr(SquadEncoder, "chunk", 30)
-    questions = questions_on(random_texts(60, sentences=(2, 12)))
-    folder = make(tmp_path, questions, max_sequences_per_row=max_sequences)
-    inside, exact = check_rows(folder, questions, labelled=True)
-    assert inside == exact
-    assert inside >= len(questions)
-    manifest = read_manifest(folder)
-    assert manifest.sequences == len(pq.read_table(folder / "features.parquet")) > len(questions)
-    assert (manifest.max_sequences, manifest.max_predictions) == (max_sequences, 0)
-    assert (manifest.rows == manifest.sequences) == (max_sequences == 1)
-    check_rows(make(tmp_path / "dev", questions, "dev"), questions, labelled=False)
-
-
-@pytest.mark.parametrize("unit", ["characters", "UTF-16"])
-def test_labels_decode_to_answers_that_were_moved(tmp_path: Path, unit: str) -> None:
-    questions, bees = questions_on(random_texts(30)), ("\U0001f41d" * 5 + " ") * (unit == "UTF-16")
-    stated = []
-    for number, question in enumerate(questions):
-        [answer] = question["answers"]
-        text, start = answer["text"], answer["answer_start"] + len(bees)
-        question |= {"context": bees + question["context"], "answers": [{"text": text, "answer_start": start}]}
-        wrong = {"text": f" {text}", "answer_start": start + (bees.count("\U0001f41d") or number % 3 + 1)}
-        stated.append({**question, "answers": [wrong]})
-    sources = {f"{split}_path": tmp_path / f"{split}.jsonl" for split in ("train", "dev")}
-    sources["train_path"].write_text("".join(json.dumps(one) + "\n" for one in stated))
-    sources["dev_path"].write_text(json.dumps({**questions[0], "id": "dev"}))
-    examples.make_questions(file_params(**{key: str(path) for key, path in sources.items()}), tmp_path / "made")
-    made = pq.read_table(tmp_path / "made/train.parquet").to_pylist()
-    assert made == questions
-    inside, exact = check_rows(make(tmp_path, made), questions, labelled=True)
-    assert inside == exact
-    assert inside >= len(questions)
-
-
-def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path, monkeypatch):
     """Every question has its context with it: 20 on a text of 200 characters are 4,000."""
     asked = [SquadQuestion(f"q{n}", "", "x" * 200, "Go?", (ReferenceAnswer("x", 0),)) for n in range(20)]
     path, task = tmp_path / "q.parquet", task_with("squad", "encoder")
 
-    def chunks() -> list[int]:
+    def chunks():
         return [len(chunk) for chunk in generic_rows.read_chunks(task, path)]
 
     monkeypatch.setattr(examples, "GROUP_CHARACTERS", 500)
     examples.write_questions(asked, path)
-    metadata = pq.read_metadata(path)
-    groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-    assert groups == [3] * 6 + [2]
-    assert pq.read_table(path).column("id").to_pylist() == [one.id for one in asked]
     monkeypatch.setattr(SquadEncoder, "chunk", 7)
     monkeypatch.setattr(generic_rows, "READ_AT_ONCE", 4)
     assert chunks() == [7, 7, 6]
     monkeypatch.setattr(generic_rows, "CHUNK_BYTES", 500)
-    assert chunks() == groups
+    assert chunks() == [3] * 6 + [2], "the groups of the file"
+    found = read_questions(path)
+    assert [one.id for one in found] == [one.id for one in asked]
+    assert len({id(one.context) for one in found}) < 20, "questions on the same text share it in memory"
+    assert [one.id for one in read_questions(path, ["q3", "q1"])] == ["q1", "q3"]
+    assert [one.id for one in read_questions(path, most=2)] == ["q0", "q10"]
 
 
-def test_questions_on_the_same_text_share_it_in_memory(tmp_path: Path) -> None:
-    text = "a long text " * 100
-    asked = [SquadQuestion(f"q{n}", "", text, "What?", (ReferenceAnswer("a", 0),)) for n in range(50)]
-    examples.write_questions(asked, tmp_path / "dev.parquet")
-    found = read_questions(tmp_path / "dev.parquet")
-    assert len({id(question.context) for question in found}) == 1
-    assert [question.id for question in read_questions(tmp_path / "dev.parquet", ["q3", "q1"])] == ["q1", "q3"]
-    assert [question.id for question in read_questions(tmp_path / "dev.parquet", most=2)] == ["q0", "q25"]
-
-
-def test_real_questions_make_the_rows_the_reference_predicts(tmp_path: Path) -> None:
-    questions = squad_questions("new-wiki-train.json")
-    source, tokenizer = write_questions(tmp_path / "train.parquet", questions), bert_tokenizer(tmp_path / "bert")
-    made = write_squad_rows(squad_params(), "train", source, tokenizer, tmp_path / "rows")
+def test_real_questions_make_the_rows_the_reference_predicts(tmp_path, monkeypatch):
+    """Feature and example numbers run on from chunk to chunk."""
+    monkeypatch.setattr(SquadEncoder, "chunk", 1000)
+    questions, tokenizer = squad_questions("new-wiki-train.json"), bert_tokenizer(tmp_path / "bert")
+    source, rows = write_questions(tmp_path / "train.parquet", questions), tmp_path / "rows"
+    made = write_squad_rows(squad_params(), "train", source, tokenizer, rows)
     assert (made.examples, made.sequences, made.counts["holding their answer"]) == (7024, 7110, 7035)
-    assert made.manifest.packing_efficiency > 0.965
-    inside, exact = check_rows(tmp_path / "rows", questions, labelled=True)
-    assert inside == made.counts["holding their answer"]
-    assert exact / inside > 0.99
+    examples = SourceExamples(source, "examples@squad")
+    verdict = validate(AnswerRows(source_of(rows, tokenizer, "squad_rows", 512, examples=examples)))
+    assert failed_checks(verdict) == []
+    [targets] = [check["found"] for check in verdict["checks"] if check["name"] == "targets"]
+    wider, of, *_ = targets.split(" targets")[0].replace(",", "").split(" of ")
+    assert (int(wider) < 70, int(of)) == (True, 7035)
+    write_squad_rows(squad_params(), "dev", source, tokenizer, tmp_path / "dev")
+    assert (read_rows(tmp_path / "dev")["start_positions"] == -100).all()
 
 
-def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path: Path) -> None:
+def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path):
     tokenizer, rows = word_tokenizer(tmp_path / "tokenizer"), tmp_path / "out" / "rows"
-    source, absent = write_questions(tmp_path / "train.parquet", questions_on(random_texts(2))), tmp_path / "none"
+    asked = {
+        "id": "q",
+        "title": "",
+        "context": "Go.",
+        "question": "Go?",
+        "answers": [{"text": "Go", "answer_start": 0}],
+    }
+    source, absent = write_questions(tmp_path / "train.parquet", [asked]), tmp_path / "none"
     bare = tmp_path / "bare.parquet"
     pq.write_table(pa.table({name: ["x"] for name in ("id", "context")}), bare)
     empty = write_questions(tmp_path / "empty.parquet", [])
     for path, folder, said in (
-        (absent, tokenizer, "dvc repro examples@squad"),
+        (absent, tokenizer, "examples@squad"),
         (source, tmp_path, "dvc repro tokenizer"),
-        (bare, tokenizer, "but not answers, question: run `dvc repro examples@squad`"),
+        (bare, tokenizer, "answers, question: .*examples@squad"),
         (empty, tokenizer, "contains no question"),
     ):
         with pytest.raises(InputError, match=said):

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from ipu_model.core.files import write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.released_scores import scores_json
-from tasks.downstream.inference.entry import infer_entry as applied_entry
+from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.kind import KINDS
 from tasks.downstream.squad.answers import read_null_threshold
@@ -23,7 +21,7 @@ from tasks.downstream.squad.score_files import score_files
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import part_of, task_with, values_with
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
 from tests.tasks.pretraining.row_inputs import (
@@ -35,25 +33,26 @@ from tests.tasks.pretraining.row_inputs import (
 )
 from tests.tasks.release.card_facts import facts
 from tests.tasks.tiny_model import write_tiny_model
+from tests.tasks.validation.validation_data import failed_checks, validate
 
 CONTEXT = "by the sea " * 6 + "the red house"
 """A simple rule does not take the answer."""
-STATED: dict[str, Any] = {
+STATED = {
     "data": {"unanswerable": "use"},
     "rows": {"held_out_fraction": 0.1},
     "gate": {"min_f1": 0.0},
 }
 
 
-def task(part: str, **sections: Any) -> Any:
+def task(part, **sections):
     return part_of(find_entry(validate_params(values(**sections)), "squad"), part)
 
 
-def values(**sections: Any) -> dict[str, Any]:
+def values(**sections):
     return values_with({"squad": {**STATED, **sections}})
 
 
-def questions(prefix: str, answered: list[bool]) -> list[dict[str, Any]]:
+def questions(prefix, answered):
     answers = {True: [{"text": "red house", "answer_start": CONTEXT.index("red")}], False: []}
     return [
         {"id": f"{prefix}{n}", "title": "t", "context": CONTEXT, "question": "What house?", "answers": answers[has]}
@@ -61,7 +60,7 @@ def questions(prefix: str, answered: list[bool]) -> list[dict[str, Any]]:
     ]
 
 
-def predicted(root: Path, split: str, asked: list[dict[str, Any]], odds: list[float]) -> None:
+def predicted(root, split, asked, odds):
     """Features and logits: the best span is always "red house", with a score of 8."""
     start, end = [0] * 19 + [4, 0], [0] * 20 + [4]
     windows = [Window(n, words(CONTEXT), start, end, outside=(8 + odd) / 2) for n, odd in enumerate(odds)]
@@ -78,7 +77,7 @@ HELD_OUT, HELD_OUT_ODDS = [True, False, True, False, True], [-4.0, -2.5, -1.5, 3
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     # Held out, in order of the odds: +1 -1 +1 +1 -1: the best threshold is 0.5, so that dev is answered at -3 and -1.
     train = questions("t", HELD_OUT)
     others = [{**one, "id": f"other{number}"} for number, one in enumerate(train)]
@@ -92,7 +91,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def many(checkout: Path) -> Path:
+def many(checkout):
     """Of 24 questions half are right in either group, those with an answer are 20: 12 are right, without answers 4."""
     answered, odds = [True] * 20 + [False] * 4, [-3.0, 1.5] * 10 + [-1.0, 2.0] * 2
     write_questions(checkout / artifacts.examples_file("squad", "dev"), questions("d", answered))
@@ -101,18 +100,22 @@ def many(checkout: Path) -> Path:
 
 
 @pytest.fixture
-def metrics(checkout: Path) -> dict[str, Any]:
-    """What the stage evaluate says of the checkout."""
+def metrics(checkout):
     return evaluate(task("report"), checkout).metrics
 
 
-def test_held_out_questions_choose_the_threshold_and_dev_is_scored(checkout: Path, metrics: dict[str, Any]) -> None:
+def test_held_out_questions_choose_the_threshold_and_dev_is_scored(checkout, metrics):
     assert (metrics["null_threshold"], metrics["null_threshold_questions"]) == (0.5, 5)
     assert metrics["null_threshold_lower"] <= 0.5 <= metrics["null_threshold_upper"]
     # Chosen on dev itself: +1 at -3, -1 at -1, +1 at 1.5, -1 at 2; two are right with no answer at all.
     official = {"total": 4, "HasAns_total": 2, "NoAns_total": 2, "best_exact_thresh": -3.0, "best_f1_thresh": -3.0}
     official |= {f"{group}{name}": 50.0 for group in ("", "HasAns_", "NoAns_") for name in ("exact", "f1")}
     official |= {"best_exact": 75.0, "best_f1": 75.0}
+    curve = (checkout / "evaluation/squad/risk-coverage.csv").read_text().splitlines()
+    assert curve[:3] == ["coverage,risk,null_odds", "0.25,0.0,-3.0", "0.5,0.5,-1.0"]
+    assert metrics["risk_coverage_area"] == pytest.approx(1 / 3, abs=1e-6)
+    by = {(one["by"], one["slice"]): one["questions"] for one in metrics["slices"]}
+    assert by["answer", "with an answer"] == by["answer", "without an answer"] == by["answer length", "no answer"] == 2
     assert {name: metrics[name] for name in official} == official
     folder, dev = checkout / "evaluation/squad", checkout / "dev.json"
     predictions = json.loads((folder / "predictions.json").read_text())
@@ -127,40 +130,33 @@ def test_held_out_questions_choose_the_threshold_and_dev_is_scored(checkout: Pat
     write_json(checkout / "none.json", {})
     with pytest.raises(InputError, match="lacks 4 questions: d0"):
         score_files(dev, folder / "spans.json", checkout / "none.json")
+    # No better than giving no answer, and without a common question no drop can be excluded.
+    assert metrics["constant_score"] == 50.0
+    scores = task("scores")
+    released = scores_json(*scores.read_all(checkout), {"dev": ["red house", "red house", None, None]})
+    (checkout / "predictions/squad-released").mkdir(parents=True)
+    (checkout / "predictions/squad-released/scores.json").write_text(released)
+    reasons = decided(checkout, max_no_answer_exact_match_drop=100.0)["reasons"]
+    assert any("giving no answer" in one for one in reasons)
+    assert any("unanswerable questions dropped" in one for one in reasons)
 
 
-def test_the_page_shows_both_groups_and_the_curve(checkout: Path, metrics: dict[str, Any]) -> None:
-    page = (checkout / "evaluation/squad/report.html").read_text()
-    for said in ("2 answerable, 2 unanswerable", "The threshold 0.50", "risk-coverage curve"):
-        assert said in page
-    curve = (checkout / "evaluation/squad/risk-coverage.csv").read_text().splitlines()
-    assert curve[:3] == ["coverage,risk,null_odds", "0.25,0.0,-3.0", "0.5,0.5,-1.0"]
-    assert metrics["risk_coverage_area"] == pytest.approx(1 / 3, abs=1e-6)
-    by = {(one["by"], one["slice"]): one["questions"] for one in metrics["slices"]}
-    assert by["answer", "with an answer"] == by["answer", "without an answer"] == by["answer length", "no answer"] == 2
-
-
-def test_a_stated_threshold_needs_no_held_out_questions(checkout: Path) -> None:
+def test_a_stated_threshold_needs_no_held_out_questions(checkout):
     assert task("entry").params.options == {"unanswerable": "use"}
     assert task("entry", data={"unanswerable": "drop"}).params.options == {}, "no other stage knows of it"
+    (checkout / artifacts.logits_file("squad", artifacts.HELD_OUT)).unlink()
+    with pytest.raises(InputError, match="held-out.arrow not found. .*predict"):
+        evaluate(task("report"), checkout)
     shutil.rmtree(task("entry").rows_folder(artifacts.HELD_OUT, checkout))
     stated = {"evaluate": {"null_threshold": 1.75}, "rows": {"held_out_fraction": 0.0}}
     assert task("entry", **stated).predicted == ("dev",)
     metrics = evaluate(task("report", **stated), checkout).metrics
     assert (metrics["null_threshold"], metrics["HasAns_exact"], metrics["NoAns_exact"]) == (1.75, 100.0, 50.0)
     assert "null_threshold_lower" not in metrics
-    assert "The threshold 1.75 was set by a parameter" in (checkout / "evaluation/squad/report.html").read_text()
+    assert "The threshold 1.75" in (checkout / "evaluation/squad/report.html").read_text()
 
 
-def test_without_the_logits_of_held_out_questions_the_stage_is_named(checkout: Path) -> None:
-    (checkout / artifacts.logits_file("squad", artifacts.HELD_OUT)).unlink()
-    with pytest.raises(InputError, match="held-out.arrow not found. Run the stage predict"):
-        evaluate(task("report"), checkout)
-    assert not (checkout / "evaluation/squad").exists()
-
-
-def decided(checkout: Path, **limits: Any) -> dict[str, Any]:
-    """The gate's decision where all else is well."""
+def decided(checkout, **limits):
     for name in ("corpus", "phase1", "phase2", "squad", "squad-rows"):
         write_json(checkout / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in ("pretrain-phase1", "pretrain-phase2", "squad-finetune"):
@@ -168,48 +164,24 @@ def decided(checkout: Path, **limits: Any) -> dict[str, Any]:
     return gate(values(gate={"min_f1": 0.0, **limits}), "squad", checkout)
 
 
-def test_a_model_that_is_no_better_than_giving_no_answer_is_refused(checkout: Path, metrics: dict[str, Any]) -> None:
-    assert metrics["constant_score"] == 50.0
-    [reason] = decided(checkout)["reasons"]
-    assert reason.startswith("F1 is no better than giving no answer or the first sentence of")
-
-
-def test_the_gate_has_floors_under_both_groups(many: Path) -> None:
+def test_the_gate_has_floors_and_a_released_model_for_both_groups(many):
     evaluate(task("report"), many)
     assert decided(many, min_has_answer_f1=50.0, min_no_answer_exact_match=50.0)["accepted"]
     refused = decided(many, min_has_answer_f1=50.5, min_no_answer_exact_match=51.0)
-    floors = [re.findall(r"is (.*), below the floor of (.*) \(.*gate\.(.*)\)", one) for one in refused["reasons"]]
+    floors = [re.findall(r"is (.*), below .* of (.*) \(.*gate\.(.*)\)", one) for one in refused["reasons"]]
     assert floors == [[("50.00", "50.5", "min_has_answer_f1")], [("50.00", "51", "min_no_answer_exact_match")]]
-
-
-def test_the_gate_tests_both_groups_against_the_released_model_where_it_is_told_to(many: Path) -> None:
-    evaluate(task("report"), many)
-    scores = task("scores")
-    _, examples = scores.read_all(many)
     # The released model gives no answer but the wrong one: it is right on all that have none, and on nothing else.
-    released = scores_json(scores, examples, {"dev": ["the sea"] * 20 + [""] * 4})
+    scores = task("scores")
+    released = scores_json(*scores.read_all(many), {"dev": ["the sea"] * 20 + [""] * 4})
     (many / "predictions/squad-released").mkdir(parents=True)
     (many / "predictions/squad-released/scores.json").write_text(released)
-    assert json.loads(released)["about"].endswith("exact, f1 of its answer")
     assert decided(many)["accepted"]
     names = {one["name"] for one in decided(many, max_no_answer_exact_match_drop=0.0)["checks"]}
     assert "released_model_NoAns_exact" in names
     assert "released_model_HasAns_f1" not in names
 
 
-def test_a_group_without_a_common_question_cannot_be_compared(checkout: Path) -> None:
-    evaluate(task("report"), checkout)
-    scores = task("scores")
-    released = scores_json(*scores.read_all(checkout), {"dev": ["red house", "red house", None, None]})
-    (checkout / "predictions/squad-released").mkdir(parents=True)
-    (checkout / "predictions/squad-released/scores.json").write_text(released)
-    found = decided(checkout, max_no_answer_exact_match_drop=100.0)
-    assert any("Exact match of unanswerable questions dropped" in reason for reason in found["reasons"]), found[
-        "reasons"
-    ]
-
-
-def test_a_release_and_a_checkout_state_the_threshold_of_a_model(checkout: Path, metrics: dict[str, Any]) -> None:
+def test_a_release_and_a_checkout_state_the_threshold_of_a_model(checkout, metrics):
     model = checkout / "models/squad"
     assert task("scores").settings(metrics) == {"null_threshold": 0.5}
     assert read_null_threshold(model) == 0.5
@@ -222,24 +194,17 @@ def test_a_release_and_a_checkout_state_the_threshold_of_a_model(checkout: Path,
         read_null_threshold(model)
 
 
-def test_the_card_tells_of_both_groups_and_of_the_threshold(metrics: dict[str, Any]) -> None:
+def test_the_card_tells_of_both_groups_and_of_the_threshold(metrics):
     card = KINDS["squad"].card(facts(entry=task("entry"), parameters=values(), metrics=metrics))
-    for said in (
-        "2 answerable and 2 unanswerable",
-        "by more than 0.5000",
-        "| exact match of unanswerable questions | 50.00",
-    ):
+    for said in ("2 answerable and 2 unanswerable", "0.5000", "| exact match of unanswerable questions | 50.00"):
         assert said in card
     usage = card.split("```python\n")[1].split("```")[0]
     assert "null_odds > 0.5" in usage
     compile(usage, "card", "exec")
-    assert "unanswerable questions (" not in card.split("## Limits")[1].split("##")[0]
-    with_answers_only = KINDS["squad"].card(facts())
-    assert "the model always returns a span" in with_answers_only
-    assert "null_odds" not in with_answers_only
+    assert "null_odds" not in KINDS["squad"].card(facts())
 
 
-def test_windows_of_questions_without_an_answer_are_labelled_at_cls(tmp_path: Path) -> None:
+def test_windows_of_questions_without_an_answer_are_labelled_at_cls(tmp_path):
     word_tokenizer(tmp_path / "tokenizer")
     source = write_questions(tmp_path / "train.parquet", questions("q", [True, False, True]))
     params = squad_params(row_length=128, doc_stride=8, max_question_length=10)
@@ -252,66 +217,44 @@ def test_windows_of_questions_without_an_answer_are_labelled_at_cls(tmp_path: Pa
         assert (here["end_positions"] == here["cls_positions"]) == bare
 
 
-def test_held_out_questions_must_be_of_both_kinds(tmp_path: Path) -> None:
+def test_held_out_questions_must_be_of_both_kinds(tmp_path):
     asked = [{**one, "title": f"t{number}"} for number, one in enumerate(questions("q", [True] * 20))]
     source = write_questions(tmp_path / "train.parquet", asked)
-    with pytest.raises(
-        InputError, match=r"all of .* questions have an answer.*Raise downstream\.squad\.rows\.held_out"
-    ):
+    with pytest.raises(InputError, match=r"downstream\.squad\.rows\.held_out"):
         task("encoder").hold_out(source, 0.1)
     task("encoder", evaluate={"null_threshold": 0.0}).hold_out(source, 0.1)
 
 
 @pytest.mark.parametrize(
-    ("sections", "message"),
+    ("recorded", "stated", "found"),
     [
-        ({"rows": {"held_out_fraction": 0.0}}, "Set rows.held_out_fraction, for example to 0.1"),
-        ({"data": {"unanswerable": "drop"}, "evaluate": {"null_threshold": 0.0}}, "null_threshold"),
-        ({"data": {"unanswerable": "refuse"}, "gate": {"min_has_answer_f1": 1.0}}, "min_has_answer_f1"),
-        ({"data": {"unanswerable": "maybe"}}, "unanswerable"),
-        ({"evaluate": {"null_threshold": "low"}}, "null_threshold"),
+        (None, None, ("refuse", "auto")),
+        (None, {"data": {"unanswerable": "use"}, "evaluate": {"null_threshold": 0.0}}, ("use", 0.0)),
+        (2.5, None, ("use", 2.5)),
+        (2.5, {"evaluate": {"null_threshold": -1.0}}, ("use", -1.0)),
     ],
 )
-def test_parameters_that_do_not_fit_together_are_refused(sections: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParamsError, match=message):
-        validate_params(values(**sections))
-
-
-def test_a_finished_model_gives_no_answer_above_its_own_odds_or_those_that_are_stated(tmp_path: Path) -> None:
+def test_a_finished_model_gives_no_answer_above_its_own_odds_or_those_that_are_stated(
+    tmp_path, recorded, stated, found
+):
     folder = write_tiny_model(tmp_path / "qa", ["the", "red"])
-    assert applied(folder) == ("refuse", "auto")
-    assert applied(folder, {"data": {"unanswerable": "use"}, "evaluate": {"null_threshold": 0.0}}) == ("use", 0.0)
-    write_json(folder / "podium.json", {"null_threshold": 2.5})
-    assert applied(folder) == ("use", 2.5)
-    assert applied(folder, {"evaluate": {"null_threshold": -1.0}}) == ("use", -1.0)
-
-
-def applied(folder: Path, stated: Any = None) -> tuple[str, float | str]:
-    """What becomes of questions without an answer where this model is used on a file, and above which odds."""
-    params: Any = applied_entry(find_model(str(folder)), explicit=stated).params
-    return params.data.unanswerable, params.evaluate.null_threshold
+    if recorded is not None:
+        write_json(folder / "podium.json", {"null_threshold": recorded})
+    entry = infer_entry(find_model(str(folder)), explicit=stated).params
+    assert (entry.data.unanswerable, entry.evaluate.null_threshold) == found
 
 
 @pytest.mark.parametrize(
-    ("answered", "found"),
-    [
-        ([True, False], {}),
-        ([True, True], {"train_without_answer": 0}),
-        ([False, False], {"train_with_answer": 0}),
-    ],
+    ("answered", "failed"),
+    [([True, False], []), ([True, True], ["train_without_answer"]), ([False, False], ["train_with_answer"])],
 )
-def test_the_data_must_hold_both_kinds(tmp_path: Path, answered: list[bool], found: dict[str, int]) -> None:
+def test_the_data_must_hold_both_kinds(tmp_path, answered, failed):
     for split, kinds in (("train", answered), ("dev", [True, False])):
         asked = [{**one, "question": f"{one['question']} {split}"} for one in questions(split, kinds)]
         write_questions(tmp_path / f"{split}.parquet", asked)
     entry = task_with("squad", data=SquadDataParams(min_examples=1, unanswerable="use"))
-    data = QuestionData(entry, tmp_path)
-    assert {name: total.value for name, total in data.prepare().items()} == {"schema": 0}
-    for part in data.parts():
-        assert all("answers_present" in frame for frame, _ in data.check(part))
-    totals = {name: total.value for name, total in data.totals().items()}
-    wanted = {check.name: check.minimum for check in data.total_checks if "_answer" in check.name}
-    assert {name: totals[name] for name, least in wanted.items() if totals[name] < (least or 0)} == found
-    assert "answers_present" not in {check.name for check in data.record_checks}
-    shown = data.numbers()
-    assert shown["train share without an answer"] == answered.count(False) / 2
+    verdict = validate(QuestionData(entry, tmp_path))
+    assert [one for one in failed_checks(verdict) if one.endswith("_answer")] == failed
+    assert "answers_present" not in {check["name"] for check in verdict["checks"]}
+    numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
+    assert numbers["train share without an answer"] == answered.count(False) / 2

@@ -1,7 +1,5 @@
 """features.parquet and logits.arrow as tests want them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +74,6 @@ def write_logits(
 
 
 def write_windows(folder: Path, windows: Sequence[Window], ids: Sequence[str]) -> tuple[Path, Path]:
-    """Both files, in agreement."""
     return (
         write_features(folder / "features.parquet", windows, ids),
         write_logits(folder / "logits.arrow", [w.padded(w.start) for w in windows], [w.padded(w.end) for w in windows]),

@@ -1,7 +1,5 @@
 """A small checkout for texts with the user's labels: generated tables, a tokenizer, fresh weights."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,17 +52,14 @@ def values_of(
 
 
 def part(name: str, data: Mapping[str, Any], **more: Any) -> Any:
-    """A part of the kind, of an entry that reads `data`."""
     return part_of(find_entry(validate_params(values_of(data, **more)), NAME), name)
 
 
 def make_checkout(folder: Path, data: Mapping[str, Any], **more: Any) -> Path:
-    """A checkout with an entry alone."""
     return write_checkout(folder, values_of(data, **more))
 
 
 def published_logits(folder: Path, texts: list[list[str]]) -> tuple[np.ndarray, Any]:
-    """Logits of the released model in transformers, and its configuration."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -1,8 +1,7 @@
-"""A small checkout for GLUE: generated examples, a tokenizer, untrained weights, device jobs in this process."""
+"""Generated examples of GLUE, and the stages of an entry with their device jobs in this process."""
 
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from ipu_model.core.files import read_json, sha256_of, write_json
+from ipu_model.core.files import read_json
 from ipu_model.distributed.process import StopRequest
 from ipu_model.jobs.job import JobResult
-from ipu_model.models.config import ModelConfig
-from ipu_model.models.model_folder import ModelOrigin, write_model
-from ipu_model.models.modeling import build_model, initialise
 from ipu_model.train.job_runner import run_job
 from tasks.downstream import evaluate, examples, parity, rows
 from tasks.downstream.gate import gate
@@ -27,11 +23,7 @@ from tasks.downstream.texts.params import GlueDataParams
 from tasks.downstream.texts.task_table import TASKS
 from tasks.jobs import device_job, training
 from tasks.params.entries import TRAIN
-from tasks.stage import artifacts
-from tasks.vocabulary.fast_tokenizer import make_wordpiece
-from tasks.vocabulary.hub_tokenizer import read_vocabulary
-from tests.tasks.downstream.entries import change_parameters, lay_over, task_with, values_with, write_parameters
-from tests.tasks.trained_checkout import write_lock
+from tests.tasks.downstream.entries import task_with
 
 WORDS = [f"word{number}" for number in range(40)]
 SIZE = {
@@ -43,15 +35,6 @@ SIZE = {
     "attention_dropout": 0.0,
     "initializer_range": 0.1,
 }
-TUNING = {
-    "epochs": 8,
-    "global_batch_size": 16,
-    "micro_batch_size": 16,
-    "learning_rate": 5e-3,
-    "hidden_dropout": None,
-    "attention_dropout": None,
-    "checkpoint_every_updates": 0,
-}
 
 
 def make_glue_data(name: str, path: Path, folder: Path) -> dict[str, int]:
@@ -60,60 +43,6 @@ def make_glue_data(name: str, path: Path, folder: Path) -> dict[str, int]:
     task = task_with(f"glue-{name}", "reader", data=GlueDataParams(path=str(path)))
     task.write_examples(folder)
     return {split: pq.read_metadata(folder / f"{split}.parquet").num_rows for split in task.entry.splits}
-
-
-def make_checkout(
-    folder: Path, data: Path, task: str, vocabulary: Path, more: Mapping[str, Any] | None = None, **tuning: Any
-) -> Path:
-    """params.yaml with one entry, `task`, tokenizer, models/phase2 of fresh weights, and what the gate reads before."""
-    entry = {
-        "kind": "glue",
-        "task": task,
-        "data": {"path": str(data)},
-        "finetune": {**TUNING, **tuning},
-        "rows": {"row_length": 64, "max_sequences_per_row": 4},
-    }
-    values = values_with(
-        {"squad": None, task: entry}, model=SIZE, tokenizer={"source": "file", "path": str(vocabulary)}
-    )
-    lay_over(values["downstream"][task], more or {})
-    (folder / "inputs/ipu").mkdir(parents=True)
-    params = write_parameters(folder, values)
-    entries, most = read_vocabulary(vocabulary, "tokenizer.path"), params.model.max_positions
-    (folder / artifacts.TOKENIZER).mkdir(parents=True)
-    make_wordpiece(entries, True).write(most, folder / artifacts.TOKENIZER)
-    config = ModelConfig(len(entries), max_positions=most, **SIZE)
-    model = build_model("pretraining", config)
-    initialise(model, config, seed=1)
-    (folder / "models/phase2").mkdir(parents=True)
-    sha = sha256_of(folder / artifacts.TOKENIZER / "tokenizer.json")
-    write_model(
-        folder / "models/phase2",
-        "pretraining",
-        config,
-        model.state_dict(),
-        ModelOrigin(sha, "pretrain", "pretraining", 0, 1),
-    )
-    text = {name: pa.array(["x"], pa.string()) for name in ("document_id", "title", "text")}
-    (folder / artifacts.CORPUS).mkdir(parents=True)
-    pq.write_table(pa.table(text), folder / artifacts.CORPUS / "part-00000.parquet")
-    for name in ("corpus", "phase1", "phase2"):
-        write_json(folder / artifacts.validation_report(name), {"data": name, "valid": True})
-    for name in ("pretrain-phase1", "pretrain-phase2"):
-        write_json(folder / artifacts.METRICS / f"{name}.json", {"final_loss": 2.5, "steps": 100})
-    write_lock(folder, params)
-    return folder
-
-
-def change(folder: Path, changes: Mapping[str, Any]) -> None:
-    """Other parameters of a checkout, and the plan and the dvc.lock that belong to them."""
-    write_lock(folder, change_parameters(folder, changes))
-
-
-def word_vocabulary(path: Path) -> Path:
-    """A vocab.txt of the words of generated examples."""
-    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
-    return path
 
 
 def write_examples(folder: Path, name: str, train: int = 160, dev: int = 60, seed: int = 0) -> None:
@@ -148,7 +77,6 @@ def device_job_here(job, **how) -> JobResult:
 
 
 def run_jobs_here(patch: pytest.MonkeyPatch) -> None:
-    """Run the device jobs of all stages in this process."""
     for module in (training, entry_jobs, parity, inference_job, device_job):
         patch.setattr(module, "run_device_job", device_job_here)
 
@@ -164,6 +92,5 @@ def run_entry(folder: Path, name: str, patch: pytest.MonkeyPatch) -> dict[str, A
 
 
 def own_logits(folder: Path, name: str) -> list[np.ndarray]:
-    """Logits of the development set, a feature each."""
     with pa.memory_map(str(folder / f"predictions/{name}/dev.arrow")) as source:
         return [np.array(one) for one in pa.ipc.open_file(source).read_all()["logits"].to_pylist()]

@@ -1,11 +1,7 @@
 """Other encoders and ModernBERT, from a folder of transformers through every stage to a release that it loads."""
 
-from __future__ import annotations
-
 import json
 import random
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +29,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-CONFIGS: dict[str, dict[str, Any]] = {
+CONFIGS = {
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
     "modernbert": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
     "mpnet": {"pad_token_id": 1},
@@ -43,7 +39,7 @@ TOKENIZERS = {"deberta-v2": "deberta", "modernbert": "modernbert", "mpnet": "mpn
 """Models -> their own tokenizer (Unigram, byte-level, or MPNet's special tokens)."""
 
 
-def start_from(folder: Path, values: dict[str, Any], model_type: str) -> Path:
+def start_from(folder, values, model_type):
     """A random model, whose word table is larger than the vocabulary of `theirs`, and parameters that start from it."""
     entries = len(load_local_vocabulary(folder / "theirs", True).tokens)
     sizes = {**SIZES, "vocab_size": entries + 7, "max_position_embeddings": 66, **CONFIGS.get(model_type, {})}
@@ -67,9 +63,7 @@ def start_from(folder: Path, values: dict[str, Any], model_type: str) -> Path:
     "model_type",
     ["deberta-v2", "modernbert", *(pytest.param(one, marks=pytest.mark.soak) for one in ("mpnet", "albert"))],
 )
-def test_a_tuned_model_is_the_same_in_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str
-) -> None:
+def test_a_tuned_model_is_the_same_in_transformers(tmp_path, monkeypatch, model_type):
     write_texts(tmp_path / "train.csv", 240, seed=0)
     dev = write_texts(tmp_path / "dev.csv", 60, seed=1)
     data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
@@ -97,7 +91,7 @@ EMOJI = ["👍🏽", "👨\u200d👩\u200d👧", "🇫🇷", "e\u0301a\u0308", *
 """Words to find: in questions the answer, in sentences the entity."""
 
 
-def write_examples(path: Path, kind: str, count: int) -> list[tuple[list[str], int]]:
+def write_examples(path, kind, count):
     """Words with one of EMOJI among them, and its place."""
     draw, made = random.Random(path.stem), []
     for _ in range(count):
@@ -128,9 +122,7 @@ def write_examples(path: Path, kind: str, count: int) -> list[tuple[list[str], i
         pytest.param("ner", "modernbert", marks=pytest.mark.soak),
     ],
 )
-def test_answers_are_the_text_that_was_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, family: str
-) -> None:
+def test_answers_are_the_text_that_was_read(tmp_path, monkeypatch, kind, family):
     ending = {"squad": "jsonl", "ner": "conll"}[kind]
     write_examples(tmp_path / f"train.{ending}", kind, 160)
     dev = write_examples(tmp_path / f"dev.{ending}", kind, 40)

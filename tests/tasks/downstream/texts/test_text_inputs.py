@@ -1,13 +1,9 @@
 """Texts with a label, several labels or a value in every form; what may mean something else is refused, with the
 options that read it."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import datasets
 import pyarrow as pa
@@ -20,42 +16,38 @@ from tasks.downstream.texts.examples import recipe_for
 from tasks.downstream.texts.labels import LabelReader
 from tasks.downstream.texts.params import ClassificationDataParams
 from tasks.downstream.texts.task_table import text_task
-from tasks.params.schema import validate_params
 from tasks.records.interpretation import read_reading
-from tasks.records.label_forms import match_known, read_list
 from tasks.records.labels import read_parquet_labels
-from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.errors import InputError
 from tasks.validation.validators import LimitValidator
 from tests.places import SHARED
-from tests.tasks.downstream.texts.classification_checkout import part, values_of, write_csv
+from tests.tasks.downstream.texts.classification_checkout import part, write_csv
 from tests.tasks.validation.validation_data import validate
 
 EDGES = SHARED / "data" / "cases" / "edges"
 needs_edges = pytest.mark.skipif(not EDGES.is_dir(), reason="needs the inputs in ../shared/data/cases/edges")
-Data = dict[str, Any]
 SEVERAL, VALUE = {"multilabel": True}, {"regression": True}
 TWO = [("good one", "good"), ("bad one", "bad")]
 
 
-def put(path: Path, text: str | bytes) -> Path:
+def put(path, text):
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     return path
 
 
-def lines_of(rows: list[tuple[str, Any]], name: str = "labels") -> str:
+def lines_of(rows, name="labels"):
     return "".join(json.dumps({"text": text, name: label}, ensure_ascii=False) + "\n" for text, label in rows)
 
 
-def labelled(labels: list[Any]) -> str:
-    """JSON lines of numbered texts with these labels."""
+def labelled(labels):
     return lines_of([(f"text {number}", label) for number, label in enumerate(labels)], "label")
 
 
-def paths(train: Path, dev: Path | None = None) -> Data:
+def paths(train, dev=None):
     return {"train_path": str(train), "dev_path": str(dev or train)}
 
 
-def made(folder: Path, train: Path, dev: Path | None = None, data: Data | None = None, **form: Any) -> Path:
+def made(folder, train, dev=None, data=None, **form):
     """The folder of examples of these files, checked before the run and validated."""
     data = {**paths(train, dev), **(data or {})}
     task, examples = part("reader", data, **form), folder / "examples"
@@ -66,7 +58,7 @@ def made(folder: Path, train: Path, dev: Path | None = None, data: Data | None =
     return examples
 
 
-def labels_in(examples: Path, split: str = "train") -> list[Any]:
+def labels_in(examples, split="train"):
     """Names of the class or the classes, or the value, of each example."""
     path = examples / f"{split}.parquet"
     found = pq.read_table(path)["label"].to_pylist()
@@ -76,8 +68,7 @@ def labels_in(examples: Path, split: str = "train") -> list[Any]:
     return [sorted(names[n] for n in one) if isinstance(one, list) else names[one] for one in found]
 
 
-def rows_in(examples: Path, split: str = "train") -> list[tuple[str, str | None, Any]]:
-    """First and second text, and the name of the class."""
+def rows_in(examples, split="train"):
     table = pq.read_table(examples / f"{split}.parquet")
     return list(zip(table["first"].to_pylist(), table["second"].to_pylist(), labels_in(examples, split), strict=True))
 
@@ -93,7 +84,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_each_form_is_read_by_its_ending_and_columns_are_found_by_their_usual_names(tmp_path: Path, name: str) -> None:
+def test_each_form_is_read_by_its_ending_and_columns_are_found_by_their_usual_names(tmp_path, name):
     examples = made(tmp_path, put(tmp_path / name, FORMS[name]))
     assert rows_in(examples) == [(text, None, label) for text, label in TWO]
     if name == "a.tsv":
@@ -101,23 +92,22 @@ def test_each_form_is_read_by_its_ending_and_columns_are_found_by_their_usual_na
         assert task.names(task.read_examples(examples / "dev.parquet")) == ["7", "8"]
 
 
-def test_a_folder_of_parts_is_read_in_order_beside_json_that_says_something_of_them(tmp_path: Path) -> None:
+def test_a_folder_of_parts_is_read_in_order_beside_json_that_says_something_of_them(tmp_path):
     parts = tmp_path / "parts"
     parts.mkdir()
     for number, (text, label) in enumerate(TWO):
         pq.write_table(pa.table({"text": [text], "label": [label]}), parts / f"part-{number}.parquet")
-    put(parts / "dataset_info.json", "{}")
+    put(parts / "dataset_info.json", FORMS["b.json"])
     assert [text for text, *_ in rows_in(made(tmp_path, parts))] == ["good one", "bad one"]
     put(parts / "more.csv", "text,label\na,b\n")
     with pytest.raises(InputError, match=r"\.csv, \.parquet in one folder"):
         made(tmp_path, parts)
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    put(alone / "dataset_info.json", FORMS["b.json"])
-    assert len(rows_in(made(tmp_path, alone))) == 2
+    for part_file in (*parts.glob("*.parquet"), parts / "more.csv"):
+        part_file.unlink()
+    assert len(rows_in(made(tmp_path, parts))) == 2, "alone it is the data"
 
 
-def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_path: Path) -> None:
+def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_path):
     features = datasets.Features({"Text": datasets.Value("string"), "Label": datasets.ClassLabel(names=["no", "yes"])})
     data = datasets.Dataset.from_dict({"Text": ["a", "b"], "Label": [1, 0]}, features=features)
     (tmp_path / "hub").mkdir()
@@ -130,7 +120,7 @@ def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_pat
         made(tmp_path, tmp_path, data={**hub, "columns": {"text": "txt"}})
 
 
-def test_the_separator_can_be_stated_and_what_was_found_is_said(tmp_path: Path) -> None:
+def test_the_separator_can_be_stated_and_what_was_found_is_said(tmp_path):
     train = put(tmp_path / "a.csv", "Text;label\na,b;x\nb;y\n")
     examples = made(tmp_path, train)
     assert rows_in(examples)[0] == ("a,b", None, "x")
@@ -146,7 +136,7 @@ def test_the_separator_can_be_stated_and_what_was_found_is_said(tmp_path: Path) 
 
 ROWS = "text,label\n" + "one thing,ab\nanother thing,cd\n" * 3
 SWALLOWED = '"It was good.,ab\nIt was great.,ab\nGo and see it.",cd\n'
-QUOTED: dict[str, tuple[str, Data, int]] = {
+QUOTED = {
     "read as rows": (ROWS + SWALLOWED, {"quoting": "literal"}, 9),
     "read as a cell": (ROWS + SWALLOWED, {"quoting": "enclosing"}, 7),
     "lines of a text": (ROWS + '"It was good, all\nof it, really\nAnd, great.",ab\n', {}, 7),
@@ -155,7 +145,7 @@ QUOTED: dict[str, tuple[str, Data, int]] = {
 
 
 @pytest.mark.parametrize("name", QUOTED)
-def test_lines_in_quotes_are_a_text_or_rows_as_stated(tmp_path: Path, name: str) -> None:
+def test_lines_in_quotes_are_a_text_or_rows_as_stated(tmp_path, name):
     text, how, found = QUOTED[name]
     make_examples(part("reader", {**paths(put(tmp_path / "a.csv", text)), **how}), tmp_path / "examples")
     texts = pq.read_table(tmp_path / "examples" / "train.parquet")["first"].to_pylist()
@@ -163,48 +153,41 @@ def test_lines_in_quotes_are_a_text_or_rows_as_stated(tmp_path: Path, name: str)
     assert "quoting" in how or not any('"' in one for one in texts)
 
 
-def test_pairs_are_found_or_named(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "a.csv", ["premise", "hypothesis", "label"], [("a", "b", "x"), ("c", "d", "y")])
-    assert rows_in(made(tmp_path, path)) == [("a", "b", "x"), ("c", "d", "y")]
-    columns = {"columns": {"text": "hypothesis", "text_pair": "premise"}}
-    assert rows_in(made(tmp_path, path, data=columns))[0] == ("b", "a", "x")
-    alone = {"columns": {"text": "hypothesis"}}
-    assert rows_in(made(tmp_path, path, data=alone))[0] == ("b", None, "x")
-    single = write_csv(tmp_path / "b.csv", ["text", "label"], [("a", "x"), ("c", "y")])
-    with pytest.raises(InputError, match="one split has pairs of texts, the other single texts"):
-        made(tmp_path, path, single)
-
-
 @pytest.mark.parametrize(
-    ("first", "second"), [("question", "answer"), ("Question", "Context"), ("text", "Text2"), ("review", "Comment")]
-)
-def test_what_may_be_a_second_text_is_refused_until_one_is_named(tmp_path: Path, first: str, second: str) -> None:
-    path = write_csv(tmp_path / "a.csv", [first, second, "label"], [("a", "b", "x"), ("c", "d", "y")])
-    with pytest.raises(InputError, match=f"'{first}' alone, or about both '{first}' and '{second}'. Set .*--column"):
-        made(tmp_path, path)
-    assert rows_in(made(tmp_path, path, data={"columns": {"text": first}}))[0] == ("a", None, "x")
-    assert rows_in(made(tmp_path, path, data={"columns": {"text_pair": second}}))[0] == ("a", "b", "x")
-
-
-@pytest.mark.parametrize(
-    ("names", "others"),
+    ("header", "columns", "found"),
     [
-        (("class", "category"), "'category'"),
-        (("score", "mood", "Unnamed: 0"), "'mood'"),
-        (("score", "Unnamed: 0"), None),
-        (("class", "mood"), None),
-        (("label", "category"), None),
+        ("premise,hypothesis,label", {}, "abx"),
+        ("premise,hypothesis,label", {"text": "hypothesis", "text_pair": "premise"}, "bax"),
+        ("premise,hypothesis,label", {"text": "hypothesis"}, "b x"),
+        ("question,answer,label", {}, "'question' alone, or about both 'question' and 'answer'. Set .*--column"),
+        ("question,answer,label", {"text": "question"}, "a x"),
+        ("question,answer,label", {"text_pair": "answer"}, "abx"),
+        ("text,Text2,label", {}, "'text' alone, or about both 'text' and 'Text2'"),
+        ("review,Comment,label", {}, "'review' alone, or about both 'review' and 'Comment'"),
+        ("text,class,category", {}, "the label may be 'class' or 'category'. Set .*--column label=NAME"),
+        ("text,class,category", {"label": "category"}, "a x"),
+        ("text,score,mood,Unnamed: 0", {}, "the label may be 'score' or 'mood'"),
+        ("text,score,Unnamed: 0", {}, "a b"),
+        ("text,class,mood", {}, "a b"),
+        ("text,label,category", {}, "a b"),
     ],
 )
-def test_of_two_labels_one_must_be_named(tmp_path: Path, names: tuple[str, ...], others: str | None) -> None:
-    rows = [("a", *"xuv"[: len(names)]), ("b", *"ywz"[: len(names)])]
-    path = write_csv(tmp_path / "a.csv", ["text", *names], rows)
-    if others is None:
-        assert rows_in(made(tmp_path, path))[0] == ("a", None, "x")
+def test_of_two_columns_that_may_be_meant_one_must_be_named(tmp_path, header, columns, found):
+    path, data = put(tmp_path / "a.csv", f"{header}\na,b,x,u\nc,d,y,v\n"), {"columns": columns}
+    if header.count(",") == 2:
+        put(path, f"{header}\na,b,x\nc,d,y\n")
+    if len(found) > 3:
+        with pytest.raises(InputError, match=found):
+            made(tmp_path, path, data=data)
         return
-    with pytest.raises(InputError, match=f"the label may be '{names[0]}' or {others}. Set .*--column label=NAME"):
-        made(tmp_path, path)
-    assert rows_in(made(tmp_path, path, data={"columns": {"label": names[1]}}))[0] == ("a", None, "u")
+    first, second, label = found
+    assert rows_in(made(tmp_path, path, data=data))[0] == (first, second.strip() or None, label)
+
+
+def test_one_split_with_pairs_and_one_with_single_texts_are_refused(tmp_path):
+    pairs = put(tmp_path / "a.csv", "premise,hypothesis,label\na,b,x\nc,d,y\n")
+    with pytest.raises(InputError, match="one split has pairs of texts"):
+        made(tmp_path, pairs, put(tmp_path / "b.csv", "text,label\na,x\nc,y\n"))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +198,7 @@ def test_of_two_labels_one_must_be_named(tmp_path: Path, names: tuple[str, ...],
         (["10", "9", "x"], ("10", "9", "x")),
     ],
 )
-def test_classes_are_those_of_train_in_order(tmp_path: Path, labels: list[str], order: tuple[str, ...]) -> None:
+def test_classes_are_those_of_train_in_order(tmp_path, labels, order):
     path = write_csv(tmp_path / "a.csv", ["text", "label"], [(f"text {one}", one) for one in labels])
     assert read_parquet_labels(made(tmp_path, path) / "train.parquet") == (order, ())
 
@@ -227,22 +210,16 @@ CSV, JSONL = "text,label\na,{}\nb,{}\n", '{{"text": "a", "label": {}}}\n{{"text"
     ("train", "dev", "classes"),
     [
         ((CSV, "0.0", "1.0"), (CSV, "0", "1"), ("0", "1")),
-        ((CSV, "0", "1"), (CSV, "0.00", "1.0"), ("0", "1")),
         ((CSV, "-1.0", "+1.0"), (JSONL, "-1", "1"), ("-1", "1")),
-        ((CSV, "-1", "+1"), (JSONL, "-1.0", "1"), ("+1", "-1")),
-        ((JSONL, "0.0", "1"), (CSV, "0", "1.0"), ("0", "1")),
         ((JSONL, "true", "false"), (CSV, "TRUE", "False"), ("false", "true")),
         ((CSV, "True", "False"), (JSONL, "true", "false"), ("False", "True")),
         ((CSV, "v1.5", "2.0"), (CSV, "v1.5", "2"), ("2", "v1.5")),
         ((CSV, "007", "7"), (CSV, "7", "007"), ("007", "7")),
         ((CSV, "0.0", "1.0"), [0, 1], ("0", "1")),
         ((CSV, "0.0", "1.0"), [0.0, 1.0], ("0", "1")),
-        ((CSV, "0.0", "1.0"), ["0", "1.0"], ("0", "1")),
     ],
 )
-def test_numbers_and_truths_are_the_same_in_every_form(
-    tmp_path: Path, train: Any, dev: Any, classes: tuple[str, ...]
-) -> None:
+def test_numbers_and_truths_are_the_same_in_every_form(tmp_path, train, dev, classes):
     files = []
     for split, content in (("train", train), ("dev", dev)):
         if isinstance(content, list):
@@ -256,41 +233,8 @@ def test_numbers_and_truths_are_the_same_in_every_form(
     assert set(labels_in(folder, "dev")) == set(classes)
 
 
-def test_a_class_without_a_name_is_its_number() -> None:
-    assert match_known(["0", "1.0", "2"], ["LABEL_0", "LABEL_1"]) == {"0": "LABEL_0", "1.0": "LABEL_1", "2": "2"}
-    assert match_known(["LABEL_1", "LABEL_x"], ["0", "1"]) == {"LABEL_1": "1", "LABEL_x": "LABEL_x"}
-
-
-@pytest.mark.parametrize(
-    ("train", "dev", "form", "message"),
-    [
-        (("0", "1"), ("2", "3"), {}, r"no dev example has a class .* found 2, 3, training has 0, 1"),
-        (("0", "1"), ("1", "1"), {}, "all dev examples have the label 1"),
-        (("0", "1.5"), ("1", "1.0"), VALUE, r"all dev examples have the label 1\.0"),
-    ],
-)
-def test_dev_examples_without_a_score_are_refused(
-    tmp_path: Path, train: tuple[str, str], dev: tuple[str, str], form: Data, message: str
-) -> None:
-    files = [put(tmp_path / f"{name}.csv", CSV.format(*labels)) for name, labels in (("a", train), ("b", dev))]
-    task = part("reader", paths(*files), **form)
-    for look in (task.check_files, lambda: make_examples(task, tmp_path / "examples")):
-        with pytest.raises(InputError, match=message):
-            look()
-    assert not (tmp_path / "examples").exists()
-
-
-def test_what_dev_alone_has_is_counted_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train = write_csv(tmp_path / "a.csv", ["text", "label"], TWO)
-    dev = write_csv(tmp_path / "b.csv", ["text", "label"], [*TWO, ("odd", "strange")])
-    folder = made(tmp_path, train, dev)
-    assert rows_in(folder, "dev")[-1] == ("odd", None, "strange")
-    assert read_reading(folder)["numbers"]["dev examples with labels not in train"] == 1
-    assert "1 dev example with labels not in train" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("spelled", "other"), [("Good", "good"), ("Good", "good."), ("yes", "True"), ("1", "YES")])
-def test_dev_labels_of_other_spelling_are_refused_or_folded(tmp_path: Path, spelled: str, other: str) -> None:
+@pytest.mark.parametrize(("spelled", "other"), [("Good", "good."), ("yes", "True"), ("1", "YES")])
+def test_dev_labels_of_other_spelling_are_refused_or_folded(tmp_path, spelled, other):
     train = put(tmp_path / "a.jsonl", labelled([spelled, "bad", spelled]))
     dev = put(tmp_path / "b.jsonl", labelled([other, "bad"]))
     with pytest.raises(InputError, match=rf"dev_path: dev has {other}, training has {spelled}: .* only in case"):
@@ -298,21 +242,16 @@ def test_dev_labels_of_other_spelling_are_refused_or_folded(tmp_path: Path, spel
     examples = made(tmp_path, train, dev, data={"similar_labels": "fold"})
     assert read_parquet_labels(examples / "dev.parquet") == (tuple(sorted([spelled, "bad"])), ())
     assert labels_in(examples, "dev") == [spelled, "bad"]
-    labels = read_reading(examples)["inputs"]["dev"]["labels"]
-    assert labels == f"labels are 2 names ({', '.join(sorted([other, 'bad']))})"
 
 
-READ: dict[str, tuple[list[Any], Data, list[Any]]] = {
+READ = {
     "names of numbers": ([0, 1, 1], {"labels": ["bad", "good"]}, ["bad", "good", "good"]),
     "numbers that are names": ([1, 2, 1], {"labels": ["2", "1"]}, ["1", "2", "1"]),
-    "signs": (["+1", "-1"], {}, ["+1", "-1"]),
     "sentiments": ([-1, 0, 1], {}, ["-1", "0", "1"]),
     "missing": ([0, 1, 2, -1, None], {"labels": ["0", "1", "2"], "missing_labels": "drop"}, ["0", "1", "2"]),
     "none in lower case": (["none", "racism"], {}, ["none", "racism"]),
     "versions among names": (["2.7", "other"], {}, ["2.7", "other"]),
-    "codes": (["007", "7"], {}, ["007", "7"]),
     "a joiner": (["\u0645\u06cc\u200c\u0622\u06cc\u062f", "b"], {}, ["\u0645\u06cc\u200c\u0622\u06cc\u062f", "b"]),
-    "a blank that does not break": (["a\u00a0b", "c"], {}, ["a\u00a0b", "c"]),
     "objects as names": (['{"a": 1}', "b"], {"label_form": "names"}, ['{"a": 1}', "b"]),
     "braces": (["{a}", "b"], {}, ["{a}", "b"]),
     "many classes in short dev files": ([f"t{n % 12}" for n in range(24)], {}, [f"t{n % 12}" for n in range(24)]),
@@ -320,19 +259,22 @@ READ: dict[str, tuple[list[Any], Data, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", READ)
-def test_labels_of_one_meaning_are_the_labels_in_the_file(tmp_path: Path, name: str) -> None:
+def test_labels_of_one_meaning_are_the_labels_in_the_file(tmp_path, name):
     labels, data, names = READ[name]
     assert labels_in(made(tmp_path, put(tmp_path / "a.jsonl", labelled(labels)), data=data)) == names
 
 
-TAGGED: list[tuple[str, list[str]]] = [("a", ["new", "bad"]), ("b", []), ("c", ["bad"]), ("d", ["new"])]
+TAGGED = [("a", ["new", "bad"]), ("b", []), ("c", ["bad"]), ("d", ["new"])]
 FLAGS = "text,new,bad\n" + "".join(f"{text},{int('new' in one)},{int('bad' in one)}\n" for text, one in TAGGED)
 BOTH = {"columns": {"label": ["new", "bad"]}}
-FORMS_OF_SEVERAL: dict[str, tuple[str, str, Data]] = {
+FORMS_OF_SEVERAL = {
     "lists": ("a.jsonl", lines_of(TAGGED), {}),
     "lists as JSON": ("a.csv", "text;label\n" + "".join(f"{t};{json.dumps(one)}\n" for t, one in TAGGED), {}),
     "a separator": ("a.csv", "text,label\n" + "".join(f"{t},{' | '.join(one)}\n" for t, one in TAGGED),
                     {"label_separator": "pipe"}),
+    "numpy": ("a.csv", "text;label\n" + "".join(f"{t};[{'bad' in one:d}. {'new' in one:d}.]\n" for t, one in TAGGED),
+              {"labels": ["bad", "new"]}),
+    "Python": ("a.csv", "text;label\n" + "".join(f"{t};{one}\n" for t, one in TAGGED), {}),
     "columns": ("a.csv", FLAGS, BOTH),
     "columns of truths": ("a.jsonl", "".join(json.dumps({"text": t, "new": "new" in one, "bad": 1.0 * ("bad" in one)})
                           + "\n" for t, one in TAGGED), BOTH),
@@ -340,7 +282,7 @@ FORMS_OF_SEVERAL: dict[str, tuple[str, str, Data]] = {
 
 
 @pytest.mark.parametrize("name", FORMS_OF_SEVERAL)
-def test_each_form_has_the_same_labels(tmp_path: Path, name: str) -> None:
+def test_each_form_has_the_same_labels(tmp_path, name):
     file, text, data = FORMS_OF_SEVERAL[name]
     examples = made(tmp_path, put(tmp_path / file, text), data=data, **SEVERAL)
     assert labels_in(examples) == [sorted(labels) for _, labels in TAGGED]
@@ -348,7 +290,7 @@ def test_each_form_has_the_same_labels(tmp_path: Path, name: str) -> None:
     assert read_reading(examples)["numbers"]["train examples without a label"] == 1
 
 
-def test_what_is_repeated_and_what_dev_alone_has_are_counted(tmp_path: Path) -> None:
+def test_what_is_repeated_and_what_dev_alone_has_are_counted(tmp_path):
     train = put(tmp_path / "a.jsonl", lines_of([*TAGGED, ("e", ["bad", "1", "1.0"])]))
     dev = put(tmp_path / "b.jsonl", lines_of([("x", ["odd", "new"]), ("y", ["LABEL_1"]), ("z", [])]))
     examples = made(tmp_path, train, dev, **SEVERAL)
@@ -360,74 +302,34 @@ def test_what_is_repeated_and_what_dev_alone_has_are_counted(tmp_path: Path) -> 
     assert numbers["train examples that repeat a label"] == 1
 
 
-DETECTED: dict[str, Data] = {
+DETECTED = {
     FORMS_OF_SEVERAL["lists"][1]: SEVERAL,
     FORMS_OF_SEVERAL["lists as JSON"][1]: SEVERAL,
     FLAGS: {**SEVERAL, "data.columns.label": ["new", "bad"]},
     FORMS_OF_SEVERAL["a separator"][1]: {},
     "text,label\na,new\nb,bad\n": {},
-    "text,label\na,[new]\nb,[bad]\n": {},
     "text,label,new,bad\na,x,0,1\nb,y,1,0\n": {},
     "text,new,bad\na,0,1\nb,1,2\n": {},
     "text,new,bad,when\na,0,1,May\n": {},
     "words,new,bad\na,0,1\n": {},
-    "text,new\na,0\n": {},
-    "text,label\n": {},
     "": {},
 }
 
 
 @pytest.mark.parametrize("text", DETECTED)
-def test_several_labels_are_detected_where_nothing_else_can_be_meant(tmp_path: Path, text: str) -> None:
+def test_several_labels_are_detected_where_nothing_else_can_be_meant(tmp_path, text):
     path = put(tmp_path / f"a.{'jsonl' if text.startswith('{') else 'csv'}", text)
     assert recipe_for(path, {"columns": {}}) == DETECTED[text]
     assert recipe_for(path, {"columns": {}, "regression": True}) == {}
     assert recipe_for(tmp_path / "none", {"columns": {}}) == {}
-
-
-def test_columns_named_on_the_command_line_are_labels(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.csv", "words,new,bad,when\na,0,1,0\n")
+    path = put(tmp_path / "b.csv", "words,new,bad,when\na,0,1,0\n")
     assert recipe_for(path, {"columns": {"text": "words", "label": ["new", "bad"]}}) == SEVERAL
-    found = recipe_for(path, {"columns": {"text": "words", "id": "when"}})
-    assert found == {**SEVERAL, "data.columns.label": ["new", "bad"]}
-
-
-def test_flags_of_toxic_comments_are_the_labels_in_the_file(tmp_path: Path) -> None:
-    names = ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"]
-    rows = [("0000997932d777bf", 'Why, "so"?\n\nD\'aww!', []), ("0002bcb3da6cb337", "BAD!", ["obscene", "toxic"])]
-    text = ",".join(f'"{name}"' for name in ("id", "comment_text", *names)) + "\r\n"
-    for number, comment, labels in rows:
-        quoted = comment.replace('"', '""')
-        text += f'"{number}","{quoted}",' + ",".join(str(int(name in labels)) for name in names) + "\r\n"
-    path = put(tmp_path / "train.csv", text)
-    found = recipe_for(path, {"columns": {"text": "comment_text"}})
-    assert found == {**SEVERAL, "data.columns.label": names}
-    columns = {"text": "comment_text", "label": names, "id": "id"}
-    examples = made(tmp_path, path, data={"columns": columns}, **SEVERAL)
-    assert labels_in(examples) == [labels for _, _, labels in rows]
-    assert pq.read_table(examples / "train.parquet")["first"].to_pylist() == ['Why, "so"? D\'aww!', "BAD!"]
-
-
-LISTS = {
-    '["a", "b"]': ["a", "b"],
-    "[]": [],
-    "['a', \"it's\"]": ["a", "it's"],
-    "['a' 'b']": ["a", "b"],
-    "[1. 0. 1.]": [1, 0, 1],
-    "[1, 0]": [1, 0],
-    "[ 0  1 ]": [0, 1],
-    "[True, False]": [True, False],
-    **dict.fromkeys(("['a\\x41']", "[other]", "['a'", "['a''b']", "(1)")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("text", LISTS)
-def test_lists_of_json_python_and_numpy_are_recognised(text: str) -> None:
-    assert read_list(text) == LISTS[text]
+    several = {**SEVERAL, "data.columns.label": ["new", "bad"]}
+    assert recipe_for(path, {"columns": {"text": "words", "id": "when"}}) == several
 
 
 @needs_edges
-def test_flags_of_a_file_to_evaluate_are_of_the_labels_of_the_model() -> None:
+def test_flags_of_a_file_to_evaluate_are_of_the_labels_of_the_model():
     names = ("a", "b", "c")
     reader = LabelReader(text_task({"regression": False, "multilabel": True}), ClassificationDataParams(), names)
     rows = [json.loads(line)["labels"] for line in (EDGES / "13-multi-hot-evaluate.jsonl").open()]
@@ -435,33 +337,29 @@ def test_flags_of_a_file_to_evaluate_are_of_the_labels_of_the_model() -> None:
     assert [reader.parse(row, "line 1") for row in rows] == wanted
 
 
-VALUES: dict[str, tuple[list[str], str, list[float] | str]] = {
+VALUES = {
     "dots that group": (["975", "1.213", "1.030"], "decimal-comma", [975, 1213, 1030]),
     "dots that are decimal": (["4", "3.667"], "decimal-point", [4, 3.67]),
     "decimal commas": (["361,19", "1.477,42", "5"], "decimal-comma", [361.19, 1477.42, 5]),
     "dots that may group": (["975", "1.213"], "auto", r"as 1.213, .*decimal-comma.*decimal-point.*: line 3"),
     "commas": (["1.5", "361,19"], "auto", r"a comma: --label-form decimal-comma .*: line 3 \('361,19'\)"),
     "no dot groups": (["4", "3.667", "0.333"], "auto", [4, 3.67, 0.33]),
-    "another length": (["4", "3.667", "2.5"], "auto", [4, 3.67, 2.5]),
     "stand-ins": (["1", "999", "3.5", "999"], "auto", r"far from all others, .*: line 3 \('999'\)"),
-    "one that is far": (["1", "999", "3.5"], "auto", [1, 999, 3.5]),
     "those that are near": (["0", "-1", "-1", "5"], "auto", [0, -1, -1, 5]),
-    "fixed decimals": (["4.000", "3.667"], "auto", [4, 3.67]),
     "above a thousand": (["4000", "3.667"], "auto", [4000, 3.67]),
     "exponents": (["1.5", "-2e1"], "auto", [1.5, -20]),
     "a word": (["1.5", "high"], "auto", "not a finite number: line 3"),
-    "no number": (["1.5", "nan"], "auto", "not a finite number: line 3"),
     "no end": (["1.5", "inf"], "auto", "not a finite number: line 3"),
     "nothing": (["1.5", ""], "auto", "a missing value: line 3"),
 }
 
 
-def values_file(path: Path, cells: list[str]) -> Path:
+def values_file(path, cells):
     return put(path, "text;label\n" + "".join(f"{path.stem} {number};{cell}\n" for number, cell in enumerate(cells)))
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_dot_or_a_comma_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path: Path, name: str) -> None:
+def test_a_dot_or_a_comma_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path, name):
     cells, form, found = VALUES[name]
     path, data = values_file(tmp_path / "a.csv", cells), {"label_form": form}
     if isinstance(found, list):
@@ -471,7 +369,7 @@ def test_a_dot_or_a_comma_of_two_meanings_is_refused_and_each_option_reads_it(tm
         made(tmp_path, path, data=data, **VALUE)
 
 
-def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path: Path) -> None:
+def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path):
     train = values_file(tmp_path / "train.csv", ["4", "3.5", "2.25"])
     dev = values_file(tmp_path / "dev.csv", ["975", "1.213"])
     make_examples(part("reader", paths(train, dev), **VALUE), tmp_path / "examples")
@@ -480,10 +378,9 @@ def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path: Path) -> None:
         part("reader", paths(dev), **VALUE).check_files()
 
 
-ONE_CLASS: dict[str, tuple[str, str | bytes, str]] = {
+ONE_CLASS = {
     "an empty text": ("a.csv", "text,label\n ,good\nx,bad\n", r"an empty text in the column 'text': line 2"),
     "no label": ("a.csv", "text,label\nx,\ny,bad\n", r"a missing label: --missing-labels drop .*: line 2"),
-    "many": ("a.csv", "text,label\n" + "x,\n" * 7, r"line 2 .*, line 6 .* and 2 more"),
     "no number": ("a.jsonl", '{"text": "x", "label": 0.5}\n', "with decimals, .* as a class: --regression .*: line 1"),
     "a list": ("a.jsonl", '{"text": "x", "label": ["y"]}\n', "a list of labels .*multilabel: true.*: line 1"),
     "no text": ("a.jsonl", '{"text": null, "label": "y"}\n', "no text in the column 'text': line 1"),
@@ -499,44 +396,37 @@ ONE_CLASS: dict[str, tuple[str, str | bytes, str]] = {
     "missing texts": ("a.csv", "text,label\nx,a\nNone,b\nN/A,b\n", "2 of 3 .*line 3.*--missing-texts drop"),
     "ending": ("a.xlsx", "x", r"\(\.csv, \.tsv, \.jsonl, \.json, \.parquet\).*found a\.xlsx"),
     "rows inside of quotes": ("a.csv", ROWS + SWALLOWED, r"look like rows: --quoting literal .*: line 8 \('It was"),
-    "rows that begin in quotes": ("a.csv", 'label,text\nab,one\ncd,"It was\nab,great\ncd,Go."\n', "look like rows"),
     "a header again": ("a.csv", ROWS + ROWS, r"a.csv, line 8 repeats the header"),
 }  # fmt: skip
-SEVERAL_LABELS: dict[str, tuple[str, Data, str]] = {
+SEVERAL_LABELS = {
     "a missing list": (lines_of([*TAGGED, ("e", None)]), {}, r"missing labels \(\[\] means .*: line 5"),
     "a text for a list": (lines_of([*TAGGED, ("e", "new")]), {}, r"not a list \(--label-separator.*: line 5 \('new'\)"),
-    "no JSON": (lines_of([("e", "[new]"), *TAGGED]), {}, r"not a list .*: line 1 \('\[new\]'\)"),
     "an empty name": (lines_of([("e", ["new", " "]), *TAGGED]), {}, "a missing label: .*: line 1"),
     "a separator too many": ("text,label\na,new|\n", {"label_separator": "|"}, "a missing label: .*: line 2"),
     "a list with a separator": (lines_of(TAGGED), {"label_separator": "pipe"}, "not a text, as label_separator is '|'"),
-    "a list in a list": (lines_of([("e", [["new"]]), *TAGGED]), {}, "a list of labels .*: line 1"),
     "a third value": (FLAGS + "e,2,0\nf,,1\n", BOTH, r"not 0 or 1 in the column 'new': line 6, line 7"),
     "a column that is not there": (FLAGS, {"columns": {"label": ["new", "bat"]}}, "did you mean bad"),
     "one label": (lines_of([("a", ["new"]), ("b", [])]), {}, r"1 class\(es\) \(new\), 2 to 1,000 are required"),
     "the same labels": ("".join(lines_of([(text, ["new", "bad"])]) for text in "ab"), {}, "all dev examples have"),
     "a flag too many": (labelled([[0, 1], [1, 0, 1]]), {"labels": ["a", "b"]}, "0 or 1, for each of the 2 labels a, b"),
 }  # fmt: skip
-OTHER_MEANINGS: dict[str, tuple[list[Any], Data, str]] = {
+OTHER_MEANINGS = {
     "almost as many classes as rows": ([f"t{n}" for n in range(12)] + ["t0"], {}, "almost as many classes as examples"),
     "-1 next to three classes": ([0, 1, 2, -1] * 3, {}, r"-1 next to 0, 1, 2 .*--labels 0,1,2.*: line 4 \('-1'\)"),
     "SNLI's sign": (["neutral", "-", "contradiction"], {}, r"stand for a missing one.*: line 2 \('-'\)"),
     "normal forms": (["fatigu\u00e9", "fatigue\u0301", "b"], {}, "only in case, blanks"),
-    "blanks inside": (["very good", "verygood"], {}, "only in case, blanks"),
     "lists with a separator": (["good", "cheap", "good,cheap"], {}, r"another as a part: --multilabel.*: line 3 "),
-    "a part that is no label alone": (["good", "bad", "bad; cheap"], {}, r"another as a part: .*: line 3 "),
     "a blank of no width": (["pos", "pos\u200b", "neg"], {}, "only in case, blanks"),
     "digits of two scripts": (["1", "\u0661", "2"], {}, "only in case, blanks"),
-    "two minus signs": (["-1", "\u22121", "1"], {}, "only in case, blanks"),
     "stops": (["good", "good.", "bad"], {}, r"a stop at the end .*: line 1 \('good'\), line 2 \('good\.'\)"),
     "truths": ([True, "yes", 1, "no"], {}, r"are yes, true and 1: .*: line 1 \('true'\), line 2 \('yes'\), line 3"),
     "decimal commas": (["5,0", "2,5", "5,0"], {}, r"a number with decimals, .* as a class.*: line 2 \('2,5'\)"),
     "percentages": (["25%", "50 %", "25%"], {}, r"a percent sign as a class: --regression .*: line 1 \('25%'\)"),
-    "exponents": (["1e3", "200", "1e3"], {}, r"an exponent or .*: line 1 \('1e3'\)"),
     "an unknown name": (["a", "b", "odd"], {"labels": ["a", "b"]}, r"not one of --labels .*: line 3 \('odd'\)"),
     "a line break": (["a\u2028b", "c"], {}, "cannot be shown on one line: line 1"),
     "an object": (["Positive", '{"choices": ["Negative", "Sarcastic"]}'], {}, "an object in a text.*: line 2 "),
 }  # fmt: skip
-REFUSED: dict[str, tuple[str, str | bytes, Data, Data, str]] = {
+REFUSED = {
     **{name: (file, text, {}, {}, said) for name, (file, text, said) in ONE_CLASS.items()},
     **{name: (f"a.{'jsonl' if text.startswith('{') else 'csv'}", text, data, SEVERAL, said)
        for name, (text, data, said) in SEVERAL_LABELS.items()},
@@ -545,7 +435,7 @@ REFUSED: dict[str, tuple[str, str | bytes, Data, Data, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_meant_or_may_mean_something_else_is_refused_before_the_run(tmp_path: Path, name: str) -> None:
+def test_what_cannot_be_meant_or_may_mean_something_else_is_refused_before_the_run(tmp_path, name):
     file, text, data, form, message = REFUSED[name]
     task = part("reader", {**paths(put(tmp_path / file, text)), **data}, **form)
     for look in (task.check_files, lambda: make_examples(task, tmp_path / "examples")):
@@ -554,41 +444,31 @@ def test_what_cannot_be_meant_or_may_mean_something_else_is_refused_before_the_r
     assert not (tmp_path / "examples").exists()
 
 
-CASES: dict[str, tuple[str, str, Data, Data, Data, list[Any]]] = {
-    "flags": ("01-multi-hot-label-vectors", r"a list of 3 numbers that are 0 or 1: --labels A,B,\.\.\. .*: line 1 ",
-              SEVERAL, {"labels": ["slow", "dirty", "kind"]}, SEVERAL, [["slow"], [], ["dirty", "kind", "slow"]]),
-    "flags as numbers": ("01-multi-hot-label-vectors", "--label-form lists .* reads numbers of labels",
-                         SEVERAL, {"label_form": "lists"}, SEVERAL, [["0", "1"], ["0"], ["1"]]),
-    "Python lists": ("02-python-list-literals", r"a list in a text: --multilabel .*: line 2 \(.*slow",
-                     {}, {}, SEVERAL, [["slow"], [], ["dirty", "kind", "slow"]]),
-    "decimals": ("03-decimal-values-without-regression", "a number with decimals, .*: --regression .*: line 2 ",
-                 {}, {}, VALUE, [4.22, 0.67, 4.78]),
-    "decimals as names": ("03-decimal-values-without-regression", "--label-form names .* makes each a class",
-                          {}, {"label_form": "names"}, {}, ["4.22", "0.67", "4.78"]),
-    "ClassLabel -1": ("04-missing-classlabel-minus-1", r"a missing label: --missing-labels drop .*: row \d+",
-                      {}, {"missing_labels": "drop"}, {}, ["no", "yes", "no"]),
-    "nan": ("05-nan-text-label", r"may stand for a missing one: --missing-labels drop .*: line 5 \('nan'\)",
-            {}, {"missing_labels": "drop"}, {}, ["0", "1", "0", "0", "1"]),
-    "nan as a name": ("05-nan-text-label", "--missing-labels keep makes it a class",
-                      {}, {"missing_labels": "keep"}, {}, ["0", "1", "0", "nan", "0"]),
-    "case": ("06-label-spelling-case", r"only in case, blanks.*: line 2 \('good'\), line 4 \('Good'\)",
-             {}, {"similar_labels": "fold"}, {}, ["Good", "Bad", "Good", "Bad", "Good"]),
-    "case kept": ("06-label-spelling-case", "--similar-labels keep leaves them apart",
-                  {}, {"similar_labels": "keep"}, {}, ["good", "Bad", "Good", "bad", "Good"]),
+ALL = ["dirty", "kind", "slow"]
+CASES = {
+    "flags": ("01", "--labels A,B.*: line 1 ", SEVERAL, {"labels": [ALL[2], *ALL[:2]]}, SEVERAL, [["slow"], [], ALL]),
+    "numbers": ("01", "--label-form lists ", SEVERAL, {"label_form": "lists"}, SEVERAL, [["0", "1"], ["0"], ["1"]]),
+    "Python lists": ("02", r"--multilabel .*: line 2 \(.*slow", {}, {}, SEVERAL, [["slow"], [], ALL]),
+    "decimals": ("03", "--regression .*: line 2 ", {}, {}, VALUE, [4.22, 0.67, 4.78]),
+    "ClassLabel -1": ("04", r"labels drop .*: row \d+", {}, {"missing_labels": "drop"}, {}, ["no", "yes", "no"]),
+    "nan": ("05", r"drop .*: line 5 \('nan'\)", {}, {"missing_labels": "drop"}, {}, ["0", "1", "0", "0", "1"]),
+    "nan as a name": ("05", "--missing-labels keep ", {}, {"missing_labels": "keep"}, {}, ["0", "1", "0", "nan", "0"]),
+    "case": ("06", r"line 2 \('good'\), line 4 ", {}, {"similar_labels": "fold"}, {}, ["Good", "Bad", "Good", "Bad"]),
+    "case kept": ("06", "--similar-labels keep ", {}, {"similar_labels": "keep"}, {}, ["good", "Bad", "Good", "bad"]),
 }  # fmt: skip
 
 
 @needs_edges
 @pytest.mark.parametrize("name", CASES)
-def test_a_label_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path: Path, name: str) -> None:
+def test_a_label_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path, name):
     case, message, found, data, options, labels = CASES[name]
-    files = [next(EDGES.glob(f"{case}-{split}.*")) for split in ("train", "dev")]
+    files = [next(EDGES.glob(f"{case}-*-{split}.*")) for split in ("train", "dev")]
     with pytest.raises(InputError, match=message):
         part("reader", paths(*files), **found).check_files()
     assert labels_in(made(tmp_path, *files, data=data, **options))[: len(labels)] == labels
 
 
-def test_what_an_annotator_did_not_accept_is_no_example(tmp_path: Path) -> None:
+def test_what_an_annotator_did_not_accept_is_no_example(tmp_path):
     """Prodigy writes the label that it showed, whatever the answer."""
     row = '{{"text": "text {0}", "label": "ab", "_task_hash": {0}, "answer": "{1}"}}\n'
     rows = [row.format(number, answer) for number, answer in enumerate(["accept", "reject", "accept", "ignore"])]
@@ -599,21 +479,3 @@ def test_what_an_annotator_did_not_accept_is_no_example(tmp_path: Path) -> None:
     kept = subprocess.run(["grep", pattern, path], capture_output=True, text=True, check=True).stdout
     assert kept == rows[0] + rows[2]
     part("reader", paths(put(path, kept.replace('"ab"', '"a"', 1)))).check_files()
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({**VALUE, **SEVERAL}, "regression: true excludes multilabel: true"),
-        ({"data": {"label_separator": "pipe"}}, "or data.label_separator: set multilabel: true"),
-        ({"data": BOTH}, "data.columns.label .* set multilabel: true"),
-        ({**SEVERAL, "data": {"columns": {"label": ["a", "a"]}}}, "two or more different columns"),
-        ({**SEVERAL, "data": {**BOTH, "label_separator": ","}}, "excludes"),
-        ({**SEVERAL, "gate": {"min_accuracy": 50}}, "gate.min_accuracy does not apply to multi-label"),
-        ({"gate": {"min_pearson": 50.0}}, r"gate\.min_pearson does not apply to text class"),
-    ],
-)
-def test_parameters_that_contradict_each_other_are_refused(values: Data, message: str) -> None:
-    data = values.get("data", {})
-    with pytest.raises(ParamsError, match=message):
-        validate_params(values_of(data, **{name: value for name, value in values.items() if name != "data"}))
