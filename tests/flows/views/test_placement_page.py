@@ -49,15 +49,12 @@ def test_a_job_that_ended_lies_where_its_result_says():
     [
         ({"matmul_proportion": [0.1, 0.3], "inference_matmul_proportion": 0.4}, [0.4, 0.4]),
         ({"matmul_proportion": [0.1, 0.3]}, [0.1, 0.3]),
-        ({"matmul_proportion": 0.2}, [0.2, 0.2]),
         ({"matmul_proportion": [0.1, 0.2, 0.3, 0.4]}, [None, None]),
     ],
 )
 def test_a_prediction_that_states_no_share_has_that_of_training_if_this_is_of_as_many_ipus(stated, shares):
-    placed = place_by_layers("question_answering", 6, [3, 3], 2).as_dict()
-    found = placement.describe_result(
-        {"kind": "predict", "plan": {"device": {"placement": placed, "config": stated}}}, "one"
-    )
+    device = {"placement": place_by_layers("question_answering", 6, [3, 3], 2).as_dict(), "config": stated}
+    found = placement.describe_result({"kind": "predict", "plan": {"device": device}}, "one")
     assert found["shares"] == shares
 
 
@@ -76,21 +73,3 @@ def test_a_prediction_shows_its_job_and_not_that_of_another_run_of_the_folder(tm
         run = RunView(report, tmp_path)
         run.plan = read_plan(ROOT)
         assert run.jobs == {"predict@squad": found}
-
-
-@pytest.mark.parametrize(
-    ("precision", "ipus", "foretold", "said"),
-    [
-        ("fp16", 8, "8 IPUs Mk2, 2 replicas of 4", "8 IPUs, 2 replicas of 4, fp16"),
-        ("bf16", 0, "2 CPU cores", "2 CPU cores, bf16"),
-    ],
-)
-def test_the_device_of_a_job_on_ipus_is_how_it_was_laid_out_and_no_generation_that_was_assumed(
-    precision, ipus, foretold, said
-):
-    placed = place_by_layers("question_answering", 6, [0, 2, 2, 2], 4).as_dict()
-    device = {"ipus": ipus, "placement": placed} if ipus else {}
-    run = RunView(RunReport("."), ROOT)
-    job = {"precision": precision, "plan": {"device": device}, "foretold": {"device": foretold}}
-    run.jobs = {"finetune@squad": job}
-    assert run.devices[0] == said

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import termios
 import time
-from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -21,13 +20,13 @@ from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling
-from rich.console import Console
 
 from flows.runs.report import StageRecord, read_report, run_outcome
 from flows.runs.stopping import RESUME_HINT
 from flows.views import screen
 from tests.flows.conftest import TOY_PLAN
 from tests.flows.toy_runs import run_json
+from tests.flows.workers.worker_hosts import is_alive, wait_until
 from tests.places import ROOT
 
 COMMAND = f"""
@@ -171,18 +170,7 @@ def words(*more):
 
 
 def wait_for_file(path, terminal):
-    until = time.monotonic() + 120
-    while not (path.exists() and path.read_text()):
-        assert time.monotonic() < until, terminal
-        time.sleep(0.05)
-
-
-def wait_until_gone(process):
-    """A process that was killed has ended, or waits only for someone to ask how."""
-    state, until = Path(f"/proc/{process}/stat"), time.monotonic() + 10
-    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < until, f"process {process} still works"
-        time.sleep(0.05)
+    return wait_until(lambda: path.exists() and path.read_text(), f"{path.name} of {terminal}", 120)
 
 
 HOSTILE = """
@@ -292,7 +280,7 @@ def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_end
     command.terminate()
     assert command.wait(60) == 143
     assert {one["status"] for one in run_json(toy_project)["stages"]} == {"cancelled"}
-    wait_until_gone(int((toy_project / "here").read_text()))
+    wait_until(lambda: not is_alive(int((toy_project / "here").read_text())), "the end of the stage", 10)
 
 
 @pytest.mark.soak
@@ -309,7 +297,7 @@ def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project
     # Prefect may warn of events that it did not send.
     own = [line for line in terminal.plain().strip().split("\n") if " | WARNING | EventsWorker - " not in line]
     assert "nothing half-written was kept" in own[-1]
-    wait_until_gone(stage)
+    wait_until(lambda: not is_alive(stage), "the end of the stage", 10)
 
 
 def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
@@ -331,21 +319,3 @@ def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
         "finetune: [ 90%] update 90/95  loss 1.0  5 s left\n"
         "finetune                         ran          95.0\n"
     )
-
-
-@pytest.mark.parametrize("columns", [40, 120])
-def test_the_share_of_a_stage_is_visible_on_a_narrow_terminal(columns):
-    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=columns)
-    bars = screen.BarScreen(console, verbose=False)
-    bars.begin("predict_released@an-entry-with-a-long-name")
-    bars.progress("predict_released@an-entry-with-a-long-name", 42, "update 3/7  loss 5.1234  1 h 12 min left")
-    bars._progress.refresh()  # else a thread does it, a tenth of a second later
-    bars.close()
-    assert " 42% predict_released@" in console.file.getvalue()
-
-
-def test_the_seconds_of_a_command_count_from_its_start():
-    code = "import time; time.sleep(0.5); from flows.views import screen; print(screen.seconds_since_start())"
-    began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True)
-    assert 0.5 < float(done.stdout) <= time.monotonic() - began + 0.02
