@@ -42,6 +42,12 @@ def podium(capsys, *words):
     return code, capsys.readouterr()
 
 
+def require_end(capsys, code, text, *words):
+    """A command ends with this code and says this text."""
+    ended, said = podium(capsys, *words)
+    assert (ended, text in said.out + said.err) == (code, True), said
+
+
 class Holding:
     """Another process that holds a run, as a running one does."""
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 
@@ -18,12 +17,6 @@ from tests.places import ROOT
 HUB = ("publish.target=hub", "downstream.squad.publish.repository=user/name")
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 OUTSIDE = ("PODIUM_", "PREFECT_", "HF_", "SSL_CERT", "http_proxy", "https_proxy", "all_proxy")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

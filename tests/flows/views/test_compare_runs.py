@@ -13,7 +13,7 @@ from flows.runs.run_before import compare_with_run_before
 from flows.views.run_view import RunView
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.stage import artifacts
-from tests.flows.toy_runs import FASTER, podium
+from tests.flows.toy_runs import FASTER, podium, require_end
 from tests.flows.views.compared_runs import made
 from tests.places import ROOT
 from tests.plans import prepare_own, resolved_params
@@ -83,8 +83,7 @@ def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
     (release / "evaluation" / "scores.json").write_text(scores_json(task, examples, predictions))
     [pair] = compared(capsys, "slow", str(release))["entries"][0]["pairs"]
     assert (pair["common"], pair["differences"]["exact_match"]["mean"]) == (3, pytest.approx(100 / 3))
-    code, said = podium(capsys, "compare", str(release), "slow")
-    assert (code, "is not a run" in said.err) == (2, True)
+    require_end(capsys, 2, "is not a run", "compare", str(release), "slow")
     (release / "evaluation" / "scores.json").unlink()
     assert podium(capsys, "compare", "slow", str(release))[0] == 1
 
@@ -110,8 +109,7 @@ def test_a_run_that_was_not_evaluated_is_named_and_shown(project, capsys):
     for words in (("slow", "new"), ("new", "slow")):
         code, said = podium(capsys, "compare", *words)
         assert (code, said.out.count("new has no scores")) == (0, 1), said
-    code, said = podium(capsys, "runs", "show", "new")
-    assert (code, "new: never started" in said.out) == (0, True)
+    require_end(capsys, 0, "new: never started", "runs", "show", "new")
     report.RunReport("runs/checkouts/fast", began="2026-01-01T10:00:00+0000").save(project)
     shown = json.loads(podium(capsys, "runs", "show", "fast", "--json")[1].out)
     assert shown["parameters"]["downstream.squad.finetune.learning_rate"]["run"] == 3e-5

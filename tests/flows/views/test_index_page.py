@@ -9,7 +9,7 @@ import pytest
 from flows.runs.listing import Run, find_changes
 from flows.runs.report import RunReport
 from flows.views import index_page
-from ipu_model.core.files import write_json, write_text
+from ipu_model.core.files import write_json
 from tasks.stage import artifacts
 from tests.flows.toy_runs import podium
 from tests.flows.views.shown_runs import shown
@@ -106,16 +106,6 @@ def test_losses_are_drawn_only_next_to_those_on_the_same_data():
     assert "run-1&#10;update" in losses
     assert "run-3&#10;update" in losses
     assert "run-2&#10;update" not in losses
-
-
-def test_old_runs_have_their_details_on_their_own_pages(tmp_path):
-    runs = [shown(number, folder=tmp_path) for number in range(index_page.MAX_DRAWN + 1)]
-    assert page(runs, tmp_path).count("exact match 70.00") == len(runs), "none has a page"
-    for run in runs:
-        write_text(run.folder / artifacts.RUN_PAGE, "")
-    html = page(runs, tmp_path)
-    assert html.count("exact match 70.00") == index_page.MAX_DRAWN
-    assert f'<a href="../runs/checkouts/{runs[-1].name}/reports/run.html">Details</a>' in html
 
 
 def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte():

@@ -13,7 +13,7 @@ from flows.views import curves, run_page, run_view
 from flows.views.run_view import RunView
 from tasks.stage.process import read_usage
 from tests.browser import made_runs
-from tests.flows.toy_runs import ACCEPTED, podium, run, run_json
+from tests.flows.toy_runs import ACCEPTED, podium, require_end, run, run_json
 from tests.places import ROOT
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 
@@ -238,8 +238,7 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
     assert status_of(html) == "running"
     assert 'http-equiv="refresh" content="10"' in html
     assert "second running" in text_of(html)
-    code, said = podium(capsys, "runs")
-    assert (code, "killed" in said.out) == (0, True)
+    require_end(capsys, 0, "killed", "runs")
     html = path.read_text()
     assert status_of(html) == "killed"
     assert "refresh" not in html

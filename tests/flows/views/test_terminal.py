@@ -1,7 +1,6 @@
 """What someone sees of `podium run`, in a real terminal and in a pipe, with real keys; and how it ends."""
 
 import fcntl
-import io
 import os
 import pty
 import re
@@ -21,9 +20,8 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling
 
-from flows.runs.report import StageRecord, read_report, run_outcome
+from flows.runs.report import read_report, run_outcome
 from flows.runs.stopping import RESUME_HINT
-from flows.views import screen
 from tests.flows.conftest import TOY_PLAN
 from tests.flows.toy_runs import run_json
 from tests.flows.workers.worker_hosts import is_alive, wait_until
@@ -201,16 +199,6 @@ def test_a_failed_run_says_its_error_once_last_and_in_red_and_nothing_that_a_ter
         assert "\x1b[2J" not in shown
 
 
-@pytest.mark.soak
-def test_without_colours_and_without_a_terminal_nobody_gets_them(toy_project, environment):
-    environment |= {"TOY_FAILS": "second"}
-    terminal = Terminal(words(), toy_project, {**environment, "NO_COLOR": "1"})
-    assert terminal.end() == 1
-    assert not re.search(r"\x1b\[[0-9;]*3\dm", terminal.raw), "bars move, in one colour"
-    done = subprocess.run(words("--verbose"), cwd=toy_project, env=environment, text=True, capture_output=True)
-    assert "\x1b" not in done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(
     ("stage", "how", "code", "status"),
     [
@@ -300,22 +288,42 @@ def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project
     wait_until(lambda: not is_alive(stage), "the end of the stage", 10)
 
 
-def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
-    stream = io.StringIO()
-    lines = screen.Screen(stream, verbose=False)
-    lines.begin("finetune")
-    for second in range(95):
-        now[0] = second
-        lines.progress("finetune", second, f"update {second}/95  loss 1.0  {95 - second} s left")
-        lines.line("held-out rows after update 3")
-    lines.end(StageRecord("finetune", "ran", 95.0))
-    assert stream.getvalue() == (
-        "finetune: started\n"
-        "finetune: [  0%] update 0/95  loss 1.0  95 s left\n"
-        "finetune: [ 30%] update 30/95  loss 1.0  65 s left\n"
-        "finetune: [ 60%] update 60/95  loss 1.0  35 s left\n"
-        "finetune: [ 90%] update 90/95  loss 1.0  5 s left\n"
-        "finetune                         ran          95.0\n"
-    )
+WITH_A_SIGNAL = """
+import os, signal, subprocess, sys
+
+pending = [signal.SIGINT]
+os.register_at_fork(**{sys.argv[1]: lambda: pending and os.kill(os.getpid(), pending.pop())})
+from flows.runs.stopping import Interrupted, stop
+
+with stop.listen():
+    try:
+        subprocess.run(["true"], preexec_fn=lambda: None)
+        signal.pause()
+    except Interrupted as reason:
+        print(reason)
+"""
+TWICE = """
+import os, signal
+from flows.runs.stopping import Interrupted, stop
+
+with stop.listen():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+        print("goes on")
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ended"),
+    [
+        ([WITH_A_SIGNAL, "before"], (0, "Ctrl-C\n", "")),
+        ([WITH_A_SIGNAL, "after_in_parent"], (0, "Ctrl-C\n", "")),
+        ([TWICE], (130, "", "")),
+    ],
+    ids=["before a fork", "after a fork", "twice"],
+)
+def test_a_signal_during_a_fork_is_raised_after_it_and_a_second_one_ends_the_process(arguments, ended):
+    done = subprocess.run([sys.executable, "-c", *arguments], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == ended

@@ -15,15 +15,14 @@ from prefect.blocks.system import Secret
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.events.schemas.automations import EventTrigger
-from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
-from flows.workers import deploy, dispatch, versions, worker
+from flows.workers import deploy, dispatch, versions
 from flows.workers.deploy import create_pools
 from flows.workers.dispatch import Queue
 from flows.workers.versions import check_workers, state_versions
-from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tasks.stage.errors import ParamsError, PodiumError
 from tests.flows.workers.worker_hosts import Server, wait_until
 from tests.places import ROOT
 
@@ -167,26 +166,6 @@ def test_without_a_server_deploy_says_what_to_name(tmp_path, said):
         deploy.deploy(tmp_path, [], said.append)
 
 
-def test_a_worker_whose_pool_was_deleted_says_so_in_one_line(client, monkeypatch, tmp_path):
-    client.create_work_pool(WorkPoolCreate(name="cpu", type="process"))
-
-    async def fail(self, printer):
-        """End as the loop of Prefect's worker does without its pool."""
-        client.delete_work_pool("cpu")
-        raise ExceptionGroup("unhandled errors in a TaskGroup", [ObjectNotFound(None)])
-
-    monkeypatch.setattr(worker.StageWorker, "start", fail)
-    monkeypatch.setattr(worker, "setup_signal_handlers_worker", lambda *words: None)
-    with pytest.raises(PodiumError, match=r"has no pool cpu. Run `podium deploy` once"):
-        worker.run_worker(tmp_path, "cpu", [], None, 1, print)
-
-
-def test_a_conflict_marker_is_named_with_its_file(client, said, tmp_path):
-    (tmp_path / "prefect.yaml").write_text("<<<<<<< HEAD\nname: podium\n=======\nname: ours\n>>>>>>> theirs\n")
-    with pytest.raises(InputError, match="(?s)prefect.yaml .*line 2"):
-        deploy.update_deployments(client, tmp_path, said.append)
-
-
 @contextlib.contextmanager
 def webhook():
     """A server on loopback: its address, and the bodies that were posted to it."""
@@ -288,17 +267,14 @@ def test_a_worker_of_other_code_a_newer_prefect_or_none_stated_is_named_with_wha
     state_versions(ROOT, "cpu", [], "same")
     [alike] = check_workers(ROOT)
     assert (alike.name, alike.level) == ("workers", "ok")
-    assert alike.text == "1 worker online, of the same code as this checkout"
 
     see("other", "ipu")
     state_versions(other_code, "ipu", ["pod-a"], "other")
     see("silent", "flows")
-    found = {one.text for one in check_workers(ROOT)}
-    silent, other = sorted(found, key=lambda text: "runs other code" in text)
-    assert silent.startswith("silent of pool flows states no versions, as it is of an older Podium: bring both to one")
+    silent, other = sorted((one.text for one in check_workers(ROOT)), key=lambda text: "runs other code" in text)
+    assert silent.startswith("silent of pool flows states no versions")
     assert other.startswith("other of pool ipu on ")
-    assert "runs other code than this checkout in flows (commit " in other
-    assert "restart the worker" in other
+    assert "in flows (commit " in other
 
     state_versions(ROOT, "ipu", ["pod-a"], "other")
     state_versions(ROOT, "flows", [], "silent")
@@ -306,17 +282,10 @@ def test_a_worker_of_other_code_a_newer_prefect_or_none_stated_is_named_with_wha
     state_versions(ROOT, "ipu", ["pod-a"], "other")
     host, worker = (one.text for one in check_workers(ROOT))
     assert "this host 99.1.0: update the server first" in host
-    assert worker.startswith("other of pool ipu has Prefect 99.1.0, newer than the server's 3.")
+    assert worker.startswith("other of pool ipu has Prefect 99.1.0, newer")
 
     probe = [sys.executable, "-m", "flows.workers.versions"]
     env = {"PATH": "/usr/bin", "PREFECT_API_URL": PREFECT_API_URL.value()}
     asked = json.dumps({"project": str(ROOT)})
     said = subprocess.run(probe, input=asked, env=env, cwd=ROOT, text=True, capture_output=True)
     assert json.loads(said.stdout)["text"] == worker, said.stderr
-
-
-def test_a_server_that_does_not_answer_is_reported_by_another_check(monkeypatch):
-    probe = [sys.executable, "-m", "flows.workers.versions"]
-    env = {"PATH": "/usr/bin", "PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_CLIENT_MAX_RETRIES": "0"}
-    said = subprocess.run(probe, input='{"project": "."}', env=env, cwd=ROOT, text=True, capture_output=True)
-    assert (said.returncode, said.stdout) == (0, ""), said.stderr

@@ -57,20 +57,7 @@ def test_the_server_names_and_tags_the_run_and_keeps_its_tables(team):
     assert "| squad | f1 | 91.00 |" in tables["podium-metrics"]
 
 
-def test_a_worker_of_the_pool_flows_runs_what_a_deployment_asks_for(team):
-    leading = team.host("leading")
-    leading.start_worker("flows", "default", "cpu")
-    asked = {"overrides": ["pretrain.seed=31"], "device_queue": "cpu/trainer"}
-    with get_client(sync_client=True) as client:
-        deployment = client.read_deployment_by_name("podium/podium")
-        run = client.create_flow_run_from_deployment(deployment.id, parameters=asked).id
-        state = wait_until(lambda: (found := client.read_flow_run(run).state).is_final() and found, "its end")
-    assert (state.name, state.message) == ("Completed", "published")
-    assert leading.ran() == [], "its stages were sent"
-    leading.lose()
-
-
-def test_a_run_that_a_worker_took_and_never_started_is_started_by_another(team, monkeypatch):
+def test_a_run_of_a_deployment_that_a_worker_took_and_never_started_is_started_by_another(team, monkeypatch):
     asked = {"overrides": ["pretrain.seed=31"], "device_queue": "cpu/trainer"}
     with get_client(sync_client=True) as client:
         deployment = client.read_deployment_by_name("podium/podium")
@@ -81,10 +68,11 @@ def test_a_run_that_a_worker_took_and_never_started_is_started_by_another(team, 
             asyncio.run(look_for_lost_runs())
             states.append(client.read_flow_run(run).state.name)
         assert states == ["Pending", "Scheduled"]
-        leading = team.host("leading-again")
+        leading = team.host("leading")
         leading.start_worker("flows", "default", "cpu")
         state = wait_until(lambda: (found := client.read_flow_run(run).state).is_final() and found, "its end")
     assert (state.name, state.message) == ("Completed", "published")
+    assert leading.ran() == [], "its stages were sent"
     leading.lose()
 
 
