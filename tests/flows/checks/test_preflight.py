@@ -29,11 +29,74 @@ from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from ipu_model.estimates.shapes import model_parameters
 from ipu_model.models.config import ModelConfig
-from tasks.stage.errors import InputError
-from tests.flows.checks.conftest import HUB, NO_GPU, look, podium, refuse, tree, write_config
+from tasks.stage.errors import InputError, ParamsError
 from tests.flows.workers.worker_hosts import free_port
 from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
+
+HUB = ("publish.target=hub", "downstream.squad.publish.repository=user/name")
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+OUTSIDE = ("PODIUM_", "PREFECT_", "HF_", "SSL_CERT", "http_proxy", "https_proxy", "all_proxy")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """An empty clone, and an environment that says nothing; its host has no device, which is not asked for then."""
+    folder = tmp_path / "project"
+    (folder / ".dvc").mkdir(parents=True)
+    (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, folder / name)
+    for name in ("inputs", "presets"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in [name for name in os.environ if name.lower().startswith(tuple(map(str.lower, OUTSIDE)))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "120")  # hosts of tests are busy
+    monkeypatch.setenv("PODIUM_STAGE_KINDS", "cpu")
+    # Estimates of jobs have tests of their own (test_plan_command.py).
+    monkeypatch.setattr(preflight, "CHECKS", [check for check in preflight.CHECKS if check is not device.check_fit])
+    return folder
+
+
+@pytest.fixture
+def asks_device(project, monkeypatch):
+    monkeypatch.delenv("PODIUM_STAGE_KINDS")
+
+
+def look(project, *overrides, thorough=False, **choices):
+    """The findings, by name and level, of a run with these overrides."""
+    wanted = resolve_request(project, RunOptions(None, overrides, **choices), thorough=thorough)
+    return {(finding.name, finding.level): finding.text for finding in preflight.run_checks(wanted)}
+
+
+def refuse(project, *overrides, **choices):
+    with pytest.raises((InputError, ParamsError)) as refused:
+        preflight.require_runnable(resolve_request(project, RunOptions(None, overrides, **choices)))
+    return refused.value
+
+
+def podium(project, *words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "flows", "--project", str(project), *words], cwd=ROOT, text=True, capture_output=True,
+        timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", **environment},
+    )  # fmt: skip
+
+
+def tree(folder):
+    """Everything below a folder: names, sizes, times and bytes."""
+    return {
+        path.relative_to(folder): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def write_config(folder, **values):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 100, **values}))
+    (folder / "model.safetensors").write_bytes(b"")
+    return folder
+
 
 SIZES = {
     "hidden_size": 128,
@@ -102,11 +165,7 @@ def test_another_system_is_refused_and_another_processor_is_a_note(project, monk
         ({"PODIUM_CHECK_SECONDS": "soon"}, (), "PODIUM_CHECK_SECONDS='soon'"),
         ({"HF_TOKEN": "hf_some", "HF_ENDPOINT": "http://127.0.0.1:9"}, HUB, "http://127.0.0.1:9 (HF_ENDPOINT)"),
         ({}, ("corpus.demo_documents=1000000000000",), "pretrain_rows.*.duplicates"),
-        (
-            {},
-            ("downstream.squad.publish.folder=models/squad",),
-            "which the stage finetune@squad replaces",
-        ),
+        ({}, ("downstream.squad.publish.folder=models/squad",), "which the stage finetune@squad replaces"),
         ({}, ("downstream.squad.publish.folder=mine",), "mine exists and was not created by publish"),
         ({}, ("corpus.source=files", "corpus.path=text"), "gone.txt"),
         ({}, ("base_model.source=hub", "base_model.repository=user/none", "corpus.source=hub"), "corpus.dataset"),
@@ -162,14 +221,6 @@ def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(projec
     assert long == pytest.approx(3 * short)
 
 
-def test_a_large_corpus_is_described_before_it_is_prepared(project):
-    wanted = resolve_request(project, RunOptions(None, ["corpus.demo_documents=84388185"]))
-    assert "20.0 GB" in run_estimate.describe_preparation(wanted)
-    assert run_estimate.describe_preparation(resolve_request(project, RunOptions())) == "", "a small one"
-    (wanted.root / "data/corpus").mkdir(parents=True)
-    assert run_estimate.describe_preparation(wanted) == "", "it is prepared already"
-
-
 def test_parameters_are_counted_as_bert_base_has_them(project):
     model = ModelConfig(30522, **resolve_request(project, RunOptions("cpu-base-paddle")).params.model.model_dump())
     assert model_parameters(model, "pretraining") == 110_106_428  # BertForPreTraining of bert-base-uncased
@@ -203,25 +254,6 @@ def test_the_python_and_the_launcher_of_device_jobs_are_asked(
     began = time.monotonic()
     assert said in look(project, "device.runtime=auto", thorough=True)[finding]
     assert time.monotonic() - began < 50, "none sleeps for 60"
-
-
-@pytest.mark.usefixtures("asks_device")
-@pytest.mark.parametrize(
-    ("torch", "precision", "thorough", "probed"),
-    [
-        ("2.9.0+cpu", "auto", False, False),
-        ("2.9.0+cpu", "fp16", False, True),
-        ("2.9.0+cpu", "auto", True, True),
-        ("2.9.0+cu128", "auto", False, True),
-    ],
-)
-def test_auto_starts_no_python_with_torch_where_only_the_cpu_can_be_meant(
-    project, monkeypatch, torch, precision, thorough, probed
-):
-    monkeypatch.setattr(device, "version", lambda name: torch)
-    words = ("device.runtime=auto", f"device.precision={precision}")
-    wanted = resolve_request(project, RunOptions(None, words), thorough=thorough)
-    assert bool(list(device.probe_device(wanted))) == probed
 
 
 @pytest.mark.usefixtures("asks_device")

@@ -14,8 +14,7 @@ import pytest
 from flows import dvc
 from flows.commands import clean
 from flows.runs import listing, report
-from tests.flows.dvc.toy_repro import call
-from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, podium, require_end, run, statuses
+from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, call, podium, require_end, run, statuses
 
 pytestmark = pytest.mark.usefixtures("prefect_session")
 

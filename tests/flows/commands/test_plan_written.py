@@ -19,9 +19,7 @@ from tasks.plan.dvc_records import LOCK, LOST, compute_md5
 from tasks.plan.stages import define
 from tasks.plan.writing import plan_text, require_plan
 from tasks.stage.errors import InputError, ParamsError
-from tests.flows.checks.conftest import tree
-from tests.flows.dvc.toy_repro import repro
-from tests.flows.toy_runs import ACCEPTED, podium, require_end, run, statuses
+from tests.flows.toy_runs import ACCEPTED, podium, repro, require_end, run, statuses
 from tests.places import ROOT
 from tests.plans import GIVEN, resolved_params, values_with, write_outs
 
@@ -240,11 +238,11 @@ def test_what_is_forecast_is_what_a_run_then_does(request, toy_project):
 
 
 def test_the_command_changes_nothing(rejected, toy_project, capsys):
-    before = tree(toy_project)
+    before = everything(toy_project)
     require_end(capsys, 0, "downstream.squad.gate.min_f1 85.0 -> 80.0", "plan", "--set", *ACCEPTED)
     stages = json.loads(podium(capsys, "plan", "--json")[1].out)["stages"]
     assert [one["status"] for one in stages] == ["skipped"] * 3
-    assert tree(toy_project) == before
+    assert everything(toy_project) == before
     assert os.getcwd() == str(toy_project)
 
 

@@ -80,11 +80,11 @@ def browser(monkeypatch):
     for name in ("SSH_CONNECTION", "SSH_TTY", "PODIUM_PAGES_URL", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     return opened
 
 
 def test_open_shows_a_run_the_newest_one_or_all(toy_project, request, capsys, browser, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert podium(capsys, "open")[0] == 1, "no runs yet"
     request.getfixturevalue("three")
     pages = {name: (toy_project / f"runs/checkouts/{name}/reports/run.html").as_uri() for name in ("good", "fast")}
@@ -101,12 +101,11 @@ def test_open_shows_a_run_the_newest_one_or_all(toy_project, request, capsys, br
 
 @pytest.mark.parametrize("where", ["ssh", "no display", "pipe"])
 def test_open_prints_the_address_where_no_browser_would_be_seen(mine, toy_project, capsys, browser, monkeypatch, where):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: where != "pipe")
     if where == "ssh":
         monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 22 10.0.0.2 22")
     elif where == "no display":
         monkeypatch.delenv("DISPLAY")
-    else:
-        monkeypatch.setattr("sys.stdout.isatty", lambda: False)
     code, said = podium(capsys, "open", "mine")
     assert (code, said.out) == (0, (toy_project / "runs/checkouts/mine/reports/run.html").as_uri() + "\n")
     assert browser == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.dvc import leftovers
-from tests.flows.dvc.toy_repro import repro
+from tests.flows.toy_runs import repro
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from flows.dvc import session as sessions
 from flows.dvc.session import DvcFailed, DvcSession, Listener, PlanStatus, StageFailed
 from flows.runs.stopping import RunPaused, RunStopped, stop
 from tests.flows.conftest import TOY_PLAN
-from tests.flows.dvc.toy_repro import repro
+from tests.flows.toy_runs import repro
 from tests.places import ROOT
 from tests.plans import stages_of, values_with
 from tests.tasks.downstream.entries import write_parameters
@@ -88,7 +88,7 @@ def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SHELL": shell or ""}
     if shell is None:
         del environment["SHELL"]
-    code = "from tests.flows.dvc.toy_repro import repro; from pathlib import Path; repro('first', Path('.'))"
+    code = "from tests.flows.toy_runs import repro; from pathlib import Path; repro('first', Path('.'))"
     flow = subprocess.Popen([sys.executable, "-c", code], env=environment)
     pipe = os.open(toy_project / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
     assert select.select([pipe], [], [], 60)[0], "no stage has started"

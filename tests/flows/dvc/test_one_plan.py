@@ -9,8 +9,7 @@ from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from flows.workers import stage_flow
 from tasks.params.schema import validate_params
-from tests.flows.dvc.toy_repro import call
-from tests.flows.toy_runs import ACCEPTED, podium, run
+from tests.flows.toy_runs import ACCEPTED, call, podium, run
 from tests.parts import in_part
 from tests.plans import resolved_params
 

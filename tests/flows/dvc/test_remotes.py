@@ -14,7 +14,7 @@ from moto.server import ThreadedMotoServer
 from flows.dvc import session as sessions
 from flows.dvc.session import DvcSession, Listener, RemoteFailed
 from tasks.host.checkpoint_sync import Remote, is_whole
-from tests.flows.dvc.toy_repro import repro
+from tests.flows.toy_runs import repro
 from tests.tasks.host.made_checkpoints import write_checkpoint
 
 

@@ -53,26 +53,22 @@ def test_what_a_run_sent_to_a_worker_of_its_own_host_is_listed_once(toy_project,
 
 def test_trials_are_listed_below_their_sweep(toy_project, capsys):
     trials = []
-    for number, (seconds, score) in enumerate(((40.0, 0.5), (20.0, 0.75)), 1):
+    for number, score in ((1, 0.5), (2, 0.75)):
         name, values = f"try-{number}", {"learning_rate": number}
-        record = report.RunReport(f"runs/checkouts/{name}", command="podium sweep", seconds=seconds)
-        record.began, record.ended = f"2026-11-23T1{number}:00:00+0000", "2026-11-23T15:00:00+0000"
-        record.save(toy_project)
+        began = f"2026-11-23T1{number}:00:00+0000"
+        report.RunReport(f"runs/checkouts/{name}", command="podium sweep", began=began, ended=began).save(toy_project)
         held_out = {"judged_by": "label_accuracy", "label_accuracy": score}
         trials.append({"name": name, "values": values, "state": "complete", "score": score, "held_out": held_out})
     report.RunReport("runs/checkouts/other", began="2026-11-23T11:30:00+0000").save(toy_project)
     write_json(toy_project / "runs/sweeps/try.json", {"trials": trials})
-    code, said = podium(capsys, "runs")
-    assert code == 0, said.err
-    rows = [re.split(r"  +", line.strip())[:4] for line in said.out.splitlines()[1:5]]
-    assert rows[0] == ["try", "2 trials", "best held-out label accuracy 75.00 %", "-"]
-    assert "1 min 00 s" in said.out.splitlines()[1]
-    assert [row[:3] for row in rows[1:3]] == [
+    lines = podium(capsys, "runs")[1].out.splitlines()
+    rows = [re.split(r"  +", line.strip())[:3] for line in lines[1:5]]
+    assert rows[:3] == [
+        ["try", "2 trials", "best held-out label accuracy 75.00 %"],
         ["try-2", "finished", "held-out label accuracy 75.00 %"],
         ["try-1", "finished", "held-out label accuracy 50.00 %"],
     ]
-    assert said.out.splitlines()[2].startswith("  try-2")
-    assert rows[3][0] == "other"
+    assert (lines[2][:7], rows[3][0]) == ("  try-2", "other")
 
 
 def test_a_name_goes_on_with_the_same_parameters_and_refuses_others(prefect_session, toy_project, capsys, ran):

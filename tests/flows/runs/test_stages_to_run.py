@@ -43,16 +43,12 @@ def test_a_run_to_a_stage_is_that_stage_and_what_it_needs():
     assert stages_of(asked, to=["parity"])[-1] == "parity@squad-cpu:bf16"
 
 
-def test_fine_tuning_of_a_given_model_has_neither_text_nor_pre_training():
-    of_squad = ("examples", "rows", "finetune", "predict")
-    of_squad += ("predict_released", "evaluate", "gate")
+def test_fine_tuning_of_a_given_model_has_neither_text_nor_pre_training_and_no_entry_leaves_these_alone():
+    of_squad = ("examples", "rows", "finetune", "predict", "predict_released", "evaluate", "gate")
     asked = values_with(*GIVEN_MODEL)
     plan = stages_of(asked, to=["gate@squad"])
     assert sorted(plan) == sorted(["tokenizer", "base_model@given", *(f"{stage}@squad" for stage in of_squad)])
     assert plan == stages_of(asked), "there is nothing else"
-
-
-def test_an_entry_that_is_taken_away_takes_its_stages_with_it():
     plan = stages_of(values_with(SST2, "downstream.squad=null"))
     assert not [stage for stage in plan if "squad" in stage]
     assert plan[-1] == "gate@glue-sst2"

@@ -2,20 +2,14 @@
 
 import json
 import re
-from contextvars import ContextVar
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-)
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.sorting import FlowRunSort
 
 from flows import pipeline
-from flows.runs.run_options import RunOptions
 from flows.server import run_artifacts
 from flows.views import run_view
 from tests.flows.toy_runs import run_json
@@ -131,32 +125,6 @@ def test_a_run_has_the_name_that_was_typed_into_prefects_own_field(monkeypatch, 
     assert run_artifacts.read_run_name(None) == called
     assert run_artifacts.read_run_name("mine") == "mine"
     assert run_artifacts.format_start_name().startswith(f"{called or 'params.yaml'} 20")
-
-
-def test_the_form_fine_tunes_with_the_overrides_of_the_command(prefect_session, toy_project, monkeypatch):
-    def parse(project, form):
-        fields = {"model": "bert", "train": "a.csv", "columns": ("context=text",)}
-        assert form == RunOptions(None, ("a=1",), "mine", kind="squad", **fields)
-        return replace(form, overrides=["downstream.squad.gate.min_f1=80.0"])
-
-    monkeypatch.setattr(pipeline, "_parse_form", ContextVar("form parser"))
-    pipeline.use_form_parser(parse)
-    fields = {"kind": "squad", "model": "bert", "train": " a.csv", "columns": ["", "context=text "]}
-    found = run("a=1", name="mine", **fields)
-    assert found.name.startswith("mine exact_match 70.00 ")
-
-
-def test_the_form_offers_presets_and_explains_every_parameter():
-    schema = pipeline.pipeline.parameters.model_dump()["properties"]
-    in_order = sorted(schema, key=lambda name: schema[name]["position"])
-    assert in_order[:4] == ["preset", "overrides", "name", "part"]
-    assert not {"command", "log"} & set(schema), "which no one at a form knows"
-    assert {"params.yaml", "bert", "finetune"} <= set(schema["preset"]["enum"])
-    assert {"all", "pretraining", "finetuning", "squad"} <= set(schema["part"]["enum"])
-    assert schema["kind"]["enum"] == ["none", "classification", "glue", "ner", "pairs", "squad"]
-    assert schema["overrides"]["items"] == {"type": "string", "default": ""}, "an item that is added is not null"
-    assert not [name for name, one in schema.items() if "anyOf" in one], "a field that may be null is shown as two"
-    assert [name for name, one in schema.items() if len(one["description"]) <= 20] == []
 
 
 @pytest.mark.parametrize(

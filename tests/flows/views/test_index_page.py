@@ -61,16 +61,6 @@ def test_a_pre_training_has_its_loss_as_score_and_less_is_better():
     assert (change.text, change.is_better) == ("-0.5000", True)
 
 
-def test_the_device_is_that_of_the_jobs_and_not_auto(tmp_path):
-    run = shown(1, folder=tmp_path, runtime="auto")
-    write_json(run.folder / "metrics/squad-finetune.json", {"runtime": "cuda", "steps": 3})
-    write_json(run.folder / "metrics/squad.json", {"f1": 80.0})
-    html = page([run], tmp_path)
-    assert "<td>cuda</td>" in html
-    assert "<td>auto</td>" not in html
-    assert "<td>small, squad</td><td></td>" in page([shown(2, runtime="auto")]), "no job has ended"
-
-
 def test_the_trials_of_a_sweep_are_one_plot_and_one_table_with_the_best_marked(tmp_path):
     trials = []
     for number, loss in ((3, 0.5), (4, 0.25), (5, 0.75)):

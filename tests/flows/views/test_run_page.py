@@ -9,13 +9,15 @@ from urllib.parse import unquote
 import pytest
 
 from flows.runs import listing, report
-from flows.views import curves, run_page, run_view
+from flows.views import curves, placement, run_page, run_view
 from flows.views.run_view import RunView
+from ipu_model.core import files
+from tasks.plan.plan_file import read_plan
 from tasks.stage.process import read_usage
 from tests.browser import made_runs
 from tests.flows.toy_runs import ACCEPTED, podium, require_end, run, run_json
 from tests.places import ROOT
-from tests.tasks.hostile import HOSTILE, Page, without_own_script
+from tests.tasks.hostile import without_own_script
 
 WORDS, TAGS = re.compile(r"\s+"), re.compile(r"<[^>]*>")
 
@@ -264,26 +266,6 @@ def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monke
         assert tried.wait(60)
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_what_a_gate_and_the_parameters_say_stays_text(text, toy_project):
-    found, usual = (html_with(said, toy_project) for said in (text, "plain"))
-    assert Page(found).elements == Page(usual).elements
-
-
-def html_with(text, project):
-    checks = [{"name": f"f1{text}", "ok": False, "found": f"x{text}", "required": f"y{text}"}]
-    (project / "metrics").mkdir(exist_ok=True)
-    (project / "metrics" / "squad-gate.json").write_text(
-        json.dumps({"accepted": False, "reasons": [f"z{text}"], "checks": checks})
-    )
-    record = report.RunReport(".", stages=[report.StageRecord("gate@squad", "skipped", 1.0)])
-    made_runs.recorded(project, "gate@squad", 1.0, f"run{text}", began=f"then{text}")
-    record.read_results(project)
-    html = run_page.render_run(RunView(record, project))
-    assert without_own_script(html)
-    return html
-
-
 TRAINING = curves.Stage(
     *("finetune@squad", "", (), {}, (), ("metrics/squad-finetune.json",)),
     *(("plots/squad-finetune.csv", "plots/squad-finetune-held-out.csv"), {"host": "device"}),
@@ -391,3 +373,40 @@ def test_what_was_published_without_a_floor_is_said_on_the_page_and_at_the_end(t
     assert (f"\n{floor}" in run_view.format_end(run)) == (stated and published)
     assert ("ublished without a floor" in run_page.render_run(run)) == (stated and published)
     assert ("without a floor" in run_view.render_gates(run)) == stated
+
+
+PIPELINE = [
+    (0, ["embeddings", "encoder layer 0", "encoder layer 1"]),
+    (1, ["encoder layer 2"]),
+    (0, ["MLM and NSP heads"]),
+]
+
+
+def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
+    found = placement.describe_pipeline(PIPELINE, 3, True, [0.15, 0.25], "pretrain")
+    assert [(one["ipu"], one["stored"], one["blocks"]) for one in found["stages"]] == [
+        (0, 2, ["embeddings", "layers 0 to 1"]),
+        (1, 1, ["layer 2"]),
+        (0, 1, ["MLM and NSP heads"]),
+    ]
+    assert found["shares"] == [0.15, 0.25, None]
+    for every_layer, stored in ((None, [0, 0, 0]), (False, [1, 1, 1])):
+        found = placement.describe_pipeline(PIPELINE, 3, every_layer, [], "finetune")
+        assert [one["stored"] for one in found["stages"]] == stored
+
+
+def test_a_prediction_shows_its_job_and_not_that_of_another_run_of_the_folder(tmp_path):
+    job = {"kind": "predict", "sequences": 12, "train_seconds": 3.456, "plan": {"device": {"ipus": 4}}}
+    files.write_json(tmp_path / "runs/squad-predict/dev/result.json", job)
+    record = report.RunReport(".", stages=[report.StageRecord("predict@squad", "ran", 9.0)])
+    figures, seconds, others = {"features": 12, "runtime": "ipu"}, {"predict_seconds": 3.46}, {"predict_seconds": 3.47}
+    for metrics, measured, found in (
+        (figures, seconds, job),
+        ({"dev": figures}, {"dev": seconds}, job),
+        (figures, others, {**figures, **others}),
+    ):
+        files.write_json(tmp_path / "metrics/squad-predict.json", metrics)
+        files.write_json(tmp_path / "measurements/squad-predict.json", measured)
+        view = RunView(record, tmp_path)
+        view.plan = read_plan(ROOT)
+        assert view.jobs == {"predict@squad": found}

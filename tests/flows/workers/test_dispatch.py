@@ -28,17 +28,11 @@ KNOWN = make_plan(define(validate_params(values_with())))
 
 
 def test_consecutive_stages_of_one_queue_travel_together():
-    before, device, after = (
-        ["corpus@text", "validate@corpus"],
-        ["pretrain@phase1", "finetune@squad", "predict@squad"],
-        ["evaluate@squad", "gate@squad"],
-    )
+    before, after = ["corpus@text", "validate@corpus"], ["evaluate@squad", "gate@squad"]
+    device = ["pretrain@phase1", "finetune@squad", "predict@squad"]
     plan = [*before, *device, *after]
     assert list(group_by_queue(plan, KNOWN, CPU, POD)) == [(CPU, before), (POD, device), (CPU, after)]
     assert list(group_by_queue(plan, KNOWN, CPU, CPU)) == [(CPU, plan)]
-
-
-def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
     assert resolve_queues("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
     assert resolve_queues("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
 
