@@ -45,9 +45,7 @@ open("here", "w").write(str(os.getpid()))
 """
 WORKS = "while True:\n    time.sleep(0.05)\n"
 """In pieces: Python notices a signal that comes just before a sleep only after it."""
-TRAINS = (
-    WAITS
-    + """
+TRAINS = f"""{WAITS}
 asked = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, frame: asked.append(number))
@@ -55,24 +53,16 @@ while not asked:
     time.sleep(0.05)
 time.sleep(1.0)
 where = "after update 3 of 7 (checkpoint saved)"
-report("paused", text=f"pretrain job: stopped on request, {where}; run it again to continue")
+report("paused", text="pretrain job: stopped on request, " + where + "; run it again to continue")
 sys.exit(4)
 """
-)
 BEFORE_ANY_UPDATE = TRAINS.replace("after update 3 of 7 (checkpoint saved)", "before the first update")
-IS_DEAF = (
-    WAITS
-    + """
+IS_DEAF = f"""{WAITS}
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 open("deaf", "w").write("yes")
-"""
-    + WORKS
-)
-
-
+{WORKS}"""
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CTRL_C = b"\x03"
-COLUMNS = 120
 
 
 class Terminal:
@@ -80,17 +70,10 @@ class Terminal:
 
     def __init__(self, words, cwd, environment):
         self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
-        self.process = subprocess.Popen(
-            words,
-            cwd=cwd,
-            env={**environment, "TERM": "xterm"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=_at_a_terminal,
-        )
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+        options = {"env": {**environment, "TERM": "xterm"}, "start_new_session": True, "preexec_fn": _at_a_terminal}
+        self.process = subprocess.Popen(words, cwd=cwd, **streams, **options)
         os.close(theirs)
         self.raw = ""
 
@@ -104,31 +87,19 @@ class Terminal:
         return self.process.wait(timeout=120.0)
 
     def wait_for(self, pattern, seconds=120.0):
-        """Read on until something was written that `pattern` finds.
-
-        Raises:
-            TimeoutError: it did not come.
-        """
+        """Read on until something was written that `pattern` finds; TimeoutError if it did not come."""
         until = time.monotonic() + seconds
         while not re.search(pattern, ESCAPE.sub("", self.raw)):
             if time.monotonic() > until or not self._read(until - time.monotonic()):
                 raise TimeoutError(f"{pattern!r} did not come; the terminal shows:\n{self.plain()}")
 
     def end(self, seconds=120.0):
-        """Read until the command ends; returns its exit code.
-
-        Raises:
-            TimeoutError: it did not end.
-        """
+        """Read until the command ends; returns its exit code."""
         until = time.monotonic() + seconds
         while self._read(until - time.monotonic()):
             pass
-        try:
-            return self.process.wait(timeout=max(1.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"it did not end in {seconds:g} s; the terminal shows:\n{self.plain()}") from None
-        finally:
-            os.close(self._ours)
+        os.close(self._ours)
+        return self.process.wait(timeout=max(1.0, until - time.monotonic()))
 
     def plain(self):
         """What was written, without escape codes; a line that was written over keeps its last words only."""
