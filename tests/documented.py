@@ -145,17 +145,17 @@ RUN_BY = {
     "podium plan --preset ipu-base-pod16-examples --price 12.5 --page plan.html": (
         "test_the_page_of_the_documents_shows_what_is_said"
     ),
-    "podium plan": "test_figures_are_written_with_their_units",
-    "podium runs show slow": "test_show_says_all_of_one_run",
+    "podium plan": "test_the_command_changes_nothing",
+    "podium runs show slow": "test_runs_of_a_toy_of_three_stages",
     "podium open slow": "test_open_shows_a_run_the_newest_one_or_all",
     "podium open reviews": "test_open_shows_a_run_the_newest_one_or_all",
-    "podium resume slow": "test_a_failed_run_resumes_with_the_parameters_and_options_it_had",
+    "podium resume slow": "test_an_unfinished_run_resumes_with_the_parameters_and_options_it_had",
     "podium gate slow --set min_f1=80": "test_the_gate_decides_again_and_publish_reads_that_verdict",
     "podium run --like slow --name slower --set downstream.squad.finetune.epochs=4": (
         "test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own"
     ),
-    "podium compare slow fast": "test_parameters_scores_and_the_paired_test_against_the_first",
-    "podium compare reviews faster": "test_parameters_scores_and_the_paired_test_against_the_first",
+    "podium compare slow fast": "test_compare",
+    "podium compare reviews faster": "test_compare",
     "podium clean slow": "test_first_it_says_what_would_go_and_removes_nothing_unless_told",
     "dvc repro": "tests/faults/small_run.py: repro",
 }  # fmt: skip
@@ -177,15 +177,15 @@ CARRIED_OUT_BY = {
     "plan": "test_a_plan_of_a_pod",
     "predict": "test_evaluate_and_predict",
     "pretrain": "test_a_command_that_trains_comes_to_its_first_stage",
-    "publish": "test_publish_takes_a_run_by_its_name_alone",
+    "publish": "test_publish_takes_a_run_by_its_name_and_changes_parameters_of_publishing_alone",
     "releases": "test_the_commands_of_the_documents",
     "reproduce": "test_a_run_is_repeated_from_its_own_revision",
-    "resume": "test_a_failed_run_resumes_with_the_parameters_and_options_it_had",
+    "resume": "test_an_unfinished_run_resumes_with_the_parameters_and_options_it_had",
     "run": "test_a_small_model_of_real_text_is_rejected_and_not_published",
     "runs": "test_runs_of_a_toy_of_three_stages",
     "search": "test_a_search_shows_the_nearest_lines",
     "sweep finetune": "test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published",
-    "sweep pretrain": "test_a_real_sweep_of_pre_training_selects_the_recipe_with_the_lowest_loss",
+    "sweep pretrain": "test_a_sweep_of_pre_training_trains_each_recipe_up_to_its_phase_and_finishes_the_best",
     "verify": "test_the_command_prints_a_line_a_check_and_a_name_of_a_file_cannot_forge_one",
     "worker": "test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back",
 }  # fmt: skip
