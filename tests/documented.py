@@ -145,7 +145,7 @@ RUN_BY = {
     "podium plan --preset ipu-base-pod16-examples --price 12.5 --page plan.html": (
         "test_the_page_of_the_documents_shows_what_is_said"
     ),
-    "podium plan": "test_the_command_changes_nothing",
+    "podium plan": "test_a_plan_changes_nothing_in_the_project",
     "podium runs show slow": "test_runs_of_a_toy_of_three_stages",
     "podium open slow": "test_open_shows_a_run_the_newest_one_or_all",
     "podium open reviews": "test_open_shows_a_run_the_newest_one_or_all",

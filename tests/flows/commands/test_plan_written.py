@@ -237,7 +237,7 @@ def test_what_is_forecast_is_what_a_run_then_does(request, toy_project):
     assert said.text.startswith("data/first")
 
 
-def test_the_command_changes_nothing(rejected, toy_project, capsys):
+def test_a_plan_changes_nothing_in_the_project(rejected, toy_project, capsys):
     before = everything(toy_project)
     require_end(capsys, 0, "downstream.squad.gate.min_f1 85.0 -> 80.0", "plan", "--set", *ACCEPTED)
     stages = json.loads(podium(capsys, "plan", "--json")[1].out)["stages"]

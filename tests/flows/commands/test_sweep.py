@@ -42,16 +42,6 @@ RATES = {"0.0001": 3.0, "0.0003": 2.5}
 NAMES = ["tries-lr1e-05-s5", "tries-lr1e-05-s6", "tries-lr3e-05-s5", "tries-lr3e-05-s6"]
 
 
-def test_every_recipe_is_run_with_every_seed_and_named_by_them():
-    assert [SWEEP.run_name(number, values) for number, values in enumerate(SWEEP.combinations, 1)] == NAMES
-    words = SWEEP.command(Trial(NAMES[0], SWEEP.combinations[0]), "--to", "finetune@squad")
-    assert words[words.index("run") :] == [
-        *("run", "--preset", "finetune", "--set", "device.runtime=cpu"),
-        *("--set", "downstream.squad.finetune.learning_rate=1e-05", "--set", "downstream.squad.finetune.seed=5"),
-        *("--name", "tries-lr1e-05-s5", "--to", "finetune@squad"),
-    ]
-
-
 def ended(project, monkeypatch, scores, job="squad-finetune", failed="finetune@squad"):
     """Runs that are not made: those with scores leave their figures, the others fail in the stage `failed`, or before
     the first; their commands, and where the scores of other seeds would have been written."""
@@ -81,6 +71,11 @@ def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(tmp_path
     }
     ran, others = ended(tmp_path, monkeypatch, scores)
     record = run_sweep(SWEEP, tmp_path, lambda text: None)
+    assert ran[0][ran[0].index("run") :] == [
+        *("run", "--preset", "finetune", "--set", "device.runtime=cpu"),
+        *("--set", "downstream.squad.finetune.learning_rate=1e-05", "--set", "downstream.squad.finetune.seed=5"),
+        *("--name", "tries-lr1e-05-s5", "--to", "finetune@squad"),
+    ]
     assert record["best"] == "tries-lr1e-05-s6"
     assert [one["mean"] for one in record["recipes"]] == [pytest.approx(0.55), pytest.approx(0.5)]
     assert record["recipes"][0]["deviation"] == pytest.approx(0.0707106781)
