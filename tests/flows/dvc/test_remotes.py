@@ -12,6 +12,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from flows.dvc import session as sessions
+from flows.dvc.child import CheckoutRepo, RemoteChanged
 from flows.dvc.session import DvcSession, Listener, RemoteFailed
 from tasks.host.checkpoint_sync import Remote, is_whole
 from tests.flows.toy_runs import repro
@@ -192,6 +193,15 @@ def test_an_entry_of_the_run_cache_arrives_after_its_outputs(toy_project, remote
         (remote / "files").unlink()
         session.push(["first"], print)
     assert (remote / "runs").exists()
+
+
+def test_a_push_to_a_remote_that_goes_away_meanwhile_did_not_succeed(toy_project, remote, tmp_path, monkeypatch):
+    with DvcSession(toy_project) as session:
+        session.update("first", Listener(print), pull=True)
+        session.push(["first"], print)
+    monkeypatch.setattr("dvc.repo.Repo.push", lambda *_, **__: remote.exists() and remote.rename(tmp_path / "away"))
+    with pytest.raises(RemoteChanged, match="podium-store is missing"):
+        CheckoutRepo(print).push(["first"])
 
 
 def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_project, remote, ran, monkeypatch):
