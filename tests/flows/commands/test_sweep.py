@@ -337,6 +337,7 @@ def search(trials, total, seed=42):
     [
         ("1e-5..1e-4", {float}, FloatDistribution(1e-5, 1e-4, log=True)),
         ("0..0.2", {float}, FloatDistribution(0.0, 0.2)),
+        ("0..1", {float}, FloatDistribution(0.0, 1.0)),
         ("2..4", {float}, IntDistribution(2, 4)),
         ("0..4", {int, type(None)}, IntDistribution(0, 4)),
         ("../data", {str}, None),

@@ -45,6 +45,7 @@ def test_of_a_folder_workers_fetch_nothing_as_each_has_its_own(checkout):
     release(checkout)
     chosen = releases.select_releases(GATE, checkout)
     assert chosen == {"squad": []}
+    assert releases.fetch_releases(GATE, checkout, print)
     assert releases.fetch_releases(GATE, checkout, print, chosen)
     assert [path.name for path in (checkout / FOLDER).parent.iterdir()] == []
 
