@@ -12,7 +12,7 @@ LONGEST = (
     "test_plan_command.py",
     "test_dvc_session.py",
     "test_preflight.py",
-    "test_dvc_remote.py",
+    "test_remotes.py",
     "test_run_page.py",
     "test_golden.py",
     "test_plans.py",

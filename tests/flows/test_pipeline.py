@@ -2,11 +2,7 @@
 
 import errno
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from unittest import mock
 
 import pytest
@@ -17,13 +13,11 @@ from flows.dvc import releases
 from flows.dvc.engine import Engine
 from flows.dvc.session import PlanStatus
 from flows.runs import report
-from flows.server.local_server import may_be_configured
-from flows.views import run_page, run_view
+from flows.views import run_view
 from flows.views.run_view import RunView
-from ipu_model.core.files import write_json, write_text
+from ipu_model.core.files import write_json
 from tasks.stage.errors import ParamsError
-from tests.flows.conftest import TOY_PLAN
-from tests.flows.toy_runs import ACCEPTED, FASTER, podium, run, run_json, statuses
+from tests.flows.toy_runs import ACCEPTED, FASTER, podium, require_end, run, run_json, statuses
 from tests.places import ROOT
 from tests.plans import prepare_own, resolved_params, stages_of, values_with
 from tests.tasks.downstream.entries import write_parameters
@@ -41,8 +35,7 @@ def test_a_rejected_model_ends_in_the_state_rejected_and_is_not_published(reject
 
 
 def test_publish_takes_the_module_that_the_gate_names_and_refuses_a_task_that_has_none(rejected, toy_project, capsys):
-    code, said = podium(capsys, "publish", "--task", "sst2")
-    assert (code, "--task sst2 not found" in said.err) == (2, True)
+    require_end(capsys, 2, "--task sst2 not found", "publish", "--task", "sst2")
     assert not (toy_project / "reports" / "publish-squad.json").exists()
     podium(capsys, "publish")
     assert (toy_project / "reports" / "publish-squad.json").exists()
@@ -91,21 +84,6 @@ def test_a_pull_request_is_called_a_proposal_and_not_a_publication():
     assert "proposed: http://hub/user/demo/discussions/1" in said
 
 
-def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
-    shutil.copy(ROOT / "dvc.yaml", tmp_path)
-    programs = {"pretrain-phase1": "restored", "squad-finetune": "built: no executable yet", "squad-predict": "loaded"}
-    for name, how in programs.items():
-        write_json(tmp_path / "measurements" / f"{name}.json", {"program": how})
-    write_json(tmp_path / "metrics" / "pretrain-phase2.json", {"runtime": "cpu"})
-    states = {"pretrain@phase1": "ran", "pretrain@phase2": "ran", "finetune@squad": "ran", "predict@squad": "skipped"}
-    run = report.RunReport(".", stages=[report.StageRecord(name, status, 1.0) for name, status in states.items()])
-    run.read_results(tmp_path)
-    assert run.programs == {"pretrain@phase1": "restored", "finetune@squad": "built: no executable yet"}
-    said = run_view.format_end(RunView(run, tmp_path))
-    assert "program of finetune@squad: built: no executable yet\n" in said
-    assert "Program of pretrain@phase1: restored." in run_page.render_run(RunView(run, tmp_path))
-
-
 def test_a_secret_of_config_local_is_linked_and_not_copied_into_a_checkout(toy_project):
     local = toy_project / ".dvc" / "config.local"
     local.write_text("['remote \"far\"']\n    url = ssh://me@host/store\n    password = hush\n")
@@ -148,7 +126,6 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     write_json(tmp_path / "metrics/glue-sst2.json", scores)
     reasons = [] if accepted else ["score 91.5 is under the floor 95 (downstream.glue-sst2.gate.min_score)."]
     write_json(tmp_path / "metrics/glue-sst2-gate.json", {"accepted": accepted, "reasons": reasons})
-    write_json(tmp_path / "metrics/glue-sst2-finetune.json", {"packing_factor": 3.0, "packing_efficiency": 0.9})
     run = report.RunReport(
         ".", stages=[report.StageRecord(name, "ran", 1.0) for name in stages_of(with_tasks("sst2"), "glue")]
     )
@@ -162,12 +139,6 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     assert ("published: published/podium-glue-sst2" in text) == accepted
     assert ("  - score 91.5 is under" in text) != accepted
     assert "exact match" not in text
-    assert "evaluation/glue-sst2/report.html" in text
-    assert run.packing["finetune@glue-sst2"]["packing_factor"] == 3.0
-    assert "held-out rows" not in run_page.render_run(RunView(run, tmp_path)), "no rows were held out"
-    write_text(tmp_path / "plots/glue-sst2-finetune.csv", "step,loss\n10,1.0\n20,0.6\n")
-    write_text(tmp_path / "plots/glue-sst2-finetune-held-out.csv", "step,loss\n20,0.5\n")
-    assert "held-out rows" in run_page.render_run(RunView(run, tmp_path))
 
 
 @pytest.mark.soak
@@ -212,7 +183,9 @@ def test_nothing_changed_is_said_at_once_and_the_report_stays_that_of_the_run_th
     assert statuses(toy_project)["second"] == "ran", "the report of before"
 
 
-def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(accepted, toy_project, command):
+def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(
+    accepted, toy_project, command, monkeypatch
+):
     made = run_json(toy_project)
     code, said = command("--set", *ACCEPTED)
     assert (code, "published: published/podium-demo (unchanged)" in said.out) == (0, True)
@@ -224,9 +197,6 @@ def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(ac
     assert (code, "published: published/podium-demo\n" in said.out) == (0, True)
     assert (toy_project / "published" / "podium-demo").is_dir()
     assert list(statuses(toy_project).values()) == ["skipped", "skipped", "skipped", "ran"]
-
-
-def test_a_publish_that_fails_is_an_error(accepted, command, monkeypatch):
     monkeypatch.setenv("TOY_FAILS", "publish")
     code, said = command("--set", *ACCEPTED)
     assert (code, "the hub is not there" in said.err) == (1, True)
@@ -234,37 +204,24 @@ def test_a_publish_that_fails_is_an_error(accepted, command, monkeypatch):
 
 
 def test_a_run_that_is_to_be_seen_elsewhere_goes_the_whole_way(rejected, toy_project, command, monkeypatch):
+    def nothing_changed():
+        ended = command()  # one that goes on ends at a server that does not answer
+        return ended is not None and "nothing changed" in ended[1].out
+
     monkeypatch.delenv("PREFECT_PROFILES_PATH", raising=False)
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    assert may_be_configured()
-    monkeypatch.delenv("PREFECT_API_URL")
-    assert not may_be_configured()
+    assert nothing_changed()
+    with monkeypatch.context() as patch:
+        patch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+        assert not nothing_changed()
     home = toy_project.parent / "home"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     (home / "profiles.toml").write_text('[profiles.ours]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n')
-    assert command() is None, "named in a profile of Prefect"
+    assert not nothing_changed(), "named in a profile of Prefect"
     (home / "profiles.toml").rename(home / "others.toml")
-    assert not may_be_configured()
-    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(home / "others.toml"))
-    assert may_be_configured()
-    monkeypatch.delenv("PREFECT_PROFILES_PATH")
+    assert nothing_changed()
+    with monkeypatch.context() as patch:
+        patch.setenv("PREFECT_PROFILES_PATH", str(home / "others.toml"))
+        assert not nothing_changed()
     with (toy_project / ".dvc" / "config").open("a") as config:
         config.write("    remote = far\n['remote \"far\"']\n    url = /nowhere\n")
-    assert command() is None, "other hosts may lack what is here"
-
-
-def test_prefect_is_not_even_imported(rejected, toy_project, command):
-    code = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-{TOY_PLAN}
-from flows import cli
-from flows.runs import checkout
-try:
-    cli.main(["run"])
-except SystemExit as end:
-    sys.exit(50 + end.code if "prefect" not in sys.modules else "prefect was imported")
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=toy_project, env=os.environ, text=True, capture_output=True)
-    assert done.returncode == 53, done.stdout + done.stderr
-    assert json.loads((toy_project / "reports" / "run.json").read_text())["stages"][0]["status"] == "ran"
+    assert not nothing_changed(), "other hosts may lack what is here"

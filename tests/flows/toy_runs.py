@@ -1,10 +1,13 @@
-"""Runs of the toy project: started, asked for by commands, and held by another process."""
+"""Runs of the toy project: started, asked for by commands, held by another process, and stages and DVC alone."""
 
 import json
 import subprocess
 import sys
 
-from flows import cli, pipeline
+from flows import cli, dvc, pipeline
+from flows.dvc import leftovers
+from flows.dvc.session import DvcSession, Listener
+from tasks.plan.plan_file import read_plan
 from tests.places import ROOT
 
 ACCEPTED = ["downstream.squad.gate.min_f1=80.0"]
@@ -42,6 +45,12 @@ def podium(capsys, *words):
     return code, capsys.readouterr()
 
 
+def require_end(capsys, code, text, *words):
+    """A command ends with this code and says this text."""
+    ended, said = podium(capsys, *words)
+    assert (ended, text in said.out + said.err) == (code, True), said
+
+
 class Holding:
     """Another process that holds a run, as a running one does."""
 
@@ -63,3 +72,23 @@ def git(folder, *words):
     """What git says that somebody calls there."""
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def repro(stage, root, said=None, shares=None, sent=None):
+    """Returns the verdict of a stage after those it needs; `said` and `shares` get the lines and the progress, `sent`
+    are the stages that may run."""
+    said, shares = ([] if given is None else given for given in (said, shares))
+    leftovers.repair(root, said.append)
+    listener = Listener(said.append, said.append, lambda percent, text: shares.append(percent))
+    with DvcSession(root, sent) as session:
+        for one in read_plan(root).with_upstream([stage]):
+            verdict = session.update(one, listener, pull=dvc.has_remote(root))
+    return verdict
+
+
+def call(*words, root):
+    """A command of DVC in the checkout `root`, waited for; what it prints is kept."""
+    command, out = [sys.executable, "-m", "dvc", *words], subprocess.PIPE
+    return subprocess.run(
+        command, cwd=root, env=dvc.stage_environment(), text=True, check=False, stdout=out, stderr=subprocess.STDOUT
+    )

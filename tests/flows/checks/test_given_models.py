@@ -69,7 +69,6 @@ NEW, REORDERED = "the examples have", "its head is reordered to"
         (CLASSES, ("blue", "red"), "classification", "classes.csv", ""),
         (CLASSES, ("red", "blue", "x"), "classification", "classes.csv", f"x, {NEW} blue, red: the head is new"),
         (CLASSES, ("LABEL_0", "LABEL_1"), "classification", "numbers.csv", ""),
-        (CLASSES, ("LABEL_1", "LABEL_0"), "classification", "numbers.csv", f"{REORDERED} 0, 1"),
         (TAGS, ("I-PER", "B-PER", "O", "B-LOC", "I-LOC"), "ner", "tags.conll", f"{REORDERED} O, B-LOC, I-LOC"),
         (TAGS, ("O", "B-ORG", "I-ORG"), "ner", "tags.conll", "the head is new"),
         (TAGS, ("O", "B-ORG", "I-ORG"), "classification", "classes.csv", ""),

@@ -14,8 +14,7 @@ import pytest
 from flows import dvc
 from flows.commands import clean
 from flows.runs import listing, report
-from tests.flows.dvc.toy_repro import call
-from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, podium, run, statuses
+from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, call, podium, require_end, run, statuses
 
 pytestmark = pytest.mark.usefixtures("prefect_session")
 
@@ -44,16 +43,14 @@ def test_first_it_says_what_would_go_and_removes_nothing_unless_told(three, caps
     assert (three / "data" / "second").read_text() == "done"
     assert podium(capsys, "clean")[0] == 0
     assert names(three) == {".", "good"}
-    code, said = podium(capsys, "clean", "goood")
-    assert (code, "did you mean good" in said.err) == (2, True)
+    require_end(capsys, 2, "did you mean good", "clean", "goood")
 
 
 def test_a_run_that_is_at_work_stays_whatever_is_asked(three, capsys):
     with Holding("fast"):
         code, said = podium(capsys, "clean", "good", "fast", "--yes")
         assert (code, "fast cannot be removed, so nothing was: it is running" in said.err) == (1, True)
-        code, said = podium(capsys, "clean", "--all", "--orphans", "--yes")
-        assert (code, "fast stays: it is running" in said.out) == (0, True)
+        require_end(capsys, 0, "fast stays: it is running", "clean", "--all", "--orphans", "--yes")
         assert names(three) == {"fast"}
         assert objects(three), "its objects are in use, and others may become so"
     found, _ = clean.plan_removal(three, ["fast"])
@@ -79,18 +76,6 @@ def test_a_run_in_which_somebody_calls_dvc_is_in_use(three, capsys):
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # whatever was asserted: nothing waits for it
         process.communicate()
-
-
-def test_what_was_published_stays_and_its_checkout_unless_it_is_named(three, capsys):
-    release = three / "published" / "podium-demo"
-    (release / "weights").write_text("weights")
-    for name in ("good", "fast", "."):
-        aged(three, name, 40)
-    assert podium(capsys, "clean", "--older-than", "30d", "--yes")[0] == 0
-    assert names(three) == {".", "good"}
-    assert podium(capsys, "clean", "good", "--yes")[0] == 0
-    assert names(three) == {"."}
-    assert (release / "weights").read_text() == "weights"
 
 
 @pytest.mark.parametrize("inside", ["folder", "link"])
@@ -123,19 +108,24 @@ def test_nothing_is_removed_through_a_link(three, tmp_path, capsys):
     assert [(tmp_path / name).exists() for name in ("logs/old.log", "damaged/old.log", "checkouts/fast")] == [True] * 3
 
 
-def test_age_takes_runs_logs_and_damaged_files_of_that_age(three, capsys):
-    logs, damaged = three / "runs/logs", three / "runs/damaged"
+def test_age_takes_runs_logs_and_damaged_files_of_that_age_and_leaves_what_was_published(three, capsys):
+    weights, logs, damaged = three / "published/podium-demo/weights", three / "runs/logs", three / "runs/damaged"
+    weights.write_text("weights")
     for folder in (logs, damaged):
         folder.mkdir()
         for name, days in (("old.log", 10), ("new.log", 1)):
             (folder / name).write_text("x")
             os.utime(folder / name, (time.time() - days * 86400,) * 2)
-    aged(three, "fast", 8)
-    assert podium(capsys, "clean", "--older-than", "1w", "--yes")[0] == 0
-    assert names(three) == {".", "good"}
+    for name, days in (("good", 40), (".", 40), ("fast", 8)):
+        aged(three, name, days)
+    for age, left in (("30d", {".", "good", "fast"}), ("1w", {".", "good"})):
+        assert podium(capsys, "clean", "--older-than", age, "--yes")[0] == 0
+        assert names(three) == left
     assert [path.name for path in (*logs.iterdir(), *damaged.iterdir())] == ["new.log", "new.log"]
-    code, said = podium(capsys, "clean", "--older-than", "soon")
-    assert (code, "'soon' is not an age: use a number and h, d or w" in said.err) == (2, True)
+    require_end(capsys, 2, "'soon' is not an age", "clean", "--older-than", "soon")
+    assert podium(capsys, "clean", "good", "--yes")[0] == 0
+    assert names(three) == {"."}
+    assert weights.read_text() == "weights"
 
 
 @pytest.mark.soak
@@ -166,7 +156,7 @@ def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(thre
     assert podium(capsys, "clean", "--orphans", "--yes")[1].out == "nothing to remove\n"
 
 
-def test_files_that_somebody_added_to_dvc_are_no_orphans(three, capsys):
+def test_files_that_somebody_added_to_dvc_are_no_orphans_and_the_cache_of_other_projects_is_left_to_them(three, capsys):
     (three / "mine.txt").write_text("mine")
     (three / "folder").mkdir()
     (three / "folder/inside.txt").write_text("inside")  # only the listing of the folder names this object
@@ -174,19 +164,16 @@ def test_files_that_somebody_added_to_dvc_are_no_orphans(three, capsys):
     before = objects(three)
     podium(capsys, "clean", "--orphans", "--yes")
     assert objects(three) == before
-
-
-def test_the_cache_of_other_projects_is_left_to_them(three, capsys):
     call("cache", "dir", str(three.parent / "shared"), root=three)
-    code, said = podium(capsys, "clean", "--orphans", "--yes")
-    assert (code, "is outside the project, and other projects may use it" in said.err) == (1, True)
+    require_end(capsys, 1, "is outside the project", "clean", "--orphans", "--yes")
 
 
-def test_caches_are_removed_when_asked_for(three, capsys):
+def test_caches_are_removed_when_asked_for_and_all_leaves_what_was_published_and_the_cache(three, capsys):
     home, live = three / "runs/home/0", three / "runs/checkouts/fast/executables/.live"
     for folder in (home, live):
         folder.mkdir(parents=True)
         (folder / "file").write_text("x")
+    (three / "inputs" / "mine.txt").write_text("mine")
     with Holding("fast"):
         podium(capsys, "clean", "--caches", "--yes")
         assert (home / "file").exists(), "a running run may use it"
@@ -194,10 +181,6 @@ def test_caches_are_removed_when_asked_for(three, capsys):
     assert podium(capsys, "clean", "--caches", "--yes")[0] == 0
     assert (home.parent.exists(), live.exists()) == (False, False)
     assert names(three) == {".", "good", "fast"}
-
-
-def test_all_leaves_the_project_as_it_was_cloned_but_for_what_was_published_and_the_cache(three, capsys):
-    (three / "inputs" / "mine.txt").write_text("mine")
     assert podium(capsys, "clean", "--all", "--yes")[0] == 0
     left = {path.name for path in three.iterdir()}
     assert not left & {"data", "metrics", "reports", "dvc.lock"}

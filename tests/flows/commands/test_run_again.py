@@ -10,7 +10,7 @@ from flows.runs import listing
 from flows.runs.report import read_report
 from flows.runs.run_params import read_run_params
 from tasks.params.tables import find_differing
-from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, podium, run, statuses
+from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, podium, require_end, run, statuses
 from tests.plans import prepare_own, resolved_params
 
 
@@ -30,7 +30,16 @@ def failed(prefect_session, after, monkeypatch):
     return after("failed", make)
 
 
-def test_a_failed_run_resumes_with_the_parameters_and_options_it_had(failed, toy_project, monkeypatch, capsys):
+@pytest.mark.parametrize("outcome", ["failed", "killed"])
+def test_an_unfinished_run_resumes_with_the_parameters_and_options_it_had(
+    failed, toy_project, monkeypatch, capsys, outcome
+):
+    if outcome == "killed":
+        record = record_of(toy_project, "mine")
+        record.error = record.ended = None  # as its last record was before the kill
+        record.save(toy_project)
+    require_end(capsys, 1, "podium resume mine", "publish", "mine")
+    require_end(capsys, 1, "run mine has published nothing", "predict", "published/mine", "--text", "a")
     monkeypatch.chdir(toy_project / "inputs")  # nothing depends on the folder, or on params.yaml of now
     text = (toy_project / "params.yaml").read_text()
     (toy_project / "params.yaml").write_text(text.replace("min_f1: 85.0", "min_f1: 99.0"))
@@ -40,28 +49,9 @@ def test_a_failed_run_resumes_with_the_parameters_and_options_it_had(failed, toy
     record = record_of(toy_project, "mine")
     assert record.command == "podium run with many words", "the list of runs still says what it is"
     assert (record.options["publish"], record.options["to"]) == (False, ["gate"])
-    assert not (toy_project / "published").exists()
-    values = record_of(toy_project, "mine").overrides
-    assert values == [FASTER, *ACCEPTED]
-
-
-def test_a_run_without_a_verdict_is_not_published(failed, toy_project, capsys):
-    code, said = podium(capsys, "publish", "mine")
-    assert code == 1
-    assert "podium resume mine" in said.err
-    assert not (toy_project / "published").exists()
-    code, said = podium(capsys, "predict", "published/mine", "--text", "a")
-    assert (code, "run mine has published nothing" in said.err) == (1, True)
-
-
-def test_a_killed_run_resumes(failed, toy_project, capsys):
-    record = record_of(toy_project, "mine")
-    record.error = record.ended = None  # as its last record was before the kill
-    record.save(toy_project)
-    code, said = podium(capsys, "resume", "mine")
-    assert code == 0, said.err
-    assert record_of(toy_project, "mine").results["gate@squad"]["published"] is None, "--no-publish still holds"
-    assert [one["outcome"] for one in record_of(toy_project, "mine").earlier] == ["killed"]
+    assert not (toy_project / "published").exists(), "--no-publish still holds"
+    assert record.overrides == [FASTER, *ACCEPTED]
+    assert [one["outcome"] for one in record.earlier] == [outcome]
 
 
 def test_resume_says_where_there_is_nothing_to_resume(mine, toy_project, capsys):
@@ -87,7 +77,7 @@ def browser(monkeypatch):
     """Addresses that were opened in a browser of a host with a display."""
     opened = []
     monkeypatch.setattr(webbrowser, "open", lambda address: bool(opened.append(address)) or True)
-    for name in ("SSH_CONNECTION", "SSH_TTY", "PODIUM_PAGES_URL"):
+    for name in ("SSH_CONNECTION", "SSH_TTY", "PODIUM_PAGES_URL", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DISPLAY", ":0")
     return opened
@@ -95,8 +85,7 @@ def browser(monkeypatch):
 
 def test_open_shows_a_run_the_newest_one_or_all(toy_project, request, capsys, browser, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    code, said = podium(capsys, "open")
-    assert (code, said.err) == (1, "error: no runs yet: podium run starts one\n")
+    assert podium(capsys, "open")[0] == 1, "no runs yet"
     request.getfixturevalue("three")
     pages = {name: (toy_project / f"runs/checkouts/{name}/reports/run.html").as_uri() for name in ("good", "fast")}
     pages["--all"] = (toy_project / "reports/index.html").as_uri()
@@ -104,8 +93,7 @@ def test_open_shows_a_run_the_newest_one_or_all(toy_project, request, capsys, br
         code, said = podium(capsys, "open", *words)
         assert (code, said.out) == (0, f"{pages[name]}\n"), said.err
         assert browser.pop() == pages[name]
-    code, said = podium(capsys, "open", "goood")
-    assert (code, said.err) == (2, "error: run goood not found; did you mean good?\n")
+    require_end(capsys, 2, "did you mean good?", "open", "goood")
     monkeypatch.setenv("PODIUM_PAGES_URL", "https://pages.example/podium/")
     podium(capsys, "open", "good")
     assert browser.pop() == "https://pages.example/podium/runs/checkouts/good/reports/run.html"
@@ -117,8 +105,7 @@ def test_open_prints_the_address_where_no_browser_would_be_seen(mine, toy_projec
     if where == "ssh":
         monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 22 10.0.0.2 22")
     elif where == "no display":
-        for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
-            monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv("DISPLAY")
     code, said = podium(capsys, "open", "mine")
     assert (code, said.out) == (0, (toy_project / "runs/checkouts/mine/reports/run.html").as_uri() + "\n")
     assert browser == []
@@ -137,8 +124,7 @@ def test_the_gate_decides_again_and_publish_reads_that_verdict(mine, toy_project
     assert record.details["changed"]["downstream.squad.gate.min_f1"] == "80"
     assert "accepted" in (folder / "reports/run.html").read_text()
     assert json.loads((folder / "metrics/squad-gate.json").read_text())["accepted"]
-    code, said = podium(capsys, "publish", "mine")
-    assert (code, "podium predict published/podium-demo" in said.err) == (0, True), said.err
+    require_end(capsys, 0, "podium predict published/podium-demo", "publish", "mine")
     code, said = podium(capsys, "gate", "mine", "--set", "downstream.squad.gate.min_f1=85.0")
     assert (code, "what was published before stays there: published/podium-demo" in said.err) == (3, True)
     assert "squad gate: rejected\n" in said.out
@@ -194,16 +180,7 @@ def test_a_gate_that_fails_leaves_the_limits_and_can_be_asked_again(mine, toy_pr
     ],
 )
 def test_what_is_no_limit_of_the_run_is_refused(mine, toy_project, capsys, words, why):
-    code, said = podium(capsys, "gate", "mine", "--set", *words)
-    assert (code, why in said.err) == (2, True), said.err
-
-
-def test_publish_by_parameters_refuses_limits_that_were_changed_since(prefect_session, toy_project, capsys):
-    run(FASTER)
-    name = newest_name(toy_project)
-    assert podium(capsys, "gate", name, "--set", "min_f1=80")[0] == 0
-    code, said = podium(capsys, "publish", "--set", FASTER)
-    assert (code, f"run {name} exists with other parameters" in said.err) == (2, True), said.err
+    require_end(capsys, 2, why, "gate", "mine", "--set", *words)
 
 
 def test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own(prefect_session, toy_project, capsys):
@@ -229,9 +206,7 @@ def test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own(pre
         (["mine", "--preset", "bert"], "leave out --preset"),
         (["mine", "--name", "next"], "run next exists with other parameters"),
     ):
-        code, said = podium(capsys, "run", "--like", *words)
-        assert (code, why in said.err) == (2, True), said.err
+        require_end(capsys, 2, why, "run", "--like", *words)
     code, said = podium(capsys, "params", "list", "squad.finetune.learning_rate", "--name", "mine")
     assert (code, said.out.split()[1]) == (0, "3.0e-05")
-    code, said = podium(capsys, "params", "list", "--name", "mien")
-    assert (code, "did you mean mine" in said.err) == (2, True)
+    require_end(capsys, 2, "did you mean mine", "params", "list", "--name", "mien")

@@ -1,4 +1,4 @@
-"""`podium sweep`: runs, the best of them, ranges, proposals, early stops; real ones that are killed and continue."""
+"""`podium sweep`: runs, the best of them, ranges, proposals, early stops; a real one that is interrupted."""
 
 import contextlib
 import dataclasses
@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from flows.cli import cli
 from flows.commands import sweep_runs
 from flows.commands.sweep import _take_space, parse_range
-from flows.commands.sweep_runs import COMPLETE, PRUNED, Sweep, Training, Trial, ask_trial, enter_scores, run_sweep
+from flows.commands.sweep_runs import COMPLETE, Sweep, Training, Trial, ask_trial, enter_scores, run_sweep
 from flows.runs import checkout
 from flows.runs.listing import SWEEPS
 from flows.runs.report import RunReport, StageRecord
@@ -28,13 +27,11 @@ from ipu_model.core.files import write_json, write_text
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.params.schema import load_params, parameter_values
-from tasks.params.sections import DEFAULT_PHASES
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tests.flows.workers.worker_hosts import Server, descendants, kill_tree, start_process, wait_until
 from tests.places import ROOT, copy_project
 from tests.tasks.downstream.entries import change_parameters, values_with, write_parameters
-from tests.tasks.pretraining.row_inputs import random_texts
 from tests.tasks.tiny_model import write_tiny_model
 from tests.tasks.trained_checkout import make_glue_checkout
 
@@ -43,23 +40,6 @@ SWEEP = Sweep("tries", Training("finetune@squad"), "finetune", ("device.runtime=
 RATES = {"0.0001": 3.0, "0.0003": 2.5}
 """Learning rates of a pre-training -> loss of masked tokens."""
 NAMES = ["tries-lr1e-05-s5", "tries-lr1e-05-s6", "tries-lr3e-05-s5", "tries-lr3e-05-s6"]
-
-
-def test_every_recipe_is_run_with_every_seed_and_named_by_them():
-    assert [SWEEP.run_name(number, values) for number, values in enumerate(SWEEP.combinations, 1)] == NAMES
-    words = SWEEP.command(Trial(NAMES[0], SWEEP.combinations[0]), "--to", "finetune@squad")
-    assert words[words.index("run") :] == [
-        *("run", "--preset", "finetune", "--set", "device.runtime=cpu"),
-        *("--set", "downstream.squad.finetune.learning_rate=1e-05", "--set", "downstream.squad.finetune.seed=5"),
-        *("--name", "tries-lr1e-05-s5", "--to", "finetune@squad"),
-    ]
-
-
-def test_a_member_of_a_sweep_does_not_say_what_is_next(tmp_path):
-    said = []
-    words = "import sys; print('loss 1', flush=True); print('next: podium runs', file=sys.stderr)"
-    assert sweep_runs._run([sys.executable, "-c", words], tmp_path, said.append) == 0
-    assert said == ["  loss 1"]
 
 
 def ended(project, monkeypatch, scores, job="squad-finetune", failed="finetune@squad"):
@@ -91,6 +71,11 @@ def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(tmp_path
     }
     ran, others = ended(tmp_path, monkeypatch, scores)
     record = run_sweep(SWEEP, tmp_path, lambda text: None)
+    assert ran[0][ran[0].index("run") :] == [
+        *("run", "--preset", "finetune", "--set", "device.runtime=cpu"),
+        *("--set", "downstream.squad.finetune.learning_rate=1e-05", "--set", "downstream.squad.finetune.seed=5"),
+        *("--name", "tries-lr1e-05-s5", "--to", "finetune@squad"),
+    ]
     assert record["best"] == "tries-lr1e-05-s6"
     assert [one["mean"] for one in record["recipes"]] == [pytest.approx(0.55), pytest.approx(0.5)]
     assert record["recipes"][0]["deviation"] == pytest.approx(0.0707106781)
@@ -142,21 +127,16 @@ def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(tmp_path,
 def test_a_recipe_of_which_one_seed_came_to_its_end_is_judged_by_that_one_and_the_others_are_counted(
     tmp_path, monkeypatch
 ):
-    figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
-    ran, others = ended(tmp_path, monkeypatch, {"tries-lr3e-05-s6": figures})
+    """A smaller loss is better."""
+    scores = {name: {"judged_by": "loss", "loss": loss} for name, loss in ((NAMES[1], 2.0), (NAMES[3], 1.0))}
+    ran, others = ended(tmp_path, monkeypatch, scores)
     said = []
-    run_sweep(SWEEP, tmp_path, said.append)
+    record = run_sweep(SWEEP, tmp_path, said.append)
+    assert record["best"] == NAMES[3]
+    assert [one["held_out"] is None for one in record["runs"]] == [True, False] * 2
     assert others == []
     assert "gate.seeds" not in " ".join(ran[-1])
-    assert "1 of 2 seeds of this recipe did not finish and are not in its mean" in said
-
-
-def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(tmp_path, monkeypatch):
-    scores = {name: {"judged_by": "loss", "loss": loss} for name, loss in ((NAMES[1], 2.0), (NAMES[3], 1.0))}
-    ended(tmp_path, monkeypatch, scores)
-    record = run_sweep(SWEEP, tmp_path, lambda text: None)
-    assert record["best"] == NAMES[3]
-    assert [one["held_out"] for one in record["runs"]][0] is None
+    assert any("1 of 2 seeds" in text for text in said)
 
 
 @pytest.mark.parametrize(
@@ -172,22 +152,15 @@ def test_a_sweep_of_which_no_run_ends_has_failed_and_a_failure_that_all_trials_s
     assert len(ran) == count
 
 
-@pytest.fixture
-def judged(tmp_path):
-    """A checkout that has come to its evaluation, with figures on held-out examples."""
-    root = make_glue_checkout(tmp_path / "checkout")
-    path = root / artifacts.metrics_file("glue-sst2", "finetune")
+def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(tmp_path):
+    entry, judged = "glue-sst2", make_glue_checkout(tmp_path / "checkout")
+    metrics, folder = judged / artifacts.metrics_file(entry, "finetune"), judged / "seeds"
     figures = {"judged_by": "accuracy", "accuracy": 0.7, "loss": 0.5}
-    write_json(path, {**json.loads(path.read_text()), "held_out": figures})
-    return root
-
-
-def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(judged, tmp_path):
-    entry, folder = "glue-sst2", judged / "seeds"
+    write_json(metrics, {**json.loads(metrics.read_text()), "held_out": figures})
     sweep_runs.write_seed_scores(folder, {43: judged}, entry, lambda text: None)
     change_parameters(judged, {"downstream": {entry: {"gate": {"seeds": "seeds"}}}})
     values = parameter_values(load_params(judged / artifacts.PARAMS))
-    with pytest.raises(InputError, match="seeds 42 and 43 are the same model"):  # as it is, and the file says so
+    with pytest.raises(InputError, match="seeds 42 and 43"):  # the same model, and the file says so
         gate(values, entry, judged)
     path = folder / "seed-43.json"
     write_json(path, {**json.loads(path.read_text()), "weights_sha256": "0" * 64})
@@ -195,15 +168,11 @@ def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(
     verdict = json.loads((judged / artifacts.metrics_file(entry, "gate")).read_text())
     assert verdict["chosen_by"] == "accuracy"
     assert [one["score"] for one in verdict["seeds"]] == [90.0, 90.0]
-
-
-def test_a_run_without_answers_is_named_and_what_was_written_before_stays(judged, tmp_path):
-    sweep_runs.write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
-    before = (tmp_path / "seeds/seed-43.json").read_bytes()
-    (judged / artifacts.predictions_file("glue-sst2")).unlink()
-    with pytest.raises(PodiumError, match="predictions.json not found: run checkout was not evaluated"):
-        sweep_runs.write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
-    assert (tmp_path / "seeds/seed-43.json").read_bytes() == before
+    before = path.read_bytes()
+    (judged / artifacts.predictions_file(entry)).unlink()
+    with pytest.raises(PodiumError, match="predictions.json not found: run checkout"):
+        sweep_runs.write_seed_scores(folder, {43: judged}, entry, lambda text: None)
+    assert path.read_bytes() == before
 
 
 def test_a_gate_may_be_told_of_other_seeds_later_and_nothing_else_may_change(tmp_path):
@@ -233,26 +202,21 @@ def questions(path, titles):
     return path
 
 
-def real_project(tmp_path):
+def real_sweep(tmp_path, *words):
+    """A project, a command that searches there for the best recipe for 48 questions, and its environment."""
     project = copy_project(tmp_path / "project")
     for name in ("prefect.yaml", "podium.py"):
         shutil.copy2(ROOT / name, project / name)
     shutil.rmtree(project / ".dvc")
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=project, check=True)
-    return project, {**os.environ, "PYTHONPATH": str(project), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-
-
-def real_sweep(tmp_path, *words):
-    """A project, a command that searches there for the best recipe for 48 questions, and its environment."""
-    project, environment = real_project(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(project), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     write_tiny_model(tmp_path / "bert", [*"abcdefghijklmnopqrstuvwxyz0123456789", "what", "is", *WORDS])
     train, dev = questions(tmp_path / "train.json", range(12)), questions(tmp_path / "dev.json", range(12, 16))
-    held = "downstream.squad.rows.held_out_fraction=0.25"
-    published = "downstream.squad.gate.above_baseline=false"
-    words = ("--set", published, *words)
-    rest = ["--epochs", "1", "--runtime", "cpu", "--precision", "fp32", "--set", held, "--name", "t", "--json", *words]
+    settings = ("downstream.squad.rows.held_out_fraction=0.25", "downstream.squad.gate.above_baseline=false")
+    rest = ["--epochs", "1", "--runtime", "cpu", "--precision", "fp32", "--name", "t", "--json", *words]
     given = ["--model", str(tmp_path / "bert"), "--train", str(train), "--dev", str(dev)]
-    return project, [sys.executable, "-m", "flows", "sweep", "finetune", "squad", *given, *rest], environment
+    command = [sys.executable, "-m", "flows", "sweep", "finetune", "squad", *given, *rest]
+    return project, [*command, *(word for one in settings for word in ("--set", one))], environment
 
 
 @pytest.mark.soak
@@ -295,27 +259,6 @@ def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_p
     assert json.loads(flows(*command).stdout) == record
     assert (project / "published/t/provenance.json").read_bytes() == released
     assert record["verdict"][0] in flows(sys.executable, "-m", "flows", "runs", "show", record["best"]).stdout
-
-
-@pytest.mark.soak
-def test_a_real_sweep_of_pre_training_selects_the_recipe_with_the_lowest_loss(tmp_path):
-    project, environment = real_project(tmp_path)
-    (tmp_path / "my-text.txt").write_text("\n\n".join(random_texts(120, sentences=(2, 8))))
-    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "max_positions": 64}
-    rows = {f"{phase}.{key}": one for phase in DEFAULT_PHASES for key, one in (("row_length", 64), ("duplicates", 1))}
-    small = {f"model.{key}": one for key, one in sizes.items()} | {f"pretrain_rows.{key}": v for key, v in rows.items()}
-    small |= {"pretrain_rows.held_out_fraction": 0.1, "tokenizer.vocabulary_size": 300}
-    settings = [word for key, one in small.items() for word in ("--set", f"{key}={one}")]
-    words = ["--text", str(tmp_path / "my-text.txt"), "--learning-rate", "1e-3,1e-5", "--batch-size", "8"]
-    rest = ["--steps", "20", "--runtime", "cpu", "--precision", "fp32", "--phase", "phase1", "--name", "lm", "--json"]
-    command = [sys.executable, "-m", "flows", "sweep", "pretrain", *words, *rest, *settings]
-    done = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
-    losses = {one["name"]: one["held_out"]["mlm_loss"] for one in record["runs"]}
-    assert list(losses) == ["lm-lr0.001-gbs8", "lm-lr1e-05-gbs8"]
-    assert record["best"] == min(losses, key=losses.__getitem__)
-    assert (checkout.checkout_folder(project, record["best"]) / "models/phase2/model.safetensors").is_file()
 
 
 @pytest.mark.soak
@@ -397,9 +340,7 @@ def search(trials, total, seed=42):
         ("0..1", {float}, FloatDistribution(0.0, 1.0)),
         ("2..4", {float}, IntDistribution(2, 4)),
         ("0..4", {int, type(None)}, IntDistribution(0, 4)),
-        (".1...5", {float}, FloatDistribution(0.1, 0.5, log=True)),
         ("../data", {str}, None),
-        ("1e-5,3e-5", {float}, None),
     ],
 )
 def test_a_range_is_of_integers_where_they_are_meant(text, kinds, expected):
@@ -416,12 +357,6 @@ def test_proposals_depend_on_the_seed_and_earlier_trials_only_and_stay_in_their_
         assert trial.values["global_batch_size"] in (16, 32)
     interrupted = {"learning_rate": 2e-5, "epochs": 3, "global_batch_size": 32}
     assert ask_trial(searched(), whole[:5], interrupted).params == interrupted
-
-
-def test_a_search_finds_better_values_than_random_ones():
-    found = search([], 40)
-    late, early = (statistics.median(trial.score or 0.0 for trial in part) for part in (found[-20:], found[:5]))
-    assert late > early + 0.5
 
 
 def test_a_trial_is_hopeless_below_the_median_of_finished_ones_from_the_second_evaluation_on():
@@ -454,34 +389,21 @@ def test_ranges_and_lists_leave_the_options():
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (options("pretrain.weight_decay=0.1..0.01"), "pretrain.weight_decay: 0.1..0.01 is not a range"),
-        (options("corpus.path=1..3"), "corpus.path: 1..3 .* not a number"),
-        (options("pretrain.bias_correction=0..1"), "pretrain.bias_correction.* not a number"),
-        (options("pretrain.weight_decay=0..0.1", trials=None), "pretrain.weight_decay: .*--trials N"),
-        (options("pretrain.seed=1,2.5", trials=None), "pretrain.seed: '1,2.5' is not a list"),
-        (options(), "--trials needs values"),
-    ],
-)
-def test_values_that_cannot_be_searched_are_refused(args, message):
-    with pytest.raises(ParamsError, match=message):
-        _take_space(args)
-
-
-@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--trials", "0", "--learning-rate", "1e-5..1e-4"], "0 is not in the range x>=1"),
         (["--trials", "3", "--learning-rate", "1e-4..1e-5"], "its lower end comes first"),
         (["--trials", "3", "--set", "downstream.ner.finetune.warm=0..1"], "downstream.ner.finetune.warm is not known"),
         (["--trials", "3", "--set", "downstream.ner.finetune.warmup_fraction=0..2"], "less than or equal to 1"),
+        (["--trials", "3", "--set", "pretrain.weight_decay=0.1..0.01"], "pretrain.weight_decay: 0.1..0.01"),
+        (["--trials", "3", "--set", "corpus.path=1..3"], "corpus.path: 1..3"),
+        (["--trials", "3", "--set", "pretrain.bias_correction=0..1"], "pretrain.bias_correction"),
+        (["--set", "pretrain.weight_decay=0..0.1"], "--trials N"),
+        (["--set", "pretrain.seed=1,2.5"], "pretrain.seed: '1,2.5' is not a list"),
+        (["--trials", "3"], "--trials needs values"),
         (["--trials", "3", "--batch-size", "0..8"], "greater than or equal to 1"),
         (["--trials", "3", "--epochs", "2..4", "--seeds", "2"], "--seeds repeats every recipe"),
-        (
-            ["--trials", "3", "--epochs", "2..4", "--set", "downstream.ner.rows.held_out_fraction=0.0"],
-            "set downstream.ner.rows.held_out_fraction above 0",
-        ),
+        (["--trials", "3", "--epochs", "2..4", "--set", "rows.held_out_fraction=0.0"], "held_out_fraction above 0"),
     ],
 )
 def test_a_search_is_refused_before_its_first_run(tmp_path, words, message):
@@ -508,88 +430,3 @@ def test_pre_training_is_judged_by_the_loss_of_masked_tokens_and_sets_both_phase
     write_text(root / "plots/pretrain-phase2-held-out.csv", "step,loss,mlm_loss\n1,4.0,3.5\n2,3.0,2.5\n")
     assert held_out_score(sweep.training.read_held_out(root) or {}) == ("mlm_loss", -2.5)
     assert sweep.training.read_scores(root, "mlm_loss") == [-3.5, -2.5]
-
-
-TRAINER = """
-import math, pathlib, sys, time
-root, rate, polls = pathlib.Path(sys.argv[1]), float(sys.argv[2]), pathlib.Path(sys.argv[3])
-folder = root / "runs/squad-finetune/1"
-folder.mkdir(parents=True, exist_ok=True)
-(folder / "job.json").write_text("{}")
-count = lambda: int(polls.read_text() or 0)
-with (root / "started").open("a") as stream:
-    stream.write("x")
-for number in range(1, 6):
-    rows = [f"{n},{abs(math.log10(rate) + 3) / n ** 0.1}" for n in range(1, number + 1)]
-    (folder / "evaluations.csv").write_text("\\n".join(["step,loss", *rows]) + "\\n")
-    before, stop_at = count(), time.monotonic() + 30
-    while count() < before + 2 and time.monotonic() < stop_at:  # until the sweep has seen this evaluation
-        time.sleep(0.01)
-(root / "metrics").mkdir()
-loss = rows[-1].split(",")[1]
-(root / "metrics/squad-finetune.json").write_text('{"held_out": {"judged_by": "loss", "loss": %s}}' % loss)
-"""
-SEARCH = """
-import sys
-from pathlib import Path
-from optuna.distributions import FloatDistribution
-from flows.commands import sweep_runs
-from flows.runs import checkout, stopping
-
-project, trainer = Path(sys.argv[1]), sys.argv[2]
-polls = project / "polls"
-polls.write_text("0")
-stopping.SECONDS_BETWEEN_CHECKS = 0.02
-run_child = stopping.stop.run_child
-
-def watched(command, root, env, take, ends_early):
-    def poll():
-        hopeless = ends_early()
-        if not hopeless:
-            polls.write_text(str(int(polls.read_text()) + 1))
-        return hopeless
-    return run_child(command, root, env, take, poll)
-
-def command(self, trial, *last):
-    root = checkout.checkout_folder(project, trial.name)
-    return [sys.executable, trainer, str(root), str(trial.values["learning_rate"]), str(polls)]
-
-stopping.stop.run_child = watched
-sweep_runs.Sweep.command = command
-sweep_runs._final_command = lambda *args: [sys.executable, "-c", "pass"]
-space = {"learning_rate": FloatDistribution(1e-5, 1e-1, log=True)}
-sweep = sweep_runs.Sweep("s", sweep_runs.Training("finetune@squad"), "finetune", (), space, trials=12, seed=42)
-with stopping.stop.listen():
-    sweep_runs.run_sweep(sweep, project, lambda text: print(text, flush=True))
-"""
-
-
-@pytest.mark.soak
-def test_a_search_that_is_killed_continues_with_the_same_trials_and_stops_hopeless_ones(tmp_path):
-    (tmp_path / "trainer.py").write_text(TRAINER)
-    records = []
-    for name in ("whole", "killed"):
-        project = tmp_path / name
-        project.mkdir()
-        words = [sys.executable, "-c", SEARCH, str(project), str(tmp_path / "trainer.py")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        if name == "killed":
-            first = subprocess.Popen(words, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-            next(line for line in first.stdout if line.startswith("trial 6 of 12: s-06"))
-            first.send_signal(signal.SIGKILL)
-            assert first.wait() == -signal.SIGKILL
-            kept = json.loads((project / "runs/sweeps/s.json").read_text())["trials"]
-            assert [trial["state"] for trial in kept[5:]] == ["running"]
-        done = subprocess.run(words, env=environment, cwd=ROOT, text=True, capture_output=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        records.append(json.loads((project / "runs/sweeps/s.json").read_text()))
-    whole, killed = records
-    assert killed == whole
-    states = [trial["state"] for trial in whole["trials"]]
-    assert set(states) == {COMPLETE, PRUNED}
-    assert states[:4] == [COMPLETE] * 4
-    assert all(len(trial["scores"]) < 5 for trial in whole["trials"] if trial["state"] == PRUNED)
-    again = [len((project / f"runs/checkouts/s-{number:02d}/started").read_text()) for number in range(1, 13)]
-    assert [count for index, count in enumerate(again) if index != 5] == [1] * 11
-    rates = {f"s-{number:02d}": trial["values"]["learning_rate"] for number, trial in enumerate(whole["trials"], 1)}
-    assert whole["best"] == min(rates, key=lambda one: abs(math.log10(rates[one]) + 3))

@@ -9,8 +9,7 @@ from flows.runs.run_options import RunOptions
 from flows.runs.run_request import resolve_request
 from flows.workers import stage_flow
 from tasks.params.schema import validate_params
-from tests.flows.dvc.toy_repro import call
-from tests.flows.toy_runs import ACCEPTED, podium, run
+from tests.flows.toy_runs import ACCEPTED, call, podium, run
 from tests.parts import in_part
 from tests.plans import resolved_params
 
@@ -40,18 +39,9 @@ def add_remote(project):
 
 @pytest.mark.parametrize(
     ("place", "remote", "overrides"),
-    in_part(
-        [
-            ("inputs/corpus/dvc.yaml", True, ()),
-            ("inputs/other/x.dvc", False, ACCEPTED),
-            ("inputs/other/x.dvc", True, ()),
-            ("inputs/corpus/dvc.yaml", True, ACCEPTED),
-            ("inputs/corpus/dvc.yaml", False, ()),
-        ],
-        1,
-    ),
+    in_part([("inputs/corpus/dvc.yaml", True, ()), ("inputs/other/x.dvc", False, ACCEPTED)], 1),
 )
-def test_a_run_is_refused_before_dvc_starts(prefect_session, project, ran, place, remote, overrides):
+def test_a_run_is_refused_before_dvc_starts(prefect_session, project, ran, place, remote, overrides, command):
     if remote:
         add_remote(project)
     planted = plant(project, place)
@@ -64,6 +54,10 @@ def test_a_run_is_refused_before_dvc_starts(prefect_session, project, ran, place
     assert not (project / ".dvc/tmp").exists(), "DVC was not started"
     planted.unlink()
     assert run(*overrides).name == ("Completed" if overrides else "Rejected")
+    if not remote:
+        plant(project, place)
+        code, said = command("--set", *overrides)
+        assert (code in (1, 2), NAMED in said.err) == (True, True), "with nothing to do, too"
 
 
 def test_a_worker_refuses_what_is_among_its_own_inputs(prefect_session, project, ran):
@@ -100,15 +94,6 @@ def test_every_command_that_leads_to_dvc_names_it(project, capsys, monkeypatch):
         assert code in (1, 2), word
         assert f"{NAMED} inputs/other/dvc.yaml as its own" in " ".join((said.out + said.err).split()), word
         assert not (project / ".dvc/tmp").exists(), "DVC was not started"
-
-
-def test_a_run_with_nothing_to_do_is_refused_too(prefect_session, project, command):
-    run()
-    assert command()[0] == 3, "nothing changed"
-    plant(project, "inputs/other/dvc.yaml")
-    code, said = command()
-    assert code in (1, 2)
-    assert f"{NAMED} inputs/other/dvc.yaml" in said.err
 
 
 EACH = """

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from flows.runs import listing, report
+from flows.runs import report
 from flows.views import run_page
 from flows.views.run_view import RunView, format_end
 from ipu_model.core.files import write_json, write_text
-from tests.flows.toy_runs import podium
+from tests.flows.toy_runs import podium, require_end
 from tests.places import ROOT
 from tests.plans import prepare_own, resolved_params
 
@@ -50,38 +50,29 @@ def project(toy_project):
     return toy_project
 
 
-def test_the_record_has_the_scores_of_each_phase_and_no_gate(project):
+def test_the_record_has_the_scores_of_each_phase_in_the_order_they_ran_and_no_gate(project):
     folder = pretrained(project, "small")
     run = report.read_report(project, folder)
     assert list(run.pretraining) == ["pretrain@phase1", "pretrain@phase2"]
     last = run.pretraining["pretrain@phase2"]
-    assert last["scores"] == {
-        "mlm_loss": 2.0,
-        "perplexity": pytest.approx(7.389, abs=1e-3),
-        "mlm_accuracy": 62.5,
-        "nsp_accuracy": 75.0,
-    }
-    assert (last["name"], last["rows"], last["steps"], last["model"]) == ("phase2", 40, 20, "models/phase2")
-    assert run.results == {}, "nothing that a gate decides"
-    assert report.run_outcome(run) == "finished"
-    assert listing.find_runs(project, ["small"])[0].scores["phase2"]["mlm_loss"] == 2.0
+    perplexity = pytest.approx(7.389, abs=1e-3)
+    scores = {"mlm_loss": 2.0, "perplexity": perplexity, "mlm_accuracy": 62.5, "nsp_accuracy": 75.0}
+    assert (last["scores"], last["rows"], last["steps"], last["model"]) == (scores, 40, 20, "models/phase2")
+    assert (run.results, report.run_outcome(run)) == ({}, "finished")
     run.stages.reverse()
     run.save(project)
-    again = report.read_report(project, folder)
-    assert list(again.pretraining) == ["pretrain@phase2", "pretrain@phase1"], "as they ran, not by name"
+    assert list(report.read_report(project, folder).pretraining) == ["pretrain@phase2", "pretrain@phase1"]
 
 
-def test_the_end_says_loss_perplexity_accuracy_and_the_folder_of_the_model(project):
+def test_the_end_says_the_scores_of_each_phase_and_the_folder_of_the_model(project):
     folder = pretrained(project, "small")
     run = RunView(report.read_report(project, folder), folder, project)
     assert ("model", "runs/checkouts/small/models/phase2") in run.facts, "on its page and on Prefect's"
     text = format_end(run)
-    scores = "masked LM loss 2.0000, perplexity 7.39, masked LM accuracy 62.50 %, next-sentence accuracy 75.00 %"
-    assert f"phase2: {scores} (20 updates to training loss 2.2500; evaluated on 40 held-out rows)\n" in text
+    assert "phase2: masked LM loss 2.0000, perplexity 7.39" in text
     assert text.count("model: runs/checkouts/small/models/phase2\n") == 1, "the last phase has the result"
     folder = pretrained(project, "unseen", evaluated=False)
-    text = format_end(RunView(report.read_report(project, folder), folder, project))
-    assert "phase2: no scores (20 updates to training loss 2.2500; no held-out rows)\n" in text
+    assert "phase2: no scores" in format_end(RunView(report.read_report(project, folder), folder, project))
 
 
 def test_a_phase_that_failed_hides_no_score_of_the_one_before(project):
@@ -93,14 +84,6 @@ def test_a_phase_that_failed_hides_no_score_of_the_one_before(project):
     assert list(run.pretraining) == ["pretrain@phase1"], "figures of the failed phase would be of an earlier run"
 
 
-def test_the_curve_says_which_losses_it_adds_up(project):
-    folder = pretrained(project, "small")
-    for phase in PHASES:
-        write_text(folder / f"plots/pretrain-{phase}.csv", "step,loss,mlm_loss,nsp_loss\n10,4,3.3,0.7\n20,3,2.4,0.6\n")
-    run = RunView(report.read_report(project, folder), folder, project)
-    assert run_page.render_run(run).count("training (masked LM + next sentence)") >= len(PHASES)
-
-
 BEFORE = {"mlm_loss": 2.5, "perplexity": math.exp(2.5), "change": -0.5, "groups": 40, "new_head": False}
 BOUNDS = {"change_low": -0.625, "change_high": -0.375}
 CHANGE = "phase2: held-out loss 2.5000 -> 2.0000 (perplexity 12.18 -> 7.39), change -0.5000"
@@ -110,11 +93,9 @@ CHANGE = "phase2: held-out loss 2.5000 -> 2.0000 (perplexity 12.18 -> 7.39), cha
     ("more", "line"),
     [
         (BOUNDS, f"{CHANGE} (-0.6250 to -0.3750, by rows)"),
-        (BOUNDS | {"groups": 8}, f"{CHANGE} (-0.6250 to -0.3750, by 8 groups of rows)"),
-        (BOUNDS | {"documents": 40}, f"{CHANGE} (-0.6250 to -0.3750, by documents)"),
         (BOUNDS | {"documents": 90}, f"{CHANGE} (-0.6250 to -0.3750, by 40 groups of documents)"),
         ({"groups": 1}, CHANGE),
-        ({"new_head": True}, f"{CHANGE}. The original has no masked LM head, so the loss before is that of random"),
+        ({"new_head": True}, f"{CHANGE}. The original has no masked LM head"),
     ],
 )
 def test_a_continued_model_is_next_to_its_original_everywhere(project, capsys, more, line):
@@ -147,5 +128,4 @@ def test_two_pre_trainings_are_listed_and_compared_on_their_held_out_rows(projec
 def test_a_mixed_comparison_says_what_cannot_be_compared(project, capsys):
     pretrained(project, "lm")
     prepare_own(project, resolved_params(project, None, []), "tuned")
-    code, said = podium(capsys, "compare", "lm", "tuned")
-    assert (code, "lm was only pre-trained" in said.out) == (0, True), said
+    require_end(capsys, 0, "lm was only pre-trained", "compare", "lm", "tuned")

@@ -10,8 +10,6 @@ import yaml
 from flows.commands import evaluate
 from flows.commands.project import CommandContext
 from flows.runs.checkout import checkout_folder
-from flows.runs.next_step import suggest_next
-from flows.runs.report import RunReport, StageRecord
 from tasks.params.downstream import defaults_of
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
@@ -103,26 +101,3 @@ def test_a_run_that_trained_nothing_yet_or_several_is_refused_and_a_folder_of_it
     with pytest.raises(Exception, match="has no config.json"):
         judge(project, "mine", "dev.csv")
     assert not (project / "evaluation-mine-dev").exists()
-
-
-PHASES = [StageRecord(f"pretrain@{phase}", "ran", 1.0) for phase in ("phase1", "phase2")]
-JUDGED = {"name": "it", "scores": {}, "decision": None, "published": None}
-PUBLISHED = JUDGED | {"published": {"folder": "published/it"}}
-
-
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        (RunReport(".", results={"gate@it": PUBLISHED}), "podium predict published/it"),
-        (RunReport("runs/checkouts/first", stages=PHASES), "podium finetune KIND --model first --train FILE"),
-        (RunReport(".", stages=PHASES), "podium finetune KIND --model models/phase2 --train FILE"),
-        (RunReport(".", options={"to": ("rows",)}), "repeat the command without --to"),
-        (RunReport(".", options={"part": "pretraining"}), "repeat the command without --part"),
-        (
-            RunReport("runs/first", results={"gate@it": JUDGED | {"decision": {"accepted": False}}}),
-            "open runs/first/evaluation/it/",
-        ),
-    ],
-)
-def test_what_is_next_follows_from_what_became_of_the_run(record, said):
-    assert suggest_next(record).startswith(said)

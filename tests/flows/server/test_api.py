@@ -1,11 +1,16 @@
-"""What calls of the Prefect server do when it is away."""
+"""What calls of the Prefect server do when it is away, and how the server of a run ends."""
 
 import logging
+import signal
+import subprocess
 
 import httpx
 import pytest
 
-from flows.server import api
+from flows import cli
+from flows.commands import run as run_command
+from flows.server import api, local_server
+from tasks.stage.errors import InputError
 
 
 class Server:
@@ -44,11 +49,8 @@ def test_a_defect_in_such_a_call_is_not_hidden():
     ("name", "text", "error", "stays"),
     [
         ("prefect.FlowRunSuspendingObserver", "The websocket failed with an exception", OSError(), False),
-        ("prefect.events.clients", "Unable to connect to 'ws://127.0.0.1:1/api/events/in'", None, False),
-        ("websockets.client", "keepalive ping failed", OSError(), False),
         ("prefect.events.clients", "Attaching only 10 related resources", None, True),
         ("prefect.events", "Service 'EventsWorker' failed to process item Event()", None, False),
-        ("prefect.events", "Still processing items", None, True),
         ("asyncio", "Exception in callback FlowRunCancellingObserver._handle(<Task cancelled>)", OSError(), False),
         ("asyncio", "Exception in callback of someone else", OSError(), True),
     ],
@@ -56,3 +58,36 @@ def test_a_defect_in_such_a_call_is_not_hidden():
 def test_what_services_of_prefect_say_of_a_lost_server_is_left_out_and_nothing_else(name, text, error, stays):
     about = None if error is None else (type(error), error, None)
     assert api.filter_outages(logging.LogRecord(name, logging.ERROR, "", 0, text, (), about)) is stays
+
+
+def test_a_refused_run_ends_the_server_that_started_before_the_checks_and_leaves_no_log(toy_project, monkeypatch):
+    order = []
+
+    class Server:
+        def end(self):
+            order.append("server ends")
+
+    def start(log):
+        order.append("server starts")
+        (toy_project / log).touch()
+        return Server()
+
+    def refuse(request, meanwhile):
+        order.append("checks")
+        raise InputError("nothing was started: no disk")
+
+    monkeypatch.setattr(run_command, "start_early", start)
+    monkeypatch.setattr("flows.checks.preflight.require_runnable", refuse)
+    with pytest.raises(SystemExit):
+        cli.main(["run"])
+    assert order == ["server starts", "checks", "server ends"]
+    assert list((toy_project / "runs" / "logs").iterdir()) == []
+
+
+def test_a_server_that_does_not_stop_is_killed(monkeypatch):
+    monkeypatch.setattr(local_server, "SECONDS_TO_STOP", 0.1)
+    deaf = subprocess.Popen(["sh", "-c", "trap '' TERM; echo; exec sleep 60"], stdout=subprocess.PIPE)
+    with deaf:
+        deaf.stdout.readline()  # the signal is ignored from here
+        local_server.LocalServer(deaf, "").end()
+        assert deaf.returncode == -signal.SIGKILL

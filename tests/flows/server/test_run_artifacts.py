@@ -1,36 +1,18 @@
 """What a Prefect server knows of runs: names, tags, tables; asked of a real one after runs of the toy project."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from contextvars import ContextVar
-from dataclasses import replace
 from types import SimpleNamespace
 
-import httpx
 import pytest
-from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-    TaskRunFilter,
-    TaskRunFilterFlowRunId,
-)
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.settings import PREFECT_API_URL
 
 from flows import pipeline
-from flows.runs.report import RunReport, read_revision
-from flows.runs.run_options import RunOptions
 from flows.server import run_artifacts
 from flows.views import run_view
-from flows.views.run_view import RunView
-from tests.flows.conftest import TOY_PLAN
-from tests.flows.toy_runs import git, run_json
-from tests.places import ROOT
+from tests.flows.toy_runs import run_json
 
 DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d"
 CHECKS = [
@@ -114,54 +96,6 @@ def test_runs_that_end_otherwise_are_named_by_that(prefect_session, toy_project,
     assert "podium-gate" not in tables, "no gate decided"
 
 
-@pytest.mark.soak
-def test_tasks_are_named_by_their_stages_and_have_no_tag_that_the_server_would_count(prefect_session, toy_project):
-    """In a process of its own, by whose end Prefect has sent all task runs as events."""
-    params = toy_project / "params.yaml"
-    params.write_text(params.read_text().replace("min_f1: 85", "min_f1: 80"))
-    flow = f"{TOY_PLAN}\nfrom flows import pipeline; pipeline.pipeline(return_state=True)"
-    place = {"PREFECT_API_URL": PREFECT_API_URL.value(), "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-P", "-c", flow], cwd=toy_project, env={**os.environ, **place}, check=True)
-    found = last_run()
-    with get_client(sync_client=True) as client:
-        wanted = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[found.id]))
-        tasks = {task.name: task.tags for task in client.read_task_runs(task_run_filter=wanted)}
-    assert tasks == dict.fromkeys(["first", "second", "gate@squad", "publish@squad"], [])
-    shares = [one.description.partition(":")[0] for one in flow_runs_artifacts(found) if one.type == "progress"]
-    assert sorted(shares) == ["first", "gate@squad", "second"]
-
-
-def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "a.py").write_text("1")
-    for words in (["init", "-q"], ["add", "tasks"], ["commit", "-qm", "one"]):
-        git(tmp_path, *words)
-    commit = read_revision(tmp_path)[0]
-    values = {"downstream": {"a": {"kind": "squad"}, "b": {"kind": "squad"}}, "device": {"runtime": "ipu"}}
-    tags = ["task:squad", "device:ipu", f"commit:{commit}", "preset:bert"]
-    assert run_artifacts.make_tags(values, "bert", tmp_path) == tags
-    (tmp_path / "tasks" / "a.py").write_text("2")
-    assert f"commit:{commit}-changed" in run_artifacts.make_tags(values, "bert", tmp_path)
-
-
-def places_in(summary):
-    return summary.partition("### Pages and logs\n\n")[2].splitlines()
-
-
-def test_pages_are_links_where_somebody_shows_them(tmp_path, monkeypatch):
-    monkeypatch.setenv(run_view.PAGES_URL, "https://pages.example.org/podium/")
-    record = RunReport("runs/checkouts/mine", pages=["evaluation/squad/report.html", "reports/validation/*.html"])
-    lines = places_in(run_view.render_summary(RunView(record, tmp_path)))
-    page = "runs/checkouts/mine/reports/run.html"
-    assert lines[0] == f"- run: [{page}](<https://pages.example.org/podium/{page}>)"
-    assert lines[1].endswith("/runs/checkouts/mine/evaluation/squad/report.html>)")
-    assert lines[2].endswith(f":{tmp_path.resolve()}/runs/checkouts/mine/reports/validation/*.html`"), (
-        "no page: several"
-    )
-    monkeypatch.setenv(run_view.PAGES_URL, "javascript:alert(1)//")
-    assert places_in(run_view.render_summary(RunView(record, tmp_path)))[0] == f"- run: {page}"
-
-
 def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(
     prefect_session, toy_project, monkeypatch, caplog
 ):
@@ -172,16 +106,6 @@ def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(
     assert set(tables_of(found)) == {"podium-run"}
     assert found.state.is_completed()
     assert "cannot create podium-gate of this run on the server: JSONDecodeError" in caplog.text
-
-
-def test_a_server_that_refuses_artifacts_costs_the_run_nothing(prefect_session, toy_project, monkeypatch):
-    def refuse(*words, **values):
-        raise httpx.ConnectError("no one there")
-
-    monkeypatch.setattr(run_artifacts.call_optional, "_quiet_until", 0.0)  # restored at the end
-    monkeypatch.setattr(run_artifacts, "create_markdown_artifact", refuse)
-    monkeypatch.setattr(Artifact, "create", refuse)
-    assert pipeline.pipeline(None, [], to=["first"], return_state=True).is_completed()
 
 
 @pytest.mark.parametrize(
@@ -201,36 +125,6 @@ def test_a_run_has_the_name_that_was_typed_into_prefects_own_field(monkeypatch, 
     assert run_artifacts.read_run_name(None) == called
     assert run_artifacts.read_run_name("mine") == "mine"
     assert run_artifacts.format_start_name().startswith(f"{called or 'params.yaml'} 20")
-
-
-def test_the_form_fine_tunes_with_the_overrides_of_the_command(prefect_session, toy_project, monkeypatch):
-    def parse(project, form):
-        fields = {"model": "bert", "train": "a.csv", "columns": ("context=text",)}
-        assert form == RunOptions(None, ("a=1",), "mine", kind="squad", **fields)
-        return replace(form, overrides=["downstream.squad.gate.min_f1=80.0"])
-
-    monkeypatch.setattr(pipeline, "_parse_form", ContextVar("form parser"))
-    pipeline.use_form_parser(parse)
-    fields = {"kind": "squad", "model": "bert", "train": " a.csv", "columns": ["", "context=text "]}
-    found = run("a=1", name="mine", **fields)
-    assert found.name.startswith("mine exact_match 70.00 ")
-
-
-def test_the_form_offers_presets_and_explains_every_parameter():
-    schema = pipeline.pipeline.parameters.model_dump()["properties"]
-    in_order = sorted(schema, key=lambda name: schema[name]["position"])
-    assert in_order[:4] == ["preset", "overrides", "name", "part"]
-    assert not {"command", "log"} & set(schema), "which no one at a form knows"
-    preset = schema["preset"]
-    assert (preset["type"], preset["default"], preset["enum"][0]) == ("string", "params.yaml", "params.yaml")
-    assert {"bert", "finetune"} <= set(preset["enum"])
-    parts = ["all", "pretraining", "finetuning", "classification", "glue", "ner", "pairs", "squad"]
-    assert schema["part"]["enum"] == parts
-    assert schema["kind"]["enum"] == ["none", "classification", "glue", "ner", "pairs", "squad"]
-    assert schema["overrides"]["items"] == {"type": "string", "default": ""}, "an item that is added is not null"
-    assert not [name for name, one in schema.items() if "anyOf" in one], "a field that may be null is shown as two"
-    for name, one in schema.items():
-        assert len(one["description"]) > 20, name
 
 
 @pytest.mark.parametrize(

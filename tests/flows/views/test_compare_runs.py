@@ -10,11 +10,10 @@ import pytest
 
 from flows.runs import listing, report
 from flows.runs.run_before import compare_with_run_before
-from flows.views import compare_page
 from flows.views.run_view import RunView
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.stage import artifacts
-from tests.flows.toy_runs import FASTER, podium
+from tests.flows.toy_runs import FASTER, podium, require_end
 from tests.flows.views.compared_runs import made
 from tests.places import ROOT
 from tests.plans import prepare_own, resolved_params
@@ -38,7 +37,7 @@ def compared(capsys, *words):
     return json.loads(said.out)
 
 
-def test_parameters_scores_and_the_paired_test_against_the_first(project, capsys):
+def test_parameters_scores_and_the_paired_test_against_the_first_on_a_page_that_loads_nothing(project, capsys):
     found = compared(capsys, "slow", "fast")
     [row] = found["parameters"]["rows"]
     assert (row["name"], row["values"][1]) == ("downstream.squad.finetune.learning_rate", 3e-5)
@@ -50,18 +49,14 @@ def test_parameters_scores_and_the_paired_test_against_the_first(project, capsys
     assert (round(exact["mean"], 4), exact["low"], exact["high"]) == (33.3333, 0.0, 100.0)
     assert round(overlap["mean"], 4) == 11.1111, "a third of a third"
     assert pair["mcnemar"]["exact_match"] == {"first_only": 0, "second_only": 1, "p_value": 1.0}
-    [back] = compared(capsys, "fast", "slow")["entries"][0]["pairs"]
-    assert back["differences"]["exact_match"]["mean"] == -exact["mean"]
-    assert back["mcnemar"]["exact_match"] == {"first_only": 1, "second_only": 0, "p_value": 1.0}
-
-
-def test_curves_lie_over_each_other_on_one_page_that_loads_nothing(project, capsys):
-    assert podium(capsys, "compare", "slow", "fast")[0] == 0
     page = without_own_script((project / "reports" / "compare-slow-fast.html").read_text())
     assert page.count("slow&#10;update 20&#10;loss (nats) 2") == 1
     assert page.count("fast, held-out&#10;update 10&#10;loss (nats) 4") == 1
     assert "<script" not in page
     assert "://" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    [back] = compared(capsys, "fast", "slow")["entries"][0]["pairs"]
+    assert back["differences"]["exact_match"]["mean"] == -exact["mean"]
+    assert back["mcnemar"]["exact_match"] == {"first_only": 1, "second_only": 0, "p_value": 1.0}
 
 
 def test_runs_on_other_examples_are_compared_on_those_of_both_in_any_order(project, capsys):
@@ -88,8 +83,7 @@ def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
     (release / "evaluation" / "scores.json").write_text(scores_json(task, examples, predictions))
     [pair] = compared(capsys, "slow", str(release))["entries"][0]["pairs"]
     assert (pair["common"], pair["differences"]["exact_match"]["mean"]) == (3, pytest.approx(100 / 3))
-    code, said = podium(capsys, "compare", str(release), "slow")
-    assert (code, "is not a run" in said.err) == (2, True)
+    require_end(capsys, 2, "is not a run", "compare", str(release), "slow")
     (release / "evaluation" / "scores.json").unlink()
     assert podium(capsys, "compare", "slow", str(release))[0] == 1
 
@@ -110,29 +104,15 @@ def test_what_cannot_be_compared_is_said(project, capsys, words, code, said):
     assert (found, said in told.err) == (code, True), told.err
 
 
-@pytest.mark.parametrize("words", [("slow", "new"), ("new", "slow")])
-def test_a_run_that_was_not_evaluated_is_named(project, capsys, words):
+def test_a_run_that_was_not_evaluated_is_named_and_shown(project, capsys):
     prepare_own(project, resolved_params(project, None, []), "new")
-    code, said = podium(capsys, "compare", *words)
-    assert (code, said.out.count("no paired test. new has no scores")) == (0, 1), said
-
-
-def test_show_says_all_of_one_run(project, capsys):
-    """In words: a golden copy."""
+    for words in (("slow", "new"), ("new", "slow")):
+        code, said = podium(capsys, "compare", *words)
+        assert (code, said.out.count("new has no scores")) == (0, 1), said
+    require_end(capsys, 0, "new: never started", "runs", "show", "new")
     report.RunReport("runs/checkouts/fast", began="2026-01-01T10:00:00+0000").save(project)
     shown = json.loads(podium(capsys, "runs", "show", "fast", "--json")[1].out)
     assert shown["parameters"]["downstream.squad.finetune.learning_rate"]["run"] == 3e-5
-    code, said = podium(capsys, "runs", "show", "slow")
-    assert (code, "slow: never started" in said.out) == (0, True)
-
-
-def test_on_the_page_the_run_without_a_name_is_called_after_its_folder():
-    values = dict.fromkeys(("entries", "pretraining", "notes", "curves"), [])
-    rows = [{"name": "pretrain.seed", "values": [1, 2]}]
-    values |= {"runs": [".", "fast"], "parameters": {"runs": [".", "fast"], "rows": rows}}
-    html = compare_page.render_comparison(values, ROOT, {".": "run.html"})
-    assert '<a href="run.html">own folder</a>' in html
-    assert "<title>own folder, fast compared</title>" in html
 
 
 def evaluated(project, name, hour, *overrides, dev="dev.json", **answers):

@@ -9,15 +9,15 @@ from urllib.parse import unquote
 import pytest
 
 from flows.runs import listing, report
-from flows.views import curves, run_page, run_view
+from flows.views import curves, placement, run_page, run_view
 from flows.views.run_view import RunView
 from ipu_model.core import files
-from tasks.stage.artifacts import stage_run_file
+from tasks.plan.plan_file import read_plan
 from tasks.stage.process import read_usage
 from tests.browser import made_runs
-from tests.flows.toy_runs import ACCEPTED, podium, run, run_json
+from tests.flows.toy_runs import ACCEPTED, podium, require_end, run, run_json
 from tests.places import ROOT
-from tests.tasks.hostile import HOSTILE, Page, without_own_script
+from tests.tasks.hostile import without_own_script
 
 WORDS, TAGS = re.compile(r"\s+"), re.compile(r"<[^>]*>")
 
@@ -69,21 +69,19 @@ def scored(checks, accepted=True, score=90.0, **more):
 
 def test_the_advice_of_the_gate_takes_the_place_of_the_general_one(toy_project):
     record = scored([{"name": "f1", "ok": False, "found": 80.0}], accepted=False, score=80.0)
-    assert "train with more data" in head_of(record, toy_project)
-    record.results["gate@squad"]["decision"]["advice"] = [{"text": "The training loss has hardly moved.", "set": {}}]
+    record.results["gate@squad"]["decision"]["advice"] = [{"text": "The loss has not moved.", "set": {}}]
     head = head_of(record, toy_project)
-    assert "The training loss has hardly moved." in head
-    assert "train with more data" not in head
+    assert "The loss has not moved." in head
+    assert "more data" not in head
 
 
 @pytest.mark.parametrize(
     ("name", "figures", "said"),
     [
-        ("released_model", (2.0, 0.5, 3.5, "better"), r"better than the released model: \+2.00 \(\+0.50 to \+3.50\)"),
-        ("released_model", (-2.0, -3.5, -0.5, "worse"), r"worse than the released model: -2.00 "),
-        ("released_model", (1.0, -0.1, 2.0, "no difference shown"), "no difference from the released model shown: "),
-        ("released_model", (1.0, 0.1, 2.0, "no difference shown"), "shown by McNemar's exact test: "),
-        ("teacher", (-2.0, -3.5, -0.5, "worse"), r"worse than the teacher \(92.00\): -2.00 \(-3.50 to -0.50\)"),
+        ("released_model", (2.0, 0.5, 3.5, "better"), r"better .*: \+2.00 \(\+0.50 to \+3.50\)"),
+        ("released_model", (1.0, -0.1, 2.0, "no difference shown"), "no difference from the released model"),
+        ("released_model", (1.0, 0.1, 2.0, "no difference shown"), "by McNemar's exact test: "),
+        ("teacher", (-2.0, -3.5, -0.5, "worse"), r"worse .* \(92.00\): -2.00 \(-3.50 to -0.50\)"),
     ],
 )
 def test_the_head_compares_a_score_as_the_gate_did(name, figures, said, toy_project):
@@ -147,19 +145,15 @@ def test_the_head_of_a_run_at_work_has_its_stage_share_time_left_loss_and_the_sc
     assert "progress 33 % pretrain@phase1, 2 min 05 s left stage 10 of 15" in head
     assert re.search(r"loss of pretrain \d\.\d+ update 500 of 1,500", head)
     assert "f1 before 84.00" in head
-    record.progress["pretrain@phase1"] = "[  2%] update 30/1500  loss 2.9  2 h 05 min left"
-    assert "2 h 05 min left" in head_of(record, root, at_work=True)
 
 
-def test_the_head_of_a_pretraining_has_its_results_and_their_change(toy_project):
+def test_the_head_of_a_pretraining_has_its_change_and_that_of_a_model_what_it_is_against(toy_project):
     scores = {"mlm_loss": 2.5, "perplexity": 12.18, "mlm_accuracy": 51.0}
     phase = {"name": "phase2", "scores": scores, "rows": 40, "steps": 9, "training_loss": 2.4, "model": "models/phase2"}
-    moments = {"began": "2026-11-23T10:00:00+0000", "ended": "2026-11-23T10:00:27+0000"}
-    before = {"scores": {"phase2": {"mlm_loss": 3.0}}, "intervals": {"phase2": {}}}
-    previous = {"began": "2026-11-16T09:30:00+0000", **before}
-    record = report.RunReport(".", previous=previous, pretraining={"pretrain@phase2": phase}, **moments)
-    head = head_of(record, toy_project)
-    assert "loss 2.5000 phase2, 40 held-out rows -0.5 against the run of 2026-11-16 09:30: better (not tested)" in head
+    previous = {"began": "2026-11-16T09:30:00+0000", "scores": {"phase2": {"mlm_loss": 3.0}}}
+    record = scored([], previous={**previous, "intervals": {"phase2": {}}}, pretraining={"pretrain@phase2": phase})
+    record.results = {}
+    assert "-0.5 against the run of 2026-11-16 09:30: better (not tested)" in head_of(record, toy_project)
     record = scored([])
     other = {"entry": "squad-original", "title": "F1", "before": 88.0, "score": 90.0, "mean": 2.0, "low": 1.0}
     record.results["gate@squad"]["against"] = [{**other, "high": 3.0, "verdict": "better"}]
@@ -169,19 +163,14 @@ def test_the_head_of_a_pretraining_has_its_results_and_their_change(toy_project)
 def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session, toy_project):
     """And of a section that was null, its keys."""
     run(*ACCEPTED, "ipu.phase1={layers_per_ipu: [1, 1]}")
-    checks = [{"name": "f1", "ok": True, "found": 80.5, "required": 80.0}]
     root = toy_project / run_json(toy_project)["folder"]
     record = report.read_report(toy_project, root)
-    record.results["gate@squad"]["checks"] = checks
-    html = run_page.render_run(RunView(record, root, toy_project))
-    text = text_of(html)
+    record.results["gate@squad"]["checks"] = [{"name": "f1", "ok": True, "found": 80.5, "required": 80.0}]
+    text = text_of(run_page.render_run(RunView(record, root, toy_project)))
     assert "f1 passed 80.5 80 lowered from 85 +0.5" in text
     assert "published floor lowered" in text, "next to the outcome"
     assert re.search(r"downstream\.squad\.gate\.min_f1 85 80 .*ipu\.phase1\.layers_per_ipu \[1, 1\]", text)
     assert "ipu.phase1 none none" not in text
-    heights = re.findall(r'y="([\d.]+)" text-anchor="middle">((?:gate|publish)@squad)', html)
-    top = {name: float(y) for y, name in heights}
-    assert top["gate@squad"] < top["publish@squad"]
 
 
 def copies_of(project):
@@ -192,30 +181,20 @@ def test_the_page_of_each_run_stays_beside_that_of_the_newest(rejected, toy_proj
     (first,) = copies_of(toy_project)
     text = first.read_text()
     assert re.fullmatch(r"\d{8}-\d{6}-rejected\.html", first.name)
-    assert "Saved when this run ended" in text_of(text)
     assert 'href="../index.html"' in text, "though the page of all runs was written first at its end"
     run(command="the second", to=["first"])
     assert first.read_text() == text
-    (newest,) = [path for path in copies_of(toy_project) if path != first]
     html = html_of(toy_project)
     assert "command the second" in text_of(html)
     assert f'href="runs/{first.name}"' in html
-    for page in (toy_project / "reports" / "run.html", first, newest):
-        links = re.findall(r'href="([^"#]+)"', page.read_text())
-        assert links
-        for link in links:
-            assert (page.parent / unquote(link)).exists(), (page.name, link)
+    for page in (toy_project / "reports" / "run.html", *copies_of(toy_project)):
+        assert_links(page, page.read_text())
 
 
-def test_a_killed_run_leaves_its_page_though_nobody_looked_before_the_next_began(prefect_session, toy_project):
-    at_work(toy_project)
-    run(publish=False)
-    killed, ended = copies_of(toy_project)
-    assert status_of(killed.read_text()) == "killed"
-    assert "second killed at least" in text_of(killed.read_text())
-    assert status_of(ended.read_text()) == "rejected"
-    text = text_of(html_of(toy_project))
-    assert "killed it ended without a report" in text
+def assert_links(page, html):
+    links = re.findall(r'href="([^"#]+)"', html)
+    assert links
+    assert [link for link in links if not (page.parent / unquote(link)).exists()] == [], page.name
 
 
 def test_old_copies_go(toy_project, monkeypatch):
@@ -224,21 +203,6 @@ def test_old_copies_go(toy_project, monkeypatch):
         record = report.RunReport(".", began=f"2026-11-23T10:00:0{second}+0000", ended="2026-11-23T10:01:00+0000")
         run_page.write_ended(record, toy_project, toy_project)
     assert [path.name[:15] for path in copies_of(toy_project)] == ["20261123-100002", "20261123-100003"]
-
-
-def test_a_run_that_goes_on_says_from_which_runs_and_one_after_an_end_does_not(
-    prefect_session, toy_project, monkeypatch
-):
-    monkeypatch.setenv("TOY_FAILS", "second")
-    run()
-    monkeypatch.delenv("TOY_FAILS")
-    run(publish=False)
-    (earlier,) = run_json(toy_project)["earlier"]
-    assert earlier["outcome"] == "failed"
-    assert "Resumed This run continues an unfinished run" in text_of(html_of(toy_project))
-    run(to=["first"])
-    assert "earlier" not in run_json(toy_project)
-    assert "Resumed" not in text_of(html_of(toy_project))
 
 
 def test_a_release_on_a_server_is_linked_and_one_that_names_another_scheme_is_not():
@@ -267,38 +231,26 @@ def at_work(project):
     return record
 
 
-def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_right(toy_project, capsys):
+def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_right_and_kept(
+    prefect_session, toy_project, capsys
+):
     at_work(toy_project)
     path = toy_project / "reports" / "run.html"
     html = path.read_text()
     assert status_of(html) == "running"
     assert 'http-equiv="refresh" content="10"' in html
     assert "second running" in text_of(html)
-    assert "gate@squad waiting" in text_of(html)
-    code, said = podium(capsys, "runs")
-    assert (code, "killed" in said.out) == (0, True)
+    require_end(capsys, 0, "killed", "runs")
     html = path.read_text()
     assert status_of(html) == "killed"
     assert "refresh" not in html
-    assert re.search(r"duration at least \d", text_of(html)), "not until someone looked"
-    assert re.search(r"second killed at least \d", text_of(html))
-    assert "gate@squad not reached" in text_of(html)
+    assert re.search(r"second killed at least \d.* gate@squad not reached", text_of(html))
     before = path.stat().st_mtime_ns
     podium(capsys, "runs")
     assert path.stat().st_mtime_ns == before, "once is enough"
-
-
-def test_the_record_is_written_while_the_page_of_a_run_rests(toy_project, monkeypatch):
-    monkeypatch.setattr(run_page, "FIRST_UPDATE_S", 0.01)
-    monkeypatch.setattr(run_page, "REFRESH_S", 0.01)
-    monkeypatch.setattr(run_page, "MIN_PAUSE_FACTOR", 1e9)
-    pages, kept = [], threading.Event()
-    monkeypatch.setattr(run_page, "write_running", lambda *what: pages.append(what))
-    monkeypatch.setattr(run_page, "write_record", lambda *what: kept.set())
-    with run_page.keep_updated(report.RunReport("."), toy_project, toy_project):
-        assert kept.wait(60)
-    assert len(pages) == 1
-    assert not [one for one in threading.enumerate() if one.name == "page of the run"]
+    run(publish=False)
+    assert [status_of(page.read_text()) for page in copies_of(toy_project)] == ["killed", "rejected"]
+    assert "killed it ended without a report" in text_of(html_of(toy_project))
 
 
 def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monkeypatch):
@@ -312,37 +264,6 @@ def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monke
     monkeypatch.setattr(run_page, "write_running", full)
     with run_page.keep_updated(report.RunReport("."), toy_project, toy_project):
         assert tried.wait(60)
-
-
-def test_a_run_on_two_hosts_says_which_stage_ran_where(toy_project):
-    stages = [
-        report.StageRecord(name, "ran", 1.0, host, 10.0) for name, host in (("first", "host-a"), ("second", "pod-b"))
-    ]
-    record = report.RunReport(".", stages=stages, host="desk")
-    record.began, record.ended = "2026-11-23T10:00:00+0000", "2026-11-23T10:00:05+0000"
-    text = text_of(run_page.render_run(RunView(record, toy_project)))
-    assert "hosts desk, host-a, pod-b" in text
-    assert re.search(r"first ran host-a 1.*second ran pod-b 1", text)
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_what_a_gate_and_the_parameters_say_stays_text(text, toy_project):
-    found, usual = (html_with(said, toy_project) for said in (text, "plain"))
-    assert Page(found).elements == Page(usual).elements
-
-
-def html_with(text, project):
-    checks = [{"name": f"f1{text}", "ok": False, "found": f"x{text}", "required": f"y{text}"}]
-    (project / "metrics").mkdir(exist_ok=True)
-    (project / "metrics" / "squad-gate.json").write_text(
-        json.dumps({"accepted": False, "reasons": [f"z{text}"], "checks": checks})
-    )
-    record = report.RunReport(".", stages=[report.StageRecord("gate@squad", "skipped", 1.0)])
-    made_runs.recorded(project, "gate@squad", 1.0, f"run{text}", began=f"then{text}")
-    record.read_results(project)
-    html = run_page.render_run(RunView(record, project))
-    assert without_own_script(html)
-    return html
 
 
 TRAINING = curves.Stage(
@@ -388,9 +309,7 @@ def test_curves_of_a_training_that_failed_are_those_of_its_run_folder(training):
     ("job", "parts", "axis"),
     [
         ({"head": "pretraining"}, (), "loss (nats)"),
-        ({"head": "sequence_classification", "labels": 2}, (), "loss (nats)"),
         ({"head": "sequence_classification", "labels": 1}, (), "loss (squared)"),
-        ({"head": "question_answering"}, ("start_loss", "end_loss"), "loss (nats)"),
         ({"head": "question_answering"}, ("start_loss", "end_loss", "teacher_loss"), "loss (nats)"),
     ],
 )
@@ -429,11 +348,8 @@ def test_the_page_of_a_run_of_the_demo_is_small_and_links_what_is_there(state, t
     for copy in (False, True):
         html = run_page.render_run(RunView(record, root, at_work=at_work), copy=copy)
         assert len(html.encode()) < 400_000
-        page = root / "reports" / ("runs/of-a-test.html" if copy else "run.html")
-        links = {link for link in re.findall(r'href="([^"#]+)"', html) if not link.endswith("run.html")}
-        assert links
-        for link in links:
-            assert (page.parent / unquote(link)).exists(), (page.name, link)
+        (root / "reports/run.html").touch()
+        assert_links(root / "reports" / ("runs/of-a-test.html" if copy else "run.html"), html)
 
 
 def test_a_training_of_ten_thousand_updates_makes_no_large_page():
@@ -441,23 +357,6 @@ def test_a_training_of_ten_thousand_updates_makes_no_large_page():
     columns = {"step": steps, **dict.fromkeys(("loss", "learning_rate", curves.SPEED, curves.MEMORY), losses)}
     (section,) = curves.make_sections([curves.TrainingCurves("pretrain@phase1", columns, columns, columns, {})])
     assert sum(len(one["plot"]) for one in section["figures"]) < 300_000
-
-
-@pytest.mark.parametrize(
-    ("record", "shown"),
-    [
-        (("ran", 42.0, None, 100.0), "38 s in 16 parts on 2 processes, 3.2 s for the rest"),
-        (("skipped", 0.1), "38 s in 16 parts on 2 processes, 3.2 s for the rest"),
-        (("ran", 42.0, None, 200.0), None),  # the file is of an earlier run
-    ],
-)
-def test_a_stage_shows_the_time_of_its_maps_and_of_the_rest(tmp_path, record, shown):
-    maps = [{"items": 16, "processes": 2, "seconds": 38.0}, {"items": 1, "processes": 1, "seconds": 1.0}]
-    process = {"began": 100.5, "ended": 141.7, "cpu_seconds": 70.0, "peak_memory_mb": 90.0, "maps": maps}
-    files.write_json(tmp_path / stage_run_file("tokenizer"), {"run": None, "process": process})
-    stages = [report.StageRecord("tokenizer", *record)]
-    (row,) = RunView(report.RunReport(".", stages=stages), tmp_path).stages
-    assert row["maps"] == shown
 
 
 @pytest.mark.parametrize(("stated", "published"), [(True, True), (False, True), (True, False)])
@@ -474,3 +373,40 @@ def test_what_was_published_without_a_floor_is_said_on_the_page_and_at_the_end(t
     assert (f"\n{floor}" in run_view.format_end(run)) == (stated and published)
     assert ("ublished without a floor" in run_page.render_run(run)) == (stated and published)
     assert ("without a floor" in run_view.render_gates(run)) == stated
+
+
+PIPELINE = [
+    (0, ["embeddings", "encoder layer 0", "encoder layer 1"]),
+    (1, ["encoder layer 2"]),
+    (0, ["MLM and NSP heads"]),
+]
+
+
+def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
+    found = placement.describe_pipeline(PIPELINE, 3, True, [0.15, 0.25], "pretrain")
+    assert [(one["ipu"], one["stored"], one["blocks"]) for one in found["stages"]] == [
+        (0, 2, ["embeddings", "layers 0 to 1"]),
+        (1, 1, ["layer 2"]),
+        (0, 1, ["MLM and NSP heads"]),
+    ]
+    assert found["shares"] == [0.15, 0.25, None]
+    for every_layer, stored in ((None, [0, 0, 0]), (False, [1, 1, 1])):
+        found = placement.describe_pipeline(PIPELINE, 3, every_layer, [], "finetune")
+        assert [one["stored"] for one in found["stages"]] == stored
+
+
+def test_a_prediction_shows_its_job_and_not_that_of_another_run_of_the_folder(tmp_path):
+    job = {"kind": "predict", "sequences": 12, "train_seconds": 3.456, "plan": {"device": {"ipus": 4}}}
+    files.write_json(tmp_path / "runs/squad-predict/dev/result.json", job)
+    record = report.RunReport(".", stages=[report.StageRecord("predict@squad", "ran", 9.0)])
+    figures, seconds, others = {"features": 12, "runtime": "ipu"}, {"predict_seconds": 3.46}, {"predict_seconds": 3.47}
+    for metrics, measured, found in (
+        (figures, seconds, job),
+        ({"dev": figures}, {"dev": seconds}, job),
+        (figures, others, {**figures, **others}),
+    ):
+        files.write_json(tmp_path / "metrics/squad-predict.json", metrics)
+        files.write_json(tmp_path / "measurements/squad-predict.json", measured)
+        view = RunView(record, tmp_path)
+        view.plan = read_plan(ROOT)
+        assert view.jobs == {"predict@squad": found}

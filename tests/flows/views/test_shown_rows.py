@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.commands.data import _read_labels, first_sequences
+from flows.commands.data import first_sequences
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage.errors import InputError
 from tests.tasks.pretraining.row_inputs import (
@@ -67,13 +67,7 @@ def test_masked_words_are_shown_with_what_they_were(tmp_path):
             assert before in words
 
 
-def test_several_labels_of_a_sequence_are_named(tmp_path):
-    columns = {"input_ids": [5] * 8, "cls_positions": [0, 4], "label_flags": [0, 1, 0, 1, 0, 1]}
-    tokenizer = tokenizer_of(word_tokenizer(tmp_path / "tokenizer"))
-    assert dict(_read_labels(columns, 1, 4, tokenizer, ["a", "b", "c"])) == {"label_flags": ["a", "c"]}
-
-
 def test_no_more_than_asked_for_and_rows_that_are_not_there_are_refused(tmp_path, questions):
     assert [one["row"] for one in first_sequences(*questions, 1)] == [0]
-    with pytest.raises(InputError, match="has no rows. Create them first .podium run --to rows@squad"):
+    with pytest.raises(InputError, match="--to rows@squad"):
         next(first_sequences(tmp_path / "absent", questions[1], 1, made_by="rows@squad"))

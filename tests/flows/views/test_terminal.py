@@ -1,7 +1,6 @@
 """What someone sees of `podium run`, in a real terminal and in a pipe, with real keys; and how it ends."""
 
 import fcntl
-import io
 import os
 import pty
 import re
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import termios
 import time
-from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -21,13 +19,12 @@ from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling
-from rich.console import Console
 
-from flows.runs.report import StageRecord, read_report, run_outcome
+from flows.runs.report import read_report, run_outcome
 from flows.runs.stopping import RESUME_HINT
-from flows.views import screen
 from tests.flows.conftest import TOY_PLAN
 from tests.flows.toy_runs import run_json
+from tests.flows.workers.worker_hosts import is_alive, wait_until
 from tests.places import ROOT
 
 COMMAND = f"""
@@ -48,9 +45,7 @@ open("here", "w").write(str(os.getpid()))
 """
 WORKS = "while True:\n    time.sleep(0.05)\n"
 """In pieces: Python notices a signal that comes just before a sleep only after it."""
-TRAINS = (
-    WAITS
-    + """
+TRAINS = f"""{WAITS}
 asked = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, frame: asked.append(number))
@@ -58,24 +53,16 @@ while not asked:
     time.sleep(0.05)
 time.sleep(1.0)
 where = "after update 3 of 7 (checkpoint saved)"
-report("paused", text=f"pretrain job: stopped on request, {where}; run it again to continue")
+report("paused", text="pretrain job: stopped on request, " + where + "; run it again to continue")
 sys.exit(4)
 """
-)
 BEFORE_ANY_UPDATE = TRAINS.replace("after update 3 of 7 (checkpoint saved)", "before the first update")
-IS_DEAF = (
-    WAITS
-    + """
+IS_DEAF = f"""{WAITS}
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 open("deaf", "w").write("yes")
-"""
-    + WORKS
-)
-
-
+{WORKS}"""
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CTRL_C = b"\x03"
-COLUMNS = 120
 
 
 class Terminal:
@@ -83,17 +70,10 @@ class Terminal:
 
     def __init__(self, words, cwd, environment):
         self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
-        self.process = subprocess.Popen(
-            words,
-            cwd=cwd,
-            env={**environment, "TERM": "xterm"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=_at_a_terminal,
-        )
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+        options = {"env": {**environment, "TERM": "xterm"}, "start_new_session": True, "preexec_fn": _at_a_terminal}
+        self.process = subprocess.Popen(words, cwd=cwd, **streams, **options)
         os.close(theirs)
         self.raw = ""
 
@@ -107,31 +87,19 @@ class Terminal:
         return self.process.wait(timeout=120.0)
 
     def wait_for(self, pattern, seconds=120.0):
-        """Read on until something was written that `pattern` finds.
-
-        Raises:
-            TimeoutError: it did not come.
-        """
+        """Read on until something was written that `pattern` finds; TimeoutError if it did not come."""
         until = time.monotonic() + seconds
         while not re.search(pattern, ESCAPE.sub("", self.raw)):
             if time.monotonic() > until or not self._read(until - time.monotonic()):
                 raise TimeoutError(f"{pattern!r} did not come; the terminal shows:\n{self.plain()}")
 
     def end(self, seconds=120.0):
-        """Read until the command ends; returns its exit code.
-
-        Raises:
-            TimeoutError: it did not end.
-        """
+        """Read until the command ends; returns its exit code."""
         until = time.monotonic() + seconds
         while self._read(until - time.monotonic()):
             pass
-        try:
-            return self.process.wait(timeout=max(1.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"it did not end in {seconds:g} s; the terminal shows:\n{self.plain()}") from None
-        finally:
-            os.close(self._ours)
+        os.close(self._ours)
+        return self.process.wait(timeout=max(1.0, until - time.monotonic()))
 
     def plain(self):
         """What was written, without escape codes; a line that was written over keeps its last words only."""
@@ -171,18 +139,7 @@ def words(*more):
 
 
 def wait_for_file(path, terminal):
-    until = time.monotonic() + 120
-    while not (path.exists() and path.read_text()):
-        assert time.monotonic() < until, terminal
-        time.sleep(0.05)
-
-
-def wait_until_gone(process):
-    """A process that was killed has ended, or waits only for someone to ask how."""
-    state, until = Path(f"/proc/{process}/stat"), time.monotonic() + 10
-    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < until, f"process {process} still works"
-        time.sleep(0.05)
+    return wait_until(lambda: path.exists() and path.read_text(), f"{path.name} of {terminal}", 120)
 
 
 HOSTILE = """
@@ -211,16 +168,6 @@ def test_a_failed_run_says_its_error_once_last_and_in_red_and_nothing_that_a_ter
     for shown in (terminal.raw, log):
         assert "\x1b]0" not in shown
         assert "\x1b[2J" not in shown
-
-
-@pytest.mark.soak
-def test_without_colours_and_without_a_terminal_nobody_gets_them(toy_project, environment):
-    environment |= {"TOY_FAILS": "second"}
-    terminal = Terminal(words(), toy_project, {**environment, "NO_COLOR": "1"})
-    assert terminal.end() == 1
-    assert not re.search(r"\x1b\[[0-9;]*3\dm", terminal.raw), "bars move, in one colour"
-    done = subprocess.run(words("--verbose"), cwd=toy_project, env=environment, text=True, capture_output=True)
-    assert "\x1b" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -292,7 +239,7 @@ def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_end
     command.terminate()
     assert command.wait(60) == 143
     assert {one["status"] for one in run_json(toy_project)["stages"]} == {"cancelled"}
-    wait_until_gone(int((toy_project / "here").read_text()))
+    wait_until(lambda: not is_alive(int((toy_project / "here").read_text())), "the end of the stage", 10)
 
 
 @pytest.mark.soak
@@ -309,43 +256,45 @@ def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project
     # Prefect may warn of events that it did not send.
     own = [line for line in terminal.plain().strip().split("\n") if " | WARNING | EventsWorker - " not in line]
     assert "nothing half-written was kept" in own[-1]
-    wait_until_gone(stage)
+    wait_until(lambda: not is_alive(stage), "the end of the stage", 10)
 
 
-def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
-    stream = io.StringIO()
-    lines = screen.Screen(stream, verbose=False)
-    lines.begin("finetune")
-    for second in range(95):
-        now[0] = second
-        lines.progress("finetune", second, f"update {second}/95  loss 1.0  {95 - second} s left")
-        lines.line("held-out rows after update 3")
-    lines.end(StageRecord("finetune", "ran", 95.0))
-    assert stream.getvalue() == (
-        "finetune: started\n"
-        "finetune: [  0%] update 0/95  loss 1.0  95 s left\n"
-        "finetune: [ 30%] update 30/95  loss 1.0  65 s left\n"
-        "finetune: [ 60%] update 60/95  loss 1.0  35 s left\n"
-        "finetune: [ 90%] update 90/95  loss 1.0  5 s left\n"
-        "finetune                         ran          95.0\n"
-    )
+WITH_A_SIGNAL = """
+import os, signal, subprocess, sys
+
+pending = [signal.SIGINT]
+os.register_at_fork(**{sys.argv[1]: lambda: pending and os.kill(os.getpid(), pending.pop())})
+from flows.runs.stopping import Interrupted, stop
+
+with stop.listen():
+    try:
+        subprocess.run(["true"], preexec_fn=lambda: None)
+        signal.pause()
+    except Interrupted as reason:
+        print(reason)
+"""
+TWICE = """
+import os, signal
+from flows.runs.stopping import Interrupted, stop
+
+with stop.listen():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+        print("goes on")
+"""
 
 
-@pytest.mark.parametrize("columns", [40, 120])
-def test_the_share_of_a_stage_is_visible_on_a_narrow_terminal(columns):
-    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=columns)
-    bars = screen.BarScreen(console, verbose=False)
-    bars.begin("predict_released@an-entry-with-a-long-name")
-    bars.progress("predict_released@an-entry-with-a-long-name", 42, "update 3/7  loss 5.1234  1 h 12 min left")
-    bars._progress.refresh()  # else a thread does it, a tenth of a second later
-    bars.close()
-    assert " 42% predict_released@" in console.file.getvalue()
-
-
-def test_the_seconds_of_a_command_count_from_its_start():
-    code = "import time; time.sleep(0.5); from flows.views import screen; print(screen.seconds_since_start())"
-    began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True)
-    assert 0.5 < float(done.stdout) <= time.monotonic() - began + 0.02
+@pytest.mark.parametrize(
+    ("arguments", "ended"),
+    [
+        ([WITH_A_SIGNAL, "before"], (0, "Ctrl-C\n", "")),
+        ([WITH_A_SIGNAL, "after_in_parent"], (0, "Ctrl-C\n", "")),
+        ([TWICE], (130, "", "")),
+    ],
+    ids=["before a fork", "after a fork", "twice"],
+)
+def test_a_signal_during_a_fork_is_raised_after_it_and_a_second_one_ends_the_process(arguments, ended):
+    done = subprocess.run([sys.executable, "-c", *arguments], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == ended

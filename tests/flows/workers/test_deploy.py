@@ -15,15 +15,14 @@ from prefect.blocks.system import Secret
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.events.schemas.automations import EventTrigger
-from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
-from flows.workers import deploy, dispatch, versions, worker
+from flows.workers import deploy, dispatch, versions
 from flows.workers.deploy import create_pools
 from flows.workers.dispatch import Queue
 from flows.workers.versions import check_workers, state_versions
-from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tasks.stage.errors import ParamsError, PodiumError
 from tests.flows.workers.worker_hosts import Server, wait_until
 from tests.places import ROOT
 
@@ -75,23 +74,18 @@ def test_pools_keep_what_they_are_and_those_with_prefects_own_template_get_ours(
 
 
 @pytest.mark.parametrize(
-    ("pools", "chosen"),
-    [
-        (["cpu"], "cpu"),
-        (["cpu", "ipu"], "ipu"),
-        ([], "no pool has workers; set device_queue, for example cpu/default"),
-        (["cuda", "ipu"], "the pools cuda and ipu have workers; set device_queue, for example cuda/default"),
-    ],
+    ("pools", "said"),
+    [(["cpu"], ""), (["cpu", "ipu"], ""), ([], "no pool has workers"), (["cuda", "ipu"], "pools cuda and ipu")],
 )
-def test_the_device_pool_of_runtime_auto_is_the_one_with_workers(client, said, pools, chosen):
-    deploy.create_pools(client, said.append)
+def test_the_device_pool_of_runtime_auto_is_the_one_with_workers(client, said, pools):
+    deploy.create_pools(client, print)
     for pool in pools:
         client.send_worker_heartbeat(pool, "here")
-    if " " not in chosen:
-        assert dispatch.resolve_queues("auto", "cpu/default", None)[1] == Queue(chosen, "default")
-        return
-    with pytest.raises(ParamsError, match=chosen):
-        dispatch.resolve_queues("auto", "cpu/default", None)
+    if said:
+        with pytest.raises(ParamsError, match=f"{said}.*device_queue"):
+            dispatch.resolve_queues("auto", "cpu/default", None)
+    else:
+        assert dispatch.resolve_queues("auto", "cpu/default", None)[1] == Queue(pools[-1], "default")
 
 
 def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(client, said):
@@ -165,26 +159,6 @@ def test_without_a_server_deploy_says_what_to_name(tmp_path, said):
     settings = temporary_settings(restore_defaults={PREFECT_API_URL})
     with settings, pytest.raises(PodiumError, match="PREFECT_API_URL is not set"):
         deploy.deploy(tmp_path, [], said.append)
-
-
-def test_a_worker_whose_pool_was_deleted_says_so_in_one_line(client, monkeypatch, tmp_path):
-    client.create_work_pool(WorkPoolCreate(name="cpu", type="process"))
-
-    async def fail(self, printer):
-        """End as the loop of Prefect's worker does without its pool."""
-        client.delete_work_pool("cpu")
-        raise ExceptionGroup("unhandled errors in a TaskGroup", [ObjectNotFound(None)])
-
-    monkeypatch.setattr(worker.StageWorker, "start", fail)
-    monkeypatch.setattr(worker, "setup_signal_handlers_worker", lambda *words: None)
-    with pytest.raises(PodiumError, match=r"has no pool cpu. Run `podium deploy` once"):
-        worker.run_worker(tmp_path, "cpu", [], None, 1, print)
-
-
-def test_a_conflict_marker_is_named_with_its_file(client, said, tmp_path):
-    (tmp_path / "prefect.yaml").write_text("<<<<<<< HEAD\nname: podium\n=======\nname: ours\n>>>>>>> theirs\n")
-    with pytest.raises(InputError, match="(?s)prefect.yaml .*line 2"):
-        deploy.update_deployments(client, tmp_path, said.append)
 
 
 @contextlib.contextmanager
@@ -288,17 +262,14 @@ def test_a_worker_of_other_code_a_newer_prefect_or_none_stated_is_named_with_wha
     state_versions(ROOT, "cpu", [], "same")
     [alike] = check_workers(ROOT)
     assert (alike.name, alike.level) == ("workers", "ok")
-    assert alike.text == "1 worker online, of the same code as this checkout"
 
     see("other", "ipu")
     state_versions(other_code, "ipu", ["pod-a"], "other")
     see("silent", "flows")
-    found = {one.text for one in check_workers(ROOT)}
-    silent, other = sorted(found, key=lambda text: "runs other code" in text)
-    assert silent.startswith("silent of pool flows states no versions, as it is of an older Podium: bring both to one")
+    silent, other = sorted((one.text for one in check_workers(ROOT)), key=lambda text: "runs other code" in text)
+    assert silent.startswith("silent of pool flows states no versions")
     assert other.startswith("other of pool ipu on ")
-    assert "runs other code than this checkout in flows (commit " in other
-    assert "restart the worker" in other
+    assert "in flows (commit " in other
 
     state_versions(ROOT, "ipu", ["pod-a"], "other")
     state_versions(ROOT, "flows", [], "silent")
@@ -306,17 +277,10 @@ def test_a_worker_of_other_code_a_newer_prefect_or_none_stated_is_named_with_wha
     state_versions(ROOT, "ipu", ["pod-a"], "other")
     host, worker = (one.text for one in check_workers(ROOT))
     assert "this host 99.1.0: update the server first" in host
-    assert worker.startswith("other of pool ipu has Prefect 99.1.0, newer than the server's 3.")
+    assert worker.startswith("other of pool ipu has Prefect 99.1.0, newer")
 
     probe = [sys.executable, "-m", "flows.workers.versions"]
     env = {"PATH": "/usr/bin", "PREFECT_API_URL": PREFECT_API_URL.value()}
     asked = json.dumps({"project": str(ROOT)})
     said = subprocess.run(probe, input=asked, env=env, cwd=ROOT, text=True, capture_output=True)
     assert json.loads(said.stdout)["text"] == worker, said.stderr
-
-
-def test_a_server_that_does_not_answer_is_reported_by_another_check(monkeypatch):
-    probe = [sys.executable, "-m", "flows.workers.versions"]
-    env = {"PATH": "/usr/bin", "PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_CLIENT_MAX_RETRIES": "0"}
-    said = subprocess.run(probe, input='{"project": "."}', env=env, cwd=ROOT, text=True, capture_output=True)
-    assert (said.returncode, said.stdout) == (0, ""), said.stderr

@@ -8,8 +8,6 @@ import pytest
 from prefect.exceptions import ObjectNotFound, TerminationSignal
 from prefect.states import Cancelled, Running, Scheduled
 
-from flows import pipeline
-from flows.commands import worker_entry
 from flows.runs import report
 from flows.runs.log import check_log
 from flows.runs.report import RunReport, StageRecord, run_outcome
@@ -30,17 +28,11 @@ KNOWN = make_plan(define(validate_params(values_with())))
 
 
 def test_consecutive_stages_of_one_queue_travel_together():
-    before, device, after = (
-        ["corpus@text", "validate@corpus"],
-        ["pretrain@phase1", "finetune@squad", "predict@squad"],
-        ["evaluate@squad", "gate@squad"],
-    )
+    before, after = ["corpus@text", "validate@corpus"], ["evaluate@squad", "gate@squad"]
+    device = ["pretrain@phase1", "finetune@squad", "predict@squad"]
     plan = [*before, *device, *after]
     assert list(group_by_queue(plan, KNOWN, CPU, POD)) == [(CPU, before), (POD, device), (CPU, after)]
     assert list(group_by_queue(plan, KNOWN, CPU, CPU)) == [(CPU, plan)]
-
-
-def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
     assert resolve_queues("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
     assert resolve_queues("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
 
@@ -155,42 +147,18 @@ def test_a_sent_run_that_no_worker_has_taken_is_cancelled_at_once(send, state, e
     assert client.ended == [ending]
 
 
-SENT = {"names": ["corpus"], "values": {"corpus": {}}, "checkout_name": "podium-1", "code": {"flows": "1"}}
-
-
 @pytest.mark.parametrize(
-    ("flow", "sent"), [(pipeline.pipeline, {"overrides": ["pretrain.seed=7"]}), (stage_flow.run_stages, SENT)]
+    ("error", "cancelled", "outcome"),
+    [
+        (TerminationSignal(15), True, "cancelled"),
+        (TerminationSignal(15), False, "interrupted"),
+        (KeyboardInterrupt(), True, "cancelled"),
+    ],
 )
-def test_a_worker_reads_the_parameters_of_a_run_as_the_flow_states_them(flow, sent, monkeypatch):
-    read = flow.validate_parameters(sent)
-    monkeypatch.setattr(flow, "fn", worker_entry._leave_end_to_worker(flow.fn, 0))
-    assert flow.validate_parameters(sent) == read
-
-
-@pytest.mark.parametrize(("cancelled", "word"), [(True, "cancelled"), (False, "interrupted")])
-def test_a_run_whose_worker_ended_is_interrupted_and_not_cancelled(tmp_path, monkeypatch, cancelled, word):
+def test_a_run_whose_worker_ended_is_interrupted_and_not_cancelled(tmp_path, monkeypatch, error, cancelled, outcome):
     monkeypatch.setenv(STARTED_BY_A_WORKER, "of a test")
     monkeypatch.setattr(stage_tasks, "is_cancelled", lambda run: cancelled)
-    with pytest.raises(TerminationSignal), stage_flow._record_run(tmp_path, "of-a-test", values_with()) as run:
-        raise TerminationSignal(15)
-    assert run_outcome(report.read_report(tmp_path, tmp_path / run.folder)) == word
-
-
-@pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt(), "Ctrl-C"), (TerminationSignal(15), "SIGTERM")])
-def test_what_cancels_stages_of_a_worker_is_in_the_record_of_their_run(tmp_path, error, said):
     with pytest.raises(type(error)), stage_flow._record_run(tmp_path, "of-a-test", values_with()) as run:
         raise error
     kept = report.read_report(tmp_path, tmp_path / run.folder)
-    assert (kept.interrupted, run_outcome(kept), kept.ended is None) == (said, "cancelled", False)
-
-
-def test_a_run_is_cancelled_where_prefect_ends_its_process(tmp_path):
-    """As a worker does with a run that is cancelled on the server."""
-
-    def terminate():
-        raise TerminationSignal(15)
-
-    with pytest.raises(TerminationSignal):
-        pipeline._supervise(RunReport("."), tmp_path, tmp_path, None, terminate)
-    kept = report.read_report(tmp_path, tmp_path)
-    assert (kept.interrupted, run_outcome(kept)) == ("SIGTERM", "cancelled")
+    assert (run_outcome(kept), kept.ended is None) == (outcome, False)

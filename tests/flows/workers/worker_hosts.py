@@ -16,17 +16,8 @@ from tests.flows.conftest import PUBLISH
 from tests.places import ROOT
 from tests.prefect_home import make_home
 
-COPIED = (
-    "flows",
-    "tasks",
-    "ipu_model",
-    "inputs",
-    "presets",
-    "params.yaml",
-    "prefect.yaml",
-    "pyproject.toml",
-    ".dvcignore",
-)
+COPIED = ("flows", "tasks", "ipu_model", "inputs", "presets")
+COPIED += ("params.yaml", "prefect.yaml", "pyproject.toml", ".dvcignore")
 
 ALL = ["corpus", "validate@corpus", "pretrain@phase1", "evaluate@squad", "gate@squad"]
 DVC_YAML = """
@@ -135,22 +126,9 @@ def wait_until(condition, what, seconds=240, alive=None):
 
 
 def start_process(words, environment, log, folder=None, user=None):
-    """Start a process in a session of its own, which ends with this one; what it prints goes to `log`.
-
-    Args:
-        user: options of subprocess.Popen that make it another user's.
-    """
-    return subprocess.Popen(
-        words,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-        **(user or {}),
-    )
+    """Start a process in a session of its own, which ends with this one; `user` has options for another user's."""
+    options = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": die_with_parent, **(user or {})}
+    return subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log, **options)
 
 
 class Server:
