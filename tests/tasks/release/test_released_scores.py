@@ -104,6 +104,17 @@ def test_damaged_scores_are_refused(tmp_path: Path, text: str) -> None:
         read_scores(SQUAD, tmp_path / "scores.json")
 
 
+def test_scores_of_several_labels_are_read_without_their_examples(tmp_path: Path) -> None:
+    """`podium verify` has a release alone: how many labels there are is in its file."""
+    task, path = task_with("classification", "scores", multilabel=True), tmp_path / "scores.json"
+    write_json(path, {"scores": {"dev": {"a" * 64: [1, 0, 1], "b" * 64: [0, 0, 0]}}})
+    assert read_scores(task, path) == {"dev": {"a" * 64: [1.0, 0.0, 1.0], "b" * 64: [0.0, 0.0, 0.0]}}
+    for wrong in ([1, 0], [1, 0, 0.5], []):
+        write_json(path, {"scores": {"dev": {"a" * 64: [1, 0, 1], "b" * 64: wrong}}})
+        with pytest.raises(InputError, match=r"scores\.json"):
+            read_scores(task, path)
+
+
 @pytest.mark.parametrize("name", ["sst2", "stsb", "mnli"])
 def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, name: str) -> None:
     task, draw = task_with(f"glue-{name}", "scores"), np.random.default_rng(3)

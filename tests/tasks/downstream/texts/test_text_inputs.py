@@ -468,13 +468,16 @@ def test_a_label_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path, n
     assert labels_in(made(tmp_path, *files, data=data, **options))[: len(labels)] == labels
 
 
-def test_what_an_annotator_did_not_accept_is_no_example(tmp_path):
-    """Prodigy writes the label that it showed, whatever the answer."""
-    row = '{{"text": "text {0}", "label": "ab", "_task_hash": {0}, "answer": "{1}"}}\n'
+@pytest.mark.parametrize("hash", ["_task_hash", "_input_hash"])
+def test_what_an_annotator_did_not_accept_is_no_example(tmp_path, hash):
+    """Prodigy writes the label that it showed, whatever the answer; the answers may be the labels."""
+    row = '{{"text": "text {0}", "label": "ab", "HASH": {0}, "answer": "{1}"}}\n'.replace("HASH", hash)
     rows = [row.format(number, answer) for number, answer in enumerate(["accept", "reject", "accept", "ignore"])]
     path = put(tmp_path / "a.jsonl", "".join(rows))
     with pytest.raises(InputError, match=r"not accept .*: line 2 \('reject'\), line 4 \('ignore'\)") as error:
         part("reader", paths(path)).check_files()
+    answers = part("reader", {**paths(path), "columns": {"label": "answer"}}).check_files().labels
+    assert answers == ("accept", "ignore", "reject")
     [pattern] = re.findall(r"grep '(.*?)' FILE", str(error.value))
     kept = subprocess.run(["grep", pattern, path], capture_output=True, text=True, check=True).stdout
     assert kept == rows[0] + rows[2]
