@@ -54,6 +54,8 @@ def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: in
     scores = wide * tokens * keys * model.num_heads * family.attention_copies
     scores *= on_cpu or not family.own  # kernels of CUDA keep no scores
     layers = 1 if job.recompute or not trains else model.num_layers
+    # Our own attention keeps one tensor a layer, and has two and a half at a time (models/flat.py).
+    score_tensors = layers + 1.5 if family.own else 2.5 * layers
     saves = trains and (job.checkpoint_every_minutes > 0 or job.checkpoint_every_updates > 0)
     # A checkpoint has three copies of the weights in memory, and one more while it is created.
     copies = weights * ((4 if saves else 0) + (1 if job.evaluation is not None else 0))
@@ -64,7 +66,7 @@ def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: in
         Term("weights, gradients and moments" if trains else "weights", state + weights * (processes > 1), MODEL),
         Term("copies of the state for checkpoints and evaluations", copies if on_cpu else 0.0, MODEL),
         Term("activations", BETWEEN_TENSORS * (layers * (9 * hidden + 2 * inner) + 9 * hidden), RECOMPUTE),
-        Term("attention scores", BETWEEN_TENSORS * 2.5 * layers * scores, RECOMPUTE),
+        Term("attention scores", BETWEEN_TENSORS * score_tensors * scores, RECOMPUTE),
         Term("vocabulary logits", BETWEEN_TENSORS * logits, MICRO_BATCH),
         Term("gradient of the word table", 2 * table if trains else 0.0, "a smaller vocabulary"),
         Term("Python, torch and its libraries", float(PROCESS_BYTES)),

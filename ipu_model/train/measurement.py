@@ -229,10 +229,9 @@ def _reach_peak(runtime: Runtime, rows: GeneratedRows, plan: JobPlan, job: Job, 
     every = job.checkpoint_every_updates
     minutes = job.checkpoint_every_minutes
     if (0 < every <= plan.updates) or (0 < 60 * minutes < plan.updates * seconds):
-        weights = runtime.state_dict()
-        states = (weights, runtime.optimizer_state(), *copies)
+        states = (runtime.state_dict(), runtime.optimizer_state(), *copies)
         copies += [{name: value.clone() for name, value in state.items()} for state in states]
-        del weights
+        del states
     full = rows.take_fullest(min(2, plan.gradient_accumulation_steps) * plan.micro_batch_size)
     runtime.train_step(runtime.prepare(full), 0.0)
     copies.append(runtime.state_dict())  # as for saving the model

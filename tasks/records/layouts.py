@@ -25,8 +25,8 @@ AUTO, WIKITEXT, PARAGRAPHS, SENTENCES, LINES, WIKIEXTRACTOR, FILE = (
     "auto", "wikitext", "paragraphs", "sentences", "lines", "wikiextractor", "file",
 )  # fmt: skip
 MORE_DOCUMENTS = (
-    "add text (corpus.path, corpus.demo_documents), set corpus.layout to paragraphs, or to lines if each line of a .txt "
-    "file is a document, or lower validate.min_documents"
+    "add text (corpus.path, corpus.demo_documents), set corpus.layout to paragraphs, or to lines if each line of a "
+    ".txt file is a document, or lower validate.min_documents"
 )
 JSON_LINES = "JSON lines"
 """Layout of .txt files with objects instead of text; it is only detected."""

@@ -245,7 +245,7 @@ class ClassificationParams(TextsParams):
         if task.is_regression and (how != NO_CHOICE or self.gate.min_f1_by_class):
             raise ValueError("evaluate and gate.min_f1_by_class apply to classes and labels, but regression is true")
         if (how.threshold == "per_label" or isinstance(how.threshold, dict)) and not task.is_multilabel:
-            raise ValueError("evaluate.threshold per label needs several labels. Set multilabel: true (--multilabel), or one number")
+            raise ValueError("evaluate.threshold per label needs several labels: pass --multilabel, or one number")
         if how.is_chosen and not self.rows.held_out_fraction:
             raise ValueError(
                 f"evaluate.threshold={how.threshold} is chosen on held-out training examples, never on dev. Set "
