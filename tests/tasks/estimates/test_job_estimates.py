@@ -261,3 +261,10 @@ def test_held_out_rows_are_a_share_of_those_of_training(tmp_path: Path) -> None:
 )
 def test_packing_lies_between_what_was_published_and_grows_beyond(length: int, factor: float) -> None:
     assert text_packing_factor(length) == pytest.approx(factor)
+
+
+def test_a_job_that_cannot_be_says_why(tmp_path: Path) -> None:
+    [found] = estimate_jobs(params_of(None, "device.precision=fp16"), ROOT, tmp_path, DEMO)
+    assert (found.estimate, found.verdict, found.seconds) == (None, "", None)
+    assert "has no fp16" in found.problem
+    assert job_estimates.as_values(found)["problem"] == found.problem
