@@ -83,7 +83,7 @@ def start_probes(probes: Sequence[Probe], folder: Path) -> Iterator[Callable[[],
     Raises:
         InputError: PODIUM_CHECK_SECONDS is not a number of seconds.
     """
-    limit, env = _limit(), child_environment(PYTHONDONTWRITEBYTECODE="1", PYTHONIOENCODING="utf-8")
+    limit, env = read_limit(), child_environment(PYTHONDONTWRITEBYTECODE="1", PYTHONIOENCODING="utf-8")
     began, started = time.monotonic(), list[tuple[Probe, IO[bytes], subprocess.Popen[bytes] | OSError]]()
     with contextlib.ExitStack() as stack:
         for probe in probes:
@@ -144,7 +144,12 @@ def answer_request(what: str, check: Callable[[dict[str, Any]], Iterable[CheckRe
         print(json.dumps(asdict(result)), flush=True)
 
 
-def _limit() -> float | None:
+def read_limit() -> float | None:
+    """Return the seconds of PODIUM_CHECK_SECONDS; None if it is not set.
+
+    Raises:
+        InputError: it is not a number of seconds.
+    """
     text = os.environ.get(CHECK_SECONDS)
     if not text:
         return None

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from urllib.parse import urlsplit
 
-from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, answer_request, ok, problem
+from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, answer_request, ok, problem, read_limit
 from flows.runs.run_request import RunRequest
 from flows.server.local_server import URL, may_be_configured, profiles_path
 from tasks.stage.errors import InputError
@@ -129,7 +129,7 @@ def _fetch_version() -> tuple[str, str]:
     from prefect.exceptions import PrefectHTTPStatusError
 
     try:
-        with get_client(sync_client=True, httpx_settings={"timeout": SECONDS}) as client:
+        with get_client(sync_client=True, httpx_settings={"timeout": read_limit() or SECONDS}) as client:
             return client.api_version(), ""
     except httpx.TransportError as error:
         return "", f"does not answer ({_reason(error)})"
