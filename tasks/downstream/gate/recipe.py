@@ -96,7 +96,11 @@ class ScoreEvidence:
 
 def check_scores(task: Scores, scored: ScoreEvidence) -> list[GateCheck]:
     """Check floors, baseline and released model; see `tasks.downstream.gate.gate.decide`."""
-    checks = [_floor(task, limit, limit.floor, scored) for limit in task.limits if limit.floor is not None]
+    checks = [
+        _floor(task, limit, limit.floor, scored)
+        for limit in task.limits
+        if limit.floor is not None or not math.isfinite(scored.values[limit.metric])
+    ]
     if scored.over_baseline is not None:
         checks.append(_over_baseline(task, scored.over_baseline, scored))
     if scored.released is not None and scored.released.common:
@@ -107,10 +111,10 @@ def check_scores(task: Scores, scored: ScoreEvidence) -> list[GateCheck]:
     return checks
 
 
-def _floor(task: Scores, limit: Limit, floor: float, scored: ScoreEvidence) -> GateCheck:
+def _floor(task: Scores, limit: Limit, floor: float | None, scored: ScoreEvidence) -> GateCheck:
     name, title = limit.metric, _title(task, limit.metric)
     value = round(scored.values[name], 4)
-    if not math.isfinite(value):
+    if floor is None or not math.isfinite(value):
         reason = f"{title}{scored.owner} is {value}, not a score. Run evaluate again."
         return GateCheck(name, False, str(value), floor, reason)
     mean = ""

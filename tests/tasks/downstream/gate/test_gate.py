@@ -77,6 +77,7 @@ def compared_with(candidate, released, exact=None, limits=LIMITS):
         ({"exact_match": 9.9999}, {"min_exact_match": 10.0}, r"Exact match is 9\.9999, .* of 10 ", None),
         # NaN compares false with every floor: a careless test of "f1 < floor" would let it pass.
         *(({"f1": value}, {"min_f1": 0.0}, "F1 is .*not a score", None) for value in (math.nan, math.inf)),
+        ({"f1": math.nan}, {"min_f1": None}, "F1 is .*not a score", None),
         ({}, {"min_f1": None, "above_baseline": True}, None, "a floor: "),
         ({}, {"min_f1": None, "above_baseline": False}, None, "a floor or a baseline: "),
         ({}, {"min_f1": 0.0}, None, None),
