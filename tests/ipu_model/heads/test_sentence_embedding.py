@@ -135,13 +135,13 @@ def test_both_passes_have_the_same_dropout() -> None:
     after = torch.get_rng_state()
     torch.manual_seed(11)
     head: Any = heads.get_head(HEAD)
-    other._model.train()
-    parts = [head.embed(other._model, flat) for flat in other.prepare(batch).micro_batches]
+    model = other._model.train()
+    parts = [head.embed(model, flat) for flat in other.prepare(batch).micro_batches]
     loss = head.joint_loss(torch.cat(parts), head.joint_labels(batch.columns))["ranking_loss"]
     loss.backward()
     assert torch.equal(torch.get_rng_state(), after)
     assert step.loss == pytest.approx(float(loss.detach()), rel=1e-6)
-    expected = dict(other._model.named_parameters())
+    expected = dict(model.named_parameters())
     for name, weight in runtime._model.named_parameters():
         torch.testing.assert_close(weight.grad, expected[name].grad, rtol=1e-4, atol=1e-6)
 
