@@ -67,12 +67,14 @@ class TextsInference(Inference[TextsDevSet, Array, TextsAnswers, Prediction]):
         for example in self._read_file(path, reading, labelled=False):
             yield {**example._asdict(), **({"label": []} if self.task.is_multilabel else {})}
 
-    def _read_file(self, path: Path, reading: Interpretation, **how: Any) -> Iterator[TextExample]:
+    def _read_file(
+        self, path: Path, reading: Interpretation, labelled: bool = True, flags: Sequence[str] = ()
+    ) -> Iterator[TextExample]:
         """Yield the examples of a file; refuse pairs of texts if the model was trained on single texts."""
         data = self.entry.params_as(TextsParams).data
         is_own = isinstance(data, ClassificationDataParams) and data.columns.text_pair is None
         is_single = is_own and "text" in reading.trained and "text_pair" not in reading.trained
-        for example in read_file(self.entry, path, INPUT, reading, named_by=COLUMN, **how):
+        for example in read_file(self.entry, path, INPUT, reading, named_by=COLUMN, labelled=labelled, flags=flags):
             if is_single and example.second is not None:
                 first, second = map(column_names(reading.record()).__getitem__, TEXT_PARTS)
                 single = COLUMN.format("text").replace("NAME", first)
