@@ -176,16 +176,17 @@ class PairTable:
         """Refuse columns with another reading: two usual names of a part, similarities, texts that may be wrong."""
         key, unused = self.key, sorted(self.reading.unused_columns - {UNNAMED})
         if self.params.scores == "refuse":
-            named = [line.names[SCORE]] if SCORE in line.names else []
-            for column in (named or self._list_scores(unused))[:1]:
+            is_named = SCORE in line.names
+            score_columns = [line.names[SCORE]] if is_named else self._list_scores(unused)
+            if not self.scores:
+                use = "This model was trained without scores: remove the column if those of every row do"
+            elif is_named:
                 use = f"Set {self.scores} to use (the model learns it) or ignore (those of every row do)"
-                if not named:
-                    use = f"Set {self.scores} to ignore (those of every row do), or to use, and {key.format(SCORE)}"
-                if not self.scores:
-                    use = "This model was trained without scores: remove the column if those of every row do"
-                raise InputError(
-                    f"{source} has the column {column!r}, which may say how well both texts belong together. {use}"
-                )
+            else:
+                use = f"Set {self.scores} to ignore (those of every row do), or to use, and {key.format(SCORE)}"
+            if score_columns:
+                doubt = "which may say how well both texts belong together"
+                raise InputError(f"{source} has the column {score_columns[0]!r}, {doubt}. {use}")
         for part, usual in USUAL.items():
             others = [name for name in unused if fold_name(name) in usual]
             if part in line.names and self.reading.is_by_name(part) and others:

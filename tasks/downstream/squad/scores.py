@@ -240,8 +240,10 @@ class SquadScores(Scores[list[SquadQuestion], WindowFiles, list[list[Answer]], s
             )
             for take in answers.values()
         ]
-        best = sorted(candidates, key=lambda outcomes: -self.metrics.compute(outcomes)["f1"])[:1]
-        return [Baseline(" or ".join(answers), outcomes) for outcomes in best]
+        if not candidates:
+            return []
+        best = max(candidates, key=lambda outcomes: self.metrics.compute(outcomes)["f1"])
+        return [Baseline(" or ".join(answers), best)]
 
     @property
     def metrics(self) -> Metrics:
