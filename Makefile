@@ -87,9 +87,10 @@ bench: $(HOST)  ## compare speed with Hugging Face's Trainer; BENCH="--quick", "
 gpu:  ## measure this project on this host's GPU in nine minutes: tests, parity, speed compared with Trainer (docs/cuda.md); GPU="--seconds 300"
 	@"$${PODIUM_DEVICE_PYTHON:-python3}" -m bench.gpu $(GPU)
 
-test: $(HOST)  ## run what a change can break; the long tests: make nightly
-	@echo "test: all but make test-device-env and the long ones of make nightly"
-	@python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not faults and not soak" $(PYTEST_ARGS)
+test: $(HOST)  ## run what a change can break; BROWSER=yes also looks at pages in Chromium; the long tests: make nightly
+	@echo "test: all but make test-device-env$(if $(BROWSER),,, tests/browser) and the long ones of make nightly"
+	@python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not faults and not soak" \
+		$(if $(BROWSER),,--ignore=tests/browser) $(PYTEST_ARGS)
 
 soak: $(HOST) $(DEVICE)  ## run the long tests, on both Pythons: whole runs, workers, torchrun, compilers
 	@echo "soak: whole runs on real input, workers, torchrun and compilers, on both Pythons"

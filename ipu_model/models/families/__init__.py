@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import lru_cache
 from typing import Any, List
 
 from ipu_model.models.config import ModelConfig
@@ -19,6 +20,7 @@ def list_families() -> List[str]:
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 
 
+@lru_cache(maxsize=None)  # a plan asks for it a hundred thousand times
 def get_family(model_type: str) -> Family:
     """Return the family with this model type; one without a file here is computed by transformers' own modules."""
     if model_type not in list_families():
