@@ -229,8 +229,9 @@ def propose_layout(job: Job, model: ModelConfig, manifest: Manifest, instances: 
 
 def find_faster_layout(training: IpuProgram, instances: int = 1) -> Proposal:
     """Return the fastest layout that fits the IPUs of this training, next to its own, for a number of instances."""
-    faster = [(rows_per_second(cut), cut) for cut in _candidates(training, instances)]
-    faster = sorted((x for x in faster if x[0] > rows_per_second(training)), key=lambda x: -x[0])
+    now = rows_per_second(training)
+    rates = [(rows_per_second(cut), cut) for cut in _candidates(training, instances)]
+    faster = sorted((x for x in rates if x[0] > now), key=lambda x: -x[0])
     return Proposal(training, next((cut for _, cut in faster if fits_memory(cut)), None))
 
 

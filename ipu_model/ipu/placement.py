@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ipu_model import heads
@@ -41,7 +42,7 @@ class Placement:
         """IPU of every block in order of execution."""
         return tuple(ipu for _, ipu in self.blocks)
 
-    @property
+    @cached_property
     def stages(self) -> Tuple[Tuple[int, Tuple[str, ...]], ...]:
         """(IPU, names of its blocks) of every forward pipeline stage."""
         stages: List[Tuple[int, List[str]]] = []
