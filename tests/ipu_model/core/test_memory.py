@@ -1,10 +1,6 @@
 """The memory that a host and its limits allow, from made-up files of the kernel."""
 
-from __future__ import annotations
-
 import resource
-from pathlib import Path
-from typing import Dict, Optional
 
 import pytest
 
@@ -39,14 +35,7 @@ OLD_CGROUP = {
         ({}, 5000000, 5000000, None),
     ],
 )
-def test_the_least_of_host_cgroups_and_limits_counts(
-    files: Dict[str, str],
-    limit: Optional[int],
-    found: Optional[int],
-    free: Optional[int],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_least_of_host_cgroups_and_limits_counts(files, limit, found, free, tmp_path, monkeypatch):
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +48,7 @@ def test_the_least_of_host_cgroups_and_limits_counts(
         assert memory_limit(tmp_path, others=1000) == (found if found == limit else found - 1000)
 
 
-def test_counts_and_times_are_for_people() -> None:
+def test_counts_and_times_are_for_people():
     counts = [(2, "blank lines skipped"), (1, "entries"), (1, "answers whose spaces are not at answer_start")]
     said = ["2 blank lines skipped", "1 entry", "1 answer whose spaces are not at answer_start"]
     assert [format_count(*count) for count in counts] == said

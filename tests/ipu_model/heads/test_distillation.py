@@ -1,10 +1,7 @@
 """The loss of a student next to plain torch, and a student's layers."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -22,7 +19,6 @@ from tiny_jobs import (
     write_rows,
 )
 from tiny_torch import make_model
-from torch import Tensor
 
 from ipu_model import heads
 from ipu_model.core.errors import CheckpointError, RowsError
@@ -35,15 +31,15 @@ SETTING = Distillation(temperature=3.0, alpha=0.7)
 KIND = "sequence_classification"
 
 
-def softened(ours: Tensor, theirs: Tensor) -> float:
+def softened(ours, theirs):
     """T^2 KL(teacher || student) by its definition."""
     p, q = torch.softmax(theirs / SETTING.temperature, 0), torch.softmax(ours / SETTING.temperature, 0)
     return SETTING.temperature**2 * float((p * (p / q).log()).sum())
 
 
-def plain_parts(kind: str, columns: Dict[str, np.ndarray], answers: Dict[int, Dict[str, np.ndarray]]) -> List[float]:
+def plain_parts(kind, columns, answers):
     """The teacher's part of every label, from the student's logits of each sequence."""
-    parts: List[float] = []
+    parts = []
     labels = labels_of(kind)
     for row, slot in np.argwhere(columns["feature_ids"] >= 0):
         own = {name: torch.tensor(x) for name, x in answers[int(columns["feature_ids"][row, slot])].items()}
@@ -68,9 +64,7 @@ def plain_parts(kind: str, columns: Dict[str, np.ndarray], answers: Dict[int, Di
 
 
 @pytest.mark.parametrize(("kind", "class_weights"), [*((kind, None) for kind in TAUGHT), (KIND, [0.4, 3.0, 1.5])])
-def test_the_loss_is_alpha_times_kl_at_the_temperature_and_the_rest_of_the_labels(
-    kind: str, class_weights: Any
-) -> None:
+def test_the_loss_is_alpha_times_kl_at_the_temperature_and_the_rest_of_the_labels(kind, class_weights):
     head, model = heads.get_head(head_of(kind)), make_model(kind).eval()
     columns = add_teacher(kind, make_columns(kind, 6, seed=5))
     batch = Batch(np.arange(6), columns, class_weights and np.array(class_weights))
@@ -91,11 +85,11 @@ def test_the_loss_is_alpha_times_kl_at_the_temperature_and_the_rest_of_the_label
     assert {name: float(x) for name, x in same.items()} == {name: float(x) for name, x in parts.items()}
 
 
-def test_a_student_starts_from_layers_copied_evenly_and_learns_from_its_teacher(tmp_path: Path) -> None:
+def test_a_student_starts_from_layers_copied_evenly_and_learns_from_its_teacher(tmp_path):
     deep = dataclasses.replace(TINY, num_layers=6)
     write_rows(tmp_path / "rows", KIND, add_teacher(KIND, make_columns(KIND, 20)))
     write_rows(tmp_path / "plain", KIND, make_columns(KIND, 20))
-    labelled: Dict[str, Any] = {"head": KIND, "labels": list(LABELS)}
+    labelled = {"head": KIND, "labels": list(LABELS)}
     run_here(make_job(tmp_path, "finetune", tmp_path / "rows", model=deep, **labelled))
     teacher, key = read_model(tmp_path / "model"), "bert.encoder.layer.{}.output.dense.weight"
     for count, kept in ((3, [1, 3, 5]), (4, [0, 2, 3, 5]), (6, [0, 1, 2, 3, 4, 5])):

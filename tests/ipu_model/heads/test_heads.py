@@ -1,11 +1,7 @@
 """What every head states of itself, what becomes of the classes of another head, and jobs with labels."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from pathlib import Path
-from typing import Any, Dict, List
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +12,7 @@ from tiny_torch import make_model
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError, RowsError
-from ipu_model.jobs.job import EvaluationConfig, Job, ScheduleConfig
+from ipu_model.jobs.job import EvaluationConfig, ScheduleConfig
 from ipu_model.models.config import read_head_spec
 from ipu_model.models.model_folder import read_model
 from ipu_model.rows.format import get_columns
@@ -24,8 +20,14 @@ from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 
+CLASSES, TOKENS, VALUES = "sequence_classification", "token_classification", "sequence_regression"
 
-def test_a_head_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+
+def job_of(folder, kind, rows, **changes):
+    return make_job(folder, kind, rows, **{"head": CLASSES, "labels": list(LABELS), **changes})
+
+
+def test_a_head_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     for get in (heads.get_head, heads.get_head_spec):
         with pytest.raises(ConfigError, match="'tagging' .*masked_lm, pretraining"):
             get("tagging")
@@ -35,7 +37,7 @@ def test_a_head_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", heads.list_heads())
-def test_what_a_head_states_fits_together(name: str) -> None:
+def test_what_a_head_states_fits_together(name):
     head, labels = heads.get_head(name), 3 if heads.get_head(name).labelled else 0
     assert head.name == name
     assert not head.weight or head.weight in head.build(TINY, labels).state_dict()
@@ -50,74 +52,58 @@ def test_what_a_head_states_fits_together(name: str) -> None:
         assert [x for x in heads.list_heads() if getattr(heads.get_head(x), field) == getattr(head, field)] == [name]
 
 
-KINDS = ("sequence_classification", "sequence_multilabel", "token_classification")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_class_is_right_when_its_logit_is_the_largest_and_flags_when_all_are_on_their_side_of_zero(kind: str) -> None:
+@pytest.mark.parametrize("kind", [CLASSES, "sequence_multilabel", TOKENS])
+def test_a_class_is_right_when_its_logit_is_the_largest_and_flags_when_all_are_on_their_side_of_zero(kind):
     head, batch = heads.get_head(head_of(kind)), Batch(np.arange(10), make_columns(kind, 10, seed=5))
     runtime = TorchRuntime(make_model(head.name), head.name, 10, "fp32", None, 7)
     columns, right, total = batch.columns, 0, 0
     for answer in runtime.predict(batch):
         row, slot = np.argwhere(columns["feature_ids"] == answer.feature_id)[0]
         logits, wrong, count = answer.columns["logits"], answer.feature_id % 3 == 0, 1
-        if kind == "sequence_classification":
+        if kind == CLASSES:
             columns["class_labels"][row, slot] = (int(logits.argmax()) + wrong) % 3
-        elif kind == "sequence_multilabel":
+        elif kind == TOKENS:
+            here = columns["sequence_ids"][row] == slot + 1
+            labels = (logits.reshape(-1, 3).argmax(1) + wrong) % 3
+            columns["token_labels"][row, here] = np.where(columns["token_labels"][row, here] == -100, -100, labels)
+            count = int((columns["token_labels"][row, here] != -100).sum())
+        else:
             columns["label_flags"][row, 3 * slot : 3 * slot + 3] = logits > 0
             columns["label_flags"][row, 3 * slot] ^= int(wrong)
-        else:
-            own = columns["sequence_ids"][row] == slot + 1
-            labels = (logits.reshape(-1, 3).argmax(1) + wrong) % 3
-            columns["token_labels"][row, own] = np.where(columns["token_labels"][row, own] == -100, -100, labels)
-            count = int((columns["token_labels"][row, own] != -100).sum())
         right, total = right + count * (not wrong), total + count
     accuracy = head.figures(runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))[head.best]
     assert accuracy == pytest.approx(right / total)
     assert 0 < right < total
 
 
-def started(tmp_path: Path, kind: str, labels: List[str]) -> Dict[str, Any]:
-    """The classifier that a model becomes for these classes, and what is reported."""
-    folder = read_model(tmp_path / "model").for_labels(heads.get_head(kind), labels)
-    return {"labels": list(folder.labels), "weight": folder.state.get("classifier.weight"), "note": folder.note}
-
-
-@pytest.mark.parametrize(("kind", "named"), [("sequence_classification", True), ("token_classification", False)])
-def test_the_classes_of_a_model_are_taken_by_their_names_or_numbers(tmp_path: Path, kind: str, named: bool) -> None:
+@pytest.mark.parametrize(("kind", "named"), [(CLASSES, True), (TOKENS, False)])
+def test_the_classes_of_a_model_are_taken_by_their_names_or_numbers(tmp_path, kind, named):
     names = list(LABELS) if named else [f"LABEL_{number}" for number in range(len(LABELS))]
     labels = names if named else [str(number) for number in range(len(LABELS))]
     write_rows(tmp_path / "rows", kind, make_columns(kind, 20))
-    run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=names))
-    own = read_model(tmp_path / "model").state["classifier.weight"]
-    same, turned = started(tmp_path, kind, labels), started(tmp_path, kind, labels[::-1])
-    assert (same["labels"], same["note"]) == (labels, "")
-    assert torch.equal(same["weight"], own)
-    assert turned["labels"] == labels[::-1]
-    assert torch.equal(turned["weight"], own.flip(0))
-    for other in (["x", "y", "z"], [*labels, "more"], labels[:-1]):
-        new = started(tmp_path, kind, other)
-        assert (new["labels"], new["weight"]) == ([], None)
-        assert "the head is new" in new["note"]
+    run_here(job_of(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=names, schedule=ScheduleConfig(steps=0)))
+    model = read_model(tmp_path / "model")
+    weight = model.state["classifier.weight"]
+    same, turned = (model.for_labels(heads.get_head(kind), order) for order in (labels, labels[::-1]))
+    assert (list(same.labels), same.note) == (labels, "")
+    assert torch.equal(same.state["classifier.weight"], weight)
+    assert list(turned.labels) == labels[::-1]
+    assert torch.equal(turned.state["classifier.weight"], weight.flip(0))
+    for others in (["x", "y", "z"], [*labels, "more"], labels[:-1]):
+        new = model.for_labels(heads.get_head(kind), others)
+        assert (list(new.labels), new.state.get("classifier.weight")) == ([], None)
+        assert "the head is new" in new.note
 
 
-def test_tokens_without_a_label_teach_nothing() -> None:
-    head, columns = "token_classification", make_columns("token_classification", 4, seed=6)
+def test_tokens_without_a_label_teach_nothing():
+    columns = make_columns(TOKENS, 4, seed=6)
     columns["token_labels"][:] = -100
-    runtime = TorchRuntime(make_model(head), head, 4, "fp32", optimizer_config(learning_rate=1e-3), 7)
+    runtime = TorchRuntime(make_model(TOKENS), TOKENS, 4, "fp32", optimizer_config(learning_rate=1e-3), 7)
     step = runtime.train_step(Batch(np.arange(4), columns), 1e-3)
     assert (step.loss, step.gradient_norm) == (0.0, 0.0)
 
 
-HEAD, TOKENS = "sequence_classification", "token_classification"
-
-
-def job_of(folder: Path, kind: str, rows: Path, **changes: Any) -> Job:
-    values = {"head": HEAD, "labels": list(LABELS), "checkpoint_every_updates": 0, **changes}
-    return make_job(folder, kind, rows, **values)
-
-
-def learnable(kind: str, rows: int) -> Any:
+def make_learnable(kind, rows):
     """A token that stands nowhere else says the class (its own, or of the sequence), or twice the value."""
     columns = make_columns(kind, rows)
     ids = columns["input_ids"]
@@ -129,25 +115,26 @@ def learnable(kind: str, rows: int) -> Any:
     for row, slot in np.argwhere(columns["cls_positions"] >= 0):
         number = (row + slot) % 3
         ids[row, columns["cls_positions"][row, slot] + 1] = 10 + number
-        if kind == HEAD:
+        if kind == CLASSES:
             columns["class_labels"][row, slot] = number
         else:
             columns["targets"][row, slot] = number / 2
     return columns
 
 
-@pytest.mark.parametrize("kind", [HEAD, "sequence_regression", TOKENS])
-def test_a_trained_model_predicts_the_labels_it_was_taught(tmp_path: Path, kind: str) -> None:
-    columns, labels = learnable(kind, 60), ["value"] if kind == "sequence_regression" else list(LABELS)
+@pytest.mark.parametrize("kind", [CLASSES, VALUES, TOKENS])
+def test_a_trained_model_predicts_the_labels_it_was_taught(tmp_path, kind):
+    columns, labels = make_learnable(kind, 60), ["value"] if kind == VALUES else list(LABELS)
     write_rows(tmp_path / "rows", kind, columns)
     optimizer = optimizer_config(learning_rate=1e-2, weight_decay=0.0, max_grad_norm=1.0)
     changes = {"model": STEADY, "optimizer": optimizer, "schedule": ScheduleConfig(steps=120, warmup_fraction=0.1)}
     changes["evaluation"] = EvaluationConfig(str(tmp_path / "rows"), 60, keep="best")
+    changes["checkpoint_every_updates"] = 0
     head = head_of(kind)
     run_here(job_of(tmp_path, "finetune", tmp_path / "rows", head=head, labels=labels, **changes))
     assert list(read_model(tmp_path / "model").labels) == labels
     header = (tmp_path / "run" / "evaluations.csv").read_text().split("\n")[0]
-    accuracy = {HEAD: ",label_accuracy", TOKENS: ",token_accuracy"}.get(kind, "")
+    accuracy = {CLASSES: ",label_accuracy", TOKENS: ",token_accuracy"}.get(kind, "")
     assert header == f"step,loss,label_loss{accuracy}"
     model = str(tmp_path / "model")
     run_here(job_of(tmp_path / "p", "predict", tmp_path / "rows", head=head, labels=None, init_checkpoint=model))
@@ -160,17 +147,17 @@ def test_a_trained_model_predicts_the_labels_it_was_taught(tmp_path: Path, kind:
         row, slot = np.argwhere(columns["feature_ids"] == feature)[0]
         if kind == TOKENS:
             expected = columns["token_labels"][row][columns["sequence_ids"][row] == slot + 1]
-            found = np.array(flat).reshape(-1, len(LABELS)).argmax(1)
-            right += (found == expected)[expected != -100].tolist()
-        elif kind == HEAD:
+            predicted = np.array(flat).reshape(-1, len(LABELS)).argmax(1)
+            right += (predicted == expected)[expected != -100].tolist()
+        elif kind == CLASSES:
             right.append(np.argmax(flat) == columns["class_labels"][row, slot])
         else:
             right.append(abs(flat[0] - columns["targets"][row, slot]) < 0.3)
     assert np.mean(right) > 0.95
 
 
-def test_labels_and_heads_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
-    write_rows(tmp_path / "rows", HEAD, make_columns(HEAD, 20))
+def test_labels_and_heads_that_do_not_go_together_are_refused(tmp_path):
+    write_rows(tmp_path / "rows", CLASSES, make_columns(CLASSES, 20))
     for changes, error, message in (
         ({"labels": None}, ConfigError, "job.labels"),
         ({"head": "question_answering"}, ConfigError, "job.labels="),
@@ -182,39 +169,34 @@ def test_labels_and_heads_that_do_not_go_together_are_refused(tmp_path: Path) ->
             run_here(job_of(tmp_path, "finetune", tmp_path / "rows", **changes))
 
 
-def test_a_model_of_other_classes_is_not_taken_for_one_of_these_but_gets_a_new_head(tmp_path: Path) -> None:
-    for kind in (HEAD, TOKENS):
+@pytest.mark.parametrize(
+    ("head", "labels", "messages"),
+    [
+        (CLASSES, ["a", "b", "c"], ("no, yes, maybe", "a, b, c")),
+        (TOKENS, list(LABELS), ("lacks classifier.weight, classifier.bias",)),
+    ],
+)
+def test_a_model_of_other_classes_is_not_taken_for_one_of_these_but_gets_a_new_head(tmp_path, head, labels, messages):
+    for kind in (CLASSES, TOKENS):
         write_rows(tmp_path / kind, kind, make_columns(kind, 20))
-    run_here(job_of(tmp_path, "finetune", tmp_path / HEAD, schedule=ScheduleConfig(steps=0)))
+    run_here(job_of(tmp_path, "finetune", tmp_path / CLASSES, schedule=ScheduleConfig(steps=0)))
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["id2label"] == {"0": "no", "1": "yes", "2": "maybe"}
     assert config["problem_type"] == "single_label_classification"
-    start: Dict[str, Any] = {"model": None, "init_checkpoint": str(tmp_path / "model")}
-    other = job_of(tmp_path / "b", "finetune", tmp_path / HEAD, **start, labels=["a", "b", "c"])
-    said = [x["text"] for x in run_here(other).of("message")]
-    assert any("no, yes, maybe" in text and "a, b, c" in text for text in said), said
-    assert list(read_model(tmp_path / "b" / "model").labels) == ["a", "b", "c"]
-    said = [
-        x["text"]
-        for x in run_here(job_of(tmp_path / "c", "finetune", tmp_path / TOKENS, head=TOKENS, **start)).of("message")
-    ]
-    assert any("lacks classifier.weight, classifier.bias" in text for text in said), said
+    start = {"model": None, "init_checkpoint": str(tmp_path / "model"), "head": head, "labels": labels}
+    events = run_here(job_of(tmp_path / "b", "finetune", tmp_path / head, **start)).of("message")
+    assert any(all(text in event["text"] for text in messages) for event in events), events
+    assert list(read_model(tmp_path / "b" / "model").labels) == labels
 
 
 @pytest.mark.parametrize(
     ("kind", "column", "slot", "value"),
-    [
-        (HEAD, "class_labels", 0, 3),
-        ("token_classification", "token_labels", 1, 3),
-        ("sequence_regression", "targets", 0, -np.inf),
-    ],
+    [(CLASSES, "class_labels", 0, 3), (TOKENS, "token_labels", 1, 3), (VALUES, "targets", 0, -np.inf)],
 )
-def test_a_label_out_of_range_is_named_with_its_file_and_row(
-    tmp_path: Path, kind: str, column: str, slot: int, value: float
-) -> None:
+def test_a_label_out_of_range_is_named_with_its_file_and_row(tmp_path, kind, column, slot, value):
     columns = make_columns(kind, 8)
     columns[column][5, slot] = value
     write_rows(tmp_path / "rows", kind, columns)
-    labels = ["value"] if kind == "sequence_regression" else list(LABELS)
+    labels = ["value"] if kind == VALUES else list(LABELS)
     with pytest.raises(RowsError, match=rf"rows-00000.arrow, row 5: {column}\[{slot}\]"):
         run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=labels, head=head_of(kind)))

@@ -1,9 +1,6 @@
 """Hand-worked plans."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any, Callable, List, Tuple, Type
 
 import pytest
 from tiny_jobs import make_job
@@ -17,7 +14,7 @@ from ipu_model.train.training import learning_rate
 CPU, FP32 = Choice("cpu", "as requested"), Choice("fp32", "as requested")
 
 
-def manifest(rows: int, sequences: int) -> Manifest:
+def manifest(rows, sequences):
     return Manifest("pretrain", 64, 3, 10, 2000, "t", 0, rows, sequences, rows * 60, {"rows-00000.arrow": rows})
 
 
@@ -32,9 +29,7 @@ def manifest(rows: int, sequences: int) -> Manifest:
         ((1, 32, 1), 3.0, (1, 1, 1)),  # a third of a row: one row
     ],
 )
-def test_an_update_is_cut_into_equal_micro_batches_near_the_sequences_asked_for(
-    geometry: Tuple[int, int, int], packing_factor: float, expected: Tuple[int, int, int]
-) -> None:
+def test_an_update_is_cut_into_equal_micro_batches_near_the_sequences_asked_for(geometry, packing_factor, expected):
     division = divide(BatchGeometry(*geometry), packing_factor)
     assert division == Division(*expected)
     assert division.rows_per_update == division.micro_batch_size * division.gradient_accumulation_steps * geometry[2]
@@ -53,20 +48,18 @@ def test_an_update_is_cut_into_equal_micro_batches_near_the_sequences_asked_for(
         (ScheduleConfig(steps=3), 1, (3, 96)),
     ],
 )
-def test_epochs_end_with_their_last_row(schedule: ScheduleConfig, per_call: int, expected: Tuple[int, int]) -> None:
+def test_epochs_end_with_their_last_row(schedule, per_call, expected):
     assert count_updates(schedule, rows=1000, rows_per_update=32, per_call=per_call) == expected
 
 
 @pytest.mark.parametrize(("warmup", "decay", "expected"), [(0.25, 0.25, (2, 2)), (0.25, 0.75, (2, 8)), (0, 1, (0, 10))])
-def test_a_decay_at_the_end_leaves_the_warm_up(
-    tmp_path: Path, warmup: float, decay: float, expected: Tuple[int, int]
-) -> None:
+def test_a_decay_at_the_end_leaves_the_warm_up(tmp_path, warmup, decay, expected):
     schedule = ScheduleConfig(steps=10, warmup_fraction=warmup, shape="trapezoid", decay_fraction=decay)
     plan = make_plan(make_job(tmp_path, "pretrain", tmp_path, schedule=schedule), manifest(1000, 1500), CPU, FP32)
     assert (plan.warmup_updates, plan.decay_updates) == expected
 
 
-def test_a_schedule_without_a_late_decay_is_written_as_before(tmp_path: Path) -> None:
+def test_a_schedule_without_a_late_decay_is_written_as_before(tmp_path):
     written = make_job(tmp_path, "pretrain", tmp_path).fields
     assert "decay_fraction" not in written["schedule"]
     late = ScheduleConfig(steps=10, shape="1-sqrt", decay_fraction=0.5)
@@ -74,7 +67,7 @@ def test_a_schedule_without_a_late_decay_is_written_as_before(tmp_path: Path) ->
     assert Job.from_json(job.to_json()) == job
 
 
-def test_data_smaller_than_one_update_is_refused_with_a_setting_that_works(tmp_path: Path) -> None:
+def test_data_smaller_than_one_update_is_refused_with_a_setting_that_works(tmp_path):
     job = make_job(tmp_path, "pretrain", tmp_path, geometry=BatchGeometry(64, 32))
     with pytest.raises(RowsError, match="64 / 1.50 = 44 rows.*at most 30") as caught:
         make_plan(job, manifest(rows=20, sequences=30), CPU, FP32)
@@ -98,7 +91,7 @@ def test_data_smaller_than_one_update_is_refused_with_a_setting_that_works(tmp_p
         (lambda: make_plan(make_job(Path(), "pretrain", Path()), manifest(0, 0), CPU, FP32), RowsError, "no rows"),
     ],
 )
-def test_what_is_no_training_is_refused(make: Callable[[], Any], error: Type[Exception], said: str) -> None:
+def test_what_is_no_training_is_refused(make, error, said):
     with pytest.raises(error, match=said):
         make()
 
@@ -120,14 +113,12 @@ def test_what_is_no_training_is_refused(make: Callable[[], Any], error: Type[Exc
         ((4, 0, 8.0), ("1-sqrt", 4), [8.0, 4.0, 8.0 * (1 - 0.5**0.5), 8.0 * (1 - 0.75**0.5)]),
     ],
 )
-def test_every_shape_rises_and_decays_as_its_source_says(
-    run: Tuple[int, int, float], shape: Tuple[Any, ...], expected: List[float]
-) -> None:
+def test_every_shape_rises_and_decays_as_its_source_says(run, shape, expected):
     """Updates, those of the warm-up and the peak; the shape, and the updates of a late decay."""
     assert [learning_rate(step, *run, *shape) for step in range(run[0])] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("step", "warm_up", "word"), [(0, 11, "warmup_fraction"), (10, 0, "outside")])
-def test_a_long_warm_up_and_an_update_outside_the_run_are_refused(step: int, warm_up: int, word: str) -> None:
+def test_a_long_warm_up_and_an_update_outside_the_run_are_refused(step, warm_up, word):
     with pytest.raises(ConfigError, match=word):
         learning_rate(step, 10, warm_up, 1.0)

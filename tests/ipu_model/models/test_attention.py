@@ -1,35 +1,39 @@
 """The hand-written attention against the plain one, and its gradient against finite differences."""
 
-from __future__ import annotations
-
-from typing import Any, List, Tuple
-
 import pytest
 import torch
-from torch import Tensor
 
 from ipu_model.models import flat as flat_rows
 from ipu_model.models.flat import SCORES_PER_GROUP, SEQUENCE_TILE, AttentionLayout, SequenceAttention
-from ipu_model.models.layers import Attention, add_dropped, draw_mask, drop, dropout_scale
+from ipu_model.models.layers import add_dropped, draw_mask, drop, dropout_scale
 from ipu_model.runtimes.cuda import PaddedAttention, VarlenAttention, choose_attention
 
-
-def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None:
-    layout = AttentionLayout.from_lengths([SEQUENCE_TILE, SEQUENCE_TILE - 1, SEQUENCE_TILE - 1, 2], heads=2)
-    assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [(0, 4, SEQUENCE_TILE)]
-    assert torch.isinf(layout.groups[0].hidden).sum((1, 2, 3)).tolist() == [0, 1, 1, SEQUENCE_TILE - 2]
-    # 3 sequences make groups of 2 and 1; a padded length of two tiles is a group apart.
-    layout = AttentionLayout.from_lengths([SEQUENCE_TILE + 1, SEQUENCE_TILE, SEQUENCE_TILE, SEQUENCE_TILE], heads=1)
-    tile, found = SEQUENCE_TILE, [(g.first_row, g.sequences, g.tokens) for g in layout.groups]
-    assert found == [(0, 1, 2 * tile), (2 * tile, 2, tile), (4 * tile, 1, tile)]
-    assert [int(torch.isinf(g.hidden).sum()) for g in layout.groups] == [SEQUENCE_TILE - 1, 0, 0]
-    assert AttentionLayout.from_lengths([], heads=2).groups == []
+TILE = SEQUENCE_TILE
+LONGEST = int((SCORES_PER_GROUP / 2) ** 0.5) // TILE * TILE
+"""Of 2 heads: over half a group."""
 
 
-def test_long_sequences_go_alone() -> None:
-    longest = int((SCORES_PER_GROUP / 2) ** 0.5) // SEQUENCE_TILE * SEQUENCE_TILE  # of 2 heads: over half a group
-    layout = AttentionLayout.from_lengths([longest, longest, longest, 8, 8], heads=2)
-    assert [g.sequences for g in layout.groups] == [1, 1, 1, 2]
+@pytest.mark.parametrize(
+    ("lengths", "heads", "groups", "hidden"),
+    [
+        ([TILE, TILE - 1, TILE - 1, 2], 2, [(0, 4, TILE)], [TILE]),
+        # 3 sequences make groups of 2 and 1; a padded length of two tiles is a group apart.
+        (
+            [TILE + 1, TILE, TILE, TILE],
+            1,
+            [(0, 1, 2 * TILE), (2 * TILE, 2, TILE), (4 * TILE, 1, TILE)],
+            [TILE - 1, 0, 0],
+        ),
+        ([LONGEST, LONGEST, 8, 8], 2, [(0, 1, LONGEST), (2 * LONGEST, 1, LONGEST), (4 * LONGEST, 2, TILE)], None),
+        ([], 2, [], []),
+    ],
+    ids=["equal", "two to a power", "long ones go alone", "none"],
+)
+def test_sequences_of_one_padded_length_share_groups(lengths, heads, groups, hidden):
+    layout = AttentionLayout.from_lengths(lengths, heads=heads)
+    assert [(group.first_row, group.sequences, group.tokens) for group in layout.groups] == groups
+    if hidden is not None:
+        assert [int(torch.isinf(group.hidden).sum()) for group in layout.groups] == hidden
 
 
 LENGTHS = [9, 9, 7, 4, 1]
@@ -37,39 +41,35 @@ OFFSETS = torch.tensor([0, 9, 18, 25, 29, 30], dtype=torch.int32)
 CPU, HEADS, HIDDEN = torch.device("cpu"), 2, 16
 
 
-def run(attention: Attention, window: int = 0) -> List[Tensor]:
+def run(attention, window=0):
     generator = torch.Generator().manual_seed(3)
     *leaves, d_output = (torch.randn(sum(LENGTHS), HIDDEN, generator=generator).double() for _ in range(4))
     for leaf in leaves:
         leaf.requires_grad_()
     output = attention(leaves[0], leaves[1], leaves[2], HEADS, 0.0, *([window] if window else []))
     output.backward(d_output)
-    return [output.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+    return [output.detach(), *(leaf.grad for leaf in leaves)]
 
 
 @pytest.mark.parametrize("window", [0, 1, 3, 100])
-def test_every_form_is_the_plain_one_and_a_window_hides_distant_tokens(
-    window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = run(PaddedAttention(OFFSETS, max(LENGTHS)), window)
+def test_every_form_is_the_plain_one_and_a_window_hides_distant_tokens(window, monkeypatch):
     index = torch.arange(sum(LENGTHS))
     numbers = torch.repeat_interleave(torch.arange(len(LENGTHS)), torch.tensor(LENGTHS))
     hidden = (numbers[:, None] != numbers) | ((index[:, None] - index).abs() > (window or 99))
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, *_: float) -> Tensor:
+    def attend(query, key, value, heads, *_):
         q, k, v = (x.view(len(x), heads, -1).transpose(0, 1) for x in (query, key, value))
         scores = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).masked_fill(hidden, float("-inf"))
         return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
 
-    whole = run(SequenceAttention(LENGTHS), window)
+    plain = run(attend)
+    padded, whole = run(PaddedAttention(OFFSETS, max(LENGTHS)), window), run(SequenceAttention(LENGTHS), window)
     monkeypatch.setattr(flat_rows, "LONGEST_IN_GROUP", 3)
-    in_a_band = run(SequenceAttention(LENGTHS), window)
-    for expected in (whole, in_a_band, run(attend)):
-        for one, other in zip(found, expected):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    for results in (padded, whole, run(SequenceAttention(LENGTHS), window)):  # the last in a band
+        torch.testing.assert_close(results, plain, rtol=1e-9, atol=1e-9)
 
 
-def test_padded_attention_drops_probabilities_at_their_rate() -> None:
+def test_padded_attention_drops_probabilities_at_their_rate():
     """With values of ones a row of the result is the sum of what was kept, over 1 - p: 1 on average."""
     count, length = 200, 32
     offsets = torch.arange(0, (count + 1) * length, length, dtype=torch.int32)
@@ -81,52 +81,42 @@ def test_padded_attention_drops_probabilities_at_their_rate() -> None:
     assert float(kept.var()) == pytest.approx(32 * 0.75 * 0.25, rel=0.1)
 
 
-class RightForm:
-    """Stands for a kernel that computes what it should: the CPU's own form."""
-
-    def __init__(self, offsets: Tensor, longest: int) -> None:
-        assert int(offsets.diff().max()) == longest
-        self._attention = SequenceAttention(offsets.diff().tolist())
-
-    def __call__(self, *arguments: Any) -> Tensor:
-        return self._attention(*arguments)
+def make_right(offsets, longest):
+    """A kernel that computes what it should: the CPU's own form."""
+    assert int(offsets.diff().max()) == longest
+    return SequenceAttention(offsets.diff().tolist())
 
 
-class Neighbours(RightForm):
-    """Lets sequences see one another."""
-
-    def __init__(self, offsets: Tensor, longest: int) -> None:
-        super().__init__(torch.stack([offsets[0], offsets[-1]]), int(offsets[-1]))
+def show_neighbours(offsets, longest):
+    return SequenceAttention([int(offsets[-1])])
 
 
-class Everywhere(RightForm):
-    """Ignores the window."""
-
-    def __call__(self, *arguments: Any) -> Tensor:
-        return super().__call__(*arguments[:5])
+def ignore_window(offsets, longest):
+    return lambda *arguments: make_right(offsets, longest)(*arguments[:5])
 
 
-class Scaled(RightForm):
-    """Its backward pass is wrong."""
-
-    def __call__(self, *arguments: Any) -> Tensor:
-        context = super().__call__(*arguments)
+def turn_gradient(offsets, longest):
+    def attend(*arguments):
+        context = make_right(offsets, longest)(*arguments)
         return context.detach() * 2 - context
+
+    return attend
 
 
 @pytest.mark.parametrize(
-    ("kernel", "windows"), [(RightForm, True), (Neighbours, False), (Scaled, False), (Everywhere, True)]
+    ("kernel", "windows"),
+    [(make_right, True), (show_neighbours, False), (turn_gradient, False), (ignore_window, True)],
 )
-def test_a_kernel_is_taken_where_it_gives_the_right_numbers(kernel: type, windows: bool) -> None:
+def test_a_kernel_is_taken_where_it_gives_the_right_numbers(kernel, windows):
     before = torch.get_rng_state()
     taken, reason = choose_attention(CPU, torch.bfloat16, HEADS, HIDDEN, kernel, windows)
     assert torch.equal(torch.get_rng_state(), before)
-    assert taken is (RightForm if kernel is RightForm else PaddedAttention)
-    assert ("different results" in reason) == (kernel is not RightForm)
+    assert taken is (make_right if kernel is make_right else PaddedAttention)
+    assert ("different results" in reason) == (kernel is not make_right)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape", "reason"),
+    ("dtype", "shape", "expected"),
     [
         (torch.float32, (2, 16), "float32"),
         (torch.bfloat16, (2, 20), "not 10"),
@@ -134,21 +124,19 @@ def test_a_kernel_is_taken_where_it_gives_the_right_numbers(kernel: type, window
         (torch.bfloat16, (2, 16), "failed here"),  # on a CPU the operator is not there
     ],
 )
-def test_what_flash_does_not_serve_is_padded(dtype: torch.dtype, shape: Tuple[int, int], reason: str) -> None:
-    taken, said = choose_attention(CPU, dtype, *shape, flash=VarlenAttention)
+def test_what_flash_does_not_serve_is_padded(dtype, shape, expected):
+    taken, reason = choose_attention(CPU, dtype, *shape, flash=VarlenAttention)
     assert taken is PaddedAttention
-    assert reason in said
+    assert expected in reason
 
 
 @pytest.mark.parametrize("window", [0, 2])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_the_backward_pass_is_the_derivative_of_the_forward_pass(
-    dropout: float, window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_backward_pass_is_the_derivative_of_the_forward_pass(dropout, window, monkeypatch):
     """Finite differences, the dropout mask held still by the seed; with a window, the longer sequences in a band."""
     monkeypatch.setattr(flat_rows, "LONGEST_IN_GROUP", 4)
 
-    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def attend(query, key, value):
         torch.manual_seed(5)
         return SequenceAttention([5, 5, 4, 2])(query, key, value, 2, dropout, window)
 
@@ -158,7 +146,7 @@ def test_the_backward_pass_is_the_derivative_of_the_forward_pass(
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability: float) -> None:
+def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability):
     torch.manual_seed(0)
     keep = draw_mask((1000, 333), probability)
     assert keep.dtype == torch.int16
@@ -168,26 +156,22 @@ def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability: flo
     assert -float(keep.float().mean()) == pytest.approx(1 - probability, abs=0.004)
     # Neighbours in a word, and rows, know nothing of each other: the standard error is about 0.002.
     kept = (keep != 0).double()
-    for one, other in ((kept[:, :-1], kept[:, 1:]), (kept[:-1], kept[1:])):
-        together = float(torch.corrcoef(torch.stack([one.reshape(-1), other.reshape(-1)]))[0, 1])
+    for left, right in ((kept[:, :-1], kept[:, 1:]), (kept[:-1], kept[1:])):
+        together = float(torch.corrcoef(torch.stack([left.reshape(-1), right.reshape(-1)]))[0, 1])
         assert together == pytest.approx(0.0, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.bfloat16, 0.02), (torch.float32, 1e-5), (torch.float64, 1e-12)]
-)
-def test_what_is_dropped_is_a_product_with_the_mask(dtype: torch.dtype, tolerance: float) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.02), (torch.float64, 1e-12)])
+def test_what_is_dropped_is_a_product_with_the_mask(dtype, tolerance):
     torch.manual_seed(0)
     values, other = (torch.randn(40, 9, dtype=dtype, requires_grad=True) for _ in range(2))
     keep = draw_mask(values.shape, 0.3)
     plain = (keep != 0).to(dtype) * dropout_scale(0.3)
-    found = []
-    for ours in (True, False):
-        values.grad = None
-        if ours:
-            dropped = drop(values, keep, 0.3) + add_dropped(values, other, keep, 0.3)
-        else:
-            dropped = values * plain + (values + other * plain)
-        (dropped * torch.arange(9)).sum().backward()
-        found.append((dropped.detach().clone(), values.grad.clone()))
-    torch.testing.assert_close(found[0], found[1], rtol=tolerance, atol=tolerance)
+    results = []
+    for dropped in (
+        drop(values, keep, 0.3) + add_dropped(values, other, keep, 0.3),
+        values * plain + (values + other * plain),
+    ):
+        (gradient,) = torch.autograd.grad((dropped * torch.arange(9)).sum(), values)
+        results.append((dropped.detach(), gradient))
+    torch.testing.assert_close(results[0], results[1], rtol=tolerance, atol=tolerance)

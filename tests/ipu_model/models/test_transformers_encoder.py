@@ -1,28 +1,24 @@
 """Encoders of transformers as models of our heads: the same logits, updates and folders; what is refused, by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import itertools
 import json
 import sys
-from pathlib import Path
-from typing import Any, Dict, Tuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 from tiny_jobs import LABELS, labels_of, make_columns, make_job, run_here, write_rows
-from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 
 from ipu_model import heads
 from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.jobs.job import BatchGeometry, ScheduleConfig
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.flat import FlatBatch, flatten
+from ipu_model.models.flat import flatten
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model
@@ -38,7 +34,7 @@ SIZES.update(intermediate_size=32, max_position_embeddings=34)
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 DEBERTA_V3 = {"relative_attention": True, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True}
 DEBERTA_V3.update(pos_att_type=["p2c", "c2p"], type_vocab_size=0, position_biased_input=False, pooler_dropout=0.0)
-CONFIGS: Dict[str, Dict[str, Any]] = {
+CONFIGS = {
     "deberta-v2": {**SIZES, **STILL, **DEBERTA_V3},
     "mpnet": {**SIZES, **STILL, "pad_token_id": 1},
     "albert": {**SIZES, **STILL, "embedding_size": 8, "classifier_dropout_prob": 0.0},
@@ -47,12 +43,12 @@ HEADS = ("sequence_classification", "token_classification", "question_answering"
 TYPES = pytest.mark.parametrize("model_type", CONFIGS)
 
 
-def their_model(model_type: str, suffix: str, **changes: Any) -> Any:
+def make_theirs(model_type, suffix):
     """A random model of transformers; its biases and norms are also random."""
     if model_type not in transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES:
         pytest.skip(f"transformers {transformers.__version__} has no {model_type}")
     torch.manual_seed(3)
-    values = {**CONFIGS[model_type], "initializer_range": 0.2, **changes}
+    values = {**CONFIGS[model_type], "initializer_range": 0.2}
     config = transformers.AutoConfig.for_model(model_type, **values)
     if "Classification" in suffix:
         config.id2label, config.label2id = dict(enumerate(LABELS)), {name: n for n, name in enumerate(LABELS)}
@@ -63,7 +59,7 @@ def their_model(model_type: str, suffix: str, **changes: Any) -> Any:
     return model.eval()
 
 
-def taken_in(folder: Path, model: Any) -> Path:
+def take_in(folder, model):
     """The folder of a model as the stage base_model writes it."""
     model.save_pretrained(str(folder / "theirs"))
     (folder / "base").mkdir()
@@ -71,49 +67,42 @@ def taken_in(folder: Path, model: Any) -> Path:
     return folder / "base"
 
 
-def our_model(folder: Path, head: str) -> Any:
-    base = read_model(folder)
-    model = build_model(head, base.config, labels_of(head))
-    model.load_state_dict(base.state)
-    return model
-
-
-def make_batch(head: str) -> Tuple[Batch, FlatBatch]:
-    batch = Batch(np.arange(12), make_columns(head, 12, seed=3))
-    return batch, flatten(batch, heads.get_head(head).flat_labels)
-
-
-def padded(flat: FlatBatch, config: Any) -> Dict[str, Tensor]:
+def pad_sequences(flat, config):
     """The sequences of a batch in one rectangle, as a data collator of transformers makes it."""
-    shape = (len(flat.lengths), int(flat.lengths.max()))
-    inputs = {"input_ids": torch.full(shape, config.pad_token_id), "attention_mask": torch.zeros(shape).long()}
+    lengths = flat.lengths.tolist()
+
+    def pad(values, padding=0):
+        return pad_sequence(values[: sum(lengths)].long().split(lengths), batch_first=True, padding_value=padding)
+
+    inputs = {
+        "input_ids": pad(flat.tokens.input_ids, config.pad_token_id),
+        "attention_mask": pad(torch.ones(sum(lengths))),
+    }
     if getattr(config, "type_vocab_size", 0) > 1:
-        inputs["token_type_ids"] = torch.zeros(shape).long()
-    for number, (start, length) in enumerate(zip(flat.starts.tolist(), flat.lengths.tolist())):
-        for name, values in inputs.items():
-            own = torch.ones(length) if name == "attention_mask" else getattr(flat.tokens, name)[start : start + length]
-            values[number, :length] = own
+        inputs["token_type_ids"] = pad(flat.tokens.token_type_ids)
     return inputs
 
 
-def their_logits(model: Any, flat: FlatBatch) -> Tensor:
+def their_logits(model, flat):
     """Logits [N, C], or those of the real tokens."""
-    inputs = padded(flat, model.config)
-    found = model(**inputs)
-    logits = torch.stack([found.start_logits, found.end_logits], -1) if "start_logits" in found else found.logits
+    inputs = pad_sequences(flat, model.config)
+    outputs = model(**inputs)
+    ends = [outputs[name] for name in ("start_logits", "end_logits") if name in outputs]
+    logits = torch.stack(ends, -1) if ends else outputs.logits
     return logits if logits.dim() == 2 else logits[inputs["attention_mask"].bool()]
 
 
 @TYPES
 @pytest.mark.parametrize("head", HEADS)
-def test_folders_logits_and_three_updates_are_those_of_transformers(
-    tmp_path: Path, model_type: str, head: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_logits_and_three_updates_are_those_of_transformers(tmp_path, model_type, head, monkeypatch):
     """AdamW with weight decay on matrices alone, in several micro-batches, and groups of similar lengths in each."""
-    theirs = their_model(model_type, heads.get_head(head).suffix)
-    batch, flat = make_batch(head)
+    theirs = make_theirs(model_type, heads.get_head(head).suffix)
+    batch = Batch(np.arange(12), make_columns(head, 12, seed=3))
+    flat = flatten(batch, heads.get_head(head).flat_labels)
     assert batch.sequences > len(batch.rows)  # packed rows give the same numbers
-    ours = our_model(taken_in(tmp_path, theirs), head)
+    base = read_model(take_in(tmp_path, theirs))
+    ours = build_model(head, base.config, labels_of(head))
+    ours.load_state_dict(base.state)
     back, report = type(theirs).from_pretrained(str(tmp_path / "base"), output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
@@ -149,11 +138,11 @@ def test_folders_logits_and_three_updates_are_those_of_transformers(
 
 
 @TYPES
-def test_a_job_trains_in_bf16_with_recomputation_and_predicts_as_transformers(tmp_path: Path, model_type: str) -> None:
+def test_a_job_trains_in_bf16_with_recomputation_and_predicts_as_transformers(tmp_path, model_type):
     """A new head, drawn from the seed, on an encoder that was saved without one."""
     kind = HEADS[0]
     recompute = model_type == "deberta-v2"
-    base = taken_in(tmp_path, their_model(model_type, ""))
+    base = take_in(tmp_path, make_theirs(model_type, ""))
     columns = make_columns(kind, 24)
     write_rows(tmp_path / "rows", kind, columns)
     shared = {"head": kind, "labels": list(LABELS), "precision": "bf16", "runtime": "cpu"}
@@ -182,7 +171,7 @@ def test_a_job_trains_in_bf16_with_recomputation_and_predicts_as_transformers(tm
 
 
 @pytest.mark.parametrize("call", [0, 30, 10**6])
-def test_groups_of_similar_lengths_cost_least(call: int) -> None:
+def test_groups_of_similar_lengths_cost_least(call):
     lengths = [100, 95, 95, 60, 59, 20, 6, 5]
     groups = [x.tolist() for x in group_lengths(lengths, call)]
     assert sum(groups, []) == lengths
@@ -191,23 +180,23 @@ def test_groups_of_similar_lengths_cost_least(call: int) -> None:
     assert sum(len(x) * max(x) + call for x in groups) == min(costs)
 
 
-def test_settings_and_classes_are_those_of_the_type_itself(tmp_path: Path) -> None:
+def test_settings_and_classes_are_those_of_the_type_itself(tmp_path):
     """Dropout by the keys of its own config; classes in another order reorder the matrix of classes alone."""
     head = heads.get_head(HEADS[0])
-    base = read_model(taken_in(tmp_path, their_model("mpnet", head.suffix)))
+    base = read_model(take_in(tmp_path, make_theirs("mpnet", head.suffix)))
     found = base.for_labels(head, LABELS[::-1])
     for name, weight in base.state.items():
         assert torch.equal(found.state[name], weight.flip(0) if "out_proj" in name else weight), name
     kept = base.for_labels(head, ["good", "bad"]).state
     assert sorted(set(base.state) - set(kept)) == ["classifier.out_proj.bias", "classifier.out_proj.weight"]
-    model: Any = build_model(HEADS[0], dataclasses.replace(base.config, hidden_dropout=0.3, attention_dropout=0.2), 3)
+    model = build_model(HEADS[0], dataclasses.replace(base.config, hidden_dropout=0.3, attention_dropout=0.2), 3)
     assert (model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob) == (0.3, 0.2)
     with pytest.raises(ConfigError, match="mpnet .*device.recompute"):
         model.recompute = True
 
 
-def test_what_cannot_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = taken_in(tmp_path, their_model("deberta-v2", ""))
+def test_what_cannot_run_is_refused_by_name(tmp_path, monkeypatch):
+    base = take_in(tmp_path, make_theirs("deberta-v2", ""))
     write_rows(tmp_path / "rows", HEADS[0], make_columns(HEADS[0], 12))
     settings = {"model": None, "init_checkpoint": str(base), "head": HEADS[0], "labels": list(LABELS)}
     job = make_job(tmp_path, "finetune", tmp_path / "rows", **settings)

@@ -1,10 +1,7 @@
 """Whatever a file from outside holds, a reader ends well or with an error of our tree (seeded damage)."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any, Callable
+from functools import partial
 
 import pytest
 from tiny_torch import FINGERPRINT, state_at, write_tiny
@@ -19,12 +16,11 @@ from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 COUNT = 60
 
 
-def holds(read: Callable[[], Any], what: str) -> None:
-    """`read` must return, or raise one of our errors with some text."""
-    require_clean(read, what, DeviceJobError)
+holds = partial(require_clean, ours=DeviceJobError)
+"""`read` must return, or raise one of our errors with some text."""
 
 
-def test_a_row_manifest(pretrain_rows: Path) -> None:
+def test_a_row_manifest(pretrain_rows):
     path = pretrain_rows / MANIFEST
     for what, content in damaged_json(json.loads(path.read_text()), COUNT):
         path.write_bytes(content)
@@ -32,7 +28,7 @@ def test_a_row_manifest(pretrain_rows: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../rows-00000.arrow", "/etc/passwd", "a/rows.arrow", "..", "", "."])
-def test_a_manifest_cannot_name_files_outside_its_folder(pretrain_rows: Path, name: str) -> None:
+def test_a_manifest_cannot_name_files_outside_its_folder(pretrain_rows, name):
     path = pretrain_rows / MANIFEST
     values = json.loads(path.read_text())
     (pretrain_rows.parent / "rows-00000.arrow").write_bytes(b"")
@@ -42,7 +38,7 @@ def test_a_manifest_cannot_name_files_outside_its_folder(pretrain_rows: Path, na
 
 
 @pytest.mark.parametrize("name", ["config.json", "podium.json"])
-def test_the_json_of_a_model_folder(tmp_path: Path, name: str) -> None:
+def test_the_json_of_a_model_folder(tmp_path, name):
     write_tiny(tmp_path)
     path = tmp_path / name
     for what, content in damaged_json(json.loads(path.read_text()), COUNT):
@@ -50,7 +46,7 @@ def test_the_json_of_a_model_folder(tmp_path: Path, name: str) -> None:
         holds(lambda: read_model(tmp_path), what)
 
 
-def test_the_header_of_a_safetensors_file(tmp_path: Path) -> None:
+def test_the_header_of_a_safetensors_file(tmp_path):
     write_tiny(tmp_path)
     path = tmp_path / "model.safetensors"
     good = path.read_bytes()
@@ -61,7 +57,7 @@ def test_the_header_of_a_safetensors_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state.json", "sha256.json"])
-def test_the_json_of_a_checkpoint(tmp_path: Path, name: str) -> None:
+def test_the_json_of_a_checkpoint(tmp_path, name):
     """Even where the list of hashes was made to fit: it is there against damage, and no signature."""
     checkpoints = Checkpoints(tmp_path, FINGERPRINT, lambda event, **fields: None)
     folder = checkpoints.save(state_at(1))

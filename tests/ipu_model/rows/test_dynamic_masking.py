@@ -1,9 +1,6 @@
 """Dynamic masking: what an epoch masks depends on seed, epoch and row alone, and a resumed training sees the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any, Dict
 
 import numpy as np
 import pytest
@@ -12,20 +9,20 @@ from tiny_jobs import MASK, TINY, make_columns, make_job, pausing, run_here, wri
 from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.jobs.job import EvaluationConfig
 from ipu_model.rows.masking import DynamicMasking
-from ipu_model.rows.row_folder import NO_ROW, Batch, RowFolder
+from ipu_model.rows.row_folder import NO_ROW, RowFolder
 from tests.optimizers import optimizer_config
 
 SPECIAL = (0, 1, 2, 3, 4)
 
 
-def text_of(columns: Dict[str, np.ndarray]) -> np.ndarray:
+def text_of(columns):
     text = columns["input_ids"].astype(int)
     row, slot = np.nonzero(columns["masked_labels"] != -100)
     text[row, columns["masked_positions"][row, slot]] = columns["masked_labels"][row, slot]
     return text
 
 
-def masks_of_sequences(columns: Dict[str, np.ndarray]) -> np.ndarray:
+def masks_of_sequences(columns):
     """Masked tokens of every sequence, [R, S]."""
     row, slot = np.nonzero(columns["masked_labels"] != -100)
     counts = np.zeros(columns["cls_positions"].shape, int)
@@ -33,12 +30,12 @@ def masks_of_sequences(columns: Dict[str, np.ndarray]) -> np.ndarray:
     return counts
 
 
-def bytes_of(batch: Batch) -> Dict[str, bytes]:
+def bytes_of(batch):
     return {name: values.tobytes() for name, values in batch.columns.items()}
 
 
 @pytest.mark.parametrize("kind", ["pretrain", "masked_lm"])
-def test_every_epoch_masks_as_many_other_tokens_of_the_same_text(tmp_path: Path, kind: str) -> None:
+def test_every_epoch_masks_as_many_other_tokens_of_the_same_text(tmp_path, kind):
     write_rows(tmp_path / "rows", kind, make_columns(kind, 40), files=2)
     rows = RowFolder(tmp_path / "rows", kind, TINY, masking_seed=7)
     numbers = np.array([5, 0, NO_ROW, 39, 5])
@@ -62,11 +59,11 @@ def test_every_epoch_masks_as_many_other_tokens_of_the_same_text(tmp_path: Path,
     assert bytes_of(other) != bytes_of(epochs[4])
 
 
-def test_chosen_tokens_are_spread_evenly_and_replaced_80_10_10() -> None:
+def test_chosen_tokens_are_spread_evenly_and_replaced_80_10_10():
     rows, length, most, vocabulary = 4000, 64, 10, 1000
     text = np.random.Generator(np.random.PCG64(0)).integers(5, vocabulary, (rows, length)).astype(np.uint16)
     text[:, 0], text[:, -1] = 2, 3
-    columns: Dict[str, Any] = {
+    columns = {
         "input_ids": text,
         "sequence_ids": np.ones((rows, length), np.uint8),
         "cls_positions": np.zeros((rows, 1), np.int16),
@@ -95,7 +92,7 @@ def test_chosen_tokens_are_spread_evenly_and_replaced_80_10_10() -> None:
     assert (masked[0] & masked[1]).sum() / (rows * most) == pytest.approx(most / (length - 2), abs=0.01)
 
 
-def test_a_resumed_training_masks_as_one_that_was_not_paused_and_held_out_rows_stay_as_they_are(tmp_path: Path) -> None:
+def test_a_resumed_training_masks_as_one_that_was_not_paused_and_held_out_rows_stay_as_they_are(tmp_path):
     """Six updates of about seven rows are several epochs of ten, in which nothing is learned."""
     for name, rows, seed in (("rows", 10, 0), ("held-out", 8, 3)):
         write_rows(tmp_path / name, "masked_lm", make_columns("masked_lm", rows, seed=seed))
@@ -115,7 +112,7 @@ def test_a_resumed_training_masks_as_one_that_was_not_paused_and_held_out_rows_s
     assert tables[0][1] == tables[2][1]
 
 
-def test_what_cannot_be_masked_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_masked_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="masking='dynamic'"):
         make_job(tmp_path, "finetune", tmp_path, masking="dynamic")
     write_rows(tmp_path / "rows", "question_answering", make_columns("question_answering", 4))

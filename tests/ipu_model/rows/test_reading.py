@@ -1,13 +1,9 @@
 """Row folders: what is refused, and which rows an update gets."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +22,7 @@ ORDER_3_1 = [9, 7, 8, 3, 5, 6, 4, 0, 2, 1]
 ORDER_4_0 = [0, 6, 9, 3, 8, 4, 1, 2, 7, 5]
 
 
-def test_each_label_of_a_row_is_of_one_of_its_sequences() -> None:
+def test_each_label_of_a_row_is_of_one_of_its_sequences():
     columns = make_columns("pretrain", 20)
     batch, present = Batch(np.arange(20), columns), columns["cls_positions"] != ABSENT
     first = present & (np.arange(present.shape[1]) == 0)
@@ -38,7 +34,7 @@ def test_each_label_of_a_row_is_of_one_of_its_sequences() -> None:
     np.testing.assert_array_equal(one["next_sentence_labels"][:, 0], columns["next_sentence_labels"][:, 0])
 
 
-def test_rows_come_back_in_the_order_asked_for_across_files(tmp_path: Path) -> None:
+def test_rows_come_back_in_the_order_asked_for_across_files(tmp_path):
     columns = make_columns("pretrain", 30)
     write_rows(tmp_path / "rows", "pretrain", columns, files=4)
     wanted = np.array([29, 0, 7, 8, 15, 0])
@@ -49,14 +45,14 @@ def test_rows_come_back_in_the_order_asked_for_across_files(tmp_path: Path) -> N
         assert batch.columns[name].dtype == values.dtype
 
 
-def test_the_order_of_an_epoch_is_the_same_for_ever() -> None:
+def test_the_order_of_an_epoch_is_the_same_for_ever():
     """Worked once on NumPy 1.24 and 2.4; another NumPy must give the same rows, or resumed runs would differ."""
     assert row_order(10, seed=3, epoch=0).tolist() == ORDER_3_0
     assert row_order(10, seed=3, epoch=1).tolist() == ORDER_3_1
     assert row_order(10, seed=4, epoch=0).tolist() == ORDER_4_0
 
 
-def test_every_epoch_visits_every_row_once_and_updates_follow_without_a_gap() -> None:
+def test_every_epoch_visits_every_row_once_and_updates_follow_without_a_gap():
     rows = UpdateRows(10, 4, seed=1)
     stream = np.concatenate([rows(step) for step in range(5)])  # 20 rows: two epochs
     assert sorted(stream[:10].tolist()) == sorted(stream[10:].tolist()) == list(range(10))
@@ -66,7 +62,7 @@ def test_every_epoch_visits_every_row_once_and_updates_follow_without_a_gap() ->
 
 
 @pytest.mark.parametrize(("rows", "share"), [(6, slice(0, 3)), (25, slice(3, 6)), (25, slice(4, 5))])
-def test_a_share_is_that_part_of_every_update(rows: int, share: slice) -> None:
+def test_a_share_is_that_part_of_every_update(rows, share):
     """Through the ends of epochs."""
     whole, own = UpdateRows(rows, 6, seed=1), UpdateRows(rows, 6, seed=1, share=share)
     for step, updates in ((0, 1), (3, 2), (rows // 6 - 1, 3)):
@@ -76,7 +72,7 @@ def test_a_share_is_that_part_of_every_update(rows: int, share: slice) -> None:
 
 
 @pytest.mark.parametrize("share", [slice(0, 4), slice(0, 2), slice(2, 4)])
-def test_a_training_ends_with_its_last_row(share: slice) -> None:
+def test_a_training_ends_with_its_last_row(share):
     endless, ending = (UpdateRows(10, 4, seed=1, share=share, total=total) for total in (None, 25))
     assert ending(0, 6).tolist() == endless(0, 6).tolist()
     expected = [*UpdateRows(10, 4, seed=1)(6)[:1].tolist(), NO_ROW, NO_ROW, NO_ROW]
@@ -85,7 +81,7 @@ def test_a_training_ends_with_its_last_row(share: slice) -> None:
 
 
 @pytest.mark.parametrize(("first", "growing"), [(1, 4), (8, 5), (12, 0)])
-def test_a_batch_grows_evenly_over_the_same_rows(first: int, growing: int) -> None:
+def test_a_batch_grows_evenly_over_the_same_rows(first, growing):
     sizes, constant = BatchSizes(12, first, growing), UpdateRows(50, 12, seed=1)
     growth = [sizes[step] for step in range(growing + 3)]
     assert growth[growing:] == [12] * 3
@@ -107,7 +103,7 @@ def test_a_batch_grows_evenly_over_the_same_rows(first: int, growing: int) -> No
         assert max(real) - min(real) <= 1
 
 
-def test_an_empty_row_has_no_tokens_and_no_labels(pretrain_rows: Path) -> None:
+def test_an_empty_row_has_no_tokens_and_no_labels(pretrain_rows):
     folder = RowFolder(pretrain_rows, "pretrain", TINY)
     alone, filled = folder.take(np.array([7, 3])), folder.take(np.array([7, NO_ROW, 3, NO_ROW]))
     assert (filled.sequences, filled.real_tokens) == (alone.sequences, alone.real_tokens)
@@ -117,7 +113,7 @@ def test_an_empty_row_has_no_tokens_and_no_labels(pretrain_rows: Path) -> None:
         assert filled.columns[name][[0, 2]].tolist() == values.tolist()
 
 
-def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None:
+def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path):
     columns = make_columns("pretrain", 12)
     write_rows(tmp_path / "rows", "pretrain", columns)
     batch = RowFolder(tmp_path / "rows", "pretrain", TINY).take(np.arange(12))
@@ -151,7 +147,7 @@ def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None
         ({"vocab_size": 61}, "61 tokens"),
     ],
 )
-def test_a_manifest_that_does_not_fit_is_refused(pretrain_rows: Path, changes: Any, message: str) -> None:
+def test_a_manifest_that_does_not_fit_is_refused(pretrain_rows, changes, message):
     path = pretrain_rows / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(RowsError, match=message):
@@ -159,7 +155,7 @@ def test_a_manifest_that_does_not_fit_is_refused(pretrain_rows: Path, changes: A
 
 
 @pytest.mark.parametrize("kept", [0, 0.5, -10])
-def test_a_truncated_file_is_refused_by_name(pretrain_rows: Path, kept: float) -> None:
+def test_a_truncated_file_is_refused_by_name(pretrain_rows, kept):
     path = pretrain_rows / "rows-00001.arrow"
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * kept) if 0 < kept < 1 else int(kept)])
@@ -167,7 +163,7 @@ def test_a_truncated_file_is_refused_by_name(pretrain_rows: Path, kept: float) -
         RowFolder(pretrain_rows, "pretrain", TINY)
 
 
-def test_a_file_of_other_columns_and_rows_longer_than_the_positions_are_refused(pretrain_rows: Path) -> None:
+def test_a_file_of_other_columns_and_rows_longer_than_the_positions_are_refused(pretrain_rows):
     with pytest.raises(ConfigError, match="max_positions"):
         RowFolder(pretrain_rows, "pretrain", dataclasses.replace(TINY, max_positions=16))
     table = pa.table({"text": ["no row"]})
@@ -182,7 +178,7 @@ UNKNOWN.update(cls_positions=24, next_sentence_labels=2)
 
 
 @pytest.mark.parametrize(("column", "value"), UNKNOWN.items())
-def test_values_that_the_model_cannot_look_up_name_file_and_row(tmp_path: Path, column: str, value: int) -> None:
+def test_values_that_the_model_cannot_look_up_name_file_and_row(tmp_path, column, value):
     columns = make_columns("pretrain", 30)
     columns[column][21, 0] = value
     write_rows(tmp_path / "rows", "pretrain", columns, files=2)
@@ -193,7 +189,7 @@ def test_values_that_the_model_cannot_look_up_name_file_and_row(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "int64", "float32"])
-def test_numbers_travel_to_arrow_and_back_without_a_copy(dtype: str) -> None:
+def test_numbers_travel_to_arrow_and_back_without_a_copy(dtype):
     values = np.arange(10).astype(dtype)
     arrow = to_arrow(values)
     assert arrow.equals(pa.array(values))
@@ -203,7 +199,7 @@ def test_numbers_travel_to_arrow_and_back_without_a_copy(dtype: str) -> None:
         assert np.shares_memory(back, values) == (len(expected) > 0)
 
 
-def test_reading_rows_imports_no_pandas(tmp_path: Path) -> None:
+def test_reading_rows_imports_no_pandas(tmp_path):
     """pyarrow would, where pandas is installed: 0.2 s at the start of every job."""
     write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 9))
     (tmp_path / "pandas.py").write_text("import sys; sys.stderr.write('pandas is imported')\n", encoding="utf-8")

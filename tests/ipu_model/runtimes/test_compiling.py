@@ -1,18 +1,14 @@
 """A compiled update: the same numbers, found again by the next process, refused where it cannot be made."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
 
 import pytest
 import torch
 from tiny_jobs import TINY, finish, make_columns, make_job, start_job, write_rows
 from tiny_torch import needs_compiler
-from torch import Tensor
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
@@ -22,7 +18,7 @@ from ipu_model.runtimes.selection import plan_device
 from tests.optimizers import optimizer_config
 
 
-def train(folder: Path, cache: Path, **changes: Any) -> Tuple[Dict[str, torch.Tensor], List[str], List[float]]:
+def train(folder, cache, **changes):
     """Weights, messages and losses of a job of a few updates."""
     from ipu_model.models.model_folder import read_model
 
@@ -37,7 +33,7 @@ def train(folder: Path, cache: Path, **changes: Any) -> Tuple[Dict[str, torch.Te
 
 @needs_compiler
 @pytest.mark.soak
-def test_a_compiled_run_trains_as_the_plain_one_and_the_next_finds_its_libraries(tmp_path: Path) -> None:
+def test_a_compiled_run_trains_as_the_plain_one_and_the_next_finds_its_libraries(tmp_path):
     write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 24))
     cache = tmp_path / "cache"
     plain, said, losses = train(tmp_path / "plain", cache)
@@ -53,7 +49,7 @@ def test_a_compiled_run_trains_as_the_plain_one_and_the_next_finds_its_libraries
     torch.testing.assert_close(first, plain, rtol=1e-2, atol=5e-3)
 
 
-def test_an_old_torch_and_a_host_without_a_compiler_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_torch_and_a_host_without_a_compiler_are_refused(monkeypatch):
     with pytest.raises(ConfigError, match=r"torch 2.4 or newer, found 2.0.1\+cpu.*device.compile"):
         check_compiler("cpu", {}, "2.0.1+cpu")
     monkeypatch.setenv("PATH", "/nowhere")
@@ -64,13 +60,13 @@ def test_an_old_torch_and_a_host_without_a_compiler_are_refused(monkeypatch: pyt
     check_compiler("cuda", {}, "2.13.0")
 
 
-def scaled_sum(values: Tensor, total: Tensor, factor: Tensor) -> Tuple[Tensor]:
+def scaled_sum(values, total, factor):
     """A function of two vectors and a number that changes an argument."""
     total.copy_(total + values.float() * factor)
     return (total.sum(),)
 
 
-def arguments(count: int) -> List[Tensor]:
+def arguments(count):
     generator = torch.Generator().manual_seed(count)
     return [*(torch.randn(count, generator=generator) for _ in range(2)), torch.tensor(0.5)]
 
@@ -91,8 +87,8 @@ print(json.dumps([said, sorted(m for m in set(sys.modules) - before if m.startsw
 
 @pytest.mark.soak
 @needs_compiler
-def test_a_library_computes_what_the_function_does_and_is_found_again_unless_damaged(tmp_path: Path) -> None:
-    said: List[str] = []
+def test_a_library_computes_what_the_function_does_and_is_found_again_unless_damaged(tmp_path):
+    said = []
     compiled = NativeFunction(scaled_sum, tmp_path, said.append)
     for count in (100, 3, 1000):
         found, expected = arguments(count), arguments(count)
@@ -119,7 +115,7 @@ def test_a_library_computes_what_the_function_does_and_is_found_again_unless_dam
     assert "scaled_sum: damaged, compiled in" in said[0]
 
 
-def test_what_a_runtime_does_not_compile_or_recompute_is_refused(tmp_path: Path) -> None:
+def test_what_a_runtime_does_not_compile_or_recompute_is_refused(tmp_path):
     manifest = write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 8))
     for runtime, changes, said in (
         ("cpu", {"compile_only": True}, "device.compile"),

@@ -1,10 +1,6 @@
 """The CUDA runtime: what a host without a GPU can tell, then, where there is one, the same numbers as the CPU."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
-from typing import Any, Dict, List, Optional
 
 import numpy as np
 import pytest
@@ -21,9 +17,7 @@ from tests.optimizers import optimizer_config
 
 
 @pytest.mark.parametrize(("capability", "expected"), [((8, 0), "bf16"), ((7, 5), "fp32")])
-def test_auto_takes_bf16_from_compute_capability_8(
-    monkeypatch: pytest.MonkeyPatch, capability: Any, expected: str
-) -> None:
+def test_auto_takes_bf16_from_compute_capability_8(monkeypatch, capability, expected):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     assert choose_precision("auto", "cuda").value == expected
     assert "{}.{}".format(*capability) in fastest_precision().reason
@@ -33,9 +27,7 @@ def test_auto_takes_bf16_from_compute_capability_8(
 @pytest.mark.parametrize(
     ("head", "max_norm"), [("pretraining", 0.05), ("pretraining", None), ("question_answering", 100.0)]
 )
-def test_placed_batches_and_clipping_without_the_host_change_no_number(
-    tmp_path: Path, head: str, max_norm: Optional[float]
-) -> None:
+def test_placed_batches_and_clipping_without_the_host_change_no_number(tmp_path, head, max_norm):
     batch = make_batch(tmp_path / "rows", head)
     runtimes = []
     for device in (None, Elsewhere()):
@@ -49,12 +41,12 @@ def test_placed_batches_and_clipping_without_the_host_change_no_number(
     torch.testing.assert_close(runtimes[1].state_dict(), runtimes[0].state_dict(), rtol=0, atol=1e-5)
 
 
-def test_too_little_memory_names_the_knob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_names_the_knob(tmp_path, monkeypatch):
     batch = make_batch(tmp_path / "rows", "question_answering")
     model = build_model("question_answering", STILL)
     runtime = TorchRuntime(model, "question_answering", 4, "fp32", optimizer_config(), seed=5, device=Elsewhere())
 
-    def full(tokens: Any) -> Any:
+    def full(tokens):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB free.")
 
     monkeypatch.setattr(model, "forward", full)
@@ -63,7 +55,7 @@ def test_too_little_memory_names_the_knob(tmp_path: Path, monkeypatch: pytest.Mo
             step()
 
 
-def pair(head: str, precision: str, config: Any, optimizer: str = "adamw") -> List[TorchRuntime]:
+def pair(head, precision, config, optimizer="adamw"):
     """The same model on the CPU in fp32 and on the GPU."""
     found = []
     for where in ("cpu", "cuda"):
@@ -77,7 +69,7 @@ def pair(head: str, precision: str, config: Any, optimizer: str = "adamw") -> Li
 @needs_gpu
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 @pytest.mark.parametrize("head", ["pretraining", "question_answering"])
-def test_cuda_trains_and_predicts_as_the_cpu_in_fp32(tmp_path: Path, head: str, optimizer: str) -> None:
+def test_cuda_trains_and_predicts_as_the_cpu_in_fp32(tmp_path, head, optimizer):
     batch = make_batch(tmp_path / "rows", head)
     config = dataclasses.replace(STILL, initializer_range=0.2)
     cpu, gpu = pair(head, "fp32", config, optimizer)
@@ -96,7 +88,7 @@ def test_cuda_trains_and_predicts_as_the_cpu_in_fp32(tmp_path: Path, head: str, 
 
 @needs_gpu
 @pytest.mark.parametrize("head", ["pretraining", "question_answering"])
-def test_cuda_in_bf16_stays_within_its_rounding(tmp_path: Path, head: str) -> None:
+def test_cuda_in_bf16_stays_within_its_rounding(tmp_path, head):
     batch = make_batch(tmp_path / "rows", head)
     cpu, gpu = pair(head, "bf16", dataclasses.replace(WIDE, hidden_dropout=0.0, attention_dropout=0.0))
     for _ in range(10):
@@ -110,7 +102,7 @@ def test_cuda_in_bf16_stays_within_its_rounding(tmp_path: Path, head: str) -> No
     torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0),
     reason="flash attention needs a GPU of compute capability 8.0",
 )
-def test_cuda_takes_flash_attention_and_it_equals_the_padded_form_and_drops_at_its_rate() -> None:
+def test_cuda_takes_flash_attention_and_it_equals_the_padded_form_and_drops_at_its_rate():
     device = CudaDevice(0, "bf16", heads=2, hidden=128)
     assert device._attention is VarlenAttention, device.reason
     count, length = 400, 64
@@ -126,10 +118,10 @@ def test_cuda_takes_flash_attention_and_it_equals_the_padded_form_and_drops_at_i
 
 
 @needs_gpu
-def test_a_cuda_run_stopped_and_continued_ends_as_one_that_was_not(tmp_path: Path, pretrain_rows: Path) -> None:
+def test_a_cuda_run_stopped_and_continued_ends_as_one_that_was_not(tmp_path, pretrain_rows):
     """Within rounding: some kernels add up in an order of their own. Another dropout moves most weights by 1e-2."""
     model = dataclasses.replace(WIDE, hidden_dropout=0.3)
-    settings: Dict[str, Any] = {"runtime": "cuda", "precision": "auto", "model": model}
+    settings = {"runtime": "cuda", "precision": "auto", "model": model}
     straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
     run_here(straight)
     stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
@@ -147,7 +139,7 @@ def test_a_cuda_run_stopped_and_continued_ends_as_one_that_was_not(tmp_path: Pat
 
 
 @needs_gpu
-def test_a_step_on_cuda_waits_for_nothing_before_its_end(tmp_path: Path) -> None:
+def test_a_step_on_cuda_waits_for_nothing_before_its_end(tmp_path):
     """torch raises where the host would wait; the one read at the end is allowed."""
     batch = make_batch(tmp_path / "rows", "pretraining")
     runtime = pair("pretraining", "bf16", WIDE)[1]
@@ -155,11 +147,11 @@ def test_a_step_on_cuda_waits_for_nothing_before_its_end(tmp_path: Path) -> None
     prepared = runtime.prepare(batch)
     real = runtime._update
 
-    def update(learning_rate: float) -> None:
+    def update(learning_rate):
         real(learning_rate)
         torch.cuda.set_sync_debug_mode("default")
 
-    runtime._update = update  # type: ignore[method-assign]
+    runtime._update = update
     torch.cuda.set_sync_debug_mode("error")
     try:
         assert np.isfinite(runtime.train_step(prepared, 1e-3).loss)
@@ -167,7 +159,7 @@ def test_a_step_on_cuda_waits_for_nothing_before_its_end(tmp_path: Path) -> None
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_a_cuda_job_that_cannot_run_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cuda_job_that_cannot_run_is_refused_with_what_to_do(monkeypatch):
     with pytest.raises(ConfigError, match="fp16.*device.precision"):
         choose_precision("fp16", "cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

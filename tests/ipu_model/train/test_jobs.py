@@ -1,14 +1,11 @@
 """`python -m ipu_model job.json` as a process: what it writes, what it refuses, and how it survives its end."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
 
 import pyarrow as pa
 import pytest
@@ -40,16 +37,20 @@ from ipu_model.train.history import History
 from ipu_model.train.training import TrainingState
 from tests.optimizers import optimizer_config
 
+ENDLESS = ScheduleConfig(steps=100000)
 
-def test_pretraining_fine_tuning_and_prediction_follow_one_another(
-    tmp_path: Path, pretrain_rows: Path, answer_rows: Path
-) -> None:
+
+def checkpoints_of(job):
+    return sorted(path.name for path in Path(job.run_folder).glob("step-*"))
+
+
+def test_pretraining_fine_tuning_and_prediction_follow_one_another(tmp_path, pretrain_rows, answer_rows):
     first = make_job(tmp_path / "a", "pretrain", pretrain_rows)
     done = run_here(first)
     assert done.events[0]["event"] == "plan"
     assert [x["step"] for x in done.of("step")] == [3, 6]
     assert sorted(p.name for p in Path(first.output).iterdir()) == ["config.json", "model.safetensors", "podium.json"]
-    assert [p.name for p in Path(first.run_folder).glob("step-*")] == []
+    assert checkpoints_of(first) == []
 
     second = make_job(tmp_path / "b", "finetune", answer_rows, model=None, init_checkpoint=first.output)
     done = run_here(second)
@@ -73,10 +74,9 @@ def test_pretraining_fine_tuning_and_prediction_follow_one_another(
     assert len(logits.column("start_logits")[0]) == len(logits.column("end_logits")[0]) > 1
 
 
-def test_what_compiles_nothing_waits_for_no_compiler(tmp_path: Path, pretrain_rows: Path, answer_rows: Path) -> None:
+@pytest.mark.skipif(not _has_fused_adamw("cpu"), reason="this torch has no fused AdamW for CPUs, and takes its own")
+def test_what_compiles_nothing_waits_for_no_compiler(tmp_path, pretrain_rows, answer_rows):
     """Torch's own optimizers load its compiler, which takes as long as torch itself; so do weights drawn on `meta`."""
-    if not _has_fused_adamw("cpu"):
-        pytest.skip("this torch has no fused AdamW for CPUs, in place of which its own AdamW is taken")
     first = make_job(tmp_path / "a", "pretrain", pretrain_rows)
     run_here(first)
     job = make_job(tmp_path / "b", "finetune", answer_rows, model=None, init_checkpoint=first.output)
@@ -86,10 +86,10 @@ def test_what_compiles_nothing_waits_for_no_compiler(tmp_path: Path, pretrain_ro
     assert "torch._dynamo" not in done.stderr
 
 
-def test_a_slow_training_tells_its_time_left_between_windows_without_its_first_update(tmp_path: Path) -> None:
-    events: List[Any] = []
-    runtime: Any = None
-    training, history = TrainingState(runtime, 100), History(tmp_path, [], 10, lambda *_, **event: events.append(event))
+def test_a_slow_training_tells_its_time_left_between_windows_without_its_first_update(tmp_path):
+    events = []
+    training = TrainingState(None, 100)
+    history = History(tmp_path, [], 10, lambda *_, **event: events.append(event))
     training.metrics, training.learning_rate = StepMetrics(1.0, {}, 1, 1, 1.0), 0.1
     history.start(training)
     for done, seconds in ((1, 12.0), (2, 16.0), (3, 20.0), (4, 24.0)):
@@ -98,11 +98,12 @@ def test_a_slow_training_tells_its_time_left_between_windows_without_its_first_u
     assert [(event["update"], event["eta_seconds"]) for event in events] == [(1, 1188.0), (3, 388.0)]
 
 
-def test_a_run_killed_and_restarted_ends_as_one_that_was_not(tmp_path: Path, pretrain_rows: Path) -> None:
+def test_a_run_killed_and_restarted_ends_as_one_that_was_not(tmp_path, pretrain_rows):
     """Bit for bit, dropout included; windows of 3 updates stay open across checkpoints every 2."""
-    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=60))
+    straight, killed = (
+        make_job(tmp_path / name, "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=60)) for name in "ab"
+    )
     run_here(straight)
-    killed = make_job(tmp_path / "b", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=60))
     process = start_job(killed)
     until(process, "saved", "step-00000008")
     process.kill()
@@ -110,16 +111,13 @@ def test_a_run_killed_and_restarted_ends_as_one_that_was_not(tmp_path: Path, pre
     assert process.returncode == -signal.SIGKILL
     assert not Path(killed.output).exists()
     run_here(killed)
-    result = result_of(killed)
-    assert 8 <= result.resumed_from_step < 60
+    assert 8 <= result_of(killed).resumed_from_step < 60
     assert output_bytes(killed) == output_bytes(straight)
 
 
-def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path: Path, pretrain_rows: Path) -> None:
-    settings: Dict[str, Any] = {"schedule": ScheduleConfig(steps=100000), "checkpoint_every_updates": 0}
-    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
-    process = start_job(job)
-    done = stop_in_training(process)
+def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path, pretrain_rows):
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ENDLESS, checkpoint_every_updates=0)
+    done = stop_in_training(start_job(job))
     assert done.code == PAUSED
     [saved] = done.of("saved")
     assert Path(saved["path"]).is_dir()
@@ -135,19 +133,19 @@ def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path: Path, p
     assert [event["step"] for event in again.of("step")] == [step + 1]
 
 
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-m", "ipu_model", sys.argv[1]], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.stdout.read()
+"""
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is of Linux")
-def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows: Path) -> None:
-    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
-    code = (
-        "import subprocess, sys\n"
-        f"p = subprocess.Popen([{sys.executable!r}, '-m', 'ipu_model', {write_job(job)!r}],"
-        " stdout=subprocess.PIPE)\n"
-        "p.stdout.readline()\n"
-        "print(p.pid, flush=True)\n"
-        "p.stdout.read()\n"
-    )
-    environment = {**os.environ, "PODIUM_THREADS": "1"}
-    parent = start([sys.executable, "-c", code], environment)
+def test_a_trainer_ends_when_its_parent_is_killed(tmp_path, pretrain_rows):
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ENDLESS)
+    parent = start([sys.executable, "-c", PARENT, write_job(job)], {**os.environ, "PODIUM_THREADS": "1"})
     child = int(parent.stdout.readline())
     parent.kill()
     parent.wait()  # and not for the child, which has its errors
@@ -155,7 +153,7 @@ def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows:
     assert list(Path(job.run_folder).glob("step-*[0-9]"))  # SIGTERM from the kernel: a checkpoint was written
 
 
-def test_a_loss_that_is_not_finite_stops_before_anything_is_saved(tmp_path: Path, pretrain_rows: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_before_anything_is_saved(tmp_path, pretrain_rows):
     broken = optimizer_config(learning_rate=1e25, max_grad_norm=None)
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, optimizer=broken, checkpoint_every_updates=1)
     with pytest.raises(NonFiniteLoss, match="rows ") as caught:
@@ -166,17 +164,14 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_saved(tmp_path: Path
         assert all(bool(x.isfinite().all()) for x in load_file(str(path / "model.safetensors")).values())
 
 
-def test_weights_that_are_not_finite_stop_the_run_before_they_are_saved(
-    tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_are_not_finite_stop_the_run_before_they_are_saved(tmp_path, pretrain_rows, monkeypatch):
     """As on a device that tells no gradient norm: update 4 breaks a weight, its loss was computed before."""
-    real: Any = TorchRuntime.train_step
-    calls: List[float] = []
+    train_step, updates = TorchRuntime.train_step, []
 
-    def breaking(self: TorchRuntime, batch: Any, learning_rate: float) -> StepMetrics:
-        metrics: StepMetrics = real(self, batch, learning_rate)
-        calls.append(learning_rate)
-        if len(calls) == 4:
+    def breaking(self, batch, learning_rate):
+        metrics = train_step(self, batch, learning_rate)
+        updates.append(learning_rate)
+        if len(updates) == 4:
             weights = self.state_dict()
             weights["bert.pooler.dense.bias"][3] = float("inf")
             self.load_state_dict(weights)
@@ -186,11 +181,11 @@ def test_weights_that_are_not_finite_stop_the_run_before_they_are_saved(
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
     with pytest.raises(NonFiniteWeights, match=r"update 4 .* bert\.pooler\.dense\.bias"):
         run_here(job)
-    assert [path.name for path in Path(job.run_folder).glob("step-*")] == ["step-00000002"]
+    assert checkpoints_of(job) == ["step-00000002"]
     assert not Path(job.output).exists()
 
 
-def test_rows_of_another_tokenizer_than_the_weights_are_refused(tmp_path: Path, pretrain_rows: Path) -> None:
+def test_rows_of_another_tokenizer_than_the_weights_are_refused(tmp_path, pretrain_rows):
     first = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=0))
     run_here(first)
     write_rows(tmp_path / "other", "question_answering", make_columns("question_answering", 20), tokenizer="u" * 64)
@@ -199,32 +194,29 @@ def test_rows_of_another_tokenizer_than_the_weights_are_refused(tmp_path: Path, 
         run_here(job)
 
 
-def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(
-    tmp_path: Path, pretrain_rows: Path
-) -> None:
+def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(tmp_path, pretrain_rows):
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
-
-    def limit_file_size() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
-
-    command = [sys.executable, "-m", "ipu_model", write_job(job)]
     # Without byte code: Python takes a short write for a whole one, and would keep it in this checkout.
-    full = start(command, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, preexec_fn=limit_file_size)
+    full = start(
+        [sys.executable, "-m", "ipu_model", write_job(job)],
+        {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
+    )
     done = finish(full)
     assert done.code == 1
     assert "disk has free space" in done.of("error")[0]["text"]
     assert "model.safetensors" in done.of("error")[0]["text"]
-    assert not list(Path(job.run_folder).glob("step-*"))
+    assert checkpoints_of(job) == []
     run_here(job)
     assert Path(job.output).is_dir()
 
 
 def test_a_model_that_does_not_fit_on_the_disk_leaves_the_checkpoints_and_only_it_is_written_again(
-    tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, pretrain_rows, monkeypatch
+):
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
 
-    def full(folder: Path, *_: Any) -> None:
+    def full(folder, *_):
         (folder / "model.safetensors").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
@@ -233,13 +225,13 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_the_checkpoints_and_only_i
         with pytest.raises(OSError, match="No space left"):
             run_here(job)
     assert sorted(path.name for path in Path(job.output).parent.iterdir()) == ["run"]
-    assert sorted(path.name for path in Path(job.run_folder).glob("step-*")) == ["step-00000004", "step-00000006"]
+    assert checkpoints_of(job) == ["step-00000004", "step-00000006"]
     assert run_here(job).of("step") == []
     assert (Path(job.output) / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize(
-    ("changes", "type_", "message"),
+    ("changes", "error", "message"),
     [
         ({"geometry": BatchGeometry(12, 4, replication_factor=2)}, "ConfigError", "number of processes is 1"),
         ({"precision": "fp16"}, "ConfigError", "fp32, bf16 or auto"),
@@ -251,23 +243,20 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_the_checkpoints_and_only_i
         ({"rows": "nowhere"}, "RowsError", "manifest.json"),
     ],
 )
-def test_a_job_that_cannot_be_run_is_refused_before_any_training(
-    tmp_path: Path, pretrain_rows: Path, changes: Dict[str, Any], type_: str, message: str
-) -> None:
+def test_a_job_that_cannot_be_run_is_refused_before_any_training(tmp_path, pretrain_rows, changes, error, message):
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, **changes)
     with pytest.raises(DeviceJobError, match=message) as caught:
         run_here(job)
-    assert type(caught.value).__name__ == type_
+    assert type(caught.value).__name__ == error
     assert not Path(job.output).exists()
 
 
 @pytest.mark.parametrize(
     ("text", "message"), [("{", "is not JSON"), ('{"kind": "pretrain"}', "job.head is missing"), (None, "is missing")]
 )
-def test_a_job_file_that_cannot_be_read_exits_with_2(tmp_path: Path, text: str, message: str) -> None:
+def test_a_job_file_that_cannot_be_read_exits_with_2(tmp_path, text, message):
     if text is not None:
         (tmp_path / "job.json").write_text(text)
-    command = [sys.executable, "-m", "ipu_model", str(tmp_path / "job.json")]
-    done = finish(start(command))
+    done = finish(start([sys.executable, "-m", "ipu_model", str(tmp_path / "job.json")]))
     assert done.code == 2
     assert message in done.of("error")[0]["text"]

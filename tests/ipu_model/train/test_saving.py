@@ -1,7 +1,5 @@
 """Checkpoints written next to a training: the same files, of the state as it was, and none half."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -13,7 +11,6 @@ import time
 from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterator, List
 
 import numpy as np
 import pytest
@@ -26,12 +23,12 @@ from ipu_model.core.files import HOST
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.jobs.job import ScheduleConfig
 from ipu_model.models.tensors import DTYPES
-from ipu_model.train import training as loop
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
 from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, CheckpointProcess, CheckpointWriter
+from ipu_model.train.training import TrainingState
 
 
-def make_weights() -> Any:
+def make_runtime():
     """A runtime of which only the state is asked for, and given as it is: no copies."""
     model = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(5)}
     moments = {str(kind): torch.arange(3).to(kind) for kind in DTYPES}
@@ -42,167 +39,150 @@ def make_weights() -> Any:
 
 
 class Training:
-    def __init__(self, folder: Path, minutes: float = 1.0) -> None:
-        self.folder, self.now, self.events = folder, 0.0, []  # type: Path, float, List[Dict[str, Any]]
-        self.runtime = make_weights()
+    """A training of which only the checkpoints are there, on a clock of its own."""
+
+    def __init__(self, folder):
+        self.folder, self.now, self.texts, self.saved = folder, 0.0, [], []
+        self.runtime = make_runtime()
         self.checkpoints = Checkpoints(folder, {"seed": 1}, self.emit, True)
-        history: Any = SimpleNamespace(state=lambda: {"lines": ["1,0.5"]})
-        job: Any = SimpleNamespace(checkpoint_every_minutes=minutes, checkpoint_every_updates=0)
+        history = SimpleNamespace(state=lambda: {"lines": ["1,0.5"]})
+        job = SimpleNamespace(checkpoint_every_minutes=2.0, checkpoint_every_updates=0)
         before = set(children_of(os.getpid()))
-        self.keep = CheckpointWriter(
+        self.writer = CheckpointWriter(
             job, self.runtime, self.checkpoints, history, None, StopRequest(), self.emit, clock=lambda: self.now
         )
         [self.process] = set(children_of(os.getpid())) - before  # the one that writes
 
-    def emit(self, event: str, **fields: Any) -> None:
-        self.events.append({"event": event, **fields})
-
-    def texts(self) -> List[str]:
-        return [event["text"] for event in self.events if event["event"] == "message"]
-
-    def saved(self) -> List[str]:
-        return [Path(event["path"]).name for event in self.events if event["event"] == "saved"]
+    def emit(self, event, text="", path="", **fields):
+        if event == "message":
+            self.texts.append(text)
+        elif event == "saved":
+            self.saved.append(Path(path).name)
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[Callable[..., Training]]:
-    """Makes trainings, and ends them."""
-    trainings: List[Training] = []
-
-    def make(**how: Any) -> Training:
-        trainings.append(Training(tmp_path, **how))
-        return trainings[-1]
-
-    yield make
-    for training in trainings:
-        training.keep.close()
+def training(tmp_path):
+    started = Training(tmp_path)
+    yield started
+    started.writer.close()
 
 
-def contents(folder: Path) -> Dict[str, bytes]:
+def ignore(event, **fields):
+    """Ignore events."""
+
+
+def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_beside_and_in_turn_the_files_are_the_same(tmp_path: Path) -> None:
-    runtime = make_weights()
+def test_asynchronous_and_synchronous_files_are_the_same(tmp_path):
+    runtime = make_runtime()
     state = Checkpoint(3, runtime.model, runtime.moments, {}, {"lines": []}, {}, {"best": torch.full((2,), 2.0)})
-    checkpoints = Checkpoints(tmp_path, {}, lambda event, **fields: None)
-    in_turn = contents(checkpoints.save(state))
-    alongside = CheckpointProcess(lambda event, **fields: None)
-    alongside.start(tmp_path / "alongside", state.tensors, {STATE: checkpoints.state_text(state).encode()})
-    assert alongside.take() > 0
-    alongside.close()
-    assert contents(tmp_path / "alongside") == in_turn
+    checkpoints = Checkpoints(tmp_path, {}, ignore)
+    synchronous = contents(checkpoints.save(state))
+    process = CheckpointProcess(ignore)
+    process.start(tmp_path / "asynchronous", state.tensors, {STATE: checkpoints.state_text(state).encode()})
+    assert process.take() > 0
+    process.close()
+    assert contents(tmp_path / "asynchronous") == synchronous
     weights = {f"{part}.safetensors" for part in ("best", "model", "optimizer")}
-    assert set(in_turn) == {*weights, "sha256.json", "state.json"}
+    assert set(synchronous) == {*weights, "sha256.json", "state.json"}
 
 
-def test_it_holds_the_state_as_it_was_and_comes_back(made: Callable[..., Training]) -> None:
-    training = made()
+def test_it_holds_the_state_as_it_was_and_comes_back(training):
     os.kill(training.process, signal.SIGSTOP)
-    training.keep.save(4)
+    training.writer.save(4)
     training.runtime.model["a"].fill_(-1.0)  # the next update, while nothing is written yet
     training.runtime.moments["step"].fill_(8.0)
-    assert training.saved() == []
+    assert training.saved == []
     os.kill(training.process, signal.SIGCONT)
     for number in (signal.SIGTERM, signal.SIGINT):  # to the whole group
         os.kill(training.process, number)
-    training.keep.finish()
-    assert training.saved() == ["step-00000004"]
-    assert "asynchronously" in training.texts()[0]
-    found = training.checkpoints.load_latest()
-    assert found.model["a"].tolist() == [1.0] * 5
-    torch.testing.assert_close(found.optimizer, make_weights().moments, rtol=0, atol=0)
+    training.writer.finish()
+    assert training.saved == ["step-00000004"]
+    assert "asynchronously" in training.texts[0]
+    loaded = training.checkpoints.load_latest()
+    assert loaded.model["a"].tolist() == [1.0] * 5
+    torch.testing.assert_close(loaded.optimizer, make_runtime().moments, rtol=0, atol=0)
 
 
-def test_it_is_due_after_so_many_minutes_and_not_while_one_is_under_way(made: Callable[..., Training]) -> None:
-    training = made(minutes=2.0)
-    keep = training.keep
+def test_it_is_due_after_so_many_minutes_and_not_while_one_is_under_way(training):
+    writer = training.writer
     training.now = 200.0  # of compiling
-    keep.start(loop.TrainingState(training.runtime, 9))
+    writer.start(TrainingState(training.runtime, 9))
     training.now = 319.0
-    assert not keep.is_due
+    assert not writer.is_due
     training.now = 320.0
-    assert keep.is_due
+    assert writer.is_due
     os.kill(training.process, signal.SIGSTOP)
-    keep.save(1)
+    writer.save(1)
     training.now = 500.0
-    keep.collect()
-    assert not keep.is_due
-    assert keep.save_seconds == ASSUMED_SAVE_SECONDS
+    writer.collect()
+    assert not writer.is_due
+    assert writer.save_seconds == ASSUMED_SAVE_SECONDS
     os.kill(training.process, signal.SIGCONT)
-    keep.finish()
-    assert keep.is_due
-    assert 0 < keep.save_seconds < ASSUMED_SAVE_SECONDS
-    keep.save(2)
-    assert not keep.is_due  # counted from the copy
-    assert keep.done == 2
-    keep.save(3)  # waits for the one before
-    keep.finish()
-    assert training.saved() == ["step-00000001", "step-00000002", "step-00000003"]
-    assert sorted(path.name for path in training.folder.glob("step-*")) == training.saved()[1:]
+    writer.finish()
+    assert writer.is_due
+    assert 0 < writer.save_seconds < ASSUMED_SAVE_SECONDS
+    writer.save(2)
+    assert not writer.is_due  # counted from the copy
+    assert writer.done == 2
+    writer.save(3)  # waits for the one before
+    writer.finish()
+    assert training.saved == ["step-00000001", "step-00000002", "step-00000003"]
+    assert sorted(path.name for path in training.folder.glob("step-*")) == training.saved[1:]
 
 
-def test_a_stop_waits_for_the_one_under_way_and_makes_no_second_of_the_same_update(
-    made: Callable[..., Training],
-) -> None:
-    training = made()
-    training.keep.save(6)
-    with pytest.raises(Terminated, match=r"after update 6 of 9 \(checkpoint saved\)"):
-        training.keep.save_and_stop(6, 9)
-    assert training.saved() == ["step-00000006"]
+def test_a_stop_waits_for_the_one_under_way_and_makes_no_second_of_the_same_update(training):
+    training.writer.save(6)
+    with pytest.raises(Terminated, match="after update 6 of 9"):
+        training.writer.save_and_stop(6, 9)
+    assert training.saved == ["step-00000006"]
 
 
-def test_what_cannot_be_written_is_told_at_the_next_look_and_leaves_nothing_half(made: Callable[..., Training]) -> None:
-    training = made()
-    training.keep.save(1)
-    training.keep.finish()
+def test_what_cannot_be_written_is_told_at_the_next_look_and_leaves_nothing_half(training):
+    training.writer.save(1)
+    training.writer.finish()
     resource.prlimit(training.process, resource.RLIMIT_FSIZE, (100, 100))
-    training.keep.save(2)
+    training.writer.save(2)
     with pytest.raises(OSError, match="File too large") as failed:
-        deque(iter(training.keep.collect, "never"), maxlen=0)
+        deque(iter(training.writer.collect, "never"), maxlen=0)
     assert failed.value.errno == errno.EFBIG
     assert failed.value.filename == str(training.folder / "step-00000002" / "model.safetensors")
     assert [path.name for path in training.folder.iterdir()] == ["step-00000001"]
 
 
-def test_when_its_process_is_killed_the_training_writes_in_turn_and_loses_nothing(
-    made: Callable[..., Training],
-) -> None:
-    training = made()
+def test_when_its_process_is_killed_the_training_writes_itself_and_loses_nothing(training):
     half = training.folder / f"step-00000001.{HOST}-{training.process}.partial"  # as it leaves one
     half.mkdir()
     os.kill(training.process, signal.SIGSTOP)
-    training.keep.save(1)
+    training.writer.save(1)
     os.kill(training.process, signal.SIGKILL)
-    training.keep.finish()
-    assert any("synchronously" in text and "SIGKILL" in text for text in training.texts())
-    training.keep.save(2)
-    assert training.saved() == ["step-00000001", "step-00000002"]
-    assert sorted(path.name for path in training.folder.iterdir()) == training.saved()
+    training.writer.finish()
+    assert any("synchronously" in text and "SIGKILL" in text for text in training.texts)
+    training.writer.save(2)
+    assert training.saved == ["step-00000001", "step-00000002"]
+    assert sorted(path.name for path in training.folder.iterdir()) == training.saved
 
 
-def test_where_memory_is_short_they_are_written_in_turn(
-    made: Callable[..., Training], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_memory_is_short_the_training_writes_itself(training, monkeypatch):
     monkeypatch.setattr("ipu_model.train.checkpoint_writer.free_memory", lambda: 3 << 20)
-    training = made()
     training.runtime.model["large"] = torch.zeros(1 << 19)  # 2 MB
-    training.keep.save(1)
-    assert training.saved() == ["step-00000001"]
-    assert "synchronously" in training.texts()[0]
+    training.writer.save(1)
+    assert training.saved == ["step-00000001"]
+    assert "synchronously" in training.texts[0]
 
 
-def test_the_process_that_writes_starts_without_torch() -> None:
+def test_the_process_that_writes_starts_without_torch():
     code = "import sys, ipu_model.train.checkpoint_process; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=str(ROOT)).returncode == 0
 
 
 @pytest.mark.soak
-def test_killed_while_one_is_written_the_run_goes_on_from_the_one_before(tmp_path: Path, pretrain_rows: Path) -> None:
-    settings: Dict[str, Any] = {"schedule": ScheduleConfig(steps=60), "checkpoint_every_updates": 5}
-    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
+def test_killed_while_one_is_written_the_run_goes_on_from_the_one_before(tmp_path, pretrain_rows):
+    settings = {"schedule": ScheduleConfig(steps=60), "checkpoint_every_updates": 5}
+    straight, job = (make_job(tmp_path / name, "pretrain", pretrain_rows, **settings) for name in "ab")
     run_here(straight)
-    job = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
     process = start_job(job)
     until(process, "saved")
     [writing] = children_of(process.pid)
@@ -223,30 +203,30 @@ def test_killed_while_one_is_written_the_run_goes_on_from_the_one_before(tmp_pat
 
 
 @pytest.fixture
-def told() -> List[str]:
+def messages():
     return []
 
 
 @pytest.fixture
-def checkpoints(tmp_path: Path, told: List[str]) -> Checkpoints:
-    return Checkpoints(tmp_path, FINGERPRINT, lambda event, **fields: told.append(fields["text"]))
+def checkpoints(tmp_path, messages):
+    return Checkpoints(tmp_path, FINGERPRINT, lambda event, **fields: messages.append(fields["text"]))
 
 
-def test_what_was_saved_comes_back_exactly(checkpoints: Checkpoints) -> None:
+def test_what_was_saved_comes_back_exactly(checkpoints):
     random.seed(1)
     np.random.seed(1)
     checkpoints.save(state_at(4))
     expected = random.random(), float(np.random.random())
-    found = checkpoints.load_latest()
+    loaded = checkpoints.load_latest()
     assert (random.random(), float(np.random.random())) == expected
-    assert found.step == 4
-    assert found.model["w"].tolist() == [4.0] * 3
-    assert found.optimizer["w/step"].shape == ()
-    assert found.device_rng["torch"].tolist() == [0, 1, 2, 3, 4]
-    assert found.history == state_at(4).history
+    assert loaded.step == 4
+    assert loaded.model["w"].tolist() == [4.0] * 3
+    assert loaded.optimizer["w/step"].shape == ()
+    assert loaded.device_rng["torch"].tolist() == [0, 1, 2, 3, 4]
+    assert loaded.history == state_at(4).history
 
 
-def test_the_newest_is_by_number_and_two_are_kept(tmp_path: Path, checkpoints: Checkpoints) -> None:
+def test_the_newest_is_by_number_and_two_are_kept(tmp_path, checkpoints):
     for step in (2, 99999999, 100000000):  # as text, the second sorts last
         checkpoints.save(state_at(step))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-100000000", "step-99999999"]
@@ -254,30 +234,32 @@ def test_the_newest_is_by_number_and_two_are_kept(tmp_path: Path, checkpoints: C
 
 
 @pytest.mark.parametrize(
-    ("damaged", "how"),
-    [("model.safetensors", "flip"), ("optimizer.safetensors", "cut"), ("state.json", "remove"), ("sha256.json", "cut")],
+    ("name", "change"),
+    [
+        ("model.safetensors", lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]),
+        ("optimizer.safetensors", lambda content: content[:-5]),
+        ("state.json", None),
+        ("sha256.json", lambda content: content[:-5]),
+    ],
+    ids=["flipped", "cut", "removed", "cut hashes"],
 )
-def test_a_damaged_one_is_named_and_the_one_before_is_used(
-    tmp_path: Path, checkpoints: Checkpoints, told: List[str], damaged: str, how: str
-) -> None:
+def test_a_damaged_one_is_named_and_the_one_before_is_used(tmp_path, checkpoints, messages, name, change):
     checkpoints.save(state_at(2))
-    path = checkpoints.save(state_at(4)) / damaged
+    path = checkpoints.save(state_at(4)) / name
     half = tmp_path / "step-00000006.123.partial"
     half.mkdir()
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    if how == "remove":
-        path.unlink()
+    if change:
+        path.write_bytes(change(path.read_bytes()))
     else:
-        path.write_bytes(bytes(content) if how == "flip" else bytes(content[:-5]))
+        path.unlink()
     assert checkpoints.load_latest().step == 2
     assert not half.exists()
-    assert [any(name in text for text in told) for name in (half.name, "step-00000004")] == [True, True]
+    assert [any(mark in text for text in messages) for mark in (half.name, "step-00000004")] == [True, True]
 
 
-def test_another_run_is_refused_with_the_difference(tmp_path: Path, checkpoints: Checkpoints) -> None:
+def test_another_run_is_refused_with_the_difference(tmp_path, checkpoints):
     checkpoints.save(state_at(2))
     other = {"seed": 8, "plan.rows_per_update": 6, "optimizer.name": "lamb"}
     with pytest.raises(CheckpointError, match="optimizer.name: absent -> lamb; seed: 7 -> 8") as caught:
-        Checkpoints(tmp_path, other, lambda event, **fields: None).load_latest()
+        Checkpoints(tmp_path, other, ignore).load_latest()
     assert "rows_per_update" not in str(caught.value)
