@@ -1,34 +1,29 @@
 """Pages of which every text is planted and named by its place, those too that come from files of the project."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import yaml
 
 from flows.runs.report import RunReport, StageRecord
-from flows.runs.run_estimate import estimate_run
-from flows.runs.run_options import RunOptions
-from flows.runs.run_request import resolve_request
 from flows.views import compare_page, plan_page, run_page
 from flows.views.run_view import RunView
 from ipu_model.core.files import write_json, write_text
 from tasks.validation import validate
 from tests.browser import made_runs, pages
 from tests.browser.planted import at, everywhere
-from tests.places import copy_project
-
-Maker = Callable[[Path], Path]
 
 
 def _plan(folder):
     """Of stages that are called so; their names alone, as the rest is planted in the plans that are looked at."""
-    wanted = resolve_request(copy_project(folder / "project"), RunOptions("bert", name="of-a-test"))
-    found = estimate_run(wanted)
-    stages = tuple(replace(one, stage=at("stage", one.stage)) for one in found.stages)
-    jobs = tuple(replace(job, planned=replace(job.planned, stage=at("stage", job.name))) for job in found.jobs)
-    html = plan_page.render_plan(replace(found, stages=stages, jobs=jobs), wanted, folder, at("command"))
+    request, estimate = pages.estimated(folder, "bert")
+    stages = tuple(replace(stage, stage=at("stage", stage.stage)) for stage in estimate.stages)
+    jobs = tuple(replace(job, planned=replace(job.planned, stage=at("stage", job.name))) for job in estimate.jobs)
+    html = plan_page.render_plan(replace(estimate, stages=stages, jobs=jobs), request, folder, at("command"))
     return pages.written(folder / "page.html", html)
+
+
+_TEXTS = ("preset", "error", "paused", "command", "host", "user", "python", "commit")
+"""Fields of a record that are one text."""
 
 
 def _run(folder):
@@ -36,36 +31,33 @@ def _run(folder):
     values = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
     values["publish"]["title"] = at("parameter")
     write_text(root / "params.yaml", yaml.safe_dump(values, allow_unicode=True))
-    said = {"runtime": "cpu", "precision": at("precision"), "versions": {"torch": at("version")}}
-    write_json(root / "metrics/pretrain-phase1.json", {**said, "foretold": {"device": at("device")}})
-    receipt = {"url": f"javascript:window.planted=4//{at('url')}", "unchanged": False}
-    recipe = {"accepted": False, "reasons": [at("reason")]}
+    measured = {"runtime": "cpu", "precision": at("precision"), "versions": {"torch": at("version")}}
+    write_json(root / "metrics/pretrain-phase1.json", {**measured, "foretold": {"device": at("device")}})
     check = {"name": at("check"), "found": at("found"), "required": at("required"), "ok": False}
-    result = {"name": at("entry"), "scores": {at("score"): 88.1}, "checks": [check], "decision": recipe}
-    result["published"] = receipt
+    result = {
+        "name": at("entry"),
+        "scores": {at("score"): 88.1},
+        "checks": [check],
+        "decision": {"accepted": False, "reasons": [at("reason")]},
+        "published": {"url": f"javascript:window.planted=4//{at('url')}", "unchanged": False},
+    }
     stages = [StageRecord(name, at("status", "ran"), 4.0, host=at("host")) for name in made_runs.STAGES]
-    stages += [StageRecord(at("stage"), "ran", 1.0)]
     earlier = {"began": "2026-11-20T10:00:00+0000", "ended": None, "outcome": at("outcome"), "why": at("earlier")}
     report = RunReport(
         f"runs/checkouts/{at('folder')}",
-        at("preset"),
-        stages=stages,
+        stages=[*stages, StageRecord(at("stage"), "ran", 1.0)],
         results={"gate@squad": result},
-        error=at("error"),
-        paused=at("paused"),
         programs={at("program_of"): at("program")},
-        command=at("command"),
         began="2026-11-23T10:00:00+0000",
         ended="2026-11-23T10:12:31+0000",
         plan=[*made_runs.STAGES, at("planned")],
-        host=at("host"),
-        user=at("user"),
-        python=at("python"),
-        commit=at("commit"),
         earlier=[earlier],
+        **{name: at(name) for name in _TEXTS},
     )
     made_runs.recorded(root, "rows@squad", 3.0, at("maker"), began=at("maker_began"))
-    report.stages = [replace(one, status="skipped") if one.name == "rows@squad" else one for one in report.stages]
+    report.stages = [
+        replace(stage, status="skipped") if stage.name == "rows@squad" else stage for stage in report.stages
+    ]
     return pages.written(folder / "page.html", run_page.render_run(RunView(report, root)))
 
 
@@ -81,9 +73,9 @@ def _validation(folder):
 
 _OF_PLAN = ("preset", "why", "split", "problem", "better", "precision", "device", "where", "name", "knob", "assumed")
 _OF_RUN = (
-    *("folder", "preset", "entry", "score", "reason", "url", "check", "found", "required", "status", "host", "stage"),
-    *("outcome", "earlier", "error", "paused", "program_of", "program", "command", "planned", "user"),
-    *("python", "commit", "maker", "maker_began", "parameter", "precision", "version", "device"),
+    *("folder", "entry", "score", "reason", "url", "check", "found", "required", "status", "stage", "outcome"),
+    *("earlier", "program_of", "program", "planned", "maker", "maker_began", "parameter", "precision", "version"),
+    *("device", *_TEXTS),
 )
 PAGES = {
     **{name: (make, ()) for name, make in pages.PAGES.items() if name.startswith(("evaluation", "all runs"))},

@@ -12,117 +12,76 @@ from tasks.stage.artifacts import stage_run_file
 from tests.browser.planted import EVIL, LONG
 from tests.places import ROOT
 
-STAGES = {
-    "corpus@text": 4.5,
-    "tokenizer": 4.6,
-    "examples@squad": 12.4,
-    "validate@corpus": 4.8,
-    "pretrain_rows@phase1": 10.7,
-    "pretrain_rows@phase2": 4.7,
-    "rows@squad": 3.7,
-    "validate@phase1": 9.8,
-    "validate@phase2": 12.2,
-    "pretrain@phase1": 225.8,
-    "pretrain@phase2": 116.4,
-    "finetune@squad": 295.6,
-    "predict@squad": 11.3,
-    "evaluate@squad": 7.2,
-    "gate@squad": 5.1,
-}
+SECONDS = """corpus@text 4.5, tokenizer 4.6, examples@squad 12.4, validate@corpus 4.8, pretrain_rows@phase1 10.7,
+pretrain_rows@phase2 4.7, rows@squad 3.7, validate@phase1 9.8, validate@phase2 12.2, pretrain@phase1 225.8,
+pretrain@phase2 116.4, finetune@squad 295.6, predict@squad 11.3, evaluate@squad 7.2, gate@squad 5.1"""
+STAGES = {name: float(seconds) for name, seconds in (entry.split() for entry in SECONDS.split(","))}
 TRAININGS = {
     "pretrain-phase1": (1500, 8.4, 2.4),
     "pretrain-phase2": (200, 2.9, 2.5),
     "squad-finetune": (1532, 4.2, 0.2),
 }
 """What its files are called -> updates, first and last loss."""
-COLUMNS = {"squad-finetune": ("start_loss", "end_loss"), "": ("mlm_loss", "nsp_loss")}
 HOSTS = (f"gpu-1.{LONG[:40]}", "cpu-7.example")
 BEGAN, EARLIER = 1795474000.0, 1795374000.0
+PAGE = "<!doctype html><title>A page</title>"
+FIGURES = {"final_loss": 2.4, "packing_efficiency": 0.9544, "precision": "fp32", "runtime": "cpu"}
+MEASURED = {"peak_memory_mb": 473.3, "precision_reason": "as requested", "real_tokens_per_second": 10905.6}
+MEASURED |= {"resumed_from_step": 0, "train_seconds": 201.64}
 
 
-def checkout(folder, finished=True, **evaluated):
+def checkout(folder, finished=True, f1=88.1, reason=""):
+    folder.mkdir(parents=True, exist_ok=True)
     for name in ("params.yaml", "dvc.yaml"):
-        folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     for name, (steps, first, last) in TRAININGS.items():
         if finished or name == "pretrain-phase1":
             _training(folder, name, steps if finished else steps // 3, first, last)
     for name in ("corpus", "phase1", "phase2", "squad", "squad-rows"):
-        _page(folder / f"reports/validation/{name}.html")
+        write_text(folder / f"reports/validation/{name}.html", PAGE)
     if finished:
-        _page(folder / "evaluation/squad/report.html")
-        _judged(folder, **evaluated)
+        write_text(folder / "evaluation/squad/report.html", PAGE)
+        scores = {"exact_match": f1 - 1, "exact_match_low": f1 - 3.3, "exact_match_high": f1 + 1.2, "f1": f1}
+        scores |= {"f1_low": f1 - 2.2, "f1_high": f1 + 2.1, "total": 1000, "answered": 1000, "slices": [], "files": []}
+        write_json(folder / "metrics/squad.json", scores)
+        verdict = {"accepted": not reason, "reasons": [reason] if reason else [], "checks": _checks(f1), "judged": {}}
+        write_json(folder / "metrics/squad-gate.json", verdict)
     return folder
-
-
-def _page(path):
-    write_text(path, "<!doctype html><title>A page</title>")
 
 
 def _training(folder, name, steps, first, last):
     """History, evaluations and figures of a training, as its stage writes them."""
-    parts = COLUMNS.get(name, COLUMNS[""])
-    lines, held = [",".join(("step", "loss", *parts, "learning_rate"))], ["step,loss,mlm_accuracy"]
+    parts = "start_loss,end_loss" if name == "squad-finetune" else "mlm_loss,nsp_loss"
+    lines, held_out = [f"step,loss,{parts},learning_rate"], ["step,loss,mlm_accuracy"]
     for step in range(10, steps + 1, 10):
         loss = last + (first - last) * math.exp(-4 * step / steps) + 0.1 * math.sin(step)
         rate = 1e-3 * min(step / (0.1 * steps), 1.1 * (1 - step / steps))
         lines.append(f"{step},{loss:.6f},{0.8 * loss:.6f},{0.2 * loss:.6f},{rate:.8f}")
         if step % max(10, steps // 4 // 10 * 10) == 0:
-            held.append(f"{step},{loss + 0.1:.6f},{0.6:.6f}")
+            held_out.append(f"{step},{loss + 0.1:.6f},{0.6:.6f}")
     write_text(folder / f"plots/{name}.csv", "\n".join(lines) + "\n")
-    write_text(folder / f"plots/{name}-held-out.csv", "\n".join(held) + "\n")
-    write_json(folder / f"metrics/{name}.json", _figures(steps, last))
+    write_text(folder / f"plots/{name}-held-out.csv", "\n".join(held_out) + "\n")
+    write_json(folder / f"metrics/{name}.json", {**FIGURES, "final_loss": last, "steps": steps})
     write_json(folder / f"measurements/{name}.json", MEASURED)
 
 
-def _figures(steps, last):
-    return {
-        "final_loss": last,
-        "fingerprint": "6e33a1dd4f97",
-        "packing_efficiency": 0.9544,
-        "packing_factor": 1.3144,
-        "precision": "fp32",
-        "runtime": "cpu",
-        "steps": steps,
-    }
-
-
-MEASURED = {
-    "peak_memory_mb": 473.3,
-    "precision_reason": "as requested",
-    "real_tokens": 2199012,
-    "real_tokens_per_second": 10905.6,
-    "resumed_from_step": 0,
-    "sequences": 47253,
-    "train_seconds": 201.64,
-}
-
-
-def _judged(folder, f1=88.1, reason=""):
-    scores = {"exact_match": f1 - 1, "exact_match_low": f1 - 3.3, "exact_match_high": f1 + 1.2}
-    scores |= {"f1": f1, "f1_low": f1 - 2.2, "f1_high": f1 + 2.1}
-    write_json(folder / "metrics/squad.json", {**scores, "total": 1000, "answered": 1000, "slices": [], "files": []})
-    verdict = {"accepted": not reason, "reasons": [reason] if reason else [], "checks": _checks(f1), "judged": {}}
-    write_json(folder / "metrics/squad-gate.json", verdict)
-
-
 def _checks(f1, floor=85.0):
-    return [
-        {"name": "f1", "found": f1, "required": floor, "ok": f1 >= floor},
-        {"name": "data_corpus", "found": "valid", "required": "valid", "ok": True},
-        {"name": "loss_pretrain-phase1", "found": 2.45, "required": "finite, or no update made", "ok": True},
-        {"name": "predictions_complete", "found": 1000, "required": 1000, "ok": True},
-        {"name": f"planted {EVIL}", "found": EVIL, "required": LONG, "ok": f1 >= floor},
-    ]
+    checks = (
+        ("f1", f1, floor, f1 >= floor),
+        ("data_corpus", "valid", "valid", True),
+        ("loss_pretrain-phase1", 2.45, "finite, or no update made", True),
+        ("predictions_complete", 1000, 1000, True),
+        (f"planted {EVIL}", EVIL, LONG, f1 >= floor),
+    )
+    return [dict(zip(("name", "found", "required", "ok"), check, strict=True)) for check in checks]
 
 
 def _report(until="", last="ran", skipped=0.0, at=BEGAN, **more):
-    through = list(STAGES)[: list(STAGES).index(until) + 1] if until else list(STAGES)
-    found = RunReport(
+    report = RunReport(
         ".",
         overrides=[f"publish.title={EVIL}"],
         command=f"podium run --name evening --set 'publish.title={EVIL}' --set corpus.path={LONG}",
-        began=_said(at),
+        began=_local_time(at),
         log="runs/logs/20261123-224542-9166.log",
         plan=list(STAGES),
         host=HOSTS[0],
@@ -132,20 +91,20 @@ def _report(until="", last="ran", skipped=0.0, at=BEGAN, **more):
         changed=True,
         **more,
     )
-    for name in through:
+    for name in report.plan[: report.plan.index(until) + 1] if until else report.plan:
         seconds = STAGES[name]
         figures = {"cpu_seconds": round(1.6 * seconds, 1), "peak_memory_mb": 200 + 2 * seconds}
         if seconds < skipped:
-            found.stages.append(StageRecord(name, "skipped", 0.1))
+            report.stages.append(StageRecord(name, "skipped", 0.1))
             continue
         if name == until and not last:
-            found.at_work[name] = at
+            report.at_work[name] = at
         else:
-            found.stages.append(StageRecord(name, last if name == until else "ran", seconds, began=at, **figures))
+            report.stages.append(StageRecord(name, last if name == until else "ran", seconds, began=at, **figures))
         at += seconds
     if last:
-        found.ended = _said(at + 1)
-    return found
+        report.ended = _local_time(at + 1)
+    return report
 
 
 def recorded(root, stage, seconds, run, began="2026-11-22T10:00:00+00:00"):
@@ -155,26 +114,26 @@ def recorded(root, stage, seconds, run, began="2026-11-22T10:00:00+00:00"):
     write_text(root / stage_run_file(stage), json.dumps({"run": made, "process": process}))
 
 
-def _said(moment):
+def _local_time(moment):
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(moment))
 
 
-def _result(accepted, f1=88.1, **more):
+def _result(accepted, f1=88.1, published=None):
     reasons = [] if accepted else [f"f1 {f1} is under the floor 85 ({EVIL})"]
-    scores = {"exact_match": f1 - 1, "f1": f1}
-    found = {
+    result = {
         "name": "squad",
-        "scores": scores,
+        "scores": {"exact_match": f1 - 1, "f1": f1},
         "intervals": {"exact_match": [f1 - 3.3, f1 + 1.2], "f1": [f1 - 2.2, f1 + 2.1]},
         "checks": _checks(f1),
         "decision": {"accepted": accepted, "reasons": reasons},
+        "published": published,
     }
-    return {"gate@squad": {**found, "published": None, **more}}
+    return {"results": {"gate@squad": result}, "packing": PACKING}
 
 
-PACKING = {"pretrain@phase1": {"packing_factor": 1.3, "packing_efficiency": 0.95}}
-RECEIPT = {"folder": f"published/{LONG}", "unchanged": False}
 PRETRAINING = "pretrain@phase1"
+PACKING = {PRETRAINING: {"packing_factor": 1.3, "packing_efficiency": 0.95}}
+RECEIPT = {"folder": f"published/{LONG}", "unchanged": False}
 STOPPED = f"the run ended early, by Ctrl-C, in {PRETRAINING}: nothing half-written was kept; podium run continues"
 PAUSED = "pretrain@phase1 stopped at update 500 of 1,500 and continues there: podium run"
 AT_WORK = "[ 33%] update 500/1500  loss 2.9000  learning rate 1.00e-04  10,905 tokens/s  2 min 05 s left"
@@ -187,14 +146,14 @@ FAILED = f"pretrain@phase1 failed: the loss is not finite\n  {EVIL}\n  {LONG}"
 
 
 def _of_hosts():
-    found = _report(results=_result(True, published=RECEIPT), packing=PACKING)
-    found.stages = [replace(one, host=HOSTS["@p" in one.name or "squad" in one.name]) for one in found.stages]
-    return found
+    report = _report(**_result(True, published=RECEIPT))
+    report.stages = [replace(stage, host=HOSTS["@p" in stage.name or "squad" in stage.name]) for stage in report.stages]
+    return report
 
 
 STATES = {
-    "published": lambda: _report(results=_result(True, published=RECEIPT), packing=PACKING, previous=PREVIOUS),
-    "rejected": lambda: _report(results=_result(False, 84.5), packing=PACKING),
+    "published": lambda: _report(**_result(True, published=RECEIPT), previous=PREVIOUS),
+    "rejected": lambda: _report(**_result(False, 84.5)),
     "failed": lambda: _report(PRETRAINING, "failed", error=FAILED),
     "paused": lambda: _report(PRETRAINING, "paused", paused=PAUSED, packing=PACKING),
     "cancelled": lambda: _report(PRETRAINING, "cancelled", interrupted="Ctrl-C", error=STOPPED),
@@ -202,19 +161,20 @@ STATES = {
         PRETRAINING, "", at=time.time() - 150, progress={PRETRAINING: AT_WORK}, previous=PREVIOUS
     ),
     "killed": lambda: _report(PRETRAINING, ""),
-    "resumed": lambda: _report(results=_result(True), packing=PACKING, skipped=5.0),
+    "resumed": lambda: _report(**_result(True), skipped=5.0),
     "two hosts": _of_hosts,
-    "skipped": lambda: _report(results=_result(True), skipped=1000.0),
+    "skipped": lambda: _report(**_result(True), skipped=1000.0),
 }
 UNFINISHED = ("failed", "paused", "cancelled", "running", "killed")
 
 
 def run(folder, state):
     reason = f"f1 84.5 is under the floor 85 ({EVIL})" if state == "rejected" else ""
-    root = checkout(folder, state not in UNFINISHED, f1=84.5 if reason else 88.1, reason=reason)
+    root = checkout(folder, state not in UNFINISHED, 84.5 if reason else 88.1, reason)
     report = STATES[state]()
-    for stage in [one.name for one in report.stages if one.status == "skipped"]:
-        recorded(root, stage, STAGES[stage], "morning")
+    for stage in report.stages:
+        if stage.status == "skipped":
+            recorded(root, stage.name, STAGES[stage.name], "morning")
     write_text(root / str(report.log), f"22:46:09 {EVIL}\n")
     write_text(root / "runs/run.json", json.dumps(report.as_values()))
     return report, root

@@ -1,9 +1,7 @@
 """Every page that Podium writes, made from invented values; each function writes one and returns its file."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from flows.runs import report
 from flows.runs.run_estimate import estimate_run
@@ -18,39 +16,42 @@ from tests.browser.planted import EVIL, LONG, at, everywhere
 from tests.flows.views.shown_runs import shown
 from tests.places import copy_project
 
-Maker = Callable[[Path], Path]
 
-
-def written(file, html):
+def written(file, html=made_runs.PAGE):
     write_text(file, html)
     return file
 
 
 def _run(state, folder):
-    report, root = made_runs.run(folder, state)
-    return written(root / "reports/run.html", run_page.render_run(RunView(report, root, at_work=state == "running")))
+    record, root = made_runs.run(folder, state)
+    return written(root / "reports/run.html", run_page.render_run(RunView(record, root, at_work=state == "running")))
 
 
 def _neighbours(folder, document):
     for name in ("reports/run.html", "reports/index.html", f"docs/{document}.md"):
-        written(folder / name, "<!doctype html><title>A page</title>")
+        written(folder / name)
 
 
-def _evaluation(page, folder):
+def _evaluation(make, folder):
     _neighbours(folder, "evaluation")
     written(folder / "evaluation/squad/mistakes.csv", "id\n")
-    return written(folder / "evaluation/squad/report.html", page())
+    return written(folder / "evaluation/squad/report.html", make())
+
+
+def estimated(folder, preset):
+    request = resolve_request(copy_project(folder / "project"), RunOptions(preset, name="of-a-test"))
+    return request, estimate_run(request, price=2.5)
 
 
 def _plan(preset, folder):
-    """With all words planted but those by which parts are found: stages, whose names `_plan_of_stages` plants."""
-    wanted = resolve_request(copy_project(folder / "project"), RunOptions(preset, name="of-a-test"))
-    found = everywhere(estimate_run(wanted, price=2.5), keep=("planned", "stage", "status", "runtime"))
-    first, *rest = found.jobs
-    hostile = replace(first.planned, split=at("split"))
-    jobs = (replace(first, planned=hostile, problem=f"{at('problem')} {LONG}", better=at("better")), *rest)
-    wanted = replace(wanted, options=replace(wanted.options, preset=at("preset", preset)))
-    html = plan_page.render_plan(replace(found, jobs=jobs), wanted, folder, at("command"))
+    """With all words planted but those by which parts are found: stages, whose names hostile_pages plants."""
+    request, estimate = estimated(folder, preset)
+    estimate = everywhere(estimate, keep=("planned", "stage", "status", "runtime"))
+    first, *rest = estimate.jobs
+    planned = replace(first.planned, split=at("split"))
+    jobs = (replace(first, planned=planned, problem=f"{at('problem')} {LONG}", better=at("better")), *rest)
+    request = replace(request, options=replace(request.options, preset=at("preset", preset)))
+    html = plan_page.render_plan(replace(estimate, jobs=jobs), request, folder, at("command"))
     return written(folder / "plan.html", html)
 
 
@@ -60,29 +61,22 @@ def make_verdict(valid):
     histograms = [{**lengths, "counts": [3 * n * n for n in range(15)], "open_end": True, "widening": True}]
     return {
         **{"data": "corpus", "valid": valid, "rows": 1200, "record": "document"},
-        "checks": [_check("texts_present", True), *(_check(f"planted {one}", valid) for one in (EVIL, LONG))],
+        "checks": [_check("texts_present", True), *(_check(f"planted {text}", valid) for text in (EVIL, LONG))],
         "not_checked": [] if valid else [f"ids unique {EVIL}"],
         "statistics": {"numbers": [{"name": f"characters {EVIL}", "value": 123456}], "histograms": histograms},
     }
 
 
+def _check(name, ok):
+    found = "all 1,200 documents pass" if ok else f"2 of 1,200 documents do not: {EVIL} {LONG}"
+    examples = {"failed": 0, "of": 1200, "examples": []} if ok else {"failed": 2, "of": 1200, "examples": [EVIL, LONG]}
+    texts = {"column": "text", "required": "no text is null or empty", "advice": "check corpus.path"}
+    return {"name": name, "ok": ok, "found": found, **examples, **texts}
+
+
 def _validation(valid, folder):
     _neighbours(folder, "inputs")
     return written(folder / "reports/validation/corpus.html", validate.render_page(make_verdict(valid)))
-
-
-def _check(name, ok):
-    return {
-        "name": name,
-        "column": "text",
-        "ok": ok,
-        "found": "all 1,200 documents pass" if ok else f"2 of 1,200 documents do not: {EVIL} {LONG}",
-        "required": "no text is null or empty",
-        "failed": 0 if ok else 2,
-        "of": 1200,
-        "examples": [] if ok else [EVIL, LONG],
-        "advice": "check corpus.path",
-    }
 
 
 def make_comparison(names, more, say):
@@ -120,8 +114,8 @@ def _compare(folder):
 
 
 def all_runs(number, folder):
-    found = [_shown(one, folder) for one in range(number)]
-    return written(folder / "reports/index.html", index_page.render_index(folder, found))
+    runs = [_shown(each, folder) for each in range(number)]
+    return written(folder / "reports/index.html", index_page.render_index(folder, runs))
 
 
 def _shown(number, folder):
@@ -131,10 +125,10 @@ def _shown(number, folder):
     changed = {f"downstream.squad.finetune.parameter_{n}{mark}": f"{n * number / 1000}{mark}" for n in range(8)}
     curves = dict.fromkeys(trainings, [(float(step), 8 / step + number / 100) for step in range(1, 31)])
     entries = {f"squad{mark}": f"squad{mark}"}
-    one = shown(number, mark, folder, changed=changed, curves=curves, entries=entries)
+    run = shown(number, mark, folder, changed=changed, curves=curves, entries=entries)
     if number < 3:
-        written(one.folder / "reports/run.html", "<!doctype html><title>A page</title>")
-    return one
+        written(run.folder / "reports/run.html")
+    return run
 
 
 PAGES = {

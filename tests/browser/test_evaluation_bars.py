@@ -38,21 +38,6 @@ def test_near_duplicates_need_no_sideways_scrolling_on_a_phone(page, tmp_path):
     assert table.locator("[data-name='share']").count() > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_page_of_every_kind_has_all_parts_that_its_answers_allow(page, tmp_path, kind):
-    heads = report(page, tmp_path / "report.html", kind).locator("h2").all_text_contents()
-    parts = ["Score by slice", "Near-duplicates in the training data"]
-    parts += [] if kind == "values" else ["Calibration", "Threshold and coverage"]
-    parts += {"classes": ["Confusion matrix"], "entities": ["Confusion matrix"], "values": ["Values"]}.get(kind, [])
-    parts += ["Score by threshold"] if kind in ("classes", "several_labels") else []
-    assert set(parts) <= set(heads)
-    assert kind != "values" or not {"Calibration", "Threshold and coverage", "Confusion matrix"} & set(heads)
-    assert heads[0] in ("Mistakes", "Most confident mistakes", "Largest errors")
-    assert page.locator(".mistake").first.is_visible()
-    facts = page.locator(".about dt").all_text_contents()
-    assert facts == ["Model", "File", "Task", "Run", "Date"]
-
-
 @pytest.mark.parametrize(
     ("place", "run", "index"),
     [

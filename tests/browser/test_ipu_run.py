@@ -29,31 +29,25 @@ LAID = (
     "downstream.squad.finetune.max_grad_norm=null",
     "downstream.squad.finetune.global_batch_size=16",
 )
-LIES = {
-    "pretrain@phase1": [(0, "embeddings"), (1, "layer 0"), (2, "layer 1"), (3, "layer 2"), (0, "pooler, heads")],
-    "pretrain@phase2": [(0, "embeddings, layer 0"), (1, "layers 1 to 2"), (0, "pooler, heads")],
-    "finetune@squad": [(0, "embeddings, layer 0"), (3, "layers 1 to 2, heads")],
-    "predict@squad": [(0, "embeddings, layers 0 to 1"), (1, "layer 2, heads")],
+PLACED = {
+    "pretrain@phase1": (
+        [(0, "embeddings"), (1, "layer 0"), (2, "layer 1"), (3, "layer 2"), (0, "pooler, heads")],
+        [10, 20, 30, 40],
+        5,
+    ),
+    "pretrain@phase2": ([(0, "embeddings, layer 0"), (1, "layers 1 to 2"), (0, "pooler, heads")], [30, 30], 3),
+    "finetune@squad": ([(0, "embeddings, layer 0"), (3, "layers 1 to 2, heads")], [20, 20, 20, 20], 2),
+    "predict@squad": ([(0, "embeddings, layers 0 to 1"), (1, "layer 2, heads")], [40, 40], 0),
 }
-SHARES = {
-    "pretrain@phase1": [10, 20, 30, 40],
-    "pretrain@phase2": [30, 30],
-    "finetune@squad": [20, 20, 20, 20],
-    "predict@squad": [40, 40],
-}
-"""Percent of the memory of each IPU for products of matrices."""
-KEPT = {"pretrain@phase1": 5, "pretrain@phase2": 3, "finetune@squad": 2, "predict@squad": 0}
-"""Activations from which the rest is computed again: of each layer, of each stage of the pipeline, none."""
+"""Stage -> what lies on which IPU, percent of the memory of each IPU for products of matrices, and activations from
+which the rest is computed again: of each layer, of each stage of the pipeline, none."""
 
 
-def results(checkout):
-    folders = {stage: "-".join(stage.split("@")) for stage in ("pretrain@phase1", "pretrain@phase2")}
-    folders |= {f"{what}@squad": f"squad-{what}" for what in ("finetune", "predict")}
-    found = {}
-    for stage, folder in folders.items():
-        (file,) = (checkout / "runs" / folder).glob("*/result.json")
-        found[stage] = json.loads(file.read_text())
-    return found
+def result_of(checkout, stage):
+    what, entry = stage.split("@")
+    folder = f"pretrain-{entry}" if what == "pretrain" else f"{entry}-{what}"
+    (file,) = (checkout / "runs" / folder).glob("*/result.json")
+    return json.loads(file.read_text())
 
 
 @pytest.mark.soak
@@ -67,8 +61,8 @@ def test_the_page_of_a_run_on_ipus_shows_where_its_jobs_say_that_they_lay(browse
     file = checkout / "reports" / "run.html"
     _, *figures = re.split(r"<figcaption>(?=\S+: pipeline of one replica on its IPUs)", file.read_text())
     shown = {figure.partition(":")[0]: figure.partition("</figure>")[0] for figure in figures}
-    for stage, result in results(checkout).items():
-        placed, drawn = result["plan"]["device"]["placement"], shown.pop(stage)
+    for stage, (places, shares, kept) in PLACED.items():
+        placed, drawn = result_of(checkout, stage)["plan"]["device"]["placement"], shown.pop(stage)
         rows = [re.findall(r"<td>.*</td>", row) for row in drawn.split("</tr>")[:-1]]
         lies = {
             column: (ipu, ", ".join(re.findall(r"<div>(.*?)</div>", cell)))
@@ -76,11 +70,11 @@ def test_the_page_of_a_run_on_ipus_shows_where_its_jobs_say_that_they_lay(browse
             for column, cell in enumerate(cells)
             if "stage" in cell
         }
-        assert [lies[column] for column in sorted(lies)] == LIES[stage]
-        assert drawn.count('class="ipu"') == placed["ipus_per_replica"] == len(SHARES[stage])
+        assert [lies[column] for column in sorted(lies)] == places
+        assert drawn.count('class="ipu"') == placed["ipus_per_replica"] == len(shares)
         assert drawn.count('class="stage"') == placed["forward_stages"]
-        assert [int(share) for share in re.findall(r"(\d+)% for matmuls", drawn)] == SHARES[stage]
-        assert drawn.count("●") == KEPT[stage]
+        assert [int(share) for share in re.findall(r"(\d+)% for matmuls", drawn)] == shares
+        assert drawn.count("●") == kept
     assert shown == {}
     html = file.read_text()
     assert "8 IPUs, 2 replicas of 4, fp16" in html
