@@ -5,9 +5,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 from ipu_model.core.files import sha256_of
+from tests.faults.processes import wait_for
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import random_texts, word_tokenizer, write_corpus
 
@@ -80,7 +80,7 @@ class DaskProcesses:
     def read_log(self, name, pattern="(?s)(.*)"):
         """Wait for a line in a log; return its group."""
         path = self.folder / f"{name}.log"
-        wait_for(lambda: re.search(pattern, path.read_text()) is not None, lambda: f"{pattern}:\n{path.read_text()}")
+        wait_for(lambda: re.search(pattern, path.read_text()) is not None, SECONDS, f"{pattern} is not in {path}")
         return re.search(pattern, path.read_text())[1]
 
     def start_stage(self, code=STAGE, name="stage"):
@@ -100,14 +100,14 @@ class DaskProcesses:
             found[:] = [(half, int(name[1])) for half, name in named if name]
             return found
 
-        wait_for(look, lambda: self.read_log("stage"))
+        wait_for(look, SECONDS, "no worker writes a shard")
         return found[0]
 
     def finished_shards(self):
         return len(list(self.folder.glob("rows.shards/*/shard-?????/shard.json")))
 
     def wait_for_shards(self):
-        wait_for(lambda: not list(self.folder.glob("rows.shards/*/*.partial")), lambda: "a shard is unfinished")
+        wait_for(lambda: not list(self.folder.glob("rows.shards/*/*.partial")), SECONDS, "a shard is unfinished")
 
     def stop(self, process):
         if process.poll() is None:
@@ -117,13 +117,6 @@ class DaskProcesses:
     def close(self):
         for process in self.processes:
             self.stop(process)
-
-
-def wait_for(condition, describe):
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, describe()
-        time.sleep(0.005)
 
 
 def make_certificate(folder, name, authority=None):

@@ -15,8 +15,8 @@ from tests.faults.dask_processes import (
     make_certificate,
     make_inputs,
     tls_settings,
-    wait_for,
 )
+from tests.faults.processes import wait_for
 
 distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
 pytestmark = pytest.mark.faults
@@ -91,7 +91,7 @@ def test_a_worker_that_hung_damages_nothing_when_it_continues(hosts, undisturbed
     if end_first:
         require_success(hosts, stage)
     else:
-        wait_for(shard.exists, lambda: f"no other worker makes {shard}")
+        wait_for(shard.exists, SECONDS, f"no other worker makes {shard}")
     os.killpg(host, signal.SIGCONT)
     require_success(hosts, stage)
     name = next(name for name, one in hosts.workers.items() if host == one.pid)
@@ -103,7 +103,7 @@ def test_a_worker_that_hung_damages_nothing_when_it_continues(hosts, undisturbed
 def test_when_the_scheduler_is_killed_the_same_command_continues(hosts, undisturbed):
     hosts.start_workers("one", "two")
     stage = hosts.start_stage()
-    wait_for(lambda: hosts.finished_shards() >= 2, lambda: hosts.read_log("stage"))
+    wait_for(lambda: hosts.finished_shards() >= 2, SECONDS, "no two shards are finished")
     hosts.stop(hosts.scheduler)
     assert stage.wait(SECONDS) == 1
     assert re.search(r"\nerror: the scheduler .* went away\b.*\n$", hosts.read_log("stage"))
@@ -136,13 +136,13 @@ def test_a_worker_whose_disk_is_full_is_named(hosts, undisturbed):
 def test_after_ctrl_c_the_cluster_stops_and_the_same_command_continues(hosts, undisturbed):
     hosts.start_workers("one", "two")
     stage = hosts.start_stage()
-    wait_for(lambda: hosts.finished_shards() >= 2, lambda: hosts.read_log("stage"))
+    wait_for(lambda: hosts.finished_shards() >= 2, SECONDS, "no two shards are finished")
     stage.send_signal(signal.SIGINT)
     assert stage.wait(10) == 130
     assert not (hosts.folder / "rows").exists()
     with distributed.Client(hosts.address, set_as_default=False) as client:
         left = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
-        wait_for(lambda: not any(client.processing().values()), lambda: "the workers continue")
+        wait_for(lambda: not any(client.processing().values()), SECONDS, "the workers continue")
     assert left <= 2, "queued tasks were cancelled"
     hosts.wait_for_shards()
     require_continues(hosts, undisturbed)

@@ -1,10 +1,10 @@
-"""Damaged files: in a checkpoint, in what stages hand to each other, in an executable."""
+"""Damaged files in what stages hand to each other."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.faults import processes, small_run
+from tests.faults import small_run
 from tests.faults.damage import CUT, FLIPPED, FLIPPED_UNSEEN, damage
 from tests.faults.small_run import PUBLISH
 
@@ -30,7 +30,6 @@ HANDED_ON = (
 SEEN = [
     entry for entry in HANDED_ON if entry[0] in ("pretrain_rows@phase1", "pretrain@phase1", "evaluate@squad", PUBLISH)
 ]
-CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "sha256.json")
 
 
 @pytest.fixture
@@ -80,35 +79,3 @@ def require_repaired(case, stage, pictures):
     small_run.require_whole(case.project)
     if stage == PUBLISH:
         small_run.require_published_once(case.project)
-
-
-@pytest.mark.parametrize(
-    ("which", "name", "kind"),
-    [
-        *(("newest", name, kind) for name in CHECKPOINT_FILES for kind in (FLIPPED_UNSEEN, CUT)),
-        *(("all", "model.safetensors", kind) for kind in (FLIPPED_UNSEEN, CUT)),
-    ],
-)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(which, name, kind, tmp_path, pictures, new_case):
-    case = new_case(pictures.project_before("pretrain@phase1", tmp_path / "project"))
-    found = killed_in_training(case)
-    for checkpoint in found if which == "all" else found[-1:]:
-        damage(checkpoint / name, kind)
-    printed = case.succeed("-m", "dvc", "repro", "pretrain@phase1")
-    assert any(found[-1].name in line and "skipping it" in line for line in printed.splitlines()), printed
-    assert ("continuing after update" in printed) == (which == "newest"), printed
-    small_run.require_same(case.project, pictures.digests_after("pretrain@phase1"))
-
-
-def killed_in_training(case):
-    """Kill phase 1 when it has two checkpoints; those that are whole, the newest last."""
-    flow = case.start("-m", "dvc", "repro", "pretrain@phase1")
-
-    def checkpoints():
-        return sorted(case.project.glob("runs/pretrain-phase1/*/step-????????"))
-
-    processes.wait_for(lambda: flow.poll() is not None or len(checkpoints()) >= 2, 60.0, "there are no two checkpoints")
-    assert flow.poll() is None, "it ended before it was killed"
-    processes.kill_all(case.mark)
-    flow.wait()
-    return [path for path in checkpoints() if all((path / name).exists() for name in CHECKPOINT_FILES)]

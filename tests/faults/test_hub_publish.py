@@ -4,7 +4,7 @@ import re
 import tempfile
 import time
 import types
-from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -33,48 +33,36 @@ FAULTS = PASSING | LASTING
 LONGEST_WAIT_S = 600.0
 
 
-@dataclass(frozen=True)
-class Call:
-    method: str
-    pattern: str
-    before: int
-    """Requests of the same kind before this one."""
-
-    def __str__(self):
-        return f"{self.method} {self.pattern}{f' ({self.before + 1})' if self.before else ''}"
-
-
 def recorded_calls(*, review):
-    """Every request of a first, good publish, in order."""
-    folder = tempfile.TemporaryDirectory()
-    with folder, pytest.MonkeyPatch.context() as patch, running_hub(Path(folder.name)) as hub:
+    """Every request of a first, good publish, in order: method, pattern, and how many of the same came before."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        pytest.MonkeyPatch.context() as patch,
+        running_hub(Path(folder)) as hub,
+    ):
         patch.setenv("HF_TOKEN", hub.add_user(TOKEN))
         patch.setenv("HF_ENDPOINT", hub.endpoint)
         publish_small(review=review)
         requests = [(method, pattern_of(path)) for method, path, _ in hub.requests]
-    return [Call(*request, before=requests[:index].count(request)) for index, request in enumerate(requests)]
+    return [(*request, requests[:index].count(request)) for index, request in enumerate(requests)]
 
 
 def pattern_of(path):
     return "^" + re.sub(r"[0-9a-f]{12,64}", "[0-9a-f]+", path.replace(".", r"\.")) + "$"
 
 
-CALLS = {review: recorded_calls(review=review) for review in (False, True)}
 SAMPLE = (("/commit/", "dropped after"), ("/commit/", "412"), ("/upload/", "500"), ("/tag/", "dropped after"))
 
 
 def cases():
     """Every call x fault x how long it lasts; those outside the sample carry the marker."""
-    found = []
-    for review, calls in CALLS.items():
-        for call in calls:
-            for fault in FAULTS:
-                for times in (1, 10_000):
-                    sampled = not review and any(part in call.pattern and fault == name for part, name in SAMPLE)
-                    name = f"{'review' if review else 'direct'}: {fault} {'once' if times == 1 else 'for ever'}, {call}"
-                    marks = () if sampled else pytest.mark.faults
-                    found.append(pytest.param(review, call, fault, times, marks=marks, id=name))
-    return found
+    for review in (False, True):
+        for (method, pattern, before), fault, times in product(recorded_calls(review=review), FAULTS, (1, 10_000)):
+            sampled = not review and any(part in pattern and fault == name for part, name in SAMPLE)
+            name = f"{'review' if review else 'direct'}: {fault} {'once' if times == 1 else 'for ever'}, {method} "
+            marks = () if sampled else pytest.mark.faults
+            call = {"method": method, "pattern": pattern, "after": before}
+            yield pytest.param(review, call, fault, times, marks=marks, id=f"{name}{pattern} ({before + 1})")
 
 
 def require_as_it_was_or_whole(hub, review):
@@ -112,17 +100,17 @@ def nobody_else_waits(monkeypatch):
 @pytest.mark.parametrize(("review", "call", "fault", "times"), cases())
 def test_a_fault_at_a_call_leaves_the_repository_as_it_was_or_whole(hub, caplog, review, call, fault, times):
     caplog.set_level("DEBUG")
-    hub.fault(call.method, call.pattern, after=call.before, times=times, **FAULTS[fault])
-    waits, said = [], ""
+    hub.fault(**call, times=times, **FAULTS[fault])
+    waits, message = [], ""
     try:
         publish_small(review=review, waits=waits)
     except PublishError as error:
-        said = str(error)
-    if said:
-        assert fault not in PASSING or times > 1, f"a fault that passes was not survived: {said}"
-        assert NAME in said
-        assert "Now: " in said
-        assert TOKEN not in said
+        message = str(error)
+    if message:
+        assert fault not in PASSING or times > 1, f"a fault that passes was not survived: {message}"
+        assert NAME in message
+        assert "Now: " in message
+        assert TOKEN not in message
         require_as_it_was_or_whole(hub, review)
     else:
         require_finished(hub, review)

@@ -9,7 +9,7 @@ import pytest
 from tests.places import ROOT
 from tests.tasks.release.hub_publishing import commits, content, repository, small_release
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.parametrize("again", range(5))]
 WRITER = """
 import dataclasses, json, sys, time
 from pathlib import Path
@@ -47,7 +47,6 @@ def race(folder, texts, how="direct"):
     return [json.loads(writer.communicate(timeout=120)[0]) for writer in writers]
 
 
-@pytest.mark.parametrize("again", range(5))
 def test_three_writers_of_the_same_content_make_one_commit_and_all_report_it(hub, tmp_path, again):
     said = race(tmp_path, ("one", "one", "one"))
     (made,) = commits(hub)
@@ -55,7 +54,6 @@ def test_three_writers_of_the_same_content_make_one_commit_and_all_report_it(hub
     assert {one.get("commit") for one in said} == {made.oid}, said
 
 
-@pytest.mark.parametrize("again", range(5))
 def test_three_writers_of_different_content_follow_each_other_and_every_tag_is_whole(hub, tmp_path, again):
     texts = ("one", "two", "three")
     whole = {text: {name: file.source for name, file in small_release(text).files.items()} for text in texts}
@@ -70,7 +68,6 @@ def test_three_writers_of_different_content_follow_each_other_and_every_tag_is_w
         assert content(hub, repository(hub).resolve(tag)) == whole[text]
 
 
-@pytest.mark.parametrize("again", range(5))
 def test_three_who_propose_the_same_content_leave_one_open_pull_request(hub, tmp_path, again):
     said = race(tmp_path, ("one", "one", "one"), "review")
     still_open = {number for number, pull in repository(hub).pulls.items() if pull["status"] == "open"}

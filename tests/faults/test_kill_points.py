@@ -3,7 +3,6 @@
 import random
 import signal
 import time
-from dataclasses import dataclass
 
 import pytest
 
@@ -18,42 +17,32 @@ SECONDS_OF_DVC = 1.5
 CORPUS = ["-m", "dvc", "repro", "corpus@text"]
 
 
-@dataclass(frozen=True)
-class Point:
-    """One kill, after a fraction of the stage's seconds."""
-
-    number: int
-    stage: str
-    fraction: float
-
-    @property
-    def whole_tree(self):
-        return self.number % 2 == 0
-
-    @property
-    def everything_runs(self):
-        return self.number % 10 == 0
-
-    def __str__(self):
-        return f"{self.number:02d}-{self.stage}-{self.fraction:.3f}-{'tree' if self.whole_tree else 'flow'}"
-
-
-def points(count, seed):
+def points():
     """Every stage in turn, the order shuffled; the training stages, where most can be lost, get what is over."""
-    source = random.Random(seed)
+    source = random.Random(SEED)
     training = [stage for stage in small_run.PLAN if stage.startswith(("pretrain@", "finetune@"))]
     stages = [*small_run.PLAN, small_run.PUBLISH]
-    chosen = [*stages, *stages, *training * count][:count]
+    chosen = [*stages, *stages, *training * POINTS][:POINTS]
     source.shuffle(chosen)
-    return [Point(i, stage, source.random()) for i, stage in enumerate(chosen)]
+    return [(number, stage, round(source.random(), 3)) for number, stage in enumerate(chosen)]
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("point", points(POINTS, SEED), ids=str)
-def test_a_killed_run_is_finished_by_the_next(point, tmp_path, pictures, new_flow):
-    project = pictures.project_before(point.stage, tmp_path / "project", not point.everything_runs)
-    case = new_flow(project)
-    kill(case, point, pictures.seconds[point.stage])
+@pytest.mark.parametrize(("number", "stage", "fraction"), points())
+def test_a_killed_run_is_finished_by_the_next(number, stage, fraction, tmp_path, pictures, new_flow):
+    """After a fraction of the stage's seconds: the flow alone, or all of its processes."""
+    project = pictures.project_before(stage, tmp_path / "project", later_from_cache=number % 10 != 0)
+    case, log = new_flow(project), tmp_path / "killed.log"
+    flow = case.start(*case.flow(), log=log)
+    begins = f"Running stage '{stage}'" if stage in small_run.PLAN else f"{small_run.PUBLISH}: started"
+    processes.wait_for(lambda: begins in log.read_text(), 120.0, f"the flow has not come to {stage}")
+    # the random moment itself, waiting for nothing
+    time.sleep(fraction * max(pictures.seconds[stage] - SECONDS_OF_DVC, 0.5))
+    if number % 2 == 0:
+        processes.kill_all(case.mark)
+    else:
+        flow.send_signal(signal.SIGKILL)
+    flow.wait()
     processes.require_none(case.mark)
     with processes.one_trainer(case.mark):
         case.succeed(*case.flow())
@@ -61,19 +50,6 @@ def test_a_killed_run_is_finished_by_the_next(point, tmp_path, pictures, new_flo
     small_run.require_same(project, pictures.digests)
     small_run.require_whole(project)
     small_run.require_published_once(project)
-
-
-def kill(case, point, seconds):
-    log = case.home / "killed.log"
-    flow = case.start(*case.flow(), log=log)
-    begins = f"Running stage '{point.stage}'" if point.stage in small_run.PLAN else f"{small_run.PUBLISH}: started"
-    processes.wait_for(lambda: begins in log.read_text(), 120.0, f"the flow has not come to {point.stage}")
-    time.sleep(point.fraction * max(seconds - SECONDS_OF_DVC, 0.5))  # the random moment itself, waiting for nothing
-    if point.whole_tree:
-        processes.kill_all(case.mark)
-    else:
-        flow.send_signal(signal.SIGKILL)
-    flow.wait()
 
 
 @pytest.mark.faults
