@@ -28,15 +28,6 @@ def nodes_of(path):
     return tuple(ast.walk(tree_of(path)))
 
 
-@functools.cache
-def texts_of(path):
-    """Every text of a file but its docstrings, and every attribute's name."""
-    nodes = nodes_of(path)
-    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
-    return {text for text in texts if isinstance(text, str)}, {n.attr for n in nodes if isinstance(n, ast.Attribute)}
-
-
 def name_of(path):
     return path.relative_to(ROOT).as_posix()
 

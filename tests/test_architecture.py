@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.models.config import ModelConfig
 from tasks.downstream.gate.subject import make_subject
-from tasks.params.downstream import kind_names, kind_params
 from tasks.params.entries import entries
 from tasks.params.schema import load_params
 from tasks.plan.plan_file import VARIABLE
@@ -32,7 +30,6 @@ from tests.source_files import (
     name_of,
     nodes_of,
     sources,
-    texts_of,
     tree_of,
 )
 
@@ -134,58 +131,6 @@ def test_imports_between_the_folders_of_a_package_run_one_way(package):
     assert circle(imported) == []
 
 
-HEADS, FAMILIES = ROOT / "ipu_model/heads", ROOT / "ipu_model/models/families"
-NAMED = {
-    "heads": (("ipu_model",), dict.fromkeys({path.stem for path in HEADS.glob("*.py")} - {"__init__"}, HEADS), set()),
-    "families": (  # only the default of parameters is named elsewhere
-        WITHOUT_CIRCLES,
-        {
-            path.stem.replace("_", "-"): path
-            for path in FAMILIES.glob("*.py")
-            if path.stem not in ("__init__", ModelConfig.family)
-        },
-        set(),
-    ),
-    "kinds of tasks": (
-        WITHOUT_CIRCLES,
-        {name: ROOT / kind_params(name).package().replace(".", "/") for name in kind_names()},
-        {
-            "flows/commands/questions.py",
-            "flows/commands/compare.py",
-            "flows/commands/evaluate.py",  # commands about questions
-            "flows/views/compare_page.py",  # pairs of runs
-            "tasks/downstream/kind.py",  # the dictionary of kinds
-        },
-    ),
-    "phases": (
-        WITHOUT_CIRCLES,
-        {"phase1": ROOT / "none", "phase2": ROOT / "none"},
-        {"flows/runs/run_estimate.py", "tasks/params/sections.py"},  # what was measured, and the default
-    ),
-}
-"""What -> packages that may name it in its own place alone, names with their places, and files that do all the same."""
-
-
-@pytest.mark.parametrize("what", NAMED)
-def test_nothing_is_named_outside_its_own_place(what):
-    """What asks for a head, a family, a kind or a phase by its name would have to change with every new one."""
-    packages, places, elsewhere = NAMED[what]
-    assert len(places) > 1
-    found = set()
-    for path in sources(*packages):
-        texts, attributes = texts_of(path)
-        named = {*texts, *re.findall(r"\bphase\d", " ".join([*texts, *attributes]))}
-        named |= {part for name in imported_modules(path) for part in name.split(".")[2:3] if "downstream" in name}
-        others = [name for name in named & set(places) if not path.is_relative_to(places[name])]
-        found |= {name_of(path)} if others else set()
-    assert found == elsewhere
-
-
-def test_no_head_imports_another():
-    heads = {name_of(path) for path in HEADS.glob("*.py") if path.stem != "__init__"}
-    assert {head: (import_closure(ROOT / head) & heads) - {head} for head in heads} == dict.fromkeys(heads, set())
-
-
 def is_helper(name):
     return name.startswith(HELPERS.replace("/", "."))
 
@@ -193,17 +138,6 @@ def is_helper(name):
 def test_helpers_of_ipu_model_need_the_standard_library_alone():
     imported = {name for path in sources(HELPERS) for name in imported_modules(path) if not is_helper(name)}
     assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
-
-
-def test_nothing_uses_a_private_module_of_prefect():
-    """Neither by an import nor by its name in a text: what is not documented may be another with any version."""
-    found = []
-    for path in sources(*PACKAGES, "tests"):
-        text = path.read_text(encoding="utf-8")
-        named = re.findall(r"\bprefect(?:\.\w+)*\._\w+", text) if "prefect" in text else []
-        imported = [name for name in imported_modules(path) if re.match(r"prefect\b.*\._", name)]
-        found += [f"{path.relative_to(ROOT)}: {name}" for name in (*named, *imported)]
-    assert found == []
 
 
 def may_import(here, name):
@@ -420,17 +354,6 @@ def all_code():
 def headings(path):
     lines = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
-
-
-BY_HAND = re.compile(
-    r"json\.loads?\([^\n]*\.(read_text|read_bytes|open)\(|os\.replace\(|mkstemp\(|NamedTemporaryFile\("
-)
-"""Reading a JSON file, or writing one next to another and renaming it, without the functions for it."""
-
-
-def test_json_is_read_and_files_are_replaced_in_one_place():
-    found = {name_of(path) for path in sources(*PACKAGES) if BY_HAND.search(path.read_text(encoding="utf-8"))}
-    assert found == {"ipu_model/core/files.py", "ipu_model/ipu/executables.py"}  # which gives a name to what goes
 
 
 def becomes_code(path, node):
