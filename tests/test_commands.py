@@ -28,7 +28,7 @@ for module in json.loads(sys.argv[1]):
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         except SystemExit as end:
             code = 0 if end.code is None else end.code
-    found[module] = [code, said.getvalue()]
+    found[module] = f"{code} {said.getvalue()}"
 sys.stdout.write(json.dumps(found))
 """
 """Runs modules one after the other in one process, so that what they import is imported once."""
@@ -41,30 +41,22 @@ def runnable():
     return sorted({*names} - {"tasks.stage.start"})  # which is told a module, and runs that
 
 
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory):
-    """Module -> exit code and words of its --help, asked in a project of which every byte is known; and its folder."""
-    folder = tmp_path_factory.mktemp("project")
+def test_every_module_that_can_be_run_answers_help_and_does_nothing(tmp_path):
+    """In a project of which every byte is known."""
     for name in ("params.yaml", "dvc.yaml"):
-        (folder / name).write_bytes((ROOT / name).read_bytes())
-    (folder / "presets").mkdir()
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "presets").mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PODIUM_", "PREFECT_"))}
-    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder), "DVC_NO_ANALYTICS": "1"}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "DVC_NO_ANALYTICS": "1"}
     words = [sys.executable, "-c", HELP, json.dumps(runnable())]
-    done = subprocess.run(
-        words, cwd=folder, env=environment, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=300
-    )
+    pipes = {"text": True, "stdin": subprocess.DEVNULL, "capture_output": True}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, timeout=300, **pipes)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout), folder
-
-
-@pytest.mark.parametrize("module", runnable())
-def test_every_module_that_can_be_run_answers_help_and_does_nothing(asked, module):
-    found, folder = asked
-    code, said = found[module]
-    assert code == 0, said
-    assert re.search(r"usage:|--help", said, re.IGNORECASE), said
-    assert {path.name for path in folder.iterdir()} - {".prefect"} == {"params.yaml", "dvc.yaml", "presets"}
+    answers = json.loads(done.stdout)
+    assert len(answers) > 10
+    helped = re.compile(r"0 .*(usage:|--help)", re.DOTALL | re.IGNORECASE)
+    assert {module: answer for module, answer in answers.items() if not helped.match(answer)} == {}
+    assert {path.name for path in tmp_path.iterdir()} - {".prefect"} == {"params.yaml", "dvc.yaml", "presets"}
 
 
 PODIUM = [sys.executable, "-m", "flows"]
@@ -214,7 +206,7 @@ def test_outside_the_environment_it_is_said_how_to_make_one(tmp_path):
     assert re.fullmatch(r"error: .*\bclick\b.*`make setup`.*\n", done.stderr)
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path, encoding):
     (tmp_path / "dvc.yaml").touch()
     (tmp_path / "params.yaml").write_text("corpus: {path: été}\n", encoding="utf-8")

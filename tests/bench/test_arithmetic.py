@@ -13,15 +13,13 @@ from bench.targets import OURS, TARGETS, Target
 from ipu_model.models.config import ModelConfig
 
 
-def measured(case, variant, rates, threads=1, **facts):
-    rounds = [[Sample(cpu=2.0, wall=2.0, units=2.0 * rate)] for rate in rates]
-    return Measurement(case, variant, threads, "real tokens", rounds, facts)
-
-
 def test_a_rate_is_all_units_over_all_seconds():
     samples = [Sample(cpu=1.0, wall=2.0, units=100), Sample(cpu=3.0, wall=3.0, units=500)]
     assert cpu_rate(samples) == 600 / 4  # and not the mean of 100 and 166.7
     assert wall_rate(samples) == 600 / 5
+    rounds = [[Sample(cpu=cpu, wall=cpu, units=1000)] for cpu in (0.1, 0.2, 0.4)]
+    cost = summarise_cost(Measurement("length-64", OURS, 1, "real tokens", rounds))
+    assert (cost.low, cost.median, cost.high) == pytest.approx((100, 200, 400)), "microseconds of a token"
 
 
 def test_ratios_pair_neighbouring_rounds():
@@ -31,15 +29,12 @@ def test_ratios_pair_neighbouring_rounds():
     assert summarise([4.0, 1.0, 2.0]) == Summary(median=2.0, low=1.0, high=4.0, count=3)
 
 
-def test_the_cost_of_a_token_in_microseconds():
-    rounds = [[Sample(cpu=cpu, wall=cpu, units=1000)] for cpu in (0.1, 0.2, 0.4)]
-    found = summarise_cost(Measurement("length-64", OURS, 1, "real tokens", rounds))
-    assert (found.low, found.median, found.high) == pytest.approx((100, 200, 400))
-
-
 def test_the_ratio_of_a_case():
     results = Results()
-    results.measured = [measured("c", OURS, [30, 40, 50]), measured("c", "peer", [10, 10, 10])]
+    results.measured = [
+        Measurement("c", name, 1, "real tokens", [[Sample(cpu=2.0, wall=2.0, units=2.0 * rate)] for rate in rates], {})
+        for name, rates in ((OURS, (30, 40, 50)), ("peer", (10, 10, 10)))
+    ]
     assert results.ratio("c", OURS, "peer") == Summary(4.0, 3.0, 5.0, 3)
     assert results.ratio("c", OURS, "peer", threads=2) is None, "nothing was measured with two threads"
     results.measured[1].unit = "GFLOP"
@@ -61,33 +56,34 @@ def test_bars_are_met_at_the_bar_and_not_below():
     assert (state["met"], state["stretch_met"]) == (True, False)
     lower = Target("share", 1.0, None, lambda _: Summary(1.1, 1.0, 1.2, 3), "%", at_most=True)
     assert evaluate_target(lower, Results())["met"] is False
-    missing = Target("nothing", 1.0, None, lambda _: None)
-    assert evaluate_target(missing, Results())["met"] is None
+    assert evaluate_target(Target("nothing", 1.0, None, lambda _: None), Results())["met"] is None
+
+
+CASES = {
+    "pretrain-tiny": variants.PRETRAIN_TINY,
+    "pretrain-base": variants.PRETRAIN_BASE,
+    "squad-tiny": variants.SQUAD_TINY,
+    "utilisation": variants.UTILISATION,
+    "lamb-base": variants.LAMB,
+    "predict-tiny": variants.PREDICT,
+    "prepare-squad": variants.QUESTIONS,
+    "start": variants.STARTS,
+}
 
 
 def test_every_bar_can_be_measured_and_none_is_met_by_nothing():
     """The names in the table of bars are those of cases and variants: with results for all of them none is None."""
     results = Results()
     assert all(bar.measure(results) is None for bar in TARGETS)
-    by_case = {
-        "pretrain-tiny": variants.PRETRAIN_TINY,
-        "pretrain-base": variants.PRETRAIN_BASE,
-        "squad-tiny": variants.SQUAD_TINY,
-        "utilisation": variants.UTILISATION,
-        "lamb-base": variants.LAMB,
-        "predict-tiny": variants.PREDICT,
-        "prepare-squad": variants.QUESTIONS,
-        "start": variants.STARTS,
-    }
     rounds = [[Sample(1.0, 1.0, 100, {"flops": 1e9, "read_cpu": 0.5})]]
     results.measured = [
-        Measurement(case, one.name, threads, one.unit or "x", rounds, {"peak_memory_mb": 7.0})
-        for case, lines in by_case.items()
+        Measurement(case, variant.name, threads, variant.unit or "x", rounds, {"peak_memory_mb": 7.0})
+        for case, lines in CASES.items()
         for threads in (1, 2)
-        for one in lines
+        for variant in lines
     ]
-    found = {bar.text: bar.measure(results) for bar in TARGETS}
-    assert None not in found.values(), found
+    measured = {bar.text: bar.measure(results) for bar in TARGETS}
+    assert None not in measured.values(), measured
     # 1 GFLOP a second next to a matrix peak of 100, and half a second of reading in each second.
-    assert next(v for k, v in found.items() if "matrix peak" in k).median == pytest.approx(1.0)
-    assert next(v for k, v in found.items() if "reading rows" in k).median == pytest.approx(50.0)
+    for words, median in (("matrix peak", 1.0), ("reading rows", 50.0)):
+        assert next(v for k, v in measured.items() if words in k).median == pytest.approx(median)
