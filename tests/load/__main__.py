@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.load.findings import holds, markdown, rows
+from tests.load.findings import markdown, rows
 from tests.load.trial import Options, try_load
 from tests.places import ROOT
 
@@ -28,18 +28,19 @@ def main():
         default = getattr(Options(), name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar="N", help=about)
     parser.add_argument("--output", type=Path, default=ROOT / "reports", metavar="FOLDER", help="of load.md")
-    given = vars(parser.parse_args())
-    output, options = given.pop("output"), Options(**given)
+    arguments = vars(parser.parse_args())
+    output, options = arguments.pop("output"), Options(**arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = Path(tempfile.mkdtemp(prefix="podium-load-"))
     folder.chmod(0o755)  # PostgreSQL's user passes through
     print(f"load: {options.runs} runs in {options.minutes:.0f} minutes; hosts and logs are in {folder}", flush=True)
     trial = try_load(options, folder)
-    found = rows(trial)
+    table = rows(trial)
+    text = markdown(trial, table)
     output.mkdir(parents=True, exist_ok=True)
-    (output / "load.md").write_text(markdown(trial, found), encoding="utf-8")
-    print(markdown(trial, found), flush=True)
-    if not holds(found):
+    (output / "load.md").write_text(text, encoding="utf-8")
+    print(text, flush=True)
+    if any(row.holds is False for row in table):
         print(f"load: hosts and logs are kept in {folder}", flush=True)
         return 1
     shutil.rmtree(folder)

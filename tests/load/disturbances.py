@@ -2,7 +2,6 @@
 
 import itertools
 import time
-from dataclasses import dataclass
 
 RESTARTS_AT = (0.25, 0.6)
 """Shares of the runs that have ended when the server is restarted."""
@@ -14,19 +13,12 @@ MARKER = "podium-store"
 """The file by which hosts know a remote."""
 
 
-@dataclass(frozen=True)
-class Disturbance:
-    at: float
-    """Seconds since the runs were queued."""
-    kind: str
-    what: str
-
-
 class Disturbances:
     """Does them when it is time; only the thread that started the processes may call it, as they end with it."""
 
     def __init__(self, team, began, every, most):
         self.done = []
+        """Seconds since the runs were queued, kind and words of each."""
         self.made_anew = False
         """Whether someone made another remote in the place of the one that was away; a running push makes
         its folder, and does so again where it belongs."""
@@ -73,7 +65,7 @@ class Disturbances:
         return self._team.remote.with_name("away")
 
     def count(self, kind):
-        return sum(one.kind == kind for one in self.done)
+        return sum(kind == noted for _, noted, _ in self.done)
 
     def _kill(self, name):
         host = self._team.hosts[name]
@@ -83,7 +75,7 @@ class Disturbances:
         host.start_worker(*host.work)
 
     def _note(self, kind, what):
-        self.done.append(Disturbance(time.monotonic() - self._began, kind, what))
+        self.done.append((time.monotonic() - self._began, kind, what))
 
 
 def start_workers(team, flows):

@@ -1,7 +1,7 @@
 """What a trial must hold, whether it did, and the table that shows it."""
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.load.disturbances import CPUS, ENDED, FLOWS
 from tests.load.records import PUBLISH
@@ -11,10 +11,10 @@ FLAT = 1.15
 """How much more memory or disk than at the begin is flat."""
 LEAST_S = 120.0
 """Seconds between begin and end; nothing can be told of less."""
+WORDS = {True: "yes", False: "NO", None: ""}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     what: str
     found: str
     required: str = ""
@@ -33,60 +33,55 @@ def _ends(trial):
 
 
 def _stages(trial):
-    ran = [one for one in trial.records.stages if one.status == "ran" and not one.stage.startswith(PUBLISH)]
-    counts = Counter((one.fingerprint or one.parameters, one.stage) for one in ran)
-    twice = [f"{stage} {count} times" for (_, stage), count in counts.items() if count > 1]
-    found = f"{len(counts)} fingerprints, {len(ran)} computed; more than once: {_named(twice)}"
-    yield Row("stages computed per fingerprint", found, "once each", not twice and bool(ran))
+    ran = [stage for stage in trial.stages if stage.status == "ran" and not stage.name.startswith(PUBLISH)]
+    counts = Counter((stage.fingerprint or stage.parameters, stage.name) for stage in ran)
+    twice = [f"{name} {count} times" for (_, name), count in counts.items() if count > 1]
+    text = f"{len(counts)} fingerprints, {len(ran)} computed; more than once: {_named(twice)}"
+    yield Row("stages computed per fingerprint", text, "once each", not twice and bool(ran))
 
 
 def _releases(trial):
     tags, weights = defaultdict(set), defaultdict(set)
-    for name, tag, sha256 in trial.records.releases:
+    for name, tag, sha256 in trial.releases:
         tags[name].add(tag)
         weights[name].add(sha256)
     sets = min(trial.options.sets, trial.options.runs)
-    for what, found in (("releases", tags), ("weights", weights)):
-        several = [name for name, values in found.items() if len(values) > 1]
-        said = f"of {len(found)} sets; several: {_named(several)}"
-        yield Row(f"{what} per parameter set", said, "1", len(found) == sets and not several)
+    for what, by_set in (("releases", tags), ("weights", weights)):
+        several = [name for name, values in by_set.items() if len(values) > 1]
+        text = f"of {len(by_set)} sets; several: {_named(several)}"
+        yield Row(f"{what} per parameter set", text, "1", len(by_set) == sets and not several)
 
 
 def _sizes(trial):
     watch = trial.watch
-    told = watch.warm is not None and watch.looks[-1].at - watch.warm >= LEAST_S
+    long_enough = watch.warm is not None and watch.looks[-1].at - watch.warm >= LEAST_S
     for name in watch.looks[-1].sizes:
         begin, end = watch.sizes(name)
         if name == SERVER_DISK:  # it keeps the history of all runs, so that it grows with them
             warm = next((look for look in watch.looks if look.at >= (watch.warm or 0.0)), watch.looks[-1])
             begin = (begin - watch.looks[0].sizes[name]) / max(warm.ended, 1)
             end = (end - watch.looks[0].sizes[name]) / max(watch.looks[-1].ended, 1)
-        found = f"{begin:.1f} MB, then {end:.1f} ({end / max(begin, 0.001) - 1:+.0%})"
-        holds = end <= begin * FLAT if told and begin > 0 else None
-        yield Row(
-            name, found if holds is not None else f"{found}; too short to tell", f"at most {FLAT - 1:+.0%}", holds
-        )
+        text, holds = f"{begin:.1f} MB, then {end:.1f} ({end / max(begin, 0.001) - 1:+.0%})", end <= begin * FLAT
+        if not long_enough or begin <= 0:
+            text, holds = f"{text}; too short to tell", None
+        yield Row(name, text, f"at most {FLAT - 1:+.0%}", holds)
 
 
 def _done(trial):
-    done = trial.disturbances
-    counts = ", ".join(f"{name} {done.count(name)}" for name in (FLOWS, *CPUS, "server", "remote", ENDED))
+    disturbances = trial.disturbances
+    counts = ", ".join(f"{name} {disturbances.count(name)}" for name in (FLOWS, *CPUS, "server", "remote", ENDED))
     yield Row("killed, away, ended by themselves", counts)
     yield Row("tracebacks in logs", str(trial.tracebacks))
-    yield Row("remote made again while it was away", str(done.made_anew), "no", not done.made_anew)
+    again = disturbances.made_anew
+    yield Row("remote made again while it was away", str(again), "no", not again)
 
 
 def _named(names):
     return "; ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") or "none"
 
 
-def holds(found):
-    return all(row.holds is not False for row in found)
-
-
-def markdown(trial, found):
+def markdown(trial, table):
     options = trial.options
-    words = {True: "yes", False: "NO", None: ""}
     return "\n".join(
         [
             f"{options.runs} runs of {options.sets} parameter sets in {trial.seconds / 60:.1f} minutes; the server "
@@ -95,9 +90,9 @@ def markdown(trial, found):
             "",
             "| what | found | must be | holds |",
             "|---|---|---|---|",
-            *(f"| {row.what} | {row.found} | {row.required} | {words[row.holds]} |" for row in found),
+            *(f"| {row.what} | {row.found} | {row.required} | {WORDS[row.holds]} |" for row in table),
             "",
-            *(f"- {one.at:.0f} s: {one.what}" for one in trial.disturbances.done),
+            *(f"- {at:.0f} s: {what}" for at, _, what in trial.disturbances.done),
             "",
         ]
     )

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from collections import defaultdict
+from typing import NamedTuple
 
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowFilter, FlowFilterName
 
@@ -14,32 +15,23 @@ PUBLISH = "publish@"
 WEIGHTS = "model.safetensors"
 
 
-@dataclass(frozen=True)
-class Ended:
+class EndedStage(NamedTuple):
     """A stage, or a release, that ended on a worker."""
 
     parameters: str
     """The name of the checkout, which stands for them."""
-    stage: str
+    name: str
     status: str
     began: float
     fingerprint: str
     """Of command, parameters and inputs; empty where no run of these parameters came to its end."""
 
 
-@dataclass
-class Records:
-    """The stages that ended, each once, and parameters, tag and SHA-256 of the weights of each release."""
-
-    stages: set[Ended] = field(default_factory=set)
-    releases: list[tuple[str, str, str]] = field(default_factory=list)
-
-
 def read_all(read):
     offset = 0
-    while found := read(limit=AT_ONCE, offset=offset):
-        yield from found
-        offset += len(found)
+    while page := read(limit=AT_ONCE, offset=offset):
+        yield from page
+        offset += len(page)
 
 
 def read_flow_runs(client, flow):
@@ -48,6 +40,7 @@ def read_flow_runs(client, flow):
 
 
 def read_records(client):
+    """The stages that ended, each once, and parameters, tag and SHA-256 of the weights of each release."""
     # The checkout has the name of its run, or `set`, and a hash of the parameters.
     of_run = {
         run.id: run.parameters["checkout_name"].rpartition("-")[2]
@@ -55,28 +48,31 @@ def read_records(client):
     }
     wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[stage_flow.REPORT_KEY]))
     artifacts = read_all(lambda **page: client.read_artifacts(artifact_filter=wanted, **page))
-    found = [(artifact.flow_run_id, json.loads(str(artifact.data))) for artifact in artifacts]
-    by_run = {run: fingerprints(one["files"]["dvc.lock"]) for run, one in found if "dvc.lock" in one["files"]}
-    by_parameters = {}
-    for run, lock in by_run.items():
-        by_parameters.setdefault(of_run[run], {}).update(lock)
-    records = Records()
-    for run, one in found:
+    reports = [(artifact.flow_run_id, json.loads(str(artifact.data))) for artifact in artifacts]
+    by_run, by_parameters = {}, defaultdict(dict)
+    for run, report in reports:
+        if "dvc.lock" in report["files"]:
+            by_run[run] = fingerprints(report["files"]["dvc.lock"])
+            by_parameters[of_run[run]].update(by_run[run])
+    stages, releases = set(), []
+    for run, report in reports:
         parameters = of_run[run]
-        for name, text in one["files"].items():
+        for name, text in report["files"].items():
             if name.startswith("reports/publish-"):
                 receipt = json.loads(text)
-                records.releases.append((parameters, receipt["tag"], receipt["files"][WEIGHTS]))
-        if (record := one.get("record")) is not None:
-            stage = record["name"]
-            known = by_run.get(run, {}).get(stage) or by_parameters.get(parameters, {}).get(stage, "")
-            records.stages.add(Ended(parameters, stage, record["status"], record["began"], known))
-    return records
+                releases.append((parameters, receipt["tag"], receipt["files"][WEIGHTS]))
+        if (record := report.get("record")) is not None:
+            name = record["name"]
+            known = by_run.get(run, {}).get(name) or by_parameters[parameters].get(name, "")
+            stages.add(EndedStage(parameters, name, record["status"], record["began"], known))
+    return stages, releases
 
 
 def fingerprints(lock):
     """Return the hash of command, parameters and inputs of each stage of a dvc.lock."""
-    read = {
-        name: [one.get(key) for key in ("cmd", "deps", "params")] for name, one in parse_yaml(lock)["stages"].items()
+    return {
+        name: hashlib.sha256(
+            json.dumps([stage.get(key) for key in ("cmd", "deps", "params")], sort_keys=True).encode()
+        ).hexdigest()
+        for name, stage in parse_yaml(lock)["stages"].items()
     }
-    return {name: hashlib.sha256(json.dumps(one, sort_keys=True).encode()).hexdigest() for name, one in read.items()}

@@ -15,7 +15,7 @@ from flows.workers import stage_flow
 from tests.flows.workers.worker_team import a_team
 from tests.load.disturbances import CPUS, FLOWS, Disturbances, start_workers
 from tests.load.hosts import QUEUE, LoadHost, LoadServer, PostgreSQL, find_postgresql, overrides_of
-from tests.load.records import Records, read_flow_runs, read_records
+from tests.load.records import read_flow_runs, read_records
 from tests.load.watching import Watch, disk_of, memory_of, with_children
 
 SENT_SHARE = 5
@@ -48,7 +48,8 @@ class Trial:
 
     def __init__(self, team, options, database):
         self.team, self.options, self.database = team, options, database
-        self.records, self.seconds, self.right, self.tracebacks = Records(), 0.0, 0, 0
+        self.stages, self.releases = set(), []
+        self.seconds, self.right, self.tracebacks = 0.0, 0, 0
         self.wrong = []
         """Runs that ended otherwise than published, with how."""
         self.stuck = []
@@ -139,7 +140,7 @@ class Trial:
                 if process.poll() != 0:
                     self.wrong.append(f"sent run of set {number}: exit code {process.poll()}")
             self.wrong += [f"set {number} was never sent" for number in self.waiting]
-            self.records = read_records(client)
+            self.stages, self.releases = read_records(client)
         logs = [*self.team.folder.glob("*/worker.log"), *self.team.sender.folder.glob("sent-*.log")]
         self.tracebacks = sum(log.read_text(errors="replace").count("Traceback (most") for log in logs)
 
