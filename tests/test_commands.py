@@ -9,7 +9,6 @@ import tomllib
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from flows.cli import cli
 from ipu_model.core.files import write_json
@@ -179,11 +178,6 @@ def test_words_that_are_no_command_end_with_2_and_where_help_is():
         done = podium(*words)
         assert done.returncode == 2, done.stderr
         assert (done.stderr.startswith("error: "), "\nnext: podium" in done.stderr) == (True, True), done.stderr
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_its_completion(shell):
-    assert "_PODIUM_COMPLETE" in CliRunner().invoke(cli, ["--completion", shell], catch_exceptions=False).output
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,10 @@ def _axe(page, rules):
     options = {**rules, "resultTypes": ["violations"]}
     violations = page.evaluate("async options => (await axe.run(options)).violations", options)
     return [
-        f"axe {rule['id']}: {' '.join(map(str, node['target']))}: {_first_line(node['failureSummary'])}"
+        f"axe {rule['id']}: {' '.join(map(str, node['target']))}: {node['failureSummary'].splitlines()[1].strip()}"
         for rule in violations
         for node in rule["nodes"][:5]
     ]
-
-
-def _first_line(summary):
-    return summary.split("\n")[1].strip()
 
 
 class Watch:
