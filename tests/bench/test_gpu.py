@@ -1,6 +1,5 @@
 """bench.gpu on a CPU with tiny models: everything but its figures."""
 
-import json
 import subprocess
 import sys
 
@@ -30,23 +29,22 @@ def test_the_whole_command_measures_every_part(tmp_path):
     for part in command.PARTS:
         assert read_results(tmp_path, part.name), part.name
     assert read_results(tmp_path, "tests")[0]["passed"]
-    assert all(one["equal"] for one in read_results(tmp_path, "parity"))
+    assert all(pair["equal"] for pair in read_results(tmp_path, "parity"))
     _, *cases = read_results(tmp_path, "speed")
-    assert [one["case"] for one in cases] == [case.name for case in command.list_cases("cpu")]
-    for variant in (variant for one in cases for variant in one["variants"].values()):
+    assert [case["case"] for case in cases] == [case.name for case in command.list_cases("cpu")]
+    for variant in (variant for case in cases for variant in case["variants"].values()):
         assert len(variant["rounds"]) == command.ROUNDS
-        assert all(one["tokens"] > 0 and one["seconds"] > 0 for one in variant["rounds"])
+        assert all(measured["tokens"] > 0 and measured["seconds"] > 0 for measured in variant["rounds"])
     assert {"gpu.md", "speed.png", "profile.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_a_part_writes_what_it_has_and_the_report_says_what_is_missing(tmp_path, monkeypatch):
     pairs = [("pretraining", "bert"), ("token_classification", "roberta")]
     monkeypatch.setattr(parity, "list_pairs", lambda: iter(pairs))
-    part = next(one for one in command.PARTS if one.name == "parity")
+    part = next(part for part in command.PARTS if part.name == "parity")
     command.run_part(part, "cpu", 60.0, tmp_path)
-    found = read_results(tmp_path, "parity")
-    wanted = [(head, precision, True) for head, _ in pairs for precision in ("fp32", "bf16")]
-    assert [(one["head"], one["precision"], one["equal"]) for one in found] == wanted
+    results = [(pair["head"], pair["precision"], pair["equal"]) for pair in read_results(tmp_path, "parity")]
+    assert results == [(head, precision, True) for head, _ in pairs for precision in ("fp32", "bf16")]
     text = write_report(tmp_path, {"parity": "", "speed": "its 9 s were over"})
     assert "4 of 4 " in text
     assert "its 9 s were over" in text
@@ -55,9 +53,9 @@ def test_a_part_writes_what_it_has_and_the_report_says_what_is_missing(tmp_path,
 def test_parity_tells_a_difference(monkeypatch):
     train = parity.train
 
-    def disturbed(*asked):
-        losses, weights = train(*asked)
-        return [loss + (asked[-1] == "bf16") for loss in losses], weights
+    def disturbed(*arguments):
+        losses, weights = train(*arguments)
+        return [loss + (arguments[-1] == "bf16") for loss in losses], weights
 
     monkeypatch.setattr(parity, "train", disturbed)
     assert not parity.compare("pretraining", "bert", "cpu", "bf16")["equal"]
@@ -68,7 +66,7 @@ def test_parity_tells_a_difference(monkeypatch):
 def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(tmp_path, monkeypatch):
     missing = command.Part("nothing", 1.0, command.measure_parity)
     assert "invalid choice: 'nothing'" in command.start_part(missing, "cpu", 20.0, tmp_path)
-    speed = next(one for one in command.PARTS if one.name == "speed")
+    speed = next(part for part in command.PARTS if part.name == "speed")
     monkeypatch.setattr(command, "LAST_SECONDS", 0.0)
     assert command.start_part(speed, "cpu", 0.5, tmp_path) == "its 0 s were over"
 
@@ -92,11 +90,11 @@ def test_kernels_are_told_apart_by_their_names():
     assert {name: find_group(name) for name in kernels} == kernels
 
 
-def test_held_rows_are_the_same_for_both_sides():
-    for case in TEST_CASES:
-        rows = HeldRows(case)
-        items = list(read_sequences(rows, 20, SEED))
-        assert len(items) == 20
-        assert json.dumps(items) == json.dumps(list(read_sequences(HeldRows(case), 20, SEED)))
-        first = rows.take(np.arange(len(rows)))
-        assert {len(one["input_ids"]) for one in items} <= set(range(1, first.columns["input_ids"].shape[1] + 1))
+@pytest.mark.parametrize("case", TEST_CASES, ids=lambda case: case.name)
+def test_held_rows_are_the_same_for_both_sides(case):
+    rows = HeldRows(case)
+    items = list(read_sequences(rows, 20, SEED))
+    assert len(items) == 20
+    assert items == list(read_sequences(HeldRows(case), 20, SEED))
+    length = rows.take(np.arange(len(rows))).columns["input_ids"].shape[1]
+    assert all(1 <= len(item["input_ids"]) <= length for item in items)

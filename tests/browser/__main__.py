@@ -12,21 +12,21 @@ from tests.browser.looking import problems
 
 
 def main():
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("pages", type=Path, nargs="+", metavar="PAGE")
-    words.add_argument("--pictures", type=Path, metavar="FOLDER")
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pages", type=Path, nargs="+", metavar="PAGE")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER")
+    options = parser.parse_args()
     wrong = 0
     with chromium.started() as browser:
-        for file in given.pages:
-            found = problems(browser, file)
-            wrong += bool(found)
-            print(f"{file}: {'nothing is wrong' if not found else ''}", *found, sep="\n  ")
-            for phone in (False, True) if given.pictures else ():
+        for file in options.pages:
+            texts = problems(browser, file)
+            wrong += bool(texts)
+            print(f"{file}: {'' if texts else 'nothing is wrong'}", *texts, sep="\n  ")
+            for phone in (False, True) if options.pictures else ():
                 for dark in (False, True):
                     with chromium.window(browser, phone=phone, dark=dark) as page:
                         name = f"{file.stem}-{'phone' if phone else 'desk'}-{'dark' if dark else 'light'}.png"
-                        chromium.opened(page, file).screenshot(path=given.pictures / name, full_page=True)
+                        chromium.opened(page, file).screenshot(path=options.pictures / name, full_page=True)
     return min(wrong, 1)
 
 
