@@ -33,9 +33,8 @@ def test_the_readme_counts_the_presets_that_there_are():
     ours = {name for name in published if name.endswith("-fast")}
     ported = re.compile(r"hyperparameters of .*(for IPUs|IPU recipe)")
     carried = {name for name in published if ported.search(heads[name]["description"])}
-    assert f"{len(published - ours - carried)} published recipes of Optimum Graphcore" in " ".join(
-        (ROOT / "README.md").read_text(encoding="utf-8").split()
-    )
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{len(published - ours - carried)} published recipes of Optimum Graphcore" in readme
 
 
 def _inside(key, name):

@@ -29,9 +29,9 @@ PAGE = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
 
 def release(folder, kind, settings, **sections):
     """A model folder with what a release has in addition: settings, provenance and an exported file."""
-    values = defaults_of(kind, "reviews") | (
-        {"multilabel": True} if isinstance(settings.get("threshold"), dict) else {}
-    )
+    values = defaults_of(kind, "reviews")
+    if isinstance(settings.get("threshold"), dict):
+        values["multilabel"] = True
     for name, section in sections.items():
         values[name] |= section
     (folder / "provenance.json").write_text(json.dumps({"parameters": {"downstream": {"reviews": values}}}))
@@ -51,7 +51,7 @@ def run_script(script, *words):
 def predict_here(folder, records, field, run=None):
     """What Podium answers; `run`: the entry of the run that trained the model."""
     source, target = folder.parent / "asked.jsonl", folder.parent / "answers.jsonl"
-    source.write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    source.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     model = find_model(str(folder))
     how = InferenceOptions(RuntimeSpec("cpu", "fp32"), 4, lambda text: None)
     predict(infer_entry(model, run=run), model, source, PredictionOutput(target, "jsonl", 0, False), how)
@@ -78,9 +78,9 @@ def test_the_script_for_texts_gives_the_classes_and_labels_of_podium(tmp_path, p
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "problem_type": problem}))
     release(folder, "classification", settings, rows={"row_length": 16}, evaluate=settings)
-    found = run_script(CLASSIFY, str(folder), *TEXTS)
-    assert found == predict_here(folder, [{"text": one} for one in TEXTS], field)
-    assert len({json.dumps(one) for one in found}) > 1, "answers that are all the same show nothing"
+    answers = run_script(CLASSIFY, str(folder), *TEXTS)
+    assert answers == predict_here(folder, [{"text": text} for text in TEXTS], field)
+    assert len(set(map(json.dumps, answers))) > 1, "answers that are all the same show nothing"
 
 
 def test_the_export_of_a_run_has_what_the_script_needs(tmp_path):
@@ -92,25 +92,25 @@ def test_the_export_of_a_run_has_what_the_script_needs(tmp_path):
     entry["rows"]["row_length"], entry["data"]["train_path"] = 16, "private/reviews.csv"
     entry["evaluate"]["min_probability"] = 0.6
     export_model(find_model(str(model)), tmp_path / "exported", ["onnx"], entry)
-    found = run_script(CLASSIFY, str(tmp_path / "exported"), *TEXTS)
-    assert found == predict_here(model, [{"text": one} for one in TEXTS], "label", entry)
-    assert None in found, "no answer is left out"
+    answers = run_script(CLASSIFY, str(tmp_path / "exported"), *TEXTS)
+    assert answers == predict_here(model, [{"text": text} for text in TEXTS], "label", entry)
+    assert None in answers, "no answer is left out"
     assert "private" not in (tmp_path / "exported/provenance.json").read_text()
 
 
 def test_the_script_for_questions_finds_the_answer_of_podium_in_all_windows_or_none(tmp_path):
     words = sorted(
-        {*["where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", "."]}
+        ["where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", "."]
     )
     folder = write_tiny_model(tmp_path / "model", words)
     rows = {"row_length": 32, "doc_stride": 8, "max_question_length": 12}
     release(folder, "squad", {"null_threshold": -5.0}, rows=rows, evaluate={"max_answer_length": 5})
     contexts = [" ".join((words * 6)[first : first + size]) for first, size in ((0, 12), (3, 60), (5, 75), (8, 40))]
-    asked = [{"question": "where does the river rise ?", "context": one} for one in contexts]
-    found = [run_script(ANSWER, str(folder), one["question"], one["context"])[0] for one in asked]
-    assert [one["answer"] for one in found] == predict_here(folder, asked, "answer")
-    assert [one["answer"] != "" for one in found] == [True, True, False, False]
-    assert found[1]["start"] > 100, "no answer is from a later window"
+    asked = [{"question": "where does the river rise ?", "context": context} for context in contexts]
+    answers = [run_script(ANSWER, str(folder), *question.values())[0] for question in asked]
+    assert [answer["answer"] for answer in answers] == predict_here(folder, asked, "answer")
+    assert [answer["answer"] != "" for answer in answers] == [True, True, False, False]
+    assert answers[1]["start"] > 100, "no answer is from a later window"
 
 
 def test_the_configuration_for_triton_has_the_inputs_and_outputs_of_an_exported_file(tmp_path):
@@ -118,6 +118,6 @@ def test_the_configuration_for_triton_has_the_inputs_and_outputs_of_an_exported_
     session = open_session(write_formats(load_model(folder), ["onnx"], folder)["onnx"])
     types = {"TYPE_INT64": "tensor(int64)", "TYPE_FP32": "tensor(float)"}
     listed = re.findall(r'name: "(\w+)" data_type: (\w+) dims: \[ (-?\d+) \]', PAGE)
-    stated = [(name, types[kind], int(length)) for name, kind, length in listed]
-    exported = [*session.get_inputs(), *session.get_outputs()]
-    assert stated == [(one.name, one.type, one.shape[1] if isinstance(one.shape[1], int) else -1) for one in exported]
+    tensors = [*session.get_inputs(), *session.get_outputs()]
+    exported = [(each.name, each.type, each.shape[1] if isinstance(each.shape[1], int) else -1) for each in tensors]
+    assert [(name, types[kind], int(length)) for name, kind, length in listed] == exported

@@ -18,7 +18,7 @@ def test_a_public_class_has_a_name_of_its_own():
 
 
 def test_docstrings_begin_with_an_imperative_or_a_noun():
-    found = [
+    lines = [
         f"{name_of(path)}:{line.lineno}"
         for path in sources(*PACKAGES)
         for node in nodes_of(path)
@@ -26,4 +26,4 @@ def test_docstrings_begin_with_an_imperative_or_a_noun():
         if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
         if DOCSTRINGS.match(line.value.value.strip())
     ]
-    assert found == []
+    assert lines == []
