@@ -146,8 +146,8 @@ def may_import(here, name):
 
 
 def test_imports_point_down_only():
-    found = {name_of(path): imported_modules(path) for path in sources(*PACKAGES, "tests")}
-    assert [f"{here}: {name}" for here, names in found.items() for name in names if not may_import(here, name)] == []
+    imported = {name_of(path): imported_modules(path) for path in sources(*PACKAGES, "tests")}
+    assert [f"{here}: {name}" for here, names in imported.items() for name in names if not may_import(here, name)] == []
 
 
 BY_NAME = ("ipu_model/row_kinds", "ipu_model/heads")
@@ -174,37 +174,46 @@ def makers_of(name):
 
 
 def module_of(stage):
-    found = re.fullmatch(r"python -m tasks\.stage\.start (tasks\.[\w.]+)( \"\$DVC_STAGE\")?", stage.cmd)
-    assert found, f"one simple command, found {stage.cmd!r}"
-    return found[1]
+    command = re.fullmatch(r"python -m tasks\.stage\.start (tasks\.[\w.]+)( \"\$DVC_STAGE\")?", stage.cmd)
+    assert command, f"one simple command, not {stage.cmd!r}"
+    return command[1]
 
 
 def starts_device_jobs(stage):
     return "tasks/jobs/device_job.py" in import_closure(module_file(module_of(stage)))
 
 
-def parts_of(files, folder):
+def parts_of(needed, folder):
     """What a stage loads of its own kind: the parts of `Kind` for which its files ask the dictionary of kinds."""
-    own = folder / "kind.py"
-    parts = {node.name: node for node in nodes_of(own) if isinstance(node, ast.FunctionDef)}
-    asking = [ROOT / file for file in files if file.endswith(".py") and ROOT / REGISTRY in imported_files(ROOT / file)]
+    kind = folder / "kind.py"
+    parts = {node.name: node for node in nodes_of(kind) if isinstance(node, ast.FunctionDef)}
+    asking = [ROOT / file for file in needed if file.endswith(".py") and ROOT / REGISTRY in imported_files(ROOT / file)]
     todo = {node.attr for path in asking for node in nodes_of(path) if isinstance(node, ast.Attribute)} & set(parts)
-    asked, found = set(), set()
+    done, files = set(), set()
     while todo:
-        asked.add(part := todo.pop())
+        done.add(part := todo.pop())
         nodes = list(ast.walk(parts[part]))
-        todo |= {node.attr for node in nodes if isinstance(node, ast.Attribute)} & set(parts) - asked
+        todo |= {node.attr for node in nodes if isinstance(node, ast.Attribute)} & set(parts) - done
         modules = [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
-        found |= {name_of(own)}.union(*(import_closure(module_file(module)) for module in modules))
-    return {file for file in found if not file.endswith("/__init__.py")}
+        files |= {name_of(kind)}.union(*(import_closure(module_file(module)) for module in modules))
+    return {file for file in files if not file.endswith("/__init__.py")}
 
 
 @pytest.mark.parametrize("name", sorted(whole_plan()))
-def test_a_stage_names_the_packages_it_imports(name):
-    needed, stated = makers_of(name), code_of(whole_plan()[name])
-    assert not [dep for dep in stated if not (ROOT / dep).exists()]
-    assert sorted(file for file in needed if not lies_in(file, stated)) == [], f"{name}: deps lack these"
-    assert not [dep for dep in stated if lies_in(dep, FRAME)], f"{name}: depends on how stages run"
+def test_a_stage_names_the_packages_it_imports_and_depends_on_nothing_that_says_how_stages_run(name):
+    """How processes are started, where checkpoints travel, who watches; a training, on the verdict of its rows."""
+    stage = whole_plan()[name]
+    needed, code = makers_of(name), code_of(stage)
+    assert not [dep for dep in code if not (ROOT / dep).exists()]
+    assert sorted(file for file in needed if not lies_in(file, code)) == [], f"{name}: deps lack these"
+    assert not [dep for dep in code if lies_in(dep, FRAME)]
+    parameters = {*stage.params.get("params.yaml", ())}
+    assert not parameters & {"device", "device.launcher", "device.restarts", "checkpoint", "checkpoint.remote"}
+    assert not [parameter for parameter in parameters if parameter.split(".")[0] == "tracking"]
+    if name.split("@")[0] in ("pretrain", "finetune", "predict"):
+        rows = [dep.rsplit("/", 1)[1] for dep in stage.deps if dep.startswith("data/rows/")]
+        ending = "" if name.startswith("pretrain") else "-rows"
+        assert {f"reports/validation/{part}{ending}.json" for part in rows} <= {*stage.deps}
 
 
 @pytest.mark.parametrize("group", sorted({name.partition("@")[0] for name in whole_plan()}))
@@ -212,8 +221,8 @@ def test_stages_of_a_group_name_no_package_that_none_of_them_imports(group):
     """The table has the dependencies of a group once, for every kind of entry."""
     names = [name for name in whole_plan() if name.partition("@")[0] == group]
     needed = set().union(*map(makers_of, names))
-    stated = set.intersection(*(code_of(whole_plan()[name]) for name in names))
-    unused = [dep for dep in stated if not any(lies_in(file, [dep]) for file in needed) and not lies_in(dep, BY_NAME)]
+    code = set.intersection(*(code_of(whole_plan()[name]) for name in names))
+    unused = [dep for dep in code if not any(lies_in(file, [dep]) for file in needed) and not lies_in(dep, BY_NAME)]
     assert sorted(unused) == []
 
 
@@ -229,7 +238,7 @@ def test_a_new_kind_of_task_of_rows_or_head_is_no_part_of_what_a_stage_depends_o
 def test_no_command_has_a_word_that_params_yaml_may_choose():
     assert {stage.module for stage in STAGES if not re.fullmatch(r"[a-z_.]+", stage.module)} == set()
     text = plan_text(define(everything()))
-    assert {one.partition(".")[0] for one in VARIABLE.findall(text)} == {"item", "key"}
+    assert {variable.partition(".")[0] for variable in VARIABLE.findall(text)} == {"item", "key"}
 
 
 def test_dvc_yaml_is_that_of_params_yaml():
@@ -244,26 +253,17 @@ def test_no_kind_has_more_options_than_the_table_has_fields():
 def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
     heads = {entry.name: entry.params.head for entry in entries(everything())}
     heads |= {"phase1": "pretraining", "phase2": "pretraining", "squad-cpu:bf16": "question_answering"}
-    found = 0
-    for name, stage in whole_plan().items():
-        stated = {Path(dep).stem for dep in code_of(stage) if lies_in(dep, ["ipu_model/heads"])}
-        if starts_device_jobs(stage):
-            found += 1
-            assert stated == {heads[name.partition("@")[2]]}, name
-    assert found
+    starting = {name: stage for name, stage in whole_plan().items() if starts_device_jobs(stage)}
+    assert starting
+    for name, stage in starting.items():
+        dependencies = {Path(dep).stem for dep in code_of(stage) if lies_in(dep, ["ipu_model/heads"])}
+        assert dependencies == {heads[name.partition("@")[2]]}, name
 
 
 def test_a_stage_reads_its_own_sections_of_the_parameters_a_gate_all_that_it_judges_by():
     commands = {module_of(stage) for stage in whole_plan().values()}
     whole = {name for name in commands if "load_params" in module_file(name).read_text(encoding="utf-8")}
     assert whole == {"tasks.downstream.gate.gate"}
-
-
-def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_or_who_watches():
-    for name, stage in whole_plan().items():
-        stated = {*stage.params.get("params.yaml", ())}
-        assert not stated & {"device", "device.launcher", "device.restarts", "checkpoint", "checkpoint.remote"}, name
-        assert not [entry for entry in stated if entry.split(".")[0] == "tracking"], name
 
 
 @pytest.mark.parametrize("entry", entries(everything()), ids=lambda entry: entry.name)
@@ -296,14 +296,6 @@ def test_every_device_stage_has_its_program_built_before_and_depends_on_no_progr
         assert not [dep for dep in stage.deps if dep.startswith("executables")], name
 
 
-def test_every_training_stage_depends_on_the_verdict_of_its_rows():
-    for name, stage in whole_plan().items():
-        ending = "" if name.startswith("pretrain") else "-rows"
-        if name.split("@")[0] in ("pretrain", "finetune", "predict"):
-            rows = [dep.rsplit("/", 1)[1] for dep in stage.deps if dep.startswith("data/rows/")]
-            assert {f"reports/validation/{one}{ending}.json" for one in rows} <= {*stage.deps}, name
-
-
 def test_public_functions_are_documented():
     """With a docstring, or by `help=`: what a command says; a docstring would be gone under PYTHONOPTIMIZE=2."""
     functions = [
@@ -312,17 +304,16 @@ def test_public_functions_are_documented():
         for node in tree_of(path).body
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "main"
     ]
-    found = [
+    assert [
         f"{name_of(path)}: {node.name}"
         for path, node in functions
         if not ast.get_docstring(node) and "help=" not in " ".join(map(ast.unparse, node.decorator_list))
-    ]
-    assert found == []
+    ] == []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_what_the_documents_name_exists(name):
-    """Paths, links with their headings, modules, presets, make targets, and variables of the environment."""
+    """Paths, links with their headings, modules, make targets, and variables of the environment."""
     text = (ROOT / name).read_text(encoding="utf-8")
     elsewhere = (".git/", *(f"{folder}/" for folder in MADE_BY_RUNS))
     for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text):
@@ -337,8 +328,6 @@ def test_what_the_documents_name_exists(name):
     for module in re.findall(r"python -m ((?:flows|tasks)(?:\.[a-z_]+)+|ipu_model(?:\.[a-z_]+)*)", text):
         stem = ROOT / module.replace(".", "/")
         assert stem.with_suffix(".py").exists() or (stem / "__main__.py").exists(), f"{name} runs {module}"
-    for preset in re.findall(r"--preset ([a-z][\w-]+)", text):
-        assert (ROOT / "presets" / f"{preset}.yaml").exists(), f"{name} names the preset {preset}"
     for target in re.findall(r"^make ([a-z][\w-]+)", text, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{name} names make {target}"
     for variable in set(re.findall(r"\bPODIUM_[A-Z_]+", text)):
@@ -380,10 +369,9 @@ def test_nothing_from_outside_can_become_code():
     ]
     assert calls == []
     unpacking = {"zipfile", "tarfile", "shelve", "marshal", "dill", "joblib", "cloudpickle"}
-    found = {
+    # weight_files lists what a file of torch holds, to refuse what is packed in it.
+    assert {
         (name_of(path), top)
         for path in sources(*PACKAGES)
         for top in unpacking & {name.split(".")[0] for name in imported_modules(path)}
-    }
-    # It lists what a file of torch holds, to refuse what is packed in it.
-    assert found == {("ipu_model/models/weight_files.py", "zipfile")}
+    } == {("ipu_model/models/weight_files.py", "zipfile")}

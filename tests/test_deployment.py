@@ -43,8 +43,8 @@ def test_the_steps_of_the_image_make_a_host_that_works(tmp_path):
     work.mkdir()
     subprocess.run(["git", "clone", "--quiet", ROOT, context], check=True)
     for pattern in read_ignored()[1]:
-        for found in context.glob(pattern):
-            shutil.rmtree(found) if found.is_dir() else found.unlink()
+        for path in context.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     kept = ("PATH", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE", "PIP_FIND_LINKS")
     environment = {name: value for name, value in os.environ.items() if name in kept} | {"HOME": str(home)}
     text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", "").replace("TORCH=${TORCH}", "")
@@ -59,8 +59,8 @@ def test_the_steps_of_the_image_make_a_host_that_works(tmp_path):
                 else:
                     shutil.copy2(context / source, work / target)
     environment |= {"PATH": f"{work / '.venv/bin'}:{environment['PATH']}"}
-    found = subprocess.run(["git", "status", "--porcelain"], cwd=work, check=True, text=True, stdout=subprocess.PIPE)
-    assert found.stdout == ""  # a release states its revision, without changes
+    changes = subprocess.run(["git", "status", "--porcelain"], cwd=work, check=True, text=True, stdout=subprocess.PIPE)
+    assert changes.stdout == ""  # a release states its revision, without changes
     run = ["podium", "run", "--to", "corpus@text"]
     subprocess.run(run, cwd=work, env=environment, check=True)
 
@@ -85,10 +85,9 @@ def test_a_slurm_job_that_pauses_is_queued_again(tmp_path, code, queued):
 def test_services_and_pods_are_workers_of_pools_that_deploy_makes():
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     sets = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
-    pods = [one["spec"]["template"]["spec"]["containers"][0]["args"] for one in sets]
-    commands = [one["command"] for one in services.values() if one["image"] == "podium" and one["command"]]
-    workers = [one for one in (*commands, *pods) if one[0] == "worker"]
-    assert [one for one in commands if one[0] != "worker"] == [["deploy"]]
-    assert {one[2] for one in workers} == {*POOLS} - {"ipu"}
+    pods = [pod["spec"]["template"]["spec"]["containers"][0]["args"] for pod in sets]
+    commands = [service["command"] for service in services.values() if service["image"] == "podium"]
+    commands = [command for command in (*filter(None, commands), *pods) if command != ["deploy"]]
+    assert {(command[0], command[2]) for command in commands} == {("worker", pool) for pool in {*POOLS} - {"ipu"}}
     help_text = [sys.executable, "-m", "flows", "worker", "--help"]
     assert "--pool" in subprocess.run(help_text, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout

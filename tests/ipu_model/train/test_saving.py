@@ -1,5 +1,6 @@
 """Checkpoints written next to a training: the same files, of the state as it was, and none half."""
 
+import contextlib
 import errno
 import os
 import random
@@ -64,6 +65,8 @@ class Training:
 def training(tmp_path):
     started = Training(tmp_path)
     yield started
+    with contextlib.suppress(ProcessLookupError):  # a test killed it
+        os.kill(started.process, signal.SIGCONT)
     started.writer.close()
 
 
