@@ -26,7 +26,7 @@ PARENT = """
 """
 
 
-def one(stage, megabytes, wall_s, maps):
+def cost_of(stage, megabytes, wall_s, maps):
     return StageCost(stage, megabytes, 2 * wall_s, wall_s, 100.0, 5.0, 0.0, maps)
 
 
@@ -49,7 +49,7 @@ def test_items_go_in_order_to_the_process_that_is_free_first():
 
 
 def test_more_hosts_shorten_only_the_maps():
-    cost = one("tokenizer", 10.0, 20.0, [a_map(12.0, [5.0] * 4), a_map(3.0, [1.0] * 4, merge=1.5)])
+    cost = cost_of("tokenizer", 10.0, 20.0, [a_map(12.0, [5.0] * 4), a_map(3.0, [1.0] * 4, merge=1.5)])
     assert cost.map_s == 15.0
     assert cost.predict(1) == pytest.approx(20.0), "today's time"
     serial, first, second = 5.0, 2.0 + 5.0, 1.0 + 1.5  # each map with its overhead; the second waits for the stage
@@ -57,7 +57,7 @@ def test_more_hosts_shorten_only_the_maps():
 
 
 def test_the_table_has_map_and_serial_seconds_and_a_line_for_all_stages():
-    costs = [one("corpus@text", 10.0, 4.0, []), one("tokenizer", 10.0, 20.0, [a_map(15.0, [7.5] * 4)])]
+    costs = [cost_of("corpus@text", 10.0, 4.0, []), cost_of("tokenizer", 10.0, 20.0, [a_map(15.0, [7.5] * 4)])]
     assert table(costs)[2].split() == ["tokenizer", "10.0", "4.000", "2.000", "1.500", "0.500", "100", "5.0"]
     assert table(costs)[3].split() == ["all", "stages", "10.0", "4.800", "2.400", "1.500", "0.900", "100", "10.0"]
     (line,) = predictions(costs, 2)

@@ -41,25 +41,24 @@ def test_what_is_left_out_is_every_row_of_the_layout():
 
 @pytest.mark.parametrize("head", [PRETRAINING, ANSWERS])
 def test_the_interval_of_every_row_holds_it(judged, head):
-    of_head = [one for one in judged if one.row.head == head]
+    of_head = [row for row in judged if row.row.head == head]
     assert len(of_head) >= 5
     for interval in ("held_out_interval", "fitted_interval"):
-        assert [one for one in of_head if not one.is_inside(getattr(one, interval))] == []
+        assert [row for row in of_head if not row.is_inside(getattr(row, interval))] == []
 
 
 def test_what_a_row_is_estimated_to_be_lies_in_its_own_interval(judged):
     """Both are by the constants of other layouts; `fitted_interval` is by constants that know the row."""
-    assert [
-        one.row for one in judged if not one.held_out_interval.low <= one.estimated <= one.held_out_interval.high
-    ] == []
-    [squad] = [one for one in judged if one.row.head == ANSWERS and one.row.model == "base"]
+    for row in judged:
+        assert row.held_out_interval.low <= row.estimated <= row.held_out_interval.high, row.row
+    [squad] = [row for row in judged if row.row.head == ANSWERS and row.row.model == "base"]
     assert not squad.fitted_interval.low <= squad.estimated <= squad.fitted_interval.high
 
 
 def test_the_constants_are_those_of_the_fit():
-    found = fit([row for row in PUBLISHED if row.fitted])
+    fitted = fit([row for row in PUBLISHED if row.fitted])
     for name in NAMES:
-        assert getattr(FITTED, name) == pytest.approx(getattr(found, name), rel=0.01), name
+        assert getattr(FITTED, name) == pytest.approx(getattr(fitted, name), rel=0.01), name
 
 
 def test_no_published_layout_is_said_not_to_fit():
@@ -79,7 +78,7 @@ def test_what_cannot_fit_is_said_not_to(bad):
     """And the layout that it was made from is not: it is the change that does it."""
     known = bad.job()
     assert known.verdict() == DOES_NOT_FIT
-    [before] = [one for one in preset_jobs(bad.preset) if one.name == bad.name]
+    [before] = [job for job in preset_jobs(bad.preset) if job.name == bad.name]
     assert sum_certain_bytes(known.fullest()) > sum_certain_bytes(before.fullest())
 
 
@@ -88,16 +87,16 @@ def test_a_proposal_fits_and_a_job_changed_so_is_planned_and_estimated_so(preset
     for known in preset_jobs(preset):
         if known.job.kind == "predict":
             continue
-        found = propose_layout(known.job, known.model, known.rows)
-        verdict = JobEstimate("", estimate_memories(found.current), None).verdict
+        proposal = propose_layout(known.job, known.model, known.rows)
+        verdict = JobEstimate("", estimate_memories(proposal.current), None).verdict
         assert verdict == estimate_ipus(known.job, known.model, known.rows).verdict
-        cut, before = found.proposed, found.current
+        cut, before = proposal.proposed, proposal.current
         if cut is None:
             continue
         assert JobEstimate("", estimate_memories(cut), None).verdict == FITS
-        assert found.gain > 0
+        assert proposal.gain > 0
         assert cut.rows_per_update == before.rows_per_update
-        ipus = [len(one.placement.layers_per_ipu) * one.replicas for one in (before, cut)]
+        ipus = [len(layout.placement.layers_per_ipu) * layout.replicas for layout in (before, cut)]
         assert ipus[0] == ipus[1]
         keys = {
             "layers_per_ipu": list(cut.placement.layers_per_ipu),

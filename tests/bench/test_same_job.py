@@ -44,11 +44,11 @@ def test_losses_agree_on_the_same_sequences(task, request):
         with torch.no_grad():
             if task == "pretrain":  # its two parts are means over different counts
                 labels, next_one = single.pop("labels"), single.pop("next_sentence_label")
-                found = theirs(**single)
-                logits = found.prediction_logits.view(-1, 60)
+                output = theirs(**single)
+                logits = output.prediction_logits.view(-1, 60)
                 total_masked += float(torch.nn.functional.cross_entropy(logits, labels.view(-1), reduction="sum"))
                 masked += int((labels != -100).sum())
-                singles.append(float(torch.nn.functional.cross_entropy(found.seq_relationship_logits, next_one)))
+                singles.append(float(torch.nn.functional.cross_entropy(output.seq_relationship_logits, next_one)))
             else:
                 singles.append(float(theirs(**single).loss))
     expected = sum(singles) / len(singles) + (total_masked / masked if masked else 0.0)
@@ -84,8 +84,8 @@ def test_the_plain_optimizers_make_the_same_update(name, plain):
     before, *after = (build_model("pretraining", config) for _ in range(3))
     for model in (before, *after):
         initialise(model, config, SEED)
-    for one, model in zip((name, plain), after, strict=True):
-        optimizer = make_by_name(one, model)
+    for optimizer_name, model in zip((name, plain), after, strict=True):
+        optimizer = make_by_name(optimizer_name, model)
         set_gradients(model)
         for _ in range(3):
             optimizer.step()

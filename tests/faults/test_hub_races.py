@@ -36,11 +36,8 @@ except PublishError as error:
 def race(folder, texts, how="direct"):
     """What each of the publishers says, in order of `texts`; they start together."""
     start = folder / "start"
-    command = [sys.executable, "-c", WRITER]
-    writers = [
-        subprocess.Popen([*command, text, how, str(start)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for text in texts
-    ]
+    commands = ([sys.executable, "-c", WRITER, text, how, str(start)] for text in texts)
+    writers = [subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) for words in commands]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n"
     start.touch()
@@ -48,28 +45,28 @@ def race(folder, texts, how="direct"):
 
 
 def test_three_writers_of_the_same_content_make_one_commit_and_all_report_it(hub, tmp_path, again):
-    said = race(tmp_path, ("one", "one", "one"))
+    answers = race(tmp_path, ("one", "one", "one"))
     (made,) = commits(hub)
     assert repository(hub).tags == {small_release().tag: made.oid}
-    assert {one.get("commit") for one in said} == {made.oid}, said
+    assert {answer.get("commit") for answer in answers} == {made.oid}, answers
 
 
 def test_three_writers_of_different_content_follow_each_other_and_every_tag_is_whole(hub, tmp_path, again):
     texts = ("one", "two", "three")
     whole = {text: {name: file.source for name, file in small_release(text).files.items()} for text in texts}
-    said = dict(zip(texts, race(tmp_path, texts), strict=True))
-    released = {text: one["tag"] for text, one in said.items() if "error" not in one}
+    answers = dict(zip(texts, race(tmp_path, texts), strict=True))
+    released = {text: answer["tag"] for text, answer in answers.items() if "error" not in answer}
     made = commits(hub)
     assert all(content(hub, commit) in whole.values() for commit in made)
     assert len(made) <= len(texts)
     assert [commit.parent for commit in made[1:]] == [commit.oid for commit in made[:-1]]
-    assert released, said
+    assert released, answers
     for text, tag in released.items():
         assert content(hub, repository(hub).resolve(tag)) == whole[text]
 
 
 def test_three_who_propose_the_same_content_leave_one_open_pull_request(hub, tmp_path, again):
-    said = race(tmp_path, ("one", "one", "one"), "review")
+    answers = race(tmp_path, ("one", "one", "one"), "review")
     still_open = {number for number, pull in repository(hub).pulls.items() if pull["status"] == "open"}
     assert (len(still_open), commits(hub)) == (1, [])
-    assert {one.get("pull_request") for one in said} == still_open, said
+    assert {answer.get("pull_request") for answer in answers} == still_open, answers

@@ -25,7 +25,7 @@ OLD_CGROUP = {
 
 
 @pytest.mark.parametrize(
-    ("files", "limit", "found", "free"),
+    ("files", "limit", "total", "free"),
     [
         ({}, None, None, None),
         (MEMINFO, None, 8192000, 4096000),
@@ -35,21 +35,21 @@ OLD_CGROUP = {
         ({}, 5000000, 5000000, None),
     ],
 )
-def test_the_least_of_host_cgroups_and_limits_counts(files, limit, found, free, tmp_path, monkeypatch):
+def test_the_least_of_host_cgroups_and_limits_counts(files, limit, total, free, tmp_path, monkeypatch):
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     bound = resource.RLIM_INFINITY if limit is None else limit
     monkeypatch.setattr(resource, "getrlimit", lambda which: (bound, bound))
-    assert memory_limit(tmp_path) == found
+    assert memory_limit(tmp_path) == total
     assert free_memory(tmp_path) == free
-    if found is not None:
-        assert memory_limit(tmp_path, others=1000) == (found if found == limit else found - 1000)
+    if total is not None:
+        assert memory_limit(tmp_path, others=1000) == (total if total == limit else total - 1000)
 
 
 def test_counts_and_times_are_for_people():
     counts = [(2, "blank lines skipped"), (1, "entries"), (1, "answers whose spaces are not at answer_start")]
-    said = ["2 blank lines skipped", "1 entry", "1 answer whose spaces are not at answer_start"]
-    assert [format_count(*count) for count in counts] == said
+    texts = ["2 blank lines skipped", "1 entry", "1 answer whose spaces are not at answer_start"]
+    assert [format_count(*count) for count in counts] == texts
     assert [format_duration(seconds) for seconds in (15, 135, 7500)] == ["15 s", "2 min 15 s", "2 h 05 min"]

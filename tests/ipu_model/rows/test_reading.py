@@ -27,11 +27,11 @@ def test_each_label_of_a_row_is_of_one_of_its_sequences():
     batch, present = Batch(np.arange(20), columns), columns["cls_positions"] != ABSENT
     first = present & (np.arange(present.shape[1]) == 0)
     assert (present & ~first).any()
-    one, other = (batch.keep_sequences(kept).columns for kept in (first, present & ~first))
+    head, tail = (batch.keep_sequences(kept).columns for kept in (first, present & ~first))
     for name, missing in (("masked_labels", IGNORED), ("next_sentence_labels", IGNORED), ("cls_positions", ABSENT)):
-        assert not ((one[name] != missing) & (other[name] != missing)).any()
-        np.testing.assert_array_equal(np.where(one[name] != missing, one[name], other[name]), columns[name])
-    np.testing.assert_array_equal(one["next_sentence_labels"][:, 0], columns["next_sentence_labels"][:, 0])
+        assert not ((head[name] != missing) & (tail[name] != missing)).any()
+        np.testing.assert_array_equal(np.where(head[name] != missing, head[name], tail[name]), columns[name])
+    np.testing.assert_array_equal(head["next_sentence_labels"][:, 0], columns["next_sentence_labels"][:, 0])
 
 
 def test_rows_come_back_in_the_order_asked_for_across_files(tmp_path):
@@ -64,11 +64,11 @@ def test_every_epoch_visits_every_row_once_and_updates_follow_without_a_gap():
 @pytest.mark.parametrize(("rows", "share"), [(6, slice(0, 3)), (25, slice(3, 6)), (25, slice(4, 5))])
 def test_a_share_is_that_part_of_every_update(rows, share):
     """Through the ends of epochs."""
-    whole, own = UpdateRows(rows, 6, seed=1), UpdateRows(rows, 6, seed=1, share=share)
+    whole, part = UpdateRows(rows, 6, seed=1), UpdateRows(rows, 6, seed=1, share=share)
     for step, updates in ((0, 1), (3, 2), (rows // 6 - 1, 3)):
         expected = whole(step, updates)
-        assert own(step, updates).tolist() == expected.reshape(updates, -1)[:, share].reshape(-1).tolist()
-        assert own.all_rows(step, updates).tolist() == expected.tolist()
+        assert part(step, updates).tolist() == expected.reshape(updates, -1)[:, share].reshape(-1).tolist()
+        assert part.all_rows(step, updates).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("share", [slice(0, 4), slice(0, 2), slice(2, 4)])
@@ -97,7 +97,7 @@ def test_a_batch_grows_evenly_over_the_same_rows(first, growing):
     assert epochs[every != NO_ROW].tolist() == constant.epochs(0, len(growth))[:count].tolist()
     shares = [UpdateRows(50, 12, 1, slice(start, start + 4), sizes=sizes) for start in (0, 4, 8)]
     for step, rows in enumerate(drawn):
-        parts = [one(step) for one in shares]
+        parts = [share(step) for share in shares]
         assert np.concatenate(parts).tolist() == rows.tolist()
         real = [(part != NO_ROW).sum() for part in parts]
         assert max(real) - min(real) <= 1
@@ -130,8 +130,8 @@ def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path):
         for r, p in np.argwhere(kept)
     )
     real, filler = flat.labels["masked_labels"][: len(expected)], flat.labels["masked_labels"][len(expected) :]
-    found = sorted(zip(flat.tokens.input_ids[flat.labels["masked_index"]].tolist(), real.tolist()))
-    assert found == expected
+    labelled = sorted(zip(flat.tokens.input_ids[flat.labels["masked_index"]].tolist(), real.tolist()))
+    assert labelled == expected
     assert (len(expected) + len(filler)) % TOKEN_TILE == 0
     assert set(filler.tolist()) <= {-100}
 
