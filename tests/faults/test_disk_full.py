@@ -3,7 +3,7 @@
 import pytest
 
 from tests.faults import processes, small_run
-from tests.faults.damage import leave, small_disk
+from tests.faults.small_disk import leave, small_disk
 from tests.faults.small_run import PUBLISH
 
 pytestmark = pytest.mark.faults

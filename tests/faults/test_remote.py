@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import processes, small_run
-from tests.faults.damage import leave, small_disk
+from tests.faults.small_disk import leave, small_disk
 from tests.faults.small_run import Case
 
 pytestmark = pytest.mark.faults

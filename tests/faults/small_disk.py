@@ -1,4 +1,4 @@
-"""Damaged files: a byte flipped, the end cut off, or a byte flipped by the disk, which changes no time. Small disks."""
+"""Small disks, which are soon full."""
 
 import contextlib
 import os
@@ -8,19 +8,6 @@ import subprocess
 import pytest
 
 PAGE = 4096
-FLIPPED, CUT, FLIPPED_UNSEEN = "flipped", "cut", "flipped unseen"
-
-
-def damage(path, kind):
-    before, data = path.stat(), bytearray(path.read_bytes())
-    if kind == CUT:
-        os.truncate(path, before.st_size // 2)
-        return
-    data[before.st_size * 2 // 3] ^= 1
-    with path.open("r+b") as stream:
-        stream.write(data)
-    if kind == FLIPPED_UNSEEN:
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 @contextlib.contextmanager
