@@ -37,11 +37,11 @@ def imported_modules(path, as_program=True):
     """Every dotted name a file imports, anywhere; under `if __name__ == "__main__"` only where it is a program."""
     names, nodes = set(), nodes_of(path)
     if not as_program:
-        own = [
+        outside = [
             node for node in tree_of(path).body
             if not (isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'")
         ]  # fmt: skip
-        nodes = [node for top in own for node in ast.walk(top)]
+        nodes = [node for top in outside for node in ast.walk(top)]
     for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
@@ -78,19 +78,19 @@ REGISTRY = "tasks/downstream/kind.py"
 @functools.cache
 def import_closure(path):
     """What importing `path` can load of the project, templates included; of the kinds of tasks, the dictionary."""
-    found, todo = set(), [path]
+    closure, todo = set(), [path]
     while todo:
         current = todo.pop()
-        if current in found:
+        if current in closure:
             continue
-        found.add(current)
+        closure.add(current)
         todo += named_templates(current)
         if current.suffix == ".j2" or (current != path and name_of(current) == REGISTRY):
             continue
         for name in imported_modules(current, current == path):
             if name.split(".")[0] in PACKAGES and (target := module_file(name)) is not None:
                 todo.append(target)
-    return {file.relative_to(ROOT).as_posix() for file in found}
+    return {file.relative_to(ROOT).as_posix() for file in closure}
 
 
 def lies_in(file, deps):

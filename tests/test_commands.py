@@ -18,25 +18,25 @@ PACKAGES = ("flows", "tasks", "ipu_model")
 RUNNABLE = re.compile(r"^if __name__ == .__main__.:", re.MULTILINE)
 HELP = """
 import contextlib, io, json, runpy, sys
-found = {}
+answers = {}
 for module in json.loads(sys.argv[1]):
-    said, code = io.StringIO(), 0
+    printed, code = io.StringIO(), 0
     sys.argv = [module, "--help"]
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         except SystemExit as end:
             code = 0 if end.code is None else end.code
-    found[module] = f"{code} {said.getvalue()}"
-sys.stdout.write(json.dumps(found))
+    answers[module] = f"{code} {printed.getvalue()}"
+sys.stdout.write(json.dumps(answers))
 """
 """Runs modules one after the other in one process, so that what they import is imported once."""
 
 
 def runnable():
     files = [path for package in ("flows", "tasks", "ipu_model", "bench") for path in (ROOT / package).rglob("*.py")]
-    found = [path.relative_to(ROOT) for path in files if RUNNABLE.search(path.read_text(encoding="utf-8"))]
-    names = [".".join(path.with_suffix("").parts).removesuffix(".__main__") for path in found]
+    paths = [path.relative_to(ROOT) for path in files if RUNNABLE.search(path.read_text(encoding="utf-8"))]
+    names = [".".join(path.with_suffix("").parts).removesuffix(".__main__") for path in paths]
     return sorted({*names} - {"tasks.stage.start"})  # which is told a module, and runs that
 
 
@@ -62,8 +62,8 @@ PODIUM = [sys.executable, "-m", "flows"]
 
 
 def podium(*words, cwd=ROOT, **environment):
-    own = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run([*PODIUM, *words], cwd=cwd, text=True, capture_output=True, timeout=120, env=own)
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run([*PODIUM, *words], cwd=cwd, text=True, capture_output=True, timeout=120, env=settings)
 
 
 @pytest.fixture
@@ -102,17 +102,17 @@ def test_a_command_works_from_any_folder_of_the_project_and_from_elsewhere_by_na
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["run"], "neither {folder} nor"),
         (["--project", "no-such", "run"], "--project no-such is not"),
         (["params", "show"], "dvc.yaml, params.yaml, presets/"),
     ],
 )
-def test_where_there_is_no_project_it_is_said_plainly(tmp_path, words, said):
+def test_where_there_is_no_project_it_is_said_plainly(tmp_path, words, message):
     done = podium(*words, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert re.match(f"error: .*{said.format(folder=tmp_path)}", done.stderr)
+    assert re.match(f"error: .*{message.format(folder=tmp_path)}", done.stderr)
 
 
 def test_files_of_the_command_line_count_from_where_it_was_called(tmp_path):
@@ -206,8 +206,8 @@ def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path, encoding):
     (tmp_path / "params.yaml").write_text("corpus: {path: été}\n", encoding="utf-8")
     (tmp_path / "presets").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
-    said = subprocess.check_output([*PODIUM, "params", "list", "--json"], cwd=tmp_path, env=environment)
-    assert json.loads(said.decode(encoding))[0]["value"] == "été"
+    printed = subprocess.check_output([*PODIUM, "params", "list", "--json"], cwd=tmp_path, env=environment)
+    assert json.loads(printed.decode(encoding))[0]["value"] == "été"
 
 
 def test_what_a_full_disk_left_of_compiled_modules_is_said(tmp_path):

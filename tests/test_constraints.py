@@ -17,11 +17,11 @@ EACH = [(name, python) for name, (_, pythons) in ENVIRONMENTS.items() for python
 def requirements(name, python):
     """Distribution -> what its recorded metadata asks for there."""
     packages = METADATA[name]["packages"]
-    extras, found = required_extras(packages, [python]), {}
+    extras, needed = required_extras(packages, [python]), {}
     for pin, lines in packages.items():
         name, needs = pin.split("==")[0], map(Requirement, lines)
-        found[name] = [need for need in needs if applies(need, python, extras.get(name, ()))]
-    return found
+        needed[name] = [need for need in needs if applies(need, python, extras.get(name, ()))]
+    return needed
 
 
 def unmet(name, python, pinned):
@@ -30,24 +30,24 @@ def unmet(name, python, pinned):
     asked = requirements(name, python)
     if name == "host.txt":
         asked = {"podium": [Requirement(line) for line in declared_requirements()], **asked}
-    found = []
+    problems = []
     for distribution, needs in asked.items():
         for need in needs if distribution in {"podium", *pinned} else ():
             version = pinned.get(canonicalize_name(need.name))
             if version is None and need.name in held:
                 continue
             if version is None or not need.specifier.contains(version, prereleases=True):
-                found.append(f"{distribution} asks for {need}, pinned is {version or 'nothing'}")
-    return found
+                problems.append(f"{distribution} asks for {need}, pinned is {version or 'nothing'}")
+    return problems
 
 
 def reached(asked, *first):
-    found, todo = set(), [canonicalize_name(name) for name in first]
+    names, todo = set(), [canonicalize_name(name) for name in first]
     while todo:
-        if (name := todo.pop()) not in found:
-            found.add(name)
+        if (name := todo.pop()) not in names:
+            names.add(name)
             todo += [canonicalize_name(need.name) for need in asked.get(name, ())]
-    return found
+    return names
 
 
 @pytest.mark.parametrize(("name", "python"), EACH)
@@ -75,9 +75,9 @@ def test_everything_the_pins_ask_for_is_pinned_in_a_version_that_fits(name, pyth
 def test_a_pin_that_is_missing_or_does_not_fit_is_named(name, python, pin, version):
     pinned = read_pins(ENVIRONMENTS[name][0], python)
     assert pinned.pop(pin)
-    found = unmet(name, python, {**pinned, pin: version} if version else pinned)
-    assert found
-    assert all(pin in canonicalize_name(line) for line in found)
+    problems = unmet(name, python, {**pinned, pin: version} if version else pinned)
+    assert problems
+    assert all(pin in canonicalize_name(line) for line in problems)
 
 
 @pytest.mark.parametrize("python", ENVIRONMENTS["host.txt"][1])

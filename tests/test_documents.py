@@ -54,9 +54,9 @@ def test_every_block_says_what_it_is_and_none_of_words_hides_a_command():
 
 def test_every_command_is_podiums_run_by_a_test_or_told_where_it_is_run():
     begins = [begin for some in ELSEWHERE.values() for begin in some]
-    others = [one for one in COMMANDS if not podium_words(one) and one not in HERE]
-    assert [one for one in others if not one.startswith(tuple(begins))] == []
-    gone = [begin for begin in begins if not any(one.startswith(begin) for one in others)]
+    others = [command for command in COMMANDS if not podium_words(command) and command not in HERE]
+    assert [command for command in others if not command.startswith(tuple(begins))] == []
+    gone = [begin for begin in begins if not any(command.startswith(begin) for command in others)]
     assert sorted({*HERE, *FIRST_STEPS} - set(COMMANDS)) + gone == [], "they are in no document any more"
     places = {place for where in ELSEWHERE for place in re.findall(r"tests/[\w/.]*\w|[.]ci/\w+", where)}
     assert [place for place in places if not (ROOT / place).exists()] == []
@@ -99,8 +99,8 @@ def here(tmp_path, monkeypatch):
         articles = [_article(*pair, number) for number, pair in enumerate(pairs)]
         (tmp_path / f"{name}.json").write_text(json.dumps({"data": articles}))
     for name in ("predictions", "first", "second"):
-        found = {town: ruler if name == "second" else "Anna" for town, ruler in pairs}
-        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+        answers = {town: ruler if name == "second" else "Anna" for town, ruler in pairs}
+        (tmp_path / f"{name}.json").write_text(json.dumps(answers))
     _write_able_model(tmp_path / "my-bert")
     (tmp_path / "my-text").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -123,11 +123,11 @@ def read(words):
 @pytest.mark.parametrize("command", [*filter(podium_words, COMMANDS)])
 def test_the_words_of_a_command_are_read_and_its_parameters_can_be_used(here, command):
     """As far as a command goes before it looks at files and begins its first stage."""
-    found = read(podium_words(command)).params
-    if "overrides" in found and "preset" in found:
-        values = resolve(read_base(found["preset"]), found["preset"], list(found["overrides"]))
+    options = read(podium_words(command)).params
+    if "overrides" in options and "preset" in options:
+        values = resolve(read_base(options["preset"]), options["preset"], list(options["overrides"]))
         planned = validate_params(values).downstream
-        for stage in found.get("to") or ():
+        for stage in options.get("to") or ():
             assert stage.partition("@")[2] in planned, stage
 
 
@@ -175,11 +175,11 @@ def trained(here, monkeypatch):
     monkeypatch.setenv("PODIUM_STAGE_KINDS", "cpu")  # or each would ask the device of this host, for a second
     monkeypatch.setattr("flows.commands.run._run_locked", start)
     monkeypatch.setattr("flows.commands.sweep_runs._run", try_recipe)
-    monkeypatch.setattr("flows.commands.sweep_runs.write_seed_scores", lambda *told: None)
+    monkeypatch.setattr("flows.commands.sweep_runs.write_seed_scores", lambda *arguments: None)
     return requests
 
 
-TRAINING = [one for one in COMMANDS if re.match("podium (finetune|pretrain|sweep)(?!.*signing=key)", one)]
+TRAINING = [command for command in COMMANDS if re.match("podium (finetune|pretrain|sweep)(?!.*signing=key)", command)]
 
 
 @pytest.mark.parametrize("command", TRAINING)
@@ -202,10 +202,10 @@ def shell(here, tmp_path_factory):
     (here / ".dvc").mkdir()
     (here / ".dvc" / "config").write_text(DVC_CONFIG)
     path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    own = {"PATH": path, "PODIUM_EXECUTABLE_CACHE": str(here / "cache"), "HOME": str(here)}
+    settings = {"PATH": path, "PODIUM_EXECUTABLE_CACHE": str(here / "cache"), "HOME": str(here)}
 
     def run(command, code=ROOT):
-        environment = {**os.environ, **own, "PYTHONPATH": str(code)}
+        environment = {**os.environ, **settings, "PYTHONPATH": str(code)}
         words = ["bash", "-c", command]
         return subprocess.run(words, cwd=here, env=environment, text=True, capture_output=True, timeout=1200)
 
@@ -216,8 +216,8 @@ def test_commands_that_take_seconds_do_what_is_said(shell, here):
     for command in HERE:
         words = podium_words(command)
         if words and not re.search("[$>&|]", command):
-            told = CliRunner().invoke(cli, words, catch_exceptions=False)
-            assert told.exit_code == 0, (command, told.output)
+            done = CliRunner().invoke(cli, words, catch_exceptions=False)
+            assert done.exit_code == 0, (command, done.output)
         else:
             done = shell(command)
             assert done.returncode == 0, (command, done.stdout, done.stderr)

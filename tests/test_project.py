@@ -100,9 +100,9 @@ def test_every_import_is_declared_where_it_is_needed(folder):
     ],
 )
 def test_nothing_is_declared_that_nothing_of_its_place_uses(extra, folders):
-    stated = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
+    lines = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
     used = {name for path in sources(*folders) for names in needed_by(path).values() for name in names}
-    assert {canonicalize_name(Requirement(line).name) for line in stated} - used - set(WITHOUT_IMPORT) == set()
+    assert {canonicalize_name(Requirement(line).name) for line in lines} - used - set(WITHOUT_IMPORT) == set()
 
 
 def test_what_is_kept_without_an_import_is_declared_and_has_none():

@@ -73,7 +73,9 @@ def test_beside_torch_comes_what_its_metadata_asks_for(tmp_path, needs, installe
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (project / "asked").read_text() == "params schema --write"
-    found = {path.name.split(".dist-info")[0] for path in project.glob(".venv/lib/*/site-packages/*.dist-info")}
+    folders = {path.name.split(".dist-info")[0] for path in project.glob(".venv/lib/*/site-packages/*.dist-info")}
     pinned = {"nvidia_thing": "nvidia_thing-2.0", "deeper": "deeper-1.0"}
-    assert {"torch-9.0", "small-1.0", "podium-1.0"} <= found
-    assert {name for name in found if name.startswith(("nvidia", "deeper", "other"))} == {pinned[n] for n in installed}
+    assert {"torch-9.0", "small-1.0", "podium-1.0"} <= folders
+    assert {name for name in folders if name.startswith(("nvidia", "deeper", "other"))} == {
+        pinned[n] for n in installed
+    }

@@ -49,9 +49,9 @@ def test_the_site_is_built_without_a_warning(site):
 def test_no_page_loads_anything_from_outside(site):
     folder, _ = site
     html = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.html"))
-    loaded = ["".join(found) for found in LOADS.findall(html)]
+    loaded = ["".join(groups) for groups in LOADS.findall(html)]
     assert len(loaded) > 100
-    assert [one for one in loaded if re.match(r"(?:\w+:)?//", one)] == []
+    assert [address for address in loaded if re.match(r"(?:\w+:)?//", address)] == []
     for sheet in folder.rglob("*.css"):
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name
 

@@ -7,11 +7,11 @@ from tests.browser import chromium
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium.started() as found:
-        yield found
+    with chromium.started() as started:
+        yield started
 
 
 @pytest.fixture
 def page(browser):
-    with chromium.window(browser) as found:
-        yield found
+    with chromium.window(browser) as window:
+        yield window

@@ -25,12 +25,12 @@ def everywhere(value, keep=(), place=""):
     if isinstance(value, dict):
         return _planted_in(value, keep)
     if isinstance(value, list | tuple):
-        return type(value)(everywhere(one, keep, place) for one in value)
+        return type(value)(everywhere(part, keep, place) for part in value)
     return value
 
 
 def _planted_in(parts, keep):
-    return {name: one if name in keep else everywhere(one, keep, name) for name, one in parts.items()}
+    return {name: part if name in keep else everywhere(part, keep, name) for name, part in parts.items()}
 
 
 def missing(text, places):

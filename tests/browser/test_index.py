@@ -14,7 +14,7 @@ def looked_at(page, folder, runs):
 
 
 def four(folder):
-    return [shown(one, "", folder) for one in range(4)]
+    return [shown(number, "", folder) for number in range(4)]
 
 
 def names(page):
@@ -27,7 +27,7 @@ def drawn(page):
 
 
 def test_heads_sort_by_figures_and_words_and_words_filter_rows_and_plots(page, tmp_path):
-    runs = [shown(one, "", tmp_path) for one in (8, 9, 10)]
+    runs = [shown(number, "", tmp_path) for number in (8, 9, 10)]
     runs[0].record.ended = None
     looked_at(page, tmp_path, runs)
     name, score, duration = (page.get_by_role("button", name=head) for head in ("name", "score", "duration"))
@@ -46,7 +46,7 @@ def test_heads_sort_by_figures_and_words_and_words_filter_rows_and_plots(page, t
         page.get_by_role("searchbox").fill(words)
         assert {*names(page)} == left
         assert page.locator("#count").inner_text() == f"{len(left)} of 3 shown"
-        assert drawn(page) == {places[one] for one in left}
+        assert drawn(page) == {places[name] for name in left}
 
 
 def test_a_run_is_one_line_and_opens_by_click_and_by_keyboard(page, tmp_path):

@@ -8,12 +8,12 @@ def test_the_value_under_the_pointer_stays_on_the_screen_at_both_ends_of_a_plot(
     plot = chromium.opened(page, PAGES["run, published"](tmp_path)).locator("svg.plot").first
     plot.scroll_into_view_if_needed()
     points, figure = plot.locator("[data-tip]"), plot.locator("xpath=..")
-    told = points.evaluate_all("points => points.map(point => point.dataset.tip)")
+    tips = points.evaluate_all("points => points.map(point => point.dataset.tip)")
     tip, home = figure.locator(".tip"), figure.bounding_box()
     for point in (points.first, points.last):
         box = point.bounding_box()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        assert tip.text_content() in told
+        assert tip.text_content() in tips
         seen = tip.bounding_box()
         assert home["x"] <= seen["x"]
         assert seen["x"] + seen["width"] <= home["x"] + home["width"] + 1

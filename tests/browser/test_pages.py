@@ -22,7 +22,7 @@ def test_text_of_users_is_text_in_every_place_of_a_page(page, tmp_path, name):
     _use(page)
     page.evaluate(LOOKING)
     assert page.evaluate("looking.structure()") == []
-    assert [one for one in page.evaluate("looking.links()") if "javascript:" in one["href"]] == []
+    assert [link for link in page.evaluate("looking.links()") if "javascript:" in link["href"]] == []
 
 
 def _use(page):

@@ -51,12 +51,12 @@ def _filled(client, folder):
 def page(server, browser):
     """A page that may ask the server alone."""
     outside = []
-    with chromium.window(browser) as found:
-        found.set_default_timeout(SECONDS)
-        found.on("request", lambda request: outside.append(request.url))
-        yield found
-    own = server["form"].split("/deployments")[0]
-    assert [url for url in outside if not url.removeprefix("blob:").startswith(own)] == []
+    with chromium.window(browser) as window:
+        window.set_default_timeout(SECONDS)
+        window.on("request", lambda request: outside.append(request.url))
+        yield window
+    address = server["form"].split("/deployments")[0]
+    assert [url for url in outside if not url.removeprefix("blob:").startswith(address)] == []
 
 
 def test_the_form_offers_presets_by_name_and_says_what_each_parameter_is(server, page):

@@ -34,8 +34,8 @@ def test_an_open_page_of_a_run_at_work_follows_it_and_stays_where_it_was_read(pa
 
 def test_a_page_that_nobody_writes_any_more_says_so(page, tmp_path):
     file, html = written(tmp_path)
-    said = f'data-written="{html.partition("data-written=")[2].split(chr(34))[1]}"'
-    write_text(file, html.replace(said, f'data-written="{time.time() - 600:.0f}"'))
+    moment = f'data-written="{html.partition("data-written=")[2].split(chr(34))[1]}"'
+    write_text(file, html.replace(moment, f'data-written="{time.time() - 600:.0f}"'))
     chromium.opened(page, file)
     assert "the run was killed" in page.locator("[data-written]").inner_text()
 

@@ -50,12 +50,12 @@ class DaskProcesses:
     def start(self, words, name, before=()):
         """Start Python with these words; its output goes to <name>.log."""
         settings = {name: value for name, value in self.settings.items() if value is not None}
-        own = {"PYTHONPATH": str(ROOT), **({"PODIUM_DATA_CLUSTER": self.address} if self.address else {})}
+        places = {"PYTHONPATH": str(ROOT), **({"PODIUM_DATA_CLUSTER": self.address} if self.address else {})}
         with (self.folder / f"{name}.log").open("w") as log:
             process = subprocess.Popen(
                 [*before, sys.executable, *words],
                 cwd=self.folder,
-                env={**os.environ, **own, **settings},
+                env={**os.environ, **places, **settings},
                 stdout=log,
                 stderr=log,
                 text=True,
@@ -92,16 +92,16 @@ class DaskProcesses:
 
     def wait_for_writer(self):
         """Wait until a worker is in the middle of a shard; return its unfinished folder and its process."""
-        found = []
+        writing = []
 
         def look():
             halves = [path for path in self.folder.glob("rows.shards/*/shard-*.partial") if any(path.glob("rows/*"))]
             named = [(half, re.search(r"-(\d+)\.partial$", half.name)) for half in halves]
-            found[:] = [(half, int(name[1])) for half, name in named if name]
-            return found
+            writing[:] = [(half, int(name[1])) for half, name in named if name]
+            return writing
 
         wait_for(look, SECONDS, "no worker writes a shard")
-        return found[0]
+        return writing[0]
 
     def finished_shards(self):
         return len(list(self.folder.glob("rows.shards/*/shard-?????/shard.json")))

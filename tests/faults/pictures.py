@@ -37,29 +37,23 @@ class Pictures:
         return digests(self._after(stage))
 
     def kilobytes_added(self, stage):
-        return (_bytes(self._after(stage)) - _bytes(self.folder / "before" / stage)) // 1024
-
-    def _later(self, stage):
-        stages = list(self.seconds)
-        return stages[stages.index(stage) + 1 :]
+        after, before = (
+            sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            for folder in (self._after(stage), self.folder / "before" / stage)
+        )
+        return (after - before) // 1024
 
     def _after(self, stage):
-        later = self._later(stage)
+        stages = list(self.seconds)
+        later = stages[stages.index(stage) + 1 :]
         return self.folder / "before" / later[0] if later else self.folder / "work"
 
     def project_before(self, stage, to, later_from_cache=False):
         shutil.copytree(self.folder / "before" / stage, to, symlinks=True)
-        if later_from_cache and self._later(stage):
-            for name in _cached(self.folder / "work") - _cached(self._after(stage)):
+        after = self._after(stage)
+        for path in (self.folder / "work" / ".dvc" / "cache").rglob("*") if later_from_cache else ():
+            name = path.relative_to(self.folder / "work")
+            if path.is_file() and not (after / name).exists():
                 (to / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(self.folder / "work" / name, to / name)
+                shutil.copy2(path, to / name)
         return to
-
-
-def _bytes(folder):
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _cached(project):
-    cache = project / ".dvc" / "cache"
-    return {path.relative_to(project) for path in cache.rglob("*") if path.is_file()}

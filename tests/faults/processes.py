@@ -14,7 +14,7 @@ SECONDS_TO_END = 20.0
 
 def of_case(mark):
     """Process id -> command line of every living process that carries the mark."""
-    found = {}
+    commands = {}
     wanted = f"{MARK}={mark}\0".encode()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
@@ -23,13 +23,13 @@ def of_case(mark):
             if wanted in (folder / "environ").read_bytes() + b"\0":
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 if command:  # a dead process that no one has waited for has none
-                    found[int(folder.name)] = command
-    return found
+                    commands[int(folder.name)] = command
+    return commands
 
 
 def trainers(mark):
-    found = [process for process, command in of_case(mark).items() if " -m ipu_model " in f"{command} "]
-    return [process for process in found if _parent(process) not in found]
+    running = [process for process, command in of_case(mark).items() if " -m ipu_model " in f"{command} "]
+    return [process for process in running if _parent(process) not in running]
 
 
 def _parent(process):
@@ -44,11 +44,11 @@ def kill_all(mark):
 
 
 def _kill_once(mark):
-    found = of_case(mark)
-    for process in found:
+    living = of_case(mark)
+    for process in living:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    return found
+    return living
 
 
 def require_none(mark, seconds=SECONDS_TO_END):

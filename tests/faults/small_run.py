@@ -108,7 +108,7 @@ class Case:
         make_home(self.home / "prefect")
 
     def environment(self):
-        own = {
+        settings = {
             "PREFECT_HOME": str(self.home / "prefect"),
             "DVC_SITE_CACHE_DIR": str(self.home / "dvc-site"),
             "DVC_GLOBAL_CONFIG_DIR": str(self.home / "dvc-global"),
@@ -120,8 +120,8 @@ class Case:
             processes.MARK: self.mark,
         }
         if self.api_url is not None:
-            own["PREFECT_API_URL"] = self.api_url
-        return {**{k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}, **own, **self.extra}
+            settings["PREFECT_API_URL"] = self.api_url
+        return {**{k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}, **settings, **self.extra}
 
     def start(self, *words, log=None):
         """Start a command of this Python in the project; its output goes to `log`."""
@@ -170,8 +170,8 @@ def digests(project):
 
 def require_same(project, reference):
     """No file is missing, more, or another than in the undisturbed run."""
-    found = digests(project)
-    assert sorted(name for name in {*found, *reference} if found.get(name) != reference.get(name)) == []
+    present = digests(project)
+    assert sorted(name for name in {*present, *reference} if present.get(name) != reference.get(name)) == []
 
 
 def require_whole(project):

@@ -57,13 +57,13 @@ TROUBLES = {
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_push_that_cannot_work_says_why_and_works_later(trouble, finished, tmp_path, pictures):
-    kilobytes, spoil, mend, said = TROUBLES[trouble]
+    kilobytes, spoil, mend, message = TROUBLES[trouble]
     store = tmp_path / "store"
     with contextlib.nullcontext() if kilobytes is None else small_disk(store, kilobytes):
         spoil(store)
         done = finished.run(*PUSH)
         assert done.returncode != 0, done.stdout
-        assert re.search(said, done.stdout), done.stdout
+        assert re.search(message, done.stdout), done.stdout
         mend(store)
         push_again_and_restore(finished, pictures)
 

@@ -27,14 +27,14 @@ def test_two_at_once_in_one_project(what, stage, tmp_path, pictures, new_flow):
     with contextlib.nullcontext() if what == "by hand" else processes.one_trainer(case.mark):
         both = [case.start(*words, log=log) for log in logs]
         codes = [process.wait(timeout=300) for process in both]
-    said = [log.read_text() for log in logs]
-    assert 0 in codes, said
+    texts = [log.read_text() for log in logs]
+    assert 0 in codes, texts
     processes.require_none(case.mark, 5.0)
-    for code, text in zip(codes, said, strict=True):
+    for code, text in zip(codes, texts, strict=True):
         # else it began after the other had ended, and had nothing to do
         assert code == 0 or re.search(HOLDER, text), text
     if what == "by hand":
-        assert sorted(codes) == [0, 1], said
+        assert sorted(codes) == [0, 1], texts
     else:
         case.succeed(*words)
     small_run.require_same(case.project, pictures.digests_after(stage))

@@ -25,10 +25,10 @@ def team(tmp_path_factory):
 def worker(team, request):
     """A host with a worker, which gives a stage 20 s to end, not 10 minutes; a parameter in place of END_REPORT_S."""
     host = team.hosts["worker"]
-    told = getattr(request, "param", 50.0)
+    seconds = getattr(request, "param", 50.0)
     for name, line, other in (
         ("runs/stopping", "STOP_TIMEOUT_S = 600\n", "STOP_TIMEOUT_S = 20\n"),
-        ("workers/worker", "END_REPORT_S = 50.0\n", f"END_REPORT_S = {told}\n"),
+        ("workers/worker", "END_REPORT_S = 50.0\n", f"END_REPORT_S = {seconds}\n"),
     ):
         text = (ROOT / f"flows/{name}.py").read_text()
         assert line in text
@@ -39,12 +39,12 @@ def worker(team, request):
     host.lose()
 
 
-@pytest.mark.parametrize(("number", "said"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "exit code 0")])
-def test_a_killed_flow_crashes_once_its_stage_has_ended(worker, number, said):
+@pytest.mark.parametrize(("number", "ending"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "exit code 0")])
+def test_a_killed_flow_crashes_once_its_stage_has_ended(worker, number, ending):
     run = Training(worker, 1)
     os.kill(run.flow, number)
     run.ends_as("Crashed")
-    assert f"its process ended with {said}" in run.state().message
+    assert f"its process ended with {ending}" in run.state().message
 
 
 def test_a_flow_that_is_killed_with_its_stage_crashes(worker):

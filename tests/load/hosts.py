@@ -50,8 +50,8 @@ class LoadHost(Host):
 
 def find_postgresql():
     """Return the folder of the programs of the newest PostgreSQL of this system; None where there is none."""
-    if found := shutil.which("initdb"):
-        return Path(found).resolve().parent
+    if initdb := shutil.which("initdb"):
+        return Path(initdb).resolve().parent
     versions = sorted(SYSTEM.glob("*/bin/initdb"), key=lambda path: float(path.parents[1].name))
     return versions[-1].parent if versions else None
 
@@ -97,8 +97,8 @@ class LoadServer(Server):
         super().__init__(folder)
 
     def own_environment(self):
-        own = {} if self.database is None else {"PREFECT_SERVER_DATABASE_CONNECTION_URL": self.database.url}
-        return {**super().own_environment(), **own}
+        database = {} if self.database is None else {"PREFECT_SERVER_DATABASE_CONNECTION_URL": self.database.url}
+        return {**super().own_environment(), **database}
 
     def places(self):
         return [self.folder, *([] if self.database is None else [self.database.folder / "data/base"])]

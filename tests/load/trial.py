@@ -71,12 +71,12 @@ class Trial:
         until = self.clock + 60 * self.options.minutes
         while time.monotonic() < until:
             self._send()
-            found = self._look()
-            if found is None:
+            ended = self._look()
+            if ended is None:
                 continue
-            if found == self.options.runs:
+            if ended == self.options.runs:
                 break
-            self.disturbances.look(found / self.options.runs)
+            self.disturbances.look(ended / self.options.runs)
             time.sleep(LOOK_S)
         self.disturbances.bring_back()
         for _, process in self.sent:
@@ -112,16 +112,16 @@ class Trial:
     def measure(self):
         """MB of memory and disk, by name; a worker is without the runs that it started."""
         server = self.team.server
-        found = {
+        sizes = {
             "memory of the server": memory_of(*with_children(server.processes())),
             SERVER_DISK: disk_of(*server.places()),
         }
         for name in (FLOWS, *CPUS):  # each set of parameters has a checkout of its own, on each host that has had it
             host = self.team.hosts[name]
             checkouts = 1 + len(list(host.project.glob("runs/checkouts/*")))
-            found[f"memory of {name}"] = memory_of(host.worker.pid)
-            found[f"disk of {name}, a checkout"] = disk_of(host.folder) / checkouts
-        return found
+            sizes[f"memory of {name}"] = memory_of(host.worker.pid)
+            sizes[f"disk of {name}, a checkout"] = disk_of(host.folder) / checkouts
+        return sizes
 
     def conclude(self):
         self.seconds = time.monotonic() - self.clock
@@ -133,8 +133,8 @@ class Trial:
                 if state is not None and state.is_completed() and state.message == PUBLISHED:
                     self.right += 1
                 else:
-                    said = "it is not there" if state is None else f"{state.name}: {state.message}"
-                    self.wrong.append(f"deployed run of set {number}: {said}")
+                    ending = "it is not there" if state is None else f"{state.name}: {state.message}"
+                    self.wrong.append(f"deployed run of set {number}: {ending}")
             for number, process in self.sent:
                 self.right += process.poll() == 0
                 if process.poll() != 0:

@@ -38,17 +38,17 @@ class Watch:
 
     def sizes(self, name):
         """MB at the begin, when all was warm, and at the end."""
-        found = [look.sizes[name] for look in self.looks if look.at >= (self.warm or 0.0) and look.sizes[name]]
-        return (median(found[:AROUND]), median(found[-AROUND:])) if found else (0.0, 0.0)
+        sizes = [look.sizes[name] for look in self.looks if look.at >= (self.warm or 0.0) and look.sizes[name]]
+        return (median(sizes[:AROUND]), median(sizes[-AROUND:])) if sizes else (0.0, 0.0)
 
 
 def memory_of(*pids):
     """MB of these processes."""
-    found = 0.0
+    size = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += psutil.Process(pid).memory_full_info().pss / 2**20
-    return found
+            size += psutil.Process(pid).memory_full_info().pss / 2**20
+    return size
 
 
 def disk_of(*folders):
@@ -59,8 +59,8 @@ def disk_of(*folders):
 
 def with_children(pids):
     """Return these processes and all below them."""
-    found = list(pids)
+    every = list(pids)
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    return found
+            every += [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return every
