@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from bench.fine_tuning import OURS, FineTuningRecipe, parse
+from bench.fine_tuning import OURS, FineTuningRecipe
 from tests.places import ROOT, SHARED
 from tests.tasks.tiny_model import write_tiny_model
 
@@ -46,7 +46,7 @@ def test_a_slice_of_real_questions_is_learnt_no_worse_than_by_trainer_for_less_t
     learnt = sides[OURS]["real_tokens"] / grouped["real_tokens"]
     assert abs(learnt - 1) < 1 / grouped["updates"], "both learnt from the same windows, in whole updates"
     assert grouped["podium_f1_difference"]["high"] >= 0, "our F1 is significantly lower"
-    cost = {name: one["training_cpu_seconds"] / one["real_tokens"] for name, one in sides.items()}
+    cost = {name: side["training_cpu_seconds"] / side["real_tokens"] for name, side in sides.items()}
     assert cost[OURS] <= PADDED * cost["hf padded"]
     assert cost[OURS] <= GROUPED * cost["hf grouped malloc"]
 
@@ -59,5 +59,3 @@ def test_both_sides_are_told_the_same_recipe(tmp_path):
     assert (entry.finetune.epochs, entry.finetune.learning_rate, entry.finetune.global_batch_size) == (2.0, 5e-5, 16)
     assert (entry.data.limit_train, entry.data.limit_dev, entry.finetune.seed) == (7, 7, 3)
     assert recipe.params.device.precision == "fp32"
-    stated = parse(["--model", "m", "--train", "t", "--dev", "d"])
-    assert (stated.epochs, stated.learning_rate, stated.batch_size) == (2, 5e-5, 32)
