@@ -28,13 +28,13 @@ from tests.places import ROOT
 def values_with(downstream: Mapping[str, Mapping[str, Any] | None] | None = None, **sections: Any) -> dict[str, Any]:
     """The project's own params.yaml with other values laid over it; a new entry says its kind, None takes one away."""
     values: dict[str, Any] = copy.deepcopy(read_yaml(ROOT / "params.yaml"))
-    for name, stated in (downstream or {}).items():
-        if stated is None:
+    for name, entry in (downstream or {}).items():
+        if entry is None:
             del values["downstream"][name]
             continue
         if name not in values["downstream"]:
-            values["downstream"][name] = defaults_of(stated["kind"], name)
-        lay_over(values["downstream"][name], stated)
+            values["downstream"][name] = defaults_of(entry["kind"], name)
+        lay_over(values["downstream"][name], entry)
     lay_over(values, sections)
     return values
 
@@ -50,8 +50,8 @@ def lay_over(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 def write_parameters(root: Path, values: Mapping[str, Any]) -> Params:
     """params.yaml and the dvc.yaml that belongs to it."""
     root.mkdir(parents=True, exist_ok=True)
-    own = json.loads(json.dumps(values))  # no part stands there twice, which YAML would write as an alias
-    (root / artifacts.PARAMS).write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
+    plain = json.loads(json.dumps(values))  # no part stands there twice, which YAML would write as an alias
+    (root / artifacts.PARAMS).write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
     params = validate_params(dict(values))
     write_plan(root, stages.define(params))
     return params
@@ -72,8 +72,8 @@ def part_of(entry: Entry, part: str) -> Any:
 def task_with(name: str, part: str = "entry", **sections: Any) -> Any:
     """A part of an entry, with other sections: `squad` of the project's own params.yaml, `glue-<task>`, or the name of
     another kind."""
-    stated = {"kind": "glue", "task": name.removeprefix("glue-")} if name.startswith("glue-") else {"kind": name}
-    entry = find_entry(validate_params(values_with({} if name == "squad" else {name: stated})), name)
+    parameters = {"kind": "glue", "task": name.removeprefix("glue-")} if name.startswith("glue-") else {"kind": name}
+    entry = find_entry(validate_params(values_with({} if name == "squad" else {name: parameters})), name)
     changed = dataclasses.replace(
         entry, params=entry.params.model_copy(update=sections), rows=sections.get("rows", entry.rows)
     )
@@ -89,7 +89,7 @@ def make_question(
     name: str, text: str, context: str, answers: Sequence[str], starts: Sequence[int] = (), title: str = ""
 ) -> SquadQuestion:
     """A question of squad; an answer without a start begins at 0."""
-    references = tuple(ReferenceAnswer(*one) for one in zip_longest(answers, starts, fillvalue=0))
+    references = tuple(ReferenceAnswer(*reference) for reference in zip_longest(answers, starts, fillvalue=0))
     return SquadQuestion(name, title, context, text, references)
 
 

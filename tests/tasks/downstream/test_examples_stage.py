@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,8 +18,8 @@ from tasks.records.interpretation import read_reading
 from tasks.records.labels import read_example_labels
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import part_of, values_with
+from tests.tasks.downstream.generated import write_texts
 from tests.tasks.downstream.squad.question_files import qa, squad
-from tests.tasks.downstream.texts.classification_checkout import write_texts
 from tests.tasks.downstream.texts.glue_checkout import write_examples
 
 
@@ -35,14 +34,16 @@ def column(folder, split, name):
 
 
 def squad_file(path, titles):
-    asked = [[qa(f"{title}-{n}", f"Which, {n}?", (("It", 0),)) for n in range(10)] for title in range(titles)]
-    files = [squad(*qas, context=f"It is {n} here.", title=f"t{n}") for n, qas in enumerate(asked)]
-    articles = [article for file in files for article in file["data"]]
+    """Ten questions a title."""
+    articles = []
+    for title in range(titles):
+        asked = [qa(f"{title}-{n}", f"Which, {n}?", (("It", 0),)) for n in range(10)]
+        articles += squad(*asked, context=f"It is {title} here.", title=f"t{title}")["data"]
     path.write_text(json.dumps({"data": articles}))
     return str(path)
 
 
-def conll_file(path, sentences, documents):
+def conll_file(path, sentences, documents=0):
     """Sentences of two words; every tenth is as the one before."""
     lines = []
     for number in range(sentences):
@@ -53,23 +54,25 @@ def conll_file(path, sentences, documents):
     return str(path)
 
 
-def test_questions_are_set_apart_by_title(tmp_path):
-    task = examples_of("squad", train_path=squad_file(tmp_path / "a.json", 20), dev_path=None, seed=1)
-    said = make_examples(task, tmp_path / "out")
-    assert re.search("20 of 200 .*dev_fraction 0.1, grouped by title, seed 1", said)
-    train, dev = (set(column(tmp_path / "out", split, "title")) for split in task.entry.splits)
-    assert (len(train), len(dev), train & dev) == (18, 2, set())
-    assert "a part of it" in task.check_files().summary
-
-
-@pytest.mark.parametrize(("documents", "by", "group"), [(10, "documents", "document"), (0, "sentences", "tokens")])
-def test_sentences_are_set_apart_by_document_if_any(tmp_path, documents, by, group):
-    path = conll_file(tmp_path / "a.conll", 100, documents)
-    task = examples_of("ner", train_path=path, dev_path=None, dev_fraction=0.2)
-    assert f"grouped by {by[:-1]}" in make_examples(task, tmp_path / "out")
+@pytest.mark.parametrize(
+    ("kind", "documents", "by", "group", "sizes"),
+    [
+        ("squad", 0, "title", "title", (18, 2)),
+        ("ner", 10, "document", "document", (8, 2)),
+        ("ner", 0, "sentence", "tokens", None),
+    ],
+)
+def test_what_belongs_together_is_set_apart_together(tmp_path, kind, documents, by, group, sizes):
+    path = squad_file(tmp_path / "a.json", 20) if kind == "squad" else conll_file(tmp_path / "a.conll", 100, documents)
+    task = examples_of(kind, train_path=path, dev_path=None, seed=1, dev_fraction=0.1 if kind == "squad" else 0.2)
+    summary = make_examples(task, tmp_path / "out")
+    assert f"grouped by {by}" in summary
+    assert re.search("20 of 200 .*dev_fraction 0.1, .*seed 1", summary) or kind == "ner"
     train, dev = (set(map(str, column(tmp_path / "out", split, group))) for split in task.entry.splits)
     assert dev
     assert not train & dev
+    assert sizes in (None, (len(train), len(dev)))
+    assert "a part of it" in task.check_files().summary
 
 
 def test_the_types_of_entities_are_those_of_what_is_left_to_train_on(tmp_path):
@@ -89,7 +92,7 @@ LABELS = "text,label\na,{}\nb,{}\n"
 
 
 @pytest.mark.parametrize(
-    ("kind", "form", "train", "dev", "said"),
+    ("kind", "form", "train", "dev", "message"),
     [
         ("classification", {}, LABELS.format(0, 1), LABELS.format(2, 3), "found 2, 3, training has 0, 1"),
         ("classification", {}, LABELS.format(0, 1), LABELS.format(1, 1), "all dev examples have the label 1"),
@@ -99,33 +102,41 @@ LABELS = "text,label\na,{}\nb,{}\n"
         ("ner", {}, "a B-a\n", "a B-b\nb B-c\n", "found b, c, training has a"),
     ],
 )
-def test_examples_without_a_score_are_refused_before_a_run(tmp_path, kind, form, train, dev, said):
-    files = {f"{split}_path": tmp_path / f"{split}.{'conll' if kind == 'ner' else 'csv'}" for split in ("train", "dev")}
-    for path, text in zip(files.values(), (train, dev), strict=True):
+def test_examples_without_a_score_are_refused_before_a_run(tmp_path, kind, form, train, dev, message):
+    data = {}
+    for split, text in (("train", train), ("dev", dev)):
+        path = tmp_path / f"{split}.{'conll' if kind == 'ner' else 'csv'}"
         path.write_text(text)
-    task = examples_of(kind, form, **{name: str(path) for name, path in files.items()})
+        data[f"{split}_path"] = str(path)
+    task = examples_of(kind, form, **data)
     for look in (task.check_files, lambda: make_examples(task, tmp_path / "out")):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             look()
     assert not (tmp_path / "out").exists()
 
 
-def test_limits_leave_a_sample_of_each_split_of_every_kind(tmp_path):
-    write_examples(tmp_path / "glue", "mnli", train=50, dev=30)
+@pytest.fixture
+def cases(tmp_path):
+    """What names the files of each kind, and these files."""
+    write_examples(tmp_path / "tasks", "mnli", train=50, dev=30)
     write_texts(tmp_path / "a.csv", 50, seed=0)
-    limits = {"limit_train": 20, "limit_dev": 12}
-    questions, sentences = squad_file(tmp_path / "a.json", 5), conll_file(tmp_path / "a.conll", 50, 0)
-    for kind, data in {
-        "squad": {"train_path": questions, "dev_path": None, "dev_fraction": 0.4},
-        "ner": {"train_path": sentences, "dev_path": sentences},
-        "classification": {"train_path": str(tmp_path / "a.csv"), "dev_path": str(tmp_path / "a.csv")},
-        "glue": {"path": str(tmp_path / "glue")},
-    }.items():
-        task = examples_of(kind, **data, **limits)
-        said = make_examples(task, tmp_path / kind)
+    squad_file(tmp_path / "a.json", 5)
+    conll_file(tmp_path / "a.conll", 50)
+    endings = {"squad": "json", "ner": "conll", "classification": "csv"}
+    paths = {kind: tmp_path / f"a.{ending}" for kind, ending in endings.items()}
+    files = {kind: ({"train_path": str(path), "dev_path": None}, [path]) for kind, path in paths.items()}
+    return {**files, "glue": ({"path": str(tmp_path / "tasks")}, sorted((tmp_path / "tasks/mnli").iterdir()))}
+
+
+def test_limits_leave_a_sample_of_each_split_of_every_kind(tmp_path, cases):
+    for kind, (data, _) in cases.items():
+        dev = {"dev_path": data["train_path"]} if kind in ("ner", "classification") else {}
+        dev |= {"dev_fraction": 0.4} if kind == "squad" else {}
+        task = examples_of(kind, **{**data, **dev}, limit_train=20, limit_dev=12)
+        summary = make_examples(task, tmp_path / kind)
         counts = {split: pq.read_metadata(tmp_path / kind / f"{split}.parquet").num_rows for split in task.entry.splits}
         assert counts == {split: 20 if split == "train" else 12 for split in task.entry.splits}, kind
-        assert "sampled (seed 0)" in said or kind == "squad"
+        assert "sampled (seed 0)" in summary or kind == "squad"
         assert len(read_reading(tmp_path / kind)["notes"]) == len(counts) + (kind == "squad"), kind
 
 
@@ -137,16 +148,7 @@ def test_a_plan_without_a_development_file_reads_the_one_there_is(tmp_path):
 
 
 @pytest.mark.parametrize("packing", [".gz", ".zst"])
-def test_packed_files_of_every_kind_give_what_plain_ones_do(tmp_path, packing):
-    write_examples(tmp_path / "tasks", "mnli", train=20, dev=12)
-    write_texts(tmp_path / "a.csv", 20, seed=0)
-    given = {
-        "squad": squad_file(tmp_path / "a.json", 5),
-        "ner": conll_file(tmp_path / "a.conll", 50, 0),
-        "classification": str(tmp_path / "a.csv"),
-    }
-    cases = {kind: ({"train_path": path, "dev_path": None}, [Path(path)]) for kind, path in given.items()}
-    cases["glue"] = ({"path": str(tmp_path / "tasks")}, sorted((tmp_path / "tasks/mnli").iterdir()))
+def test_packed_files_of_every_kind_give_what_plain_ones_do(tmp_path, cases, packing):
     for kind, (data, files) in cases.items():
         make_examples(examples_of(kind, **data), tmp_path / kind)
         for path in files:
@@ -159,5 +161,7 @@ def test_packed_files_of_every_kind_give_what_plain_ones_do(tmp_path, packing):
         assert task.check_files().summary
         make_examples(task, tmp_path / f"{kind}-unpacked")
         for split in task.entry.splits:
-            tables = [pq.read_table(tmp_path / folder / f"{split}.parquet") for folder in (kind, f"{kind}-unpacked")]
-            assert tables[0] == tables[1], kind
+            plain, unpacked = (
+                pq.read_table(tmp_path / name / f"{split}.parquet") for name in (kind, f"{kind}-unpacked")
+            )
+            assert plain == unpacked, kind

@@ -19,11 +19,9 @@ SUBJECT = make_subject(task_with("squad"), validate_params(values_with()))
 VERDICTS, TRAININGS = SUBJECT.verdicts, SUBJECT.trainings
 LIMITS: dict[str, Any] = {
     "min_f1": 85.0,
-    "min_exact_match": None,
     "released": "inputs/released",
     "max_f1_drop": 0.0,
     "max_exact_match_drop": 0.0,
-    "confidence": 0.95,
 }
 
 

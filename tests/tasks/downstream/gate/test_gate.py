@@ -24,7 +24,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with, values_with
-from tests.tasks.downstream.gate.gate_checkout import LIMITS as STATED
+from tests.tasks.downstream.gate.gate_checkout import LIMITS as VALUES
 from tests.tasks.downstream.gate.gate_checkout import (
     TRAININGS,
     VERDICTS,
@@ -33,7 +33,7 @@ from tests.tasks.downstream.gate.gate_checkout import (
 )
 from tests.tasks.downstream.texts.glue_checkout import run_stage
 
-LIMITS = SquadGateParams(**STATED)
+LIMITS = SquadGateParams(**VALUES)
 GOOD = Evidence(
     own=ScoreEvidence({"exact_match": 91.0, "f1": 93.5}, None, None, "3 questions"),
     examples=3,
@@ -44,32 +44,25 @@ GOOD = Evidence(
 )
 
 
-def limits(**changes):
-    return LIMITS.model_copy(update=changes)
+def decide(limits=None, released=None, **changes):
+    """On evidence in which scores may be other ones."""
+    scores = {name: changes.pop(name, value) for name, value in GOOD.own.values.items()}
+    scored = dataclasses.replace(GOOD.own, values=scores, released=released)
+    task = task_with("squad", "scores", gate=LIMITS.model_copy(update=limits or {}))
+    return gate.decide(task, dataclasses.replace(GOOD, own=scored, **changes))
 
 
-def decide(found, limits=LIMITS):
-    return gate.decide(task_with("squad", "scores", gate=limits), found)
-
-
-def evidence(**changes):
-    """Scores, and what they are compared with, may be stated by themselves."""
-    values = {name: changes.pop(name, value) for name, value in GOOD.own.values.items()}
-    compared = {name: changes.pop(name) for name in ("over_baseline", "baseline", "released") if name in changes}
-    return dataclasses.replace(GOOD, own=dataclasses.replace(GOOD.own, values=values, **compared), **changes)
-
-
-def compared_with(candidate, released, exact=None, limits=LIMITS):
+def compare(candidate, released, exact=None, **limits):
     """F1 as given; exact where it is 1, unless that is given as well."""
-    exact = exact or tuple([float(f1 == 1.0) for f1 in scores] for scores in (candidate, released))
-    ours, theirs = (
-        {"dev": np.array([*zip(*pair, strict=True)])} for pair in zip(exact, (candidate, released), strict=True)
-    )
-    return ReleasedComparison(*paired_differences(task_with("squad", "scores", gate=limits), ours, theirs))
+    both = [{"dev": np.stack([f1, np.equal(f1, 1.0)], 1)[:, ::-1]} for f1 in (candidate, released)]
+    if exact is not None:
+        both = [{"dev": np.stack([match, f1], 1)} for match, f1 in zip(exact, (candidate, released), strict=True)]
+    task = task_with("squad", "scores", gate=LIMITS.model_copy(update=limits))
+    return ReleasedComparison(*paired_differences(task, *both))
 
 
 @pytest.mark.parametrize(
-    ("scores", "changes", "reason", "note"),
+    ("scores", "limits", "reason", "note"),
     [
         ({"f1": 85.0}, {}, None, None),  # exactly at the floor
         ({"f1": 84.9999}, {}, r"F1 is 84\.9999, .* of 85 \(downstream\.squad\.gate\.min_f1\)", None),
@@ -80,71 +73,62 @@ def compared_with(candidate, released, exact=None, limits=LIMITS):
         ({"f1": math.nan}, {"min_f1": None}, "F1 is .*not a score", None),
         ({}, {"min_f1": None, "above_baseline": True}, None, "a floor: "),
         ({}, {"min_f1": None, "above_baseline": False}, None, "a floor or a baseline: "),
-        ({}, {"min_f1": 0.0}, None, None),
         ({}, {"min_f1": None, "min_exact_match": 50.0}, None, None),
         ({"answered": 2}, {"min_f1": None}, "1 of 3", None),  # a rejection says nothing of floors
     ],
 )
-def test_a_score_below_its_floor_is_rejected_and_one_without_a_floor_is_noted(scores, changes, reason, note):
-    decision = decide(evidence(**scores), limits(**changes))
+def test_a_score_below_its_floor_is_rejected_and_one_without_a_floor_is_noted(scores, limits, reason, note):
+    decision = decide(limits, **scores)
     assert decision["accepted"] is (reason is None)
-    assert [bool(re.match(reason or "", one)) for one in decision["reasons"]] == [True] * (reason is not None)
+    assert [bool(re.match(reason or "", text)) for text in decision["reasons"]] == [True] * (reason is not None)
     assert ("without_floor" in decision) == (note is not None)
     assert (note or "") in decision.get("without_floor", "")
     json.dumps(decision, allow_nan=False)
 
 
 @pytest.mark.parametrize(
-    ("candidate", "released", "tolerated", "accepted"),
+    ("candidate", "released", "tolerated", "confidence", "accepted"),
     [
-        ([1.0] * 40, [0.0] * 40, 0.0, True),
         # 20 points lost on every one of 40 questions: an interval without width at -20.
-        ([0.5] * 40, [0.7] * 40, 20.5, True),
-        ([0.5] * 40, [0.7] * 40, 19.5, False),
-        ([0.5] * 40, [0.75] * 40, 25.0, True),  # exactly as much as is tolerated
+        ([0.5] * 40, [0.7] * 40, 20.5, 0.95, True),
+        ([0.5] * 40, [0.7] * 40, 19.5, 0.95, False),
+        ([0.5] * 40, [0.75] * 40, 25.0, 0.95, True),  # exactly as much as is tolerated
         # One question of 40 lost: 2.5 points, but among the resamples 1 in e has no such question (upper bound 0).
-        ([1.0] * 39 + [0.0], [1.0] * 40, 0.0, True),
+        ([1.0] * 39 + [0.0], [1.0] * 40, 0.0, 0.95, True),
         # Ten of 40 lost, none won: standard error sqrt(.25 * .75 / 40) = 6.8 points, upper bound about -12.
-        ([1.0] * 30 + [0.0] * 10, [1.0] * 40, 10.0, False),
-        ([1.0] * 30 + [0.0] * 10, [1.0] * 40, 14.0, True),
-        ([1.0] * 30 + [0.0] * 10, [0.0] * 10 + [1.0] * 30, 0.0, True),  # ten lost and ten others won
+        ([1.0] * 30 + [0.0] * 10, [1.0] * 40, 10.0, 0.95, False),
+        ([1.0] * 30 + [0.0] * 10, [1.0] * 40, 14.0, 0.95, True),
+        ([1.0] * 30 + [0.0] * 10, [0.0] * 10 + [1.0] * 30, 0.0, 0.95, True),  # ten lost and ten others won
+        # Four of 40 lost: at 80% the upper bound is about -5 points, at 99.9% some resample has lost none.
+        ([1.0] * 36 + [0.0] * 4, [1.0] * 40, 0.0, 0.8, False),
+        ([1.0] * 36 + [0.0] * 4, [1.0] * 40, 0.0, 0.999, True),
     ],
 )
-def test_only_a_significant_drop_beyond_the_tolerated_one_is_rejected(candidate, released, tolerated, accepted):
-    compared = evidence(released=compared_with(candidate, released))
-    decision = decide(compared, limits(max_f1_drop=tolerated, max_exact_match_drop=tolerated))
+def test_only_a_significant_drop_beyond_the_tolerated_one_is_rejected(
+    candidate, released, tolerated, confidence, accepted
+):
+    limits = {"max_f1_drop": tolerated, "max_exact_match_drop": tolerated, "confidence": confidence}
+    decision = decide(limits, compare(candidate, released, confidence=confidence))
     assert decision["accepted"] is accepted
-    if not accepted:
-        assert decision["reasons"][0].startswith("F1 dropped significantly")
-
-
-@pytest.mark.parametrize(("confidence", "accepted"), [(0.8, False), (0.999, True)])
-def test_more_confidence_rejects_less(confidence, accepted):
-    # Four of 40 lost: at 80% the upper bound is about -5 points, at 99.9% some resample has lost none.
-    own = limits(confidence=confidence)
-    compared = evidence(released=compared_with([1.0] * 36 + [0.0] * 4, [1.0] * 40, limits=own))
-    assert decide(compared, own)["accepted"] is accepted
+    assert accepted or decision["reasons"][0].startswith("F1 dropped significantly")
 
 
 def test_exact_match_falls_significantly_only_if_mcnemar_agrees():
     # F1 stays. Five lost, none won: the interval ends below 0, but of five coins all fall alike 2 in 32 times.
-    five, six = (
-        compared_with((0.9,) * 40, (0.9,) * 40, ((1.0,) * 20 + (0.0,) * 20, (1.0,) * (20 + n) + (0.0,) * (20 - n)))
-        for n in (5, 6)
-    )
-    assert decide(evidence(released=five))["accepted"]
-    [reason] = decide(evidence(released=six))["reasons"]
+    exact = {n: ([1.0] * 20 + [0.0] * 20, [1.0] * (20 + n) + [0.0] * (20 - n)) for n in (5, 6)}
+    five, six = (compare([0.9] * 40, [0.9] * 40, exact[n]) for n in (5, 6))
+    assert decide(released=five)["accepted"]
+    [reason] = decide(released=six)["reasons"]
     # Six of 40: standard error sqrt(.15 * .85 / 40) = 5.6 points, 1.96 of them 11.1; so few questions show no less.
     shown = re.match(r"Exact match dropped.* -15\.00 .*6 lost and 0 won .*p = 0\.03125.* about ([\d.]+) points", reason)
     assert shown is not None
     assert 9 < float(shown[1]) < 13
-    assert decide(evidence(released=six), limits(max_exact_match_drop=15.0))["accepted"]
+    assert decide({"max_exact_match_drop": 15.0}, six)["accepted"]
 
 
 @pytest.mark.parametrize(
     ("lost", "won", "same", "tolerated", "accepted", "needed"),
     [
-        (20, 0, 20, 70.0, True, False),
         (20, 0, 20, 1.0, False, False),  # a drop beyond the limit, with any number of examples
         (1, 1, 38, 2.0, False, True),  # no difference, but 40 examples exclude none of 2 points
         (10, 10, 3980, 2.0, True, False),
@@ -154,10 +138,10 @@ def test_exact_match_falls_significantly_only_if_mcnemar_agrees():
     ],
 )
 def test_a_student_must_be_shown_not_to_be_worse_than_its_teacher(lost, won, same, tolerated, accepted, needed):
-    task = task_with("squad", "scores", gate=LIMITS)
     ours, theirs = ([0.0] * lost + [1.0] * (won + same), [1.0] * lost + [0.0] * won + [1.0] * same)
     both = ({"dev": np.array([scores, scores]).T} for scores in (ours, theirs))
-    decision = decide(evidence(teacher=compare_teacher(task, *both)), limits(max_teacher_drop=tolerated))
+    compared = compare_teacher(task_with("squad", "scores", gate=LIMITS), *both)
+    decision = decide({"max_teacher_drop": tolerated}, teacher=compared)
     assert decision["accepted"] is accepted
     [check] = [check for check in decision["checks"] if check["name"] == "teacher"]
     assert check["difference"]["mean"] == round(100 * (won - lost) / len(ours), 4)
@@ -166,12 +150,11 @@ def test_a_student_must_be_shown_not_to_be_worse_than_its_teacher(lost, won, sam
         assert f"on {len(ours)} questions" in reason
         assert f"at least {0 - tolerated:g} (downstream.squad.gate.max_teacher_drop)" in reason
         assert ("would be needed" in reason) is needed
-    nothing = decide(evidence(teacher=ReleasedComparison(0, {})), limits(max_teacher_drop=90.0))
-    assert not nothing["accepted"], "no common question excludes nothing"
 
 
-def test_the_correlation_of_a_student_is_compared_by_resamples_alone():
+def test_nothing_excludes_a_drop_without_a_common_question_and_resamples_alone_do_of_correlations():
     """One added extreme example may turn a correlation around, so its bounds would exclude nothing."""
+    assert not decide({"max_teacher_drop": 90.0}, teacher=ReleasedComparison(0, {}))["accepted"]
     task = task_with("classification", "scores", regression=True)
     values, generator = np.arange(100.0), np.random.default_rng(2)
     noisy = [{"dev": np.stack([values, values + generator.normal(0, 5, 100)], 1)} for _ in range(2)]
@@ -193,7 +176,6 @@ def test_every_baseline_must_be_beaten():
     [
         ([0, 1] * 30, [1, 0] * 24 + [0, 1] * 6, False, True),  # the labels of a model with 80 % were swapped
         ([0, 1] * 30, [0, 1] * 24 + [1, 0] * 6, False, False),
-        ([0, 1] * 30, [1] * 60, False, False),
         ([0] * 54 + [1] * 6, [0] * 40 + [1] * 20, False, False),  # below a constant answer
         ([0, 1, 2] * 20, [1, 2, 0] * 20, False, True),
         ([*range(30)], [*range(30, 0, -1)], True, True),
@@ -205,16 +187,17 @@ def test_a_model_against_the_labels_stops_a_release(labels, answers, regression,
     task = task_with("classification", "scores", regression=regression)
     rows = np.array([*zip(labels, answers, strict=True), (0, math.nan)], np.float64)
     assert gate.is_opposed(task, {"dev": rows}) == opposed
-    decision = decide(evidence(is_opposed=opposed))
+    decision = decide(is_opposed=opposed)
     assert decision["accepted"] != opposed
-    assert [one["name"] for one in decision["checks"] if not one["ok"]] == ["released_model_opposed"] * opposed
+    failed = [check["name"] for check in decision["checks"] if not check["ok"]]
+    assert failed == ["released_model_opposed"] * opposed
 
 
 def test_the_evidence_is_copied_where_no_other_user_looks_and_removed(tmp_path):
     write_text(tmp_path / "metrics.json", "{}")
     for _ in range(2):
-        with copy_privately({"a/b": tmp_path / "metrics.json", "c": tmp_path / "c"}, tmp_path / "new/place") as found:
-            folder, hashes = found
+        with copy_privately({"a/b": tmp_path / "metrics.json", "c": tmp_path / "c"}, tmp_path / "new/place") as copied:
+            folder, hashes = copied
             assert hashes == {"a/b": sha256_of(folder / "a/b"), "c": None}
             assert folder.stat().st_mode & 0o077 == 0
         assert list((tmp_path / "new/place").iterdir()) == []
@@ -245,36 +228,30 @@ def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(check
     assert absent >= {"released/predictions.json", "data/rows/squad/train/manifest.json"}
 
 
-@pytest.mark.parametrize("base", [{}, {"source": "folder"}], ids=["fresh weights", "a base model"])
-def test_without_pretraining_no_phase_is_judged_whatever_lies_there(checkout, base):
-    for phase in ("phase1", "phase2"):
+OFF = {"pretrain": {"enabled": False}, "tokenizer": {"source": "file"}}  # of which no corpus is needed
+ALONE = {"data_squad", "data_squad-rows", "loss_squad-finetune", "predictions_complete", "scores_belong_to_predictions"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "sections", "phases"),
+    [
+        ({}, OFF, set()),
+        ({}, {**OFF, "base_model": {"source": "folder"}}, set()),
+        ({"start": "phase1"}, {}, {"data_phase1", "loss_pretrain-phase1", "data_corpus"}),
+    ],
+)
+def test_no_phase_is_judged_that_the_entry_does_not_start_from_whatever_lies_there(checkout, entry, sections, phases):
+    for phase in ("phase2",) if phases else ("phase1", "phase2"):
         change(checkout / "metrics" / f"pretrain-{phase}.json", final_loss=None, steps=3)
         change(checkout / artifacts.validation_report(phase), valid=False)
     assert not decide_on(checkout)["accepted"]
-    tokenizer = {"source": "file"}  # of which no corpus is needed
-    values = values_with(pretrain={"enabled": False}, base_model=base, tokenizer=tokenizer)
-    decision = gate.gate(values, "squad", checkout)
+    decision = gate.gate(values_with({"squad": entry}, **sections), "squad", checkout)
     assert decision["accepted"], decision["reasons"]
-    names = {check["name"] for check in decision["checks"]}
-    assert {one for one in names if "_" in one} == {
-        "beats_constant_answer",
-        "data_squad",
-        "data_squad-rows",
-        "loss_squad-finetune",
-        "predictions_complete",
-        "scores_belong_to_predictions",
-    }
+    names = {check["name"] for check in decision["checks"] if "_" in check["name"]}
+    assert names == {"beats_constant_answer", *ALONE, *phases}
     judged = read_json(checkout / "metrics/squad-gate.json")["judged"]
-    assert [name for name in judged if "phase" in name or "corpus" in name] == []
-    assert ("models/base/base_model.json" in judged) == bool(base)
-
-
-def test_an_entry_that_starts_from_phase1_rests_on_phase1_alone(checkout):
-    change(checkout / artifacts.validation_report("phase2"), valid=False)
-    decision = gate.gate(values_with({"squad": {"start": "phase1"}}), "squad", checkout)
-    assert decision["accepted"], decision["reasons"]
-    names = {check["name"] for check in decision["checks"] if "phase" in check["name"]}
-    assert names == {"data_phase1", "loss_pretrain-phase1"}
+    assert phases or [name for name in judged if "phase" in name or "corpus" in name] == []
+    assert ("models/base/base_model.json" in judged) == ("base_model" in sections)
 
 
 def test_all_that_is_missing_is_named_at_once(checkout):
@@ -305,40 +282,56 @@ CORPUS, FIGURES = str(artifacts.validation_report("corpus")), "metrics/squad-fin
 def test_only_a_verdict_about_these_data_and_a_finite_loss_count(checkout, name, content, failed):
     (checkout / name).write_text(content)
     decision = decide_on(checkout)
-    found = {check["name"]: check["found"] for check in decision["checks"] if not check["ok"]}
-    assert found.keys() == set(failed)
-    assert found == failed or name == FIGURES
+    failures = {check["name"]: check["found"] for check in decision["checks"] if not check["ok"]}
+    assert failures.keys() == set(failed)
+    assert failures == failed or name == FIGURES
     assert decision["accepted"] is not bool(failed)
 
 
+METRICS, PREDICTIONS = "metrics/squad.json", "evaluation/squad/predictions.json"
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "found"),
+    ("path", "content", "message"),
     [
-        ("f1", "NaN", "f1=nan, computed 88.8889"),
-        ("f1", "98.8889", "f1=98.8889, computed 88.8889"),
-        ("f1_low", "88.8", "f1_low=88.8, computed 25.1103"),
-        ("total", "10570", "total=10570, computed 3"),
+        *((METRICS, change, rf"(?s){message}.*dvc repro --force --single-item evaluate@squad") for change, message in (
+            (("f1", "NaN"), "f1=nan, computed 88.8889"),
+            (("f1", "98.8889"), "f1=98.8889, computed 88.8889"),
+            (("f1_low", "88.8"), "f1_low=88.8, computed 25.1103"),
+            (("total", "10570"), "total=10570, computed 3"),
+        )),
+        (METRICS, None, "Run the stage evaluate@squad"),
+        (METRICS, '{"f1": "high", "exact_match": 1, "files": []}', "f1, exact_match"),
+        (METRICS, '{"f1": 1, "exact_match": 1, "files": []}', "SHA-256"),
+        (PREDICTIONS, None, "not found"),
+        (PREDICTIONS, "[]", "predictions.json must be"),
+        ("data/examples/squad/dev.parquet", None, "the examples stage"),
+        ("inputs/released/predictions.json", '{"q0": 3}', "released/predictions.json.* string"),
     ],
-)
-def test_scores_that_the_predictions_do_not_have_are_refused(checkout, name, value, found):
-    path = checkout / artifacts.metrics_file("squad")
-    path.write_text(re.sub(rf'"{name}": [\d.]+', f'"{name}": {value}', path.read_text(), count=1))
-    with pytest.raises(InputError, match=re.escape(found)) as refused:
+)  # fmt: skip
+def test_without_scores_or_with_others_than_the_predictions_have_nothing_is_decided(checkout, path, content, message):
+    if content is None:
+        (checkout / path).unlink()
+    elif isinstance(content, tuple):
+        name, value = content
+        text = (checkout / path).read_text()
+        write_text(checkout / path, re.sub(rf'"{name}": [\d.]+', f'"{name}": {value}', text, count=1))
+    else:
+        write_text(checkout / path, content)
+    with pytest.raises(InputError, match=message):
         decide_on(checkout, min_f1=0.0)
-    assert "dvc repro --force --single-item evaluate@squad" in str(refused.value)
     assert not (checkout / artifacts.metrics_file("squad", "gate")).exists()
 
 
 def test_predictions_or_weights_that_were_changed_after_scoring_are_rejected(checkout):
-    path = checkout / artifacts.predictions_file("squad")
-    scored = path.read_text()
-    path.write_text('{"q0": "the red house", "q1": "two dogs"}')
+    scored = (checkout / PREDICTIONS).read_text()
+    (checkout / PREDICTIONS).write_text('{"q0": "the red house", "q1": "two dogs"}')
     floor, baseline, complete, belongs = decide_on(checkout)["reasons"]
     assert "F1 is 66.67" in floor, "counted on what lies there"
     assert "no better" in baseline
     assert "1 of 3 dev" in complete
     assert "does not belong" in belongs
-    path.write_text(scored)
+    (checkout / PREDICTIONS).write_text(scored)
     (checkout / artifacts.model_folder("squad") / "model.safetensors").write_bytes(b"others")
     assert "or weights" in decide_on(checkout)["reasons"][0]
 
@@ -363,36 +356,14 @@ def test_a_known_released_model_is_compared(checkout, released, accepted):
 
 def test_a_student_is_compared_with_the_scores_of_its_teacher(checkout):
     task, examples = task_with("squad", "scores").read_all(checkout)
-    predictions = task.read_predictions(checkout / "evaluation/squad/predictions.json", examples)
+    predictions = task.read_predictions(checkout / PREDICTIONS, examples)
     write_text(checkout / artifacts.teacher_folder("squad", SCORES), scores_json(task, examples, predictions))
     distill = DistillParams(teacher="inputs/teacher").model_dump()
-    entry = {"distill": distill, "gate": {**STATED, "max_teacher_drop": 90.0}}
+    entry = {"distill": distill, "gate": {**VALUES, "max_teacher_drop": 90.0}}
     decision = gate.gate(values_with({"squad": entry}), "squad", checkout)
     assert decision["accepted"], decision["reasons"]
-    [found] = [check for check in decision["checks"] if check["name"] == "teacher"]
-    assert found["difference"]["mean"] == 0
-
-
-@pytest.mark.parametrize(
-    ("path", "content", "message"),
-    [
-        ("metrics/squad.json", None, "Run the stage evaluate@squad"),
-        ("metrics/squad.json", '{"f1": "high", "exact_match": 1, "files": []}', "f1, exact_match"),
-        ("metrics/squad.json", '{"f1": 1, "exact_match": 1, "files": []}', "SHA-256"),
-        ("evaluation/squad/predictions.json", None, "not found"),
-        ("evaluation/squad/predictions.json", "[]", "predictions.json must be"),
-        ("data/examples/squad/dev.parquet", None, "the examples stage"),
-        ("inputs/released/predictions.json", '{"q0": 3}', "released/predictions.json.* string"),
-    ],
-)
-def test_without_scores_nothing_is_decided(checkout, path, content, message):
-    if content is None:
-        (checkout / path).unlink()
-    else:
-        write_text(checkout / path, content)
-    with pytest.raises(InputError, match=message):
-        decide_on(checkout)
-    assert not (checkout / artifacts.metrics_file("squad", "gate")).exists()
+    [check] = [check for check in decision["checks"] if check["name"] == "teacher"]
+    assert check["difference"]["mean"] == 0
 
 
 def test_the_stage_ends_well_either_way(checkout, monkeypatch, capsys):
@@ -405,6 +376,4 @@ def test_the_stage_ends_well_either_way(checkout, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("gate of squad: accepted, 12 of 12 ")
     change(checkout / artifacts.validation_report("phase2"), valid=False)
     run_stage(gate, "gate@squad")
-    said = capsys.readouterr().out
-    assert said.startswith("gate of squad: rejected, 11 of 12 ")
-    assert "phase2" in said
+    assert re.match("(?s)gate of squad: rejected, 11 of 12 .*phase2", capsys.readouterr().out)

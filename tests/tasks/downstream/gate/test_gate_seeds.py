@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipu_model.core.files import sha256_of, write_json
+from ipu_model.core.files import read_json, sha256_of, write_json, write_text
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.recipe import SeedModel, check_recipe, recipe_record, score_recipe, seed_file_name
 from tasks.downstream.gate.released_scores import scores_json
@@ -26,6 +26,7 @@ ENTRY = "glue-sst2"
 SEEDS = Path("inputs/seeds")
 OWN = 42
 """The seed of the model in the checkout, which has 18 of 20 right."""
+VERDICT = artifacts.metrics_file(ENTRY, "gate")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def made(tmp_path_factory):
     """A checkout whose gate is told of two other seeds, with 17 and 19 of 20 right."""
     root = make_glue_checkout(tmp_path_factory.mktemp("made") / "checkout")
     change_parameters(root, {"downstream": {ENTRY: {"gate": {"seeds": str(SEEDS), "min_score": 80.0}}}})
-    recipe_stated(root)
+    change_recipe(root)
     write_seed(root, 44, wrong=1)
     write_gate(root, name=ENTRY)
     return root
@@ -51,37 +52,31 @@ def scores_of(root, wrong):
     return json.loads(scores_json(task, examples, {"dev": answers}))
 
 
-def write_seed(root, number, wrong, **stated):
-    path = root / SEEDS / seed_file_name(number)
-    write_json(path, {**scores_of(root, wrong), **stated})
-    return path
+def write_seed(root, number, wrong=3, **changed):
+    write_json(root / SEEDS / seed_file_name(number), {**scores_of(root, wrong), **changed})
 
 
 def decide(root, **limits):
+    """The verdict, and its reasons, which are none if it is accepted."""
     change_parameters(root, {"downstream": {ENTRY: {"gate": limits}}})
-    return gate(parameter_values(load_params(root / artifacts.PARAMS)), ENTRY, root)
-
-
-def verdict_in(root):
-    return json.loads((root / artifacts.metrics_file(ENTRY, "gate")).read_text())
+    decision = gate(parameter_values(load_params(root / artifacts.PARAMS)), ENTRY, root)
+    assert decision["accepted"] is (not decision["reasons"])
+    return read_json(root / VERDICT), decision["reasons"]
 
 
 def test_the_verdict_states_every_seed_the_mean_the_deviation_the_interval_and_which_model_this_is(root):
-    assert decide(root)["accepted"]
-    verdict = verdict_in(root)
-    seeds = [(one["seed"], one["this_model"], one["accuracy"]) for one in verdict["seeds"]]
+    verdict, reasons = decide(root)
+    assert not reasons
+    seeds = [(seed["seed"], seed["this_model"], seed["accuracy"]) for seed in verdict["seeds"]]
     assert seeds == [(42, True, 90.0), (43, False, 85.0), (44, False, 95.0)]
     accuracy = verdict["recipe"][0]
     assert (accuracy["metric"], accuracy["mean"], accuracy["deviation"]) == ("accuracy", 90.0, 5.0)
     assert accuracy["low"] < 85
     assert accuracy["high"] == 100, "no score is above that"
     assert {f"seeds/seed-{seed}.json" for seed in (43, 44)} <= set(verdict["judged"])
-
-
-def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root):
     write_seed(root, OWN, wrong=0)
-    assert decide(root, seeds=None)["accepted"]
-    verdict = verdict_in(root)
+    verdict, reasons = decide(root, seeds=None)
+    assert not reasons
     assert not {"seeds", "recipe", "chosen_by"} & set(verdict)
     assert [name for name in verdict["judged"] if "seed" in name] == []
     assert [check["name"] for check in verdict["checks"] if "recipe" in check["name"]] == []
@@ -99,14 +94,14 @@ def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root):
     ],
 )
 def test_the_model_and_its_recipe_have_the_same_floors(root, wrong, floor, reason):
-    write_seed(root, 43, wrong=wrong)
-    reasons = decide(root, min_score=floor)["reasons"]
-    assert (not reasons) is (reason is None)
+    write_seed(root, 43, wrong)
+    _, reasons = decide(root, min_score=floor)
+    assert bool(reasons) is (reason is not None)
     assert re.match(reason or "", (reasons or [""])[0])
 
 
 def held_out(figure, value):
-    return {"held_out": {"judged_by": figure, figure: value}}
+    return {} if value is None else {"held_out": {"judged_by": figure, figure: value}}
 
 
 @pytest.mark.parametrize(
@@ -120,63 +115,55 @@ def held_out(figure, value):
 )
 def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(root, figure, own, others, chosen, reason):
     path = root / artifacts.metrics_file(ENTRY, "finetune")
-    write_json(path, {**json.loads(path.read_text()), **held_out(figure, own)})
+    write_json(path, {**read_json(path), **held_out(figure, own)})
     for number, wrong, value in zip((43, 44), (3, 1), others, strict=True):
-        write_seed(root, number, wrong, **({} if value is None else held_out(figure, value)))
-    reasons = decide(root)["reasons"]
-    assert [re.search(reason or "", one) is not None for one in reasons] == [True] * (reason is not None)
-    verdict = verdict_in(root)
+        write_seed(root, number, wrong, **held_out(figure, value))
+    verdict, reasons = decide(root)
+    assert [re.search(reason or "", text) is not None for text in reasons] == [True] * (reason is not None)
     assert verdict["chosen_by"] == chosen
     assert verdict["seeds"][1].get("held_out") == {figure: others[0]}
     assert (format_recipe(verdict, published=False) or "").endswith("best held-out") is (chosen is not None)
 
 
 def change_scores(change):
-
     def spoil(root):
-        values = scores_of(root, wrong=3)
-        values["scores"]["dev"] = change(values["scores"]["dev"])
-        write_json(root / SEEDS / seed_file_name(43), values)
+        scores = scores_of(root, 3)["scores"]
+        write_seed(root, 43, scores={**scores, "dev": change(scores["dev"])})
 
     return spoil
 
 
 def same_weights(root):
-    weights = sha256_of(root / artifacts.model_folder(ENTRY) / "model.safetensors")
-    write_seed(root, 43, wrong=3, weights_sha256=weights)
+    write_seed(root, 43, weights_sha256=sha256_of(root / artifacts.model_folder(ENTRY) / "model.safetensors"))
 
 
-def recipe_stated(root, **changed):
+def change_recipe(root, **changed):
     finetune = load_params(root / artifacts.PARAMS).downstream[ENTRY].finetune.model_dump(mode="json")
-    write_seed(root, 43, wrong=3, finetune={name: changed.get(name, finetune[name]) for name in finetune})
-
-
-def put(name, text):
-    return lambda root: (root / SEEDS / name).write_text(text)
+    write_seed(root, 43, finetune={**finetune, **changed})
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "message"),
     [
         (lambda root: write_seed(root, OWN, wrong=2), r"seed-42\.json has seed 42"),
         (same_weights, "seeds 42 and 43 are"),
         (change_scores(lambda dev: dict(sorted(dev.items())[1:])), r"seed-43\.json lacks .* 1 of 20 dev"),
         (change_scores(lambda dev: {key: [*row, 0.5] for key, row in dev.items()}), r"required is a SHA-256 with"),
-        (put("seed-43.json", '{"scores": '), r"seed-43\.json has no scores"),
-        (put("scores.json", "{}"), r"scores\.json.* seed-43\.json"),
-        (lambda root: write_seed(root, 43, wrong=3, seed=44), r"seed-43\.json records seed 44"),
-        (lambda root: write_seed(root, 43, wrong=3, held_out={"judged_by": "f1"}), "invalid held-out"),
-        (lambda root: recipe_stated(root, learning_rate=1e-5), "recipe: learning_rate 1e-05"),
+        (lambda root: write_text(root / SEEDS / "seed-43.json", '{"scores": '), r"seed-43\.json has no scores"),
+        (lambda root: write_text(root / SEEDS / "scores.json", "{}"), r"scores\.json.* seed-43\.json"),
+        (lambda root: write_seed(root, 43, seed=44), r"seed-43\.json records seed 44"),
+        (lambda root: write_seed(root, 43, held_out={"judged_by": "f1"}), "invalid held-out"),
+        (lambda root: change_recipe(root, learning_rate=1e-5), "recipe: learning_rate 1e-05"),
         (lambda root: [path.unlink() for path in (root / SEEDS).iterdir()], r"contains no file like seed-43\.json"),
         (lambda root: shutil.rmtree(root / SEEDS), r"gate\.seeds='.*' does not exist"),
     ],
 )
-def test_what_is_no_other_seed_is_refused_by_its_file(root, spoil, words):
-    (root / artifacts.metrics_file(ENTRY, "gate")).unlink()
+def test_what_is_no_other_seed_is_refused_by_its_file(root, spoil, message):
+    (root / VERDICT).unlink()
     spoil(root)
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         decide(root)
-    assert not (root / artifacts.metrics_file(ENTRY, "gate")).exists()
+    assert not (root / VERDICT).exists()
 
 
 def published(root):
@@ -188,22 +175,28 @@ def test_the_card_says_what_the_recipe_scored_and_which_seed_was_published(root)
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert re.search(r"recipe over 3 seeds: accuracy 90\.00 \([^)]*\), .*; published: seed 42\.", card)
     assert "| 42 (this model) | unknown | 90.00 | 90.00 |\n| 43 | unknown | 85.00 | 85.00 |\n" in card
-    stated = json.loads((folder / "provenance.json").read_text())["parameters"]["downstream"][ENTRY]["gate"]
-    assert str(SEEDS) not in stated.values(), "the name of the folder is the user's"
+    recorded = read_json(folder / "provenance.json")["parameters"]["downstream"][ENTRY]["gate"]
+    assert str(SEEDS) not in recorded.values(), "the name of the folder is the user's"
 
 
-@pytest.mark.parametrize("what", ["other scores", "another seed", "one less", "another mean"])
-def test_what_was_changed_after_the_verdict_is_not_published(root, what):
-    if what == "other scores":
-        write_seed(root, 43, wrong=2)
-    elif what == "another seed":
-        write_seed(root, 45, wrong=2)
-    elif what == "one less":
-        (root / SEEDS / seed_file_name(44)).unlink()
-    else:
-        verdict = verdict_in(root)
-        verdict["recipe"][0]["mean"] = 99.0
-        write_json(root / artifacts.metrics_file(ENTRY, "gate"), verdict)
+def change_mean(root):
+    verdict = read_json(root / VERDICT)
+    verdict["recipe"][0]["mean"] = 99.0
+    write_json(root / VERDICT, verdict)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: write_seed(root, 43, wrong=2),
+        lambda root: write_seed(root, 45, wrong=2),
+        lambda root: (root / SEEDS / seed_file_name(44)).unlink(),
+        change_mean,
+    ],
+    ids=["other scores", "another seed", "one less", "another mean"],
+)
+def test_what_was_changed_after_the_verdict_is_not_published(root, change):
+    change(root)
     with pytest.raises(PublishError, match="seeds/seed-4|differs from the checks of the evidence: recipe"):
         published(root)
     assert not (root / "published").exists()
@@ -211,18 +204,18 @@ def test_what_was_changed_after_the_verdict_is_not_published(root, what):
 
 def answered(right):
     """Outcomes of questions: exact match and F1 alike."""
-    return {"dev": np.array([[one, one] for one in right])}
+    return {"dev": np.stack([right, right], axis=1)}
 
 
 @pytest.mark.parametrize(("wrong", "accepted"), [((30, 31, 32), False), ((11, 31, 60), True)])
 def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_that_differ_say_less(wrong, accepted):
     limits = SquadGateParams(min_f1=None, max_f1_drop=0.0, max_exact_match_drop=0.0)
     task, released = task_with("squad", "scores", gate=limits), answered([1.0] * 90 + [0.0] * 10)
-    models = [SeedModel(one, answered([1.0] * (100 - one) + [0.0] * one), None, None) for one in wrong]
+    models = [SeedModel(seed, answered([1.0] * (100 - seed) + [0.0] * seed), None, None) for seed in wrong]
     recipe = score_recipe(task, models, models[0], released, [])
     failed = [check.reason for check in check_recipe(task, recipe) if not check.ok]
     assert (not failed) is accepted, failed
-    assert all(re.match("(Exact match|F1) of the recipe .*over 3 seeds on 100 questions", one) for one in failed)
+    assert all(re.match("(Exact match|F1) of the recipe .*over 3 seeds on 100 questions", text) for text in failed)
 
 
 def test_only_scores_that_are_numbers_and_answers_that_both_gave_are_compared():

@@ -1,7 +1,7 @@
 """Models of every kind of task, applied to files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +16,35 @@ from tasks.downstream.packed_rows import write_rows
 from tasks.params.entries import find_entry
 from tasks.stage import artifacts
 from tests.tasks.downstream.entries import part_of, values_with, write_parameters
+from tests.tasks.downstream.generated import CLASSES, TYPES, write_sentences, write_texts
 from tests.tasks.downstream.inference.head_models import write_head_model
-from tests.tasks.downstream.ner.ner_checkout import TYPES, write_sentences
-from tests.tasks.downstream.texts.classification_checkout import CLASSES, write_texts
 from tests.tasks.downstream.texts.glue_checkout import WORDS, run_stage
 from tests.tasks.downstream.texts.glue_checkout import write_examples as write_glue
 from tests.tasks.pretraining.row_inputs import WORDS as NER_WORDS
 
-QUESTIONS = 60
 SPLITS = ("train", "dev")
 
 
-def squad(folder: Path, count: int = QUESTIONS) -> dict[str, Any]:
-    """Questions on contexts of one window and of several; the parameters that name their files."""
+def files(folder: Path, ending: str, write: Callable[[Path], object]) -> dict[str, str]:
+    """Parameters that name a file of each split."""
     for split in SPLITS:
-        paragraphs = []
-        for number in range(count):
-            context = " ".join(f"{WORDS[(number + i) % 40]}" for i in range(10 if number % 3 else 90))
-            answer = {"text": context.split()[4], "answer_start": context.index(context.split()[4])}
-            asked = {"id": f"{split}{number}", "question": f"word{number % 40} ?", "answers": [answer]}
-            paragraphs.append({"context": context, "qas": [asked]})
-        (folder / f"{split}.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
-    return {"kind": "squad", "data": {f"{split}_path": str(folder / f"{split}.json") for split in SPLITS}}
+        write(folder / f"{split}.{ending}")
+    return {f"{split}_path": str(folder / f"{split}.{ending}") for split in SPLITS}
 
 
-def ner(folder: Path) -> dict[str, Any]:
-    for split in SPLITS:
-        write_sentences(folder / f"{split}.conll", 60, seed=len(split))
-    return {"kind": "ner", "data": {f"{split}_path": str(folder / f"{split}.conll") for split in SPLITS}}
+def write_questions(path: Path) -> None:
+    """Sixty questions on contexts of one window and of several."""
+    paragraphs = []
+    for number in range(60):
+        context = " ".join(f"{WORDS[(number + i) % 40]}" for i in range(10 if number % 3 else 90))
+        answer = {"text": context.split()[4], "answer_start": context.index(context.split()[4])}
+        asked = {"id": f"{path.stem}{number}", "question": f"word{number % 40} ?", "answers": [answer]}
+        paragraphs.append({"context": context, "qas": [asked]})
+    path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+
+
+def write_tagged(path: Path) -> None:
+    write_sentences(path, 60, seed=len(path.stem))
 
 
 def glue(task: str, folder: Path) -> dict[str, Any]:
@@ -52,28 +53,28 @@ def glue(task: str, folder: Path) -> dict[str, Any]:
 
 
 def own(folder: Path, **form: bool) -> dict[str, Any]:
-    for split in SPLITS:
-        write_texts(folder / f"{split}.csv", 60, seed=len(split), **form)
-    paths = {f"{split}_path": str(folder / f"{split}.csv") for split in SPLITS}
-    return {"kind": "classification", "regression": form.get("regression", False), "data": paths}
+    data = files(folder, "csv", lambda path: write_texts(path, 60, len(path.stem), **form))
+    return {"kind": "classification", "regression": form.get("regression", False), "data": data}
 
 
 TAGS = ("O", *(f"{prefix}-{name}" for name in sorted(TYPES) for prefix in "BI"))
+PACKED = {"row_length": 32, "max_sequences_per_row": 4}
 SHAPES: dict[str, dict[str, Any]] = {
     "squad": {"row_length": 48, "max_sequences_per_row": 2, "doc_stride": 8, "max_question_length": 16},
-    "ner": {"row_length": 32, "max_sequences_per_row": 4, "overlap": 8},
-    "glue": {"row_length": 32, "max_sequences_per_row": 4},
-    "classification": {"row_length": 32, "max_sequences_per_row": 4},
+    "ner": {**PACKED, "overlap": 8},
+    "glue": PACKED,
+    "classification": PACKED,
 }
-CASES: dict[str, tuple[Any, str, str, tuple[str, ...], list[str]]] = {
-    "squad": (squad, "dev.json", "question_answering", (), WORDS),
-    "ner": (ner, "dev.conll", "token_classification", TAGS, NER_WORDS),
-    "sst2": (lambda at: glue("sst2", at), "sst2/dev.tsv", "sequence_classification", ("negative", "positive"), WORDS),
-    "stsb": (lambda at: glue("stsb", at), "stsb/dev.tsv", "sequence_classification", ("similarity",), WORDS),
-    "mine": (own, "dev.csv", "sequence_classification", CLASSES, NER_WORDS),
-    "pairs": (lambda at: own(at, pairs=True), "dev.csv", "sequence_classification", CLASSES, NER_WORDS),
-    "value": (lambda at: own(at, regression=True), "dev.csv", "sequence_classification", ("value",), NER_WORDS),
+CASES: dict[str, tuple[Any, str, tuple[str, ...], list[str]]] = {
+    "squad": (lambda at: {"kind": "squad", "data": files(at, "json", write_questions)}, "dev.json", (), WORDS),
+    "ner": (lambda at: {"kind": "ner", "data": files(at, "conll", write_tagged)}, "dev.conll", TAGS, NER_WORDS),
+    "sst2": (lambda at: glue("sst2", at), "sst2/dev.tsv", ("negative", "positive"), WORDS),
+    "stsb": (lambda at: glue("stsb", at), "stsb/dev.tsv", ("similarity",), WORDS),
+    "mine": (own, "dev.csv", CLASSES, NER_WORDS),
+    "pairs": (lambda at: own(at, pairs=True), "dev.csv", CLASSES, NER_WORDS),
+    "value": (lambda at: own(at, regression=True), "dev.csv", ("value",), NER_WORDS),
 }
+HEADS = {"squad": "question_answering", "ner": "token_classification"}
 
 
 def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -88,10 +89,10 @@ def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pyt
     (folder / artifacts.TOKENIZER).symlink_to(model)
     write_json(folder / artifacts.validation_report("plan-rows"), {"valid": True})
     monkeypatch.chdir(folder)
-    found = find_entry(params, "plan")
-    make_examples(part_of(found, "reader"), artifacts.EXAMPLES / "plan")
-    for split in found.splits:
-        write_rows(part_of(found, "encoder"), split)
+    task = find_entry(params, "plan")
+    make_examples(part_of(task, "reader"), artifacts.EXAMPLES / "plan")
+    for split in task.splits:
+        write_rows(part_of(task, "encoder"), split)
     for module, stage in ((entry_jobs, "predict@plan"), (evaluate_stage, "plan")):
         run_stage(module, stage)
     return folder
@@ -99,8 +100,9 @@ def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pyt
 
 def applied(case: str, folder: Path) -> tuple[InferenceModel, Path, dict[str, Any]]:
     """A model, a file with labels, and what an entry says of it."""
-    write, name, head, labels, words = CASES[case]
+    write, name, labels, words = CASES[case]
     (folder / "data").mkdir()
+    head = HEADS.get(case, "sequence_classification")
     model = find_model(str(write_head_model(folder / "model", head, labels, words)))
     return model, folder / "data" / name, write(folder / "data")
 

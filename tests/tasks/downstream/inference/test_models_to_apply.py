@@ -34,12 +34,19 @@ DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
 ENTAILMENT = ("entailment", "not_entailment")
 
 
-def how(runtime="cpu", precision="fp32"):
-    return InferenceOptions(RuntimeSpec(runtime, precision), 4, lambda text: None)
+def model_with(folder, labels=(), words=WORDS, positions=64, types=2):
+    """A finished model; without labels one that answers questions."""
+    head = "sequence_classification" if labels else "question_answering"
+    head = "token_classification" if "O" in labels else head
+    return find_model(str(write_head_model(folder, head, labels, words, positions, types)))
 
 
-def classifier(folder, *labels):
-    return find_model(str(write_head_model(folder, "sequence_classification", labels, WORDS)))
+def how(place="cpu"):
+    return InferenceOptions(RuntimeSpec(place, "fp32"), 4, lambda text: None)
+
+
+def predicted(model, file, out, place="cpu"):
+    return predict(infer_entry(model), model, file, PredictionOutput(out, "jsonl"), how(place))[1]
 
 
 def test_a_release_says_how_its_model_was_judged(tmp_path):
@@ -58,7 +65,7 @@ def test_a_release_says_how_its_model_was_judged(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("labels", "task", "found"),
+    ("labels", "task", "expected"),
     [
         (ENTAILMENT, None, "valid: classification, qnli, rte"),
         (ENTAILMENT, "rte", {"task": "rte"}),
@@ -69,15 +76,15 @@ def test_a_release_says_how_its_model_was_judged(tmp_path):
         (("red", "green", "blue"), None, {}),
     ],
 )
-def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path, labels, task, found):
-    model = classifier(tmp_path / "model", *labels)
-    if isinstance(found, str):
-        with pytest.raises(ParamsError, match=found):
+def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path, labels, task, expected):
+    model = model_with(tmp_path / "model", labels)
+    if isinstance(expected, str):
+        with pytest.raises(ParamsError, match=expected):
             infer_entry(model, task)
         return
     entry = infer_entry(model, task)
-    assert entry.params.options.get("task") == found.get("task")
-    assert entry.kind == ("glue" if found else "classification")
+    assert entry.params.options.get("task") == expected.get("task")
+    assert entry.kind == ("glue" if expected else "classification")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,6 @@ def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path, labels, tas
     [
         ("sst2", "text,label", "classification"),
         ("sst2", "sentence,label", "sst2"),
-        ("sst2", "sentence", "sst2"),
         ("mnli", "premise,hypothesis,label", "mnli"),
         ("rte", "question,sentence,label", "qnli"),
         ("sst2", "review,stars", r"fit sst2, .*--task classification: .*column.*; --task sst2: .*sentence, label"),
@@ -93,42 +99,39 @@ def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path, labels, tas
 )
 def test_columns_decide_between_glue_and_own_texts(tmp_path, classes, columns, expected):
     labels = TASKS[classes].labels
-    model = classifier(tmp_path / "model", *labels)
+    model, file = model_with(tmp_path / "model", labels), tmp_path / "in.csv"
     values = [labels[0] if name == "label" else "a town" for name in columns.split(",")]
-    (tmp_path / "in.csv").write_text(f"{columns}\n{','.join(values)}\n")
-    labelled = "," in columns
+    file.write_text(f"{columns}\n{','.join(values)}\n")
     if "--task" in expected:
         with pytest.raises(InputError, match=expected):
-            choose_entry(model, tmp_path / "in.csv", labelled=labelled)
-    else:
-        params = choose_entry(model, tmp_path / "in.csv", labelled=labelled).params
-        assert params.options.get("task", params.kind) == expected
+            choose_entry(model, file, labelled=True)
+        return
+    params = choose_entry(model, file, labelled=True).params
+    assert params.options.get("task", params.kind) == expected
 
 
 def test_windows_shrink_to_what_a_model_bears(tmp_path):
     for positions, expected in ((512, (384, 64, 128)), (64, (64, 16, 16)), (20, (20, 5, 5))):
-        folder = write_head_model(tmp_path / str(positions), "question_answering", (), WORDS, positions)
-        rows = infer_entry(find_model(str(folder))).rows.model_dump()
+        rows = infer_entry(model_with(tmp_path / str(positions), positions=positions)).rows.model_dump()
         assert tuple(rows[name] for name in ("row_length", "max_question_length", "doc_stride")) == expected
-    folder = write_head_model(tmp_path / "ner", "token_classification", ("O", "B-x", "I-x"), WORDS, 20)
-    assert infer_entry(find_model(str(folder))).rows.model_dump()["overlap"] == 5
+    tagger = model_with(tmp_path / "ner", ("O", "B-x", "I-x"), positions=20)
+    assert infer_entry(tagger).rows.model_dump()["overlap"] == 5
 
 
 BF16, FP32 = {"runtime": "cpu", "precision": "bf16"}, {"runtime": "cpu", "precision": "fp32"}
 
 
 @pytest.mark.parametrize(
-    ("stated", "precision"),
+    ("provenance", "precision"),
     [
         ({"prediction": BF16, "training": {"squad-finetune": FP32}}, "bf16"),
         ({"prediction": {"dev_matched": BF16, "dev_mismatched": BF16}, "training": {}}, "bf16"),
         ({"training": {"squad-finetune": BF16}}, "fp32"),
-        ({"prediction": {"precision": "fp4"}, "training": []}, "fp32"),
         ([], "fp32"),
     ],
 )
-def test_the_provenance_of_a_release_decides(tmp_path, stated, precision):
-    (tmp_path / "provenance.json").write_text(json.dumps(stated))
+def test_the_provenance_of_a_release_decides(tmp_path, provenance, precision):
+    (tmp_path / "provenance.json").write_text(json.dumps(provenance))
     assert choose_place(tmp_path, "auto", None) == RuntimeSpec("auto", precision)
     assert choose_place(tmp_path, "cpu", "auto") == RuntimeSpec("cpu", "auto")
     assert choose_place(tmp_path, "ipu", None) == RuntimeSpec("ipu", "auto")
@@ -141,23 +144,20 @@ def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path, monkeypatch):
     """With the IPU config that is in the folder of the model."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
-    model = classifier(tmp_path / "model", "negative", "positive")
+    model, file = model_with(tmp_path / "model", ("negative", "positive")), tmp_path / "in.jsonl"
     (model.folder / "ipu_config.json").write_text('{"layers_per_ipu": [1], "inference_device_iterations": 2}')
-    (tmp_path / "in.jsonl").write_text("".join(f'{{"sentence": "word{n} word{n + 9}"}}\n' for n in range(30)))
+    file.write_text("".join(f'{{"sentence": "word{n} word{n + 9}"}}\n' for n in range(30)))
     records = []
     for place in ("cpu", "ipu"):
-        out = tmp_path / f"{place}.jsonl"
-        _, result = predict(
-            infer_entry(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how(place)
-        )
+        result = predicted(model, file, tmp_path / f"{place}.jsonl", place=place)
         assert (result.runtime, result.precision) == (place, "fp32")
-        records.append([json.loads(line) for line in out.read_text().splitlines()])
+        records.append([json.loads(line) for line in (tmp_path / f"{place}.jsonl").read_text().splitlines()])
     assert result.plan["device"]["config"]["inference_device_iterations"] == 2
-    assert [one["label"] for one in records[0]] == [one["label"] for one in records[1]]
-    assert [one["score"] for one in records[0]] == pytest.approx([one["score"] for one in records[1]], abs=1e-5)
+    cpu, ipu = ([(record["label"], record["score"]) for record in place] for place in records)
+    assert ipu == [(label, pytest.approx(score, abs=1e-5)) for label, score in cpu]
     (model.folder / "ipu_config.json").write_text("[1]")
     with pytest.raises(InputError, match="ipu_config.json is not a JSON object"):
-        predict(infer_entry(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how("ipu"))
+        predicted(model, file, tmp_path / "out.jsonl", place="ipu")
 
 
 TOWN = ["the", "town", "lies", "in", "a", "valley", "who", "where", "is", "what", "ada"]
@@ -165,16 +165,16 @@ CONTEXT, QUESTION = "The town sits in a valley", "where is the town"
 
 
 def as_shards(folder, ending):
-    whole = "model.safetensors" if ending == "safetensors" else "pytorch_model.bin"
     state = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
+    whole = "model.safetensors" if ending == "safetensors" else "pytorch_model.bin"
     names, places = sorted(state), {}
     for number, part in enumerate((names[:9], names[9:]), 1):
         name = f"{whole.split('.')[0]}-{number:05}-of-00002.{ending}"
-        some = {key: state[key] for key in part}
-        save_file(some, folder / name) if ending == "safetensors" else torch.save(some, folder / name)
+        weights = {key: state[key] for key in part}
+        save_file(weights, folder / name) if ending == "safetensors" else torch.save(weights, folder / name)
         places |= dict.fromkeys(part, name)
     (folder / f"{whole}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    (folder / "model.safetensors").unlink()
 
 
 def as_pickle(folder):
@@ -197,24 +197,25 @@ def with_vocabulary_file_only(folder):
 
 
 FORMS = {
-    "`model.safetensors`": lambda folder: None,
-    "shards with `model.safetensors.index.json`": lambda folder: as_shards(folder, "safetensors"),
-    "`pytorch_model.bin`": as_pickle,
-    "shards with `pytorch_model.bin.index.json`": lambda folder: as_shards(folder, "bin"),
-    "`vocab.txt` without `tokenizer.json`": with_vocabulary_file_only,
-    "128 positions (`max_position_embeddings`)": with_few_positions,
+    "safetensors": lambda folder: None,
+    "shards": lambda folder: as_shards(folder, "safetensors"),
+    "pickle": as_pickle,
+    "pickled shards": lambda folder: as_shards(folder, "bin"),
+    "vocabulary file": with_vocabulary_file_only,
+    "128 positions": with_few_positions,
 }
-ONE_TYPE = "one token type (`type_vocab_size: 1`)"
-COMMANDS = ("finetune", "evaluate", "predict", "predict --context")
 
 
-def test_the_document_lists_these_forms_and_commands():
-    lines = (ROOT / "docs/checkpoints.md").read_text().splitlines()
-    head = next(number for number, line in enumerate(lines) if line.startswith("| form |"))
-    assert [cell.strip(" `") for cell in lines[head].split("|")[2:-1]] == [f"podium {name}" for name in COMMANDS]
-    rows = [line.split("|")[1:-1] for line in lines[head + 2 : lines.index("", head)]]
-    expected = {**dict.fromkeys(FORMS, ["yes"] * 4), ONE_TYPE: [*["single texts"] * 3, "refused"]}
-    assert {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows} == expected
+def answers(folder, place):
+    model, file = find_model(str(folder)), place / "dev.jsonl"
+    answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}
+    file.write_text(json.dumps({"id": "1", "context": CONTEXT, "question": QUESTION, "answers": answer}) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        run_jobs_here(patch)
+        metrics, _ = evaluate(infer_entry(model), model, file, place / f"evaluation-{folder.name}", how())
+        predicted(model, file, place / f"{folder.name}.jsonl")
+        [best], _ = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
+    return [metrics["f1"], (place / f"{folder.name}.jsonl").read_text(), best]
 
 
 @pytest.fixture(scope="module")
@@ -231,9 +232,8 @@ def test_every_command_reads_every_form(plain, tmp_path, form):
     model = model_parameters("other", tmp_path, tmp_path)
     entry = "downstream.own={kind: squad, data: {source: files}}"
     overrides = [*make_settings(model), entry, *make_settings(fit_rows("squad", "downstream.own", model))]
-    params = validate_params(
-        resolve({}, "finetune", [*overrides, f'base_model.path="{other}"', f'tokenizer.path="{other}"'])
-    )
+    overrides += [f'base_model.path="{other}"', f'tokenizer.path="{other}"']
+    params = validate_params(resolve({}, "finetune", overrides))
     make_tokenizer(params.tokenizer, 512, tmp_path, tmp_path / "tokenizer")
     record = write_base_model(params.base_model, params.model, tmp_path / "tokenizer", tmp_path / "base")
     assert record["left_out"] == []
@@ -243,36 +243,13 @@ def test_every_command_reads_every_form(plain, tmp_path, form):
 
 
 @pytest.mark.soak
-def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_name(tmp_path):
-    """podium finetune: tests/flows/checks/test_given_models.py."""
-    texts = find_model(str(write_head_model(tmp_path / "texts", "sequence_classification", ("a", "b"), TOWN, 512, 1)))
-    (tmp_path / "dev.csv").write_text("text,label\nada is where,a\nthe town,b\n")
-    entry = infer_entry(texts, "classification")
-    assert evaluate(entry, texts, tmp_path / "dev.csv", tmp_path / "evaluation", how())[0]
-    predict(entry, texts, tmp_path / "dev.csv", PredictionOutput(tmp_path / "answers.csv", "csv"), how())
-    assert len((tmp_path / "answers.csv").read_text().splitlines()) == 3
-
-    asked = find_model(str(write_head_model(tmp_path / "qa", "question_answering", (), TOWN, 512, 1)))
+def test_a_model_with_one_token_type_refuses_pairs_by_name(tmp_path):
+    """Single texts are read: texts/test_other_encoders.py; podium finetune: tests/flows/checks/test_given_models.py."""
+    asked = model_with(tmp_path / "qa", (), TOWN, 512, 1)
     (tmp_path / "dev.jsonl").write_text(json.dumps({"id": "1", "context": CONTEXT, "question": QUESTION}) + "\n")
-    said = "type_vocab_size of its config.json is 1"
-    with pytest.raises(PodiumError, match=said):
-        ask(asked, QUESTION, CONTEXT, WindowShape.for_model(asked))
-    output = PredictionOutput(tmp_path / "spans.jsonl", "jsonl")
-    with pytest.raises(PodiumError, match=said):
-        predict(infer_entry(asked), asked, tmp_path / "dev.jsonl", output, how())
-
-
-def answers(folder, place):
-    model = find_model(str(folder))
-    entry, answer_options = infer_entry(model), how()
-    answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}
-    record = {"id": "1", "context": CONTEXT, "question": QUESTION, "answers": answer}
-    (place / "dev.jsonl").write_text(json.dumps(record) + "\n")
-    with pytest.MonkeyPatch.context() as patch:
-        run_jobs_here(patch)
-        metrics, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", answer_options)
-        predict(
-            entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), answer_options
-        )
-        [best], _ = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
-    return [metrics["f1"], (place / f"{folder.name}.jsonl").read_text(), best]
+    for answer in (
+        lambda: ask(asked, QUESTION, CONTEXT, WindowShape.for_model(asked)),
+        lambda: predicted(asked, tmp_path / "dev.jsonl", tmp_path / "spans.jsonl"),
+    ):
+        with pytest.raises(PodiumError, match="type_vocab_size of its config.json is 1"):
+            answer()

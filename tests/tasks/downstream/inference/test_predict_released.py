@@ -56,38 +56,43 @@ def checkout(made, tmp_path):
 
 @pytest.fixture
 def jobs(monkeypatch):
-    found = []
+    """The jobs that were run."""
+    ran = []
 
     def run(asked, **options):
-        found.append(asked)
+        ran.append(asked)
         return device_job_here(asked, **options)
 
     monkeypatch.setattr(job, "run_device_job", run)
-    return found
+    return ran
 
 
-def entry_of(root):
-    return find_entry(load_params(root / artifacts.PARAMS), "squad")
+def load(root, name="squad"):
+    params = load_params(root / artifacts.PARAMS)
+    return params, find_entry(params, name)
 
 
-def run_stage(root):
-    return predict_released(entry_of(root), load_params(root / artifacts.PARAMS).device, root)
+def run_stage(root, name="squad"):
+    params, entry = load(root, name)
+    return predict_released(entry, params.device, root)
 
 
 def ask(root, asked):
-    found = [make_question(name, text, TEXT, (one,), (TEXT.index(one),)) for name, (text, one) in asked.items()]
-    write_questions(found, root / "data/examples/squad/dev.parquet")
+    questions = [
+        make_question(name, text, TEXT, (answer,), (TEXT.index(answer),)) for name, (text, answer) in asked.items()
+    ]
+    write_questions(questions, root / "data/examples/squad/dev.parquet")
 
 
 def test_scores_that_the_release_states_are_taken(checkout, jobs):
     tag = fetch_here(checkout).releases[0].tag
     assert f"{tag} has recorded scores for all 2" in run_stage(checkout)
     assert jobs == []
-    stated = checkout / "published/podium-demo/evaluation/scores.json"
-    assert (checkout / OUT / "scores.json").read_bytes() == stated.read_bytes()
+    scores = checkout / "published/podium-demo/evaluation/scores.json"
+    assert (checkout / OUT / "scores.json").read_bytes() == scores.read_bytes()
     weights = sha256_of(checkout / "published/podium-demo/model.safetensors")
-    stated = {"release": {"tag": tag, "repository": None, "commit": None}, "weights": weights}
-    assert read_json(checkout / OUT / "released.json") == {**stated, "fetched": True, "predicted": False}
+    expected = {"release": {"tag": tag, "repository": None, "commit": None}, "weights": weights}
+    assert read_json(checkout / OUT / "released.json") == {**expected, "fetched": True, "predicted": False}
     record = read_json(checkout / FOLDER / "releases.json")
     del record["releases"][0]["files"]["evaluation/scores.json"]
     write_json(checkout / FOLDER / "releases.json", record)
@@ -111,9 +116,10 @@ def test_other_questions_are_answered_as_by_evaluate(checkout, jobs, asked, tmp_
     model = find_model(str(checkout / "published/podium-demo"))
     how = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print)
     evaluate(entry_of_model(model), model, table, tmp_path / "evaluated", how)
-    task = part_of(entry_of(checkout), "scores")
-    assert read_scores(task, checkout / OUT / "scores.json") == read_scores(task, tmp_path / "evaluated/scores.json")
-    assert len(read_scores(task, checkout / OUT / "scores.json")["dev"]) == len(asked)
+    task = part_of(load(checkout)[1], "scores")
+    ours, theirs = (read_scores(task, folder / "scores.json") for folder in (checkout / OUT, tmp_path / "evaluated"))
+    assert ours == theirs
+    assert len(ours["dev"]) == len(asked)
 
 
 def test_a_released_model_is_compared_with_the_one_before_it(checkout, jobs):
@@ -122,8 +128,7 @@ def test_a_released_model_is_compared_with_the_one_before_it(checkout, jobs):
     first = read_json(checkout / OUT / "released.json")["release"]["tag"]
     second = release(checkout)
     fetch_here(checkout)
-    said = run_stage(checkout)
-    assert re.search(f"already released as {second}; {first} has ", said)
+    assert re.search(f"already released as {second}; {first} has ", run_stage(checkout))
     assert {path.name: path.read_bytes() for path in (checkout / OUT).iterdir()} == before
     assert release(checkout) == second, "the same verdict, and so the same release"
 
@@ -133,9 +138,9 @@ def spoil_config(root, folder):
     (folder / "config.json").write_text("{}")
 
 
-def name_classes(root, folder):
-    config = root / "models/squad/config.json"
-    write_json(config, {**read_json(config), "id2label": {"0": "start", "1": "end"}})
+def name_classes(root, *classes, name="squad"):
+    config = root / "models" / name / "config.json"
+    write_json(config, {**read_json(config), "id2label": dict(enumerate(classes))})
 
 
 def take_tokenizer(root, folder):
@@ -146,76 +151,67 @@ def take_tokenizer(root, folder):
     write_json(root / FOLDER / "releases.json", record)
 
 
-def swap_task(root, folder):
-    swap(root, write_head_model(root / "model", "sequence_classification", ["bad", "good"], ["river"]))
+def swap(root, labels, fetched=FOLDER):
+    """A model of texts in place of the fetched one, as if it had been released there."""
+    model = write_head_model(root / "model", "sequence_classification", labels, ["river"])
+    record = read_json(root / fetched / "releases.json")
+    [fetched_release] = record["releases"]
+    folder = root / fetched / fetched_release["tag"]
+    shutil.rmtree(folder)
+    shutil.copytree(model, folder)
+    files = [path for path in folder.iterdir() if path.name not in ("podium.json", "vocab.txt")]
+    fetched_release["files"] = {path.name: sha256_of(path) for path in files}
+    write_json(root / fetched / "releases.json", record)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (spoil_config, "changed since it was fetched"),
-        (swap_task, r"kind classification.*, this entry for kind squad.*\.gate\.released=none"),
-        (name_classes, "has the classes LABEL_0, LABEL_1, the examples start, end"),
+        (lambda root, folder: swap(root, ["bad", "good"]),
+         r"kind classification.*, this entry for kind squad.*\.gate\.released=none"),
+        (lambda root, folder: name_classes(root, "start", "end"),
+         "has the classes LABEL_0, LABEL_1, the examples start, end"),
         (take_tokenizer, "tokenizer.json"),
     ],
-)
-def test_a_model_that_is_not_the_fetched_one_or_does_not_fit_is_refused(checkout, jobs, change, said):
-    [one] = fetch_here(checkout).releases
+)  # fmt: skip
+def test_a_model_that_is_not_the_fetched_one_or_does_not_fit_is_refused(checkout, jobs, change, message):
+    [fetched_release] = fetch_here(checkout).releases
     ask(checkout, ASKED_NOW)
-    change(checkout, checkout / FOLDER / one.tag)
-    with pytest.raises(InputError, match=said):
+    change(checkout, checkout / FOLDER / fetched_release.tag)
+    with pytest.raises(InputError, match=message):
         run_stage(checkout)
     assert jobs == []
     assert not (checkout / OUT / "released.json").exists()
 
 
-def swap(root, model, fetched=FOLDER):
-    """Another model in place of the fetched one, as if it had been released there."""
-    record = read_json(root / fetched / "releases.json")
-    [one] = record["releases"]
-    folder = root / fetched / one["tag"]
-    shutil.rmtree(folder)
-    shutil.copytree(model, folder)
-    files = [path for path in folder.iterdir() if path.name not in ("podium.json", "vocab.txt")]
-    one["files"] = {path.name: sha256_of(path) for path in files}
-    write_json(root / fetched / "releases.json", record)
-
-
 def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path, jobs):
-    root = make_glue_checkout(tmp_path / "checkout")
-    change_parameters(root, {"downstream": {"glue-sst2": {"gate": {"released": "published"}}}})
-    params = load_params(root / artifacts.PARAMS)
-    entry = find_entry(params, "glue-sst2")
+    root, name, labels = make_glue_checkout(tmp_path / "checkout"), "glue-sst2", TASKS["sst2"].labels
+    change_parameters(root, {"downstream": {name: {"gate": {"released": "published"}}}})
+    params, entry = load(root, name)
     (root / entry.released).mkdir(parents=True)
-    write_gate(root, name="glue-sst2")
-    publish(parameter_values(params), "glue-sst2", root)
+    write_gate(root, name=name)
+    publish(parameter_values(params), name, root)
     fetch(params, entry, root)
-    shutil.rmtree(root / "models/glue-sst2")
-    write_model(root, 1, "glue-sst2")
-    assert "recorded scores for all 20" in predict_released(entry, params.device, root)
+    shutil.rmtree(root / f"models/{name}")
+    write_model(root, 1, name)
+    assert "recorded scores for all 20" in run_stage(root, name)
     assert jobs == []
-    write_gate(root, name="glue-sst2")
-    checks = read_json(root / "metrics/glue-sst2-gate.json")["checks"]
-    [compared] = [one["found"] for one in checks if one["name"] == "released_model"]
-    assert compared.endswith("on 20 examples")
-    labels = TASKS["sst2"].labels
-    model = write_head_model(tmp_path / "model", "sequence_classification", labels, ["text"])
-    swap(root, model, artifacts.FETCHED / "glue-sst2")
-    config = root / "models/glue-sst2/config.json"
-    write_json(config, {**read_json(config), "id2label": dict(enumerate(labels))})
-    assert "predicted all 20 examples" in predict_released(entry, params.device, root)
-    found = read_scores(part_of(entry, "scores"), root / entry.released / "sst2/scores.json")["dev"]
-    assert (len(jobs), len(found)) == (1, 20)
+    write_gate(root, name=name)
+    checks = {check["name"]: check["found"] for check in read_json(root / f"metrics/{name}-gate.json")["checks"]}
+    assert checks["released_model"].endswith("on 20 examples")
+    swap(root, labels, artifacts.FETCHED / name)
+    name_classes(root, *labels, name=name)
+    assert "predicted all 20 examples" in run_stage(root, name)
+    scores = read_scores(part_of(entry, "scores"), root / entry.released / "sst2/scores.json")["dev"]
+    assert (len(jobs), len(scores)) == (1, 20)
 
 
 def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(checkout):
-    params = load_params(checkout / artifacts.PARAMS)
-    subject, lock = make_subject(entry_of(checkout), params), checkout / "dvc.lock"
-    stated = read_json(lock)
-    found = set()
-    for stage in (None, "predict_released@squad", "gate@squad"):
-        changed = {**stated["stages"], **({stage: {"cmd": "other"}} if stage else {})}
-        write_json(lock, {**stated, "stages": changed})
-        found.add((stage == "gate@squad", hash_of(stages_behind(parameter_values(params), subject, lock))))
-    assert len({sha256 for of_gate, sha256 in found if not of_gate}) == 1
-    assert len({sha256 for _, sha256 in found}) == 2
+    params, entry = load(checkout)
+    subject, lock, hashes = make_subject(entry, params), checkout / "dvc.lock", []
+    recorded = read_json(lock)
+    for stage in ("other", "predict_released@squad", "gate@squad"):
+        write_json(lock, {**recorded, "stages": {**recorded["stages"], stage: {"cmd": "other"}}})
+        hashes.append(hash_of(stages_behind(parameter_values(params), subject, lock)))
+    assert hashes[0] == hashes[1] != hashes[2]

@@ -7,11 +7,6 @@ import pytest
 from ipu_model.models.flat import flatten
 from ipu_model.rows.row_folder import RowFolder
 from tasks.downstream.inference.teacher import add_logits
-from tasks.params.overlays import resolve
-from tasks.params.schema import validate_params
-from tasks.plan.plan_file import make_plan
-from tasks.plan.stages import define
-from tasks.stage.errors import ParamsError
 from tests.ipu_model.tiny_jobs import TAUGHT, TINY, head_of, labels_of, make_columns, write_rows
 
 
@@ -29,9 +24,9 @@ def test_logits_come_back_in_the_order_of_the_sequences_and_tokens(kind, tmp_pat
         tokens[int(columns["feature_ids"][row, slot])] = int((columns["sequence_ids"][row] == slot + 1).sum())
     per = {"question_answering": 1, "token_classification": labels}.get(kind, 0)
     sizes = [tokens[number] * per if per else labels for number in range(len(tokens))]
-    found = {name: [rng.normal(size=size).astype(np.float32) for size in sizes] for name in head.logits}
+    logits = {name: [rng.normal(size=size).astype(np.float32) for size in sizes] for name in head.logits}
     table = {"feature_id": pa.array(range(len(sizes)), pa.int32())}
-    table |= {name: pa.array([x.tolist() for x in lists], pa.list_(pa.float32())) for name, lists in found.items()}
+    table |= {name: pa.array([x.tolist() for x in lists], pa.list_(pa.float32())) for name, lists in logits.items()}
     schema = logits_schema(head.name)
     with pa.ipc.new_file(str(tmp_path / "logits.arrow"), schema) as writer:
         writer.write_table(pa.table(table, schema=schema))
@@ -44,27 +39,5 @@ def test_logits_come_back_in_the_order_of_the_sequences_and_tokens(kind, tmp_pat
     assert all((batch.columns[name][2] == 0).all() for name in head.teacher_columns)
     flat = flatten(batch, head.flat_labels)
     for name in head.logits:
-        expected = np.concatenate([found[name][number] for number in flat.feature_ids])
+        expected = np.concatenate([logits[name][number] for number in flat.feature_ids])
         assert flat.labels[f"teacher_{name}"].numpy()[: len(expected)] == pytest.approx(expected)
-
-
-def test_a_plan_has_a_teacher_only_if_there_is_one_and_the_student_does_not_run_it_again(tmp_path):
-    def planned(*settings):
-        values = resolve({}, "finetune", ['downstream.own={"kind": "classification"}', *settings])
-        params = validate_params(values)
-        return values, make_plan(define(params))
-
-    values, plan = planned()
-    assert "distill" not in values["downstream"]["own"]
-    assert not any(stage.startswith("teacher") for stage in plan)
-    assert not any(".distill." in key for key in plan["finetune@own"].params["params.yaml"])
-    _, taught = planned(f"downstream.own.distill.teacher={tmp_path}")
-    assert str(tmp_path) in taught["teacher@own"].deps
-    assert "data/teacher/own/train" in taught["finetune@own"].deps
-    assert "data/teacher/own" in taught["gate@own"].deps
-    found = {name: [key for key in taught[name].params["params.yaml"] if ".distill." in key] for name in taught}
-    own = "downstream.own.distill."
-    assert found["finetune@own"] == [f"{own}temperature", f"{own}alpha"]
-    assert found["teacher@own"] == [f"{own}repository", f"{own}revision"]
-    with pytest.raises(ParamsError, match=r"distill\.layers=13 exceeds model\.num_layers=12"):
-        planned("downstream.own.distill.layers=13")

@@ -2,65 +2,64 @@
 
 import dataclasses
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 from tasks.downstream.ner.scores import METRICS
-from tasks.downstream.scoring.metrics import Metrics
+from tasks.downstream.scoring.metrics import Metrics, draw_counts, mean_metric
 from tasks.downstream.scoring.significance import expect_half_width, interval_over_seeds
 from tasks.downstream.squad.scores import OVERALL
 from tasks.downstream.texts.metrics import metric
-from tests.tasks.downstream.scoring.interval_coverage import (
-    SCORE,
-    SIZES,
-    TRUTHS,
-    World,
-    coverage,
-    coverage_of_correlation,
-    coverage_of_f1,
-    coverage_of_shares,
-    draw_values,
-    percentiles,
-    stated,
-)
+
+SCORE = Metrics((mean_metric("score", "score", 0),))
 
 
-def scores(right, size):
+def bounds_of(scores):
+    """Of scores from 0 to 1, as metrics, pages and cards have them."""
+    figures = SCORE.figures({"dev": scores[:, None]})
+    return figures["score_low"] / 100, figures["score_high"] / 100
+
+
+def right_answers(right, size):
     return (np.arange(size) < right).astype(np.float64)
 
 
-@pytest.mark.parametrize(("right", "size"), [(1000, 1000), (0, 1000), (30, 30), (1, 300), (299, 300), (150, 300)])
+@pytest.mark.parametrize(("right", "size"), [(1000, 1000), (0, 1000), (30, 30), (1, 300), (150, 300)])
 def test_the_bounds_of_a_share_are_those_of_clopper_and_pearson(right, size):
-    low, high = stated(scores(right, size))
     exact = binomtest(right, size).proportion_ci(method="exact")
-    width = exact.high - exact.low
-    assert low == pytest.approx(exact.low, abs=0.07 * width)  # 2,000 draws
-    assert high == pytest.approx(exact.high, abs=0.07 * width)
+    bounds = bounds_of(right_answers(right, size))
+    assert bounds == pytest.approx((exact.low, exact.high), abs=0.07 * (exact.high - exact.low))  # 2,000 draws
 
 
-@pytest.mark.parametrize("truth", TRUTHS)
-@pytest.mark.parametrize("size", SIZES[:2])
-def test_the_interval_of_a_share_holds_it_as_often_as_it_says(truth, size):
-    assert coverage_of_shares(truth, size) >= 0.95
-
-
-@pytest.mark.parametrize("truth", TRUTHS)
-def test_the_interval_of_a_mean_holds_it_as_often_as_it_says(truth):
-    # 200 trials: 0.95 less three standard errors.
-    assert coverage_of_f1(truth, SIZES[0], trials=200) >= 0.904
-    if 0 < truth < 0.1:
-        assert coverage_of_f1(truth, SIZES[0], 200, percentiles) < 0.8, "the reason for all of this"
+@pytest.mark.parametrize("truth", [0.0, 0.005, 0.01, 0.5, 0.99, 0.995, 1.0])
+def test_intervals_of_shares_and_of_means_hold_the_truth_as_often_as_they_say(truth):
+    for size in (30, 300):
+        held = 0.0
+        for right, probability in enumerate(binom.pmf(np.arange(size + 1), size, truth)):
+            if probability > 1e-6:
+                low, high = bounds_of(right_answers(right, size))
+                held += probability * (low <= truth <= high)
+        assert held >= 0.95
+    # F1: a question scores 0, or as often 0.2, 0.4, 0.6, 0.8 or 1; above one half the mirror image of that.
+    generator, held = np.random.default_rng(0), 0
+    for _ in range(200):
+        has_score = generator.random(30) < min(truth, 1 - truth) / 0.6
+        scores = np.where(has_score, generator.choice([0.2, 0.4, 0.6, 0.8, 1.0], 30), 0.0)
+        low, high = bounds_of(scores if truth <= 0.5 else 1 - scores)
+        held += low <= truth <= high
+    assert held / 200 >= 0.904  # 0.95 less three standard errors
 
 
 def test_few_sentences_with_entities_make_a_wide_interval_whatever_the_others_are():
     rows = np.tile([0.0, 10, 0, 0, 10], (1000, 1))
     rows[:100] = [1, 10, 1, 1, 10]
-    found = METRICS.figures({"dev": rows})
-    assert found["f1"] == found["f1_high"] == 100
-    assert found["f1_low"] == pytest.approx(100 * 0.025 ** (1 / 100), abs=0.5)
-    assert found["token_accuracy_low"] == pytest.approx(100 * 0.025 ** (1 / 1000), abs=0.05)
+    figures = METRICS.figures({"dev": rows})
+    assert figures["f1"] == figures["f1_high"] == 100
+    assert figures["f1_low"] == pytest.approx(100 * 0.025 ** (1 / 100), abs=0.5)
+    assert figures["token_accuracy_low"] == pytest.approx(100 * 0.025 ** (1 / 1000), abs=0.05)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "macro_f1", "f1", "matthews_correlation", "pearson", "spearman"])
@@ -70,64 +69,73 @@ def test_every_metric_has_a_paired_test_and_is_not_certain_where_all_are_right(n
     assert figures[name] == figures[f"{name}_high"] == pytest.approx(100)
     assert 90 < figures[f"{name}_low"] < 99.3
     labels = np.arange(40) % 2.0
-    half = np.where(np.arange(40) % 4 < 2, labels, 1 - labels)
-    better, worse = (np.stack([labels, found], axis=1) for found in (labels, half))
-    found = metrics.differences({"dev": better}, {"dev": worse}, 0.95)[name]
-    assert (found.verdict(0.95), found.mcnemar is not None) == ("better", name == "accuracy")
-    assert 0 < found.p_value < 0.05
-    if found.mcnemar is not None:
-        assert (found.mcnemar.first_only, found.mcnemar.second_only) == (0, 20)
-        assert found.p_value == pytest.approx(binomtest(0, 20, 0.5).pvalue)
-    same = metrics.differences({"dev": worse}, {"dev": worse}, 0.95)[name]
+    half, most = (np.where(wrong, 1 - labels, labels) for wrong in (np.arange(40) % 4 > 1, np.arange(40) == 0))
+    better, most, worse = ({"dev": np.stack([labels, guesses], axis=1)} for guesses in (labels, most, half))
+    difference = metrics.differences(better, worse, 0.95)[name]
+    assert (difference.verdict(0.95), difference.mcnemar is not None) == ("better", name == "accuracy")
+    assert 0 < difference.p_value < 0.05
+    if difference.mcnemar is not None:
+        assert (difference.mcnemar.first_only, difference.mcnemar.second_only) == (0, 20)
+        assert difference.p_value == pytest.approx(binomtest(0, 20, 0.5).pvalue)
+        difference = metrics.differences(most, worse, 0.95)[name]
+        assert difference.p_value == pytest.approx(binomtest(1, 21, 0.5).pvalue)
+        other = {"dev": np.stack([labels, np.where(np.arange(40) == 1, 1 - labels, labels)], axis=1)}
+        assert metrics.differences(most, other, 0.95)[name].p_value == 1.0
+    same = metrics.differences(worse, worse, 0.95)[name]
     assert (same.p_value, same.verdict(0.95)) == (1.0, "no difference shown")
 
 
 def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike():
     right, wrong = {"dev": np.ones((20, 1))}, {"dev": np.zeros((20, 1))}
-    found = SCORE.differences(right, wrong, 0.95)
-    assert found["score"].low == found["score"].high == 100
-    widened = SCORE.widen(found, [right], wrong, 0.95)["score"]
+    differences = SCORE.differences(right, wrong, 0.95)
+    assert differences["score"].low == differences["score"].high == 100
+    widened = SCORE.widen(differences, [right], wrong, 0.95)["score"]
     assert widened.high == pytest.approx(100)
     assert widened.low == pytest.approx(100 * (1 - 2 * (1 - 0.025 ** (1 / 20))), abs=2)
 
 
-@pytest.mark.parametrize(("size", "disagreement"), [(300, 0.5), (300, 0.125), (1200, 0.78)])
+@pytest.mark.parametrize(("size", "disagreement"), [(300, 0.125), (1200, 0.78)])
 def test_the_power_before_training_is_half_the_interval_that_the_gate_measures(size, disagreement):
-    differing, generator = int(size * disagreement), np.random.default_rng(0)
+    differing, order = int(size * disagreement), np.random.default_rng(0).permutation(size)
     first, second = np.zeros((size, 2)), np.zeros((size, 2))
     first[: differing // 2], second[differing // 2 : differing] = 1.0, 1.0
-    order = generator.permutation(size)
     measured = OVERALL.differences({"dev": first[order]}, {"dev": second[order]}, 0.95)["exact_match"]
     expected = expect_half_width(size, disagreement, 0.95)
     assert (measured.high - measured.low) / 2 == pytest.approx(expected, rel=0.06)  # 2,000 draws
     assert expect_half_width(4 * size, disagreement, 0.95) == pytest.approx(expected / 2)
 
 
+def draw_values(correlation, ratio, size, generator):
+    """Values from a normal distribution and predictions with `ratio` of their spread, [size, 2]."""
+    values, noise = generator.normal(size=(2, size))
+    predicted = correlation * values + np.sqrt(1 - correlation**2) * noise
+    return np.stack([2.5 + values, 2.5 + ratio * predicted], axis=1)
+
+
 @pytest.mark.parametrize("name", ["pearson", "spearman"])
-@pytest.mark.parametrize("ratio", [0.3, 0.02])
-def test_the_interval_of_a_correlation_does_not_depend_on_the_scale_of_predictions(name, ratio):
+def test_intervals_of_correlations_know_no_scale_and_for_many_examples_are_those_of_the_bootstrap(name):
     outcomes = draw_values(0.8, 1.0, 120, np.random.default_rng(0))
-    shrunken = np.stack([outcomes[:, 0], 7 + ratio * outcomes[:, 1]], axis=1)
+    shrunken = np.stack([outcomes[:, 0], 7 + 0.02 * outcomes[:, 1]], axis=1)
     plain, other = (Metrics((metric(name),)).figures({"dev": rows}) for rows in (outcomes, shrunken))
     assert other == pytest.approx(plain)
     assert plain[f"{name}_low"] < plain[name] < plain[f"{name}_high"]
-
-
-@pytest.mark.parametrize(("name", "truth"), [("pearson", 0.3), ("pearson", 0.95), ("spearman", 0.8)])
-def test_the_interval_of_a_correlation_holds_it_as_often_as_it_says(name, truth):
-    # 100 trials: 0.95 less three standard errors.
-    assert coverage_of_correlation(name, truth, 0.02, SIZES[0], trials=100) >= 0.884
-
-
-@pytest.mark.parametrize("name", ["pearson", "spearman"])
-def test_the_paired_interval_of_correlations_is_that_of_the_bootstrap_for_many_examples(name):
     values, *errors = np.random.default_rng(0).normal(size=(3, 300))
-    first, second = ({"dev": np.stack([values, values + error], axis=1)} for error in errors)
-    studentized, plain = (
-        Metrics((one,)).differences(first, second, 0.95)[name]
-        for one in (metric(name), dataclasses.replace(metric(name), correlate=None))
+    models = [{"dev": np.stack([values, values + error], axis=1)} for error in errors]
+    studentized, bootstrap = (
+        Metrics((measure,)).differences(*models, 0.95)[name]
+        for measure in (metric(name), dataclasses.replace(metric(name), correlate=None))
     )
-    assert studentized.high - studentized.low == pytest.approx(plain.high - plain.low, rel=0.1)
+    assert studentized.high - studentized.low == pytest.approx(bootstrap.high - bootstrap.low, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "correlation"), [("pearson", 0.3), ("pearson", 0.95), ("spearman", 0.8)])
+def test_the_interval_of_a_correlation_holds_it_as_often_as_it_says(name, correlation):
+    generator, score, held = np.random.default_rng(0), Metrics((metric(name),)), 0
+    truth = correlation if name == "pearson" else 6 / np.pi * np.arcsin(correlation / 2)  # Pearson 1907
+    for _ in range(100):
+        figures = score.figures({"dev": draw_values(correlation, 0.02, 30, generator)})
+        held += figures[f"{name}_low"] <= 100 * truth <= figures[f"{name}_high"]
+    assert held / 100 >= 0.884  # 0.95 less three standard errors
 
 
 @pytest.mark.parametrize(
@@ -138,8 +146,8 @@ def test_the_paired_interval_of_correlations_is_that_of_the_bootstrap_for_many_e
     ],
 )
 def test_a_correlation_of_few_examples_is_not_certain(name, outcomes):
-    found = Metrics((metric(name),)).figures({"dev": outcomes})
-    assert found[f"{name}_high"] - found[f"{name}_low"] > 50
+    figures = Metrics((metric(name),)).figures({"dev": outcomes})
+    assert figures[f"{name}_high"] - figures[f"{name}_low"] > 50
 
 
 WAVE = np.tile([-1.0, 1.0], 500)
@@ -162,13 +170,20 @@ NORMAL = np.random.default_rng(1).normal(0.0, 2.0, 4000)
 def test_variances_of_models_and_examples_are_added_with_satterthwaites_degrees_of_freedom(
     scores, spread, examples, confidence, half
 ):
-    drawn = np.stack([np.nan_to_num(one) + spread for one in scores])
-    found = interval_over_seeds(np.array(scores), drawn, examples, confidence)
-    assert (found.high - found.mean, found.mean - found.low) == pytest.approx((half, half), rel=1e-3, nan_ok=True)
+    drawn = np.stack([np.nan_to_num(score) + spread for score in scores])
+    interval = interval_over_seeds(np.array(scores), drawn, examples, confidence)
+    widths = (interval.high - interval.mean, interval.mean - interval.low)
+    assert widths == pytest.approx((half, half), rel=1e-3, nan_ok=True)
 
 
 @pytest.mark.parametrize(("models", "least"), [(2, 0.87), (3, 0.92), (5, 0.93)])
-def test_it_holds_the_mean_of_the_recipe_as_often_as_stated(models, least):
-    world = World(models, skill=0.2, examples=300)
-    assert least <= coverage(world, "the gate's", 400, 200)[0] <= 0.99
-    assert coverage(world, "one model, examples alone", 400, 200)[0] < 0.8
+def test_the_interval_over_seeds_holds_the_mean_of_the_recipe(models, least):
+    """Right is where level, difficulty of the example, skill of the model and its taste lie above zero in sum."""
+    generator, truth, held = np.random.default_rng(0), 100 * NormalDist().cdf(1.2 / math.hypot(1.5, 0.2, 0.7)), 0
+    weights = np.concatenate([*draw_counts(300, 200, generator)]) / 300
+    for _ in range(400):
+        skills = generator.normal(0, 0.2, (models, 1)) + generator.normal(0, 0.7, (models, 300))
+        right = 100.0 * (1.2 + generator.normal(0, 1.5, 300) + skills > 0)
+        interval = interval_over_seeds(right.mean(axis=1), right @ weights.T, 300, 0.95)
+        held += interval.low <= truth <= interval.high
+    assert least <= held / 400 <= 0.99

@@ -20,15 +20,18 @@ from tasks.downstream.squad.rows import make_features
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
-from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY, transformers_4, windows
+from tests.tasks.downstream.squad.question_files import VOCABULARY, transformers_4, windows
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
 
+SHORT = "The town of Łódź-Mill was founded by Émile O'Brien, a miller, in 1423; the market and the river came later."
 LONG = " ".join(f"In {1400 + i} the miller of town {i} was marketing the river-mill no. {i}." for i in range(40))
 CASES = [
     ("Who founded the town?", SHORT),
     ("When?", "  1423,\n1424\tand 'in 1425'!  "),
     ("When was the market of the town by the river founded?", LONG),
 ]
+ASKED = [(f"{word} the {thing}?", SHORT) for word in ("Who founded", "Who saw", "When founded", "When saw")
+         for thing in ("town", "moon")]  # fmt: skip
 TOP = 4
 
 
@@ -38,9 +41,9 @@ def model(tmp_path_factory):
 
 
 def answers_of(model, question, context, top=1):
-    found = find_model(str(model))
-    shape, odds = WindowShape.for_model(found), read_null_threshold(found.folder)
-    return ask(found, question, context, shape, top=top, max_answer_length=15, null_threshold=odds)[0]
+    given = find_model(str(model))
+    shape, odds = WindowShape.for_model(given), read_null_threshold(given.folder)
+    return ask(given, question, context, shape, top=top, max_answer_length=15, null_threshold=odds)[0]
 
 
 PIPELINE = """
@@ -48,45 +51,32 @@ import json, sys
 from transformers import pipeline
 asked = json.load(sys.stdin)
 answer = pipeline("question-answering", model=asked["model"], tokenizer=asked["model"], device="cpu")
-told = {"handle_impossible_answer": asked["nullable"]}
-found = [answer(question=q, context=c, top_k=asked["top"], **told) for q, c in asked["cases"]]
-best = [answer(question=q, context=c, **told) for q, c in asked["cases"]]
+how = {"handle_impossible_answer": asked["nullable"]}
+found = [answer(question=q, context=c, top_k=asked["top"], **how) for q, c in asked["cases"]]
+best = [answer(question=q, context=c, **how) for q, c in asked["cases"]]
 json.dump({"top": [f if isinstance(f, list) else [f] for f in found], "best": best}, sys.stdout)
 """
-
-
-def pipeline_answers(model, cases, *, nullable=False):
-    python, reason = transformers_4()
-    if python is None:
-        pytest.skip(reason)
-    asked = json.dumps({"model": str(model), "cases": cases, "top": TOP, "nullable": nullable})
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [python, "-c", PIPELINE], input=asked, capture_output=True, text=True, timeout=120, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-ASKED = [
-    (f"{word} {verb} the {thing}?", SHORT)
-    for word in ("Who", "When")
-    for verb in ("founded", "saw")
-    for thing in ("town", "moon")
-]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("nullable", [False, True])
 def test_the_answers_are_those_of_the_transformers_4_pipeline(model, tmp_path, nullable):
     """Where there may be no answer, with handle_impossible_answer."""
+    python, reason = transformers_4()
+    if python is None:
+        pytest.skip(reason)
     if nullable:
         model = write_tiny_model(tmp_path / "nullable", VOCABULARY, seed=7)
         weights = load_file(model / "model.safetensors")
         weights["qa_outputs.weight"] *= 3  # large differences between tokens, so that [CLS] wins some of the questions
         save_file(weights, model / "model.safetensors", {"format": "pt"})
     cases = ASKED if nullable else CASES
-    theirs = pipeline_answers(model, cases, nullable=nullable)
+    asked = json.dumps({"model": str(model), "cases": cases, "top": TOP, "nullable": nullable})
+    how = {"capture_output": True, "text": True, "timeout": 120}
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([python, "-c", PIPELINE], input=asked, env=offline, **how)
+    assert done.returncode == 0, done.stderr
+    theirs = json.loads(done.stdout)
     if nullable:
         (model / "podium.json").write_text('{"null_threshold": 0.0}')
     for (question, context), best, top in zip(cases, theirs["best"], theirs["top"], strict=True):
@@ -102,27 +92,27 @@ def test_the_answers_are_those_of_the_transformers_4_pipeline(model, tmp_path, n
 
 
 @pytest.mark.parametrize(
-    ("released", "words", "longest"), [({}, [], 30), ({"max_answer_length": 7}, [], 7), ({}, ["4"], 4)]
+    ("released", "options", "longest"),
+    [({}, [], 30), ({"max_answer_length": 7}, [], 7), ({}, ["--max-answer-length", "4"], 4)],
 )
-def test_an_answer_is_as_long_as_predict_and_evaluate_allow(model, tmp_path, monkeypatch, released, words, longest):
+def test_an_answer_is_as_long_as_predict_and_evaluate_allow(model, tmp_path, monkeypatch, released, options, longest):
     folder = shutil.copytree(model, tmp_path / "release")
     entry = {"kind": "squad", "rows": {}, "evaluate": released}
     (folder / "provenance.json").write_text(json.dumps({"parameters": {"downstream": {"squad": entry}}}))
-    stated = []
+    lengths = []
 
     def note(*_, max_answer_length, **__):
-        stated.append(max_answer_length)
+        lengths.append(max_answer_length)
         return [Answer("x", 0, 1, 1.0, 1.0)], None
 
     monkeypatch.setattr("tasks.downstream.squad.ask.ask", note)
-    options = ["--max-answer-length", *words] if words else []
     done = CliRunner().invoke(cli, ["predict", str(folder), "--text", "Who?", "--context", "Ada came.", *options])
-    assert (done.exit_code, stated) == (0, [longest]), done.output
-    assert words or infer_entry(find_model(str(folder))).params.evaluate.max_answer_length == longest
+    assert (done.exit_code, lengths) == (0, [longest]), done.output
+    assert options or infer_entry(find_model(str(folder))).params.evaluate.max_answer_length == longest
 
 
 @pytest.mark.parametrize(
-    ("positions", "stated", "shape"),
+    ("positions", "longest", "shape"),
     [
         (512, "512", (384, 128)),  # the defaults of transformers 4
         (512, None, (384, 128)),
@@ -130,18 +120,19 @@ def test_an_answer_is_as_long_as_predict_and_evaluate_allow(model, tmp_path, mon
         *((512, value, (384, 128)) for value in ("Infinity", "null")),
         (512, "100", (100, 50)),
         (64, "512", (64, 32)),
-        *((512, value, None) for value in ("true", "NaN", "0", '"512"', "-Infinity")),
+        *((512, value, None) for value in ("true", "NaN", "0", '"512"')),
     ],
 )
-def test_windows_are_as_long_as_model_and_tokenizer_bear(tmp_path, positions, stated, shape):
+def test_windows_are_as_long_as_model_and_tokenizer_bear(tmp_path, positions, longest, shape):
     folder = write_tokenizer(tmp_path, ["a"])
-    (folder / "tokenizer_config.json").write_text("{}" if stated is None else f'{{"model_max_length": {stated}}}')
+    (folder / "tokenizer_config.json").write_text("{}" if longest is None else f'{{"model_max_length": {longest}}}')
+    given = InferenceModel(folder, folder, positions)
     if shape is None:
         with pytest.raises(InputError, match="model_max_length is "):
-            WindowShape.for_model(InferenceModel(folder, folder, positions))
+            WindowShape.for_model(given)
         return
-    found = WindowShape.for_model(InferenceModel(folder, folder, positions))
-    assert (found.row_length, found.doc_stride) == shape
+    windows = WindowShape.for_model(given)
+    assert (windows.row_length, windows.doc_stride) == shape
 
 
 SIZES = '{"vocab_size": 6, "hidden_size": 16, "num_attention_heads": 2'
@@ -151,13 +142,11 @@ CONFIGS = {
     f"{SIZES}}}": "max_position_embeddings is missing",
     f'{SIZES}, "_attn_implementation": "user/repo"}}': "code of a repository is not run",
     f'{SIZES}, "quantization_config": {{"bits": 4}}}}': "another number format",
-    f'{SIZES}, "num_hidden_layers": 1000000}}': "from 1 to 256 is required",
     f"{SIZES}}}{' ' * (4 << 20)}": "at most 4,194,304 are read",
     f'{SIZES}, "max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}}': "ForQ.* is required",
-    **{
-        f'{SIZES}, "max_position_embeddings": {value}}}': "from 1 to 32767 is required"
-        for value in ("true", "NaN", "-1", '"512"')
-    },
+    **dict.fromkeys(
+        (f'{SIZES}, "max_position_embeddings": {value}}}' for value in ("true", "NaN", "-1")), "1 to 32767"
+    ),
 }
 
 
@@ -212,9 +201,7 @@ def test_what_does_not_fit_into_a_model_is_refused_with_what_fits(model):
             limit_rows(kind, 15)
 
 
-@pytest.mark.parametrize(
-    "name", ["/no/such", "./nothing", "no such", "tests/nothing", "../x", "", "README.md", "someone/some-model"]
-)
+@pytest.mark.parametrize("name", ["/no/such", "./nothing", "no such", "", "README.md", "someone/some-model"])
 def test_a_path_that_is_no_folder_is_no_hub_name(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -5,7 +5,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream import packed_rows as generic_rows
 from tasks.downstream.squad import examples
 from tasks.downstream.squad.checks import AnswerRows
 from tasks.downstream.squad.questions import SquadQuestion, read_questions
@@ -14,7 +13,6 @@ from tasks.records.answer_places import ReferenceAnswer
 from tasks.stage.errors import InputError
 from tasks.validation.row_checks import SourceExamples
 from tasks.vocabulary.encoding import load_tokenizer
-from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.question_files import windows
 from tests.tasks.pretraining.row_inputs import (
     CLS,
@@ -36,13 +34,10 @@ def tokenizer(tmp_path_factory):
     return load_tokenizer(word_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
-def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer):
+def test_a_question_without_room_is_refused_and_an_empty_one_has_one_feature(tokenizer):
     make_features(tokenizer, ["ba " * 10], ["go"], 16, 2, 10)  # windows of 3 move on by 1
     with pytest.raises(InputError, match="11 tokens .* 2 of 16.*max_question_length"):
         make_features(tokenizer, ["ba " * 11], ["go"], 16, 2, 11)
-
-
-def test_empty_questions_and_contexts_have_one_feature_each(tokenizer):
     features = make_features(tokenizer, ["", "Ba?"], ["go ka", ""], 16, 2, 5)
     assert features.lengths.tolist() == [5, 5]
     assert features.features["context_start"].tolist() == [2, 4]
@@ -79,26 +74,15 @@ def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenize
     assert 0 < (firsts > 0).sum() < number
 
 
-def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path, monkeypatch):
-    """Every question has its context with it: 20 on a text of 200 characters are 4,000."""
+def test_questions_are_read_whole_in_part_or_by_name(tmp_path, monkeypatch):
     asked = [SquadQuestion(f"q{n}", "", "x" * 200, "Go?", (ReferenceAnswer("x", 0),)) for n in range(20)]
-    path, task = tmp_path / "q.parquet", task_with("squad", "encoder")
-
-    def chunks():
-        return [len(chunk) for chunk in generic_rows.read_chunks(task, path)]
-
     monkeypatch.setattr(examples, "GROUP_CHARACTERS", 500)
-    examples.write_questions(asked, path)
-    monkeypatch.setattr(SquadEncoder, "chunk", 7)
-    monkeypatch.setattr(generic_rows, "READ_AT_ONCE", 4)
-    assert chunks() == [7, 7, 6]
-    monkeypatch.setattr(generic_rows, "CHUNK_BYTES", 500)
-    assert chunks() == [3] * 6 + [2], "the groups of the file"
-    found = read_questions(path)
-    assert [one.id for one in found] == [one.id for one in asked]
-    assert len({id(one.context) for one in found}) < 20, "questions on the same text share it in memory"
-    assert [one.id for one in read_questions(path, ["q3", "q1"])] == ["q1", "q3"]
-    assert [one.id for one in read_questions(path, most=2)] == ["q0", "q10"]
+    examples.write_questions(asked, tmp_path / "q.parquet")
+    questions = read_questions(tmp_path / "q.parquet")
+    assert questions == asked
+    assert len({id(question.context) for question in questions}) < 20, "questions on a text share it in memory"
+    assert [question.id for question in read_questions(tmp_path / "q.parquet", ["q3", "q1"])] == ["q1", "q3"]
+    assert [question.id for question in read_questions(tmp_path / "q.parquet", most=2)] == ["q0", "q10"]
 
 
 def test_real_questions_make_the_rows_the_reference_predicts(tmp_path, monkeypatch):
@@ -119,7 +103,7 @@ def test_real_questions_make_the_rows_the_reference_predicts(tmp_path, monkeypat
 
 
 def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path):
-    tokenizer, rows = word_tokenizer(tmp_path / "tokenizer"), tmp_path / "out" / "rows"
+    tokenizer, rows, absent = word_tokenizer(tmp_path / "tokenizer"), tmp_path / "out" / "rows", tmp_path / "none"
     asked = {
         "id": "q",
         "title": "",
@@ -127,16 +111,15 @@ def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path):
         "question": "Go?",
         "answers": [{"text": "Go", "answer_start": 0}],
     }
-    source, absent = write_questions(tmp_path / "train.parquet", [asked]), tmp_path / "none"
+    source, empty = (write_questions(tmp_path / f"{len(questions)}.parquet", questions) for questions in ([asked], []))
     bare = tmp_path / "bare.parquet"
     pq.write_table(pa.table({name: ["x"] for name in ("id", "context")}), bare)
-    empty = write_questions(tmp_path / "empty.parquet", [])
-    for path, folder, said in (
+    for path, folder, message in (
         (absent, tokenizer, "examples@squad"),
         (source, tmp_path, "dvc repro tokenizer"),
         (bare, tokenizer, "answers, question: .*examples@squad"),
         (empty, tokenizer, "contains no question"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             write_squad_rows(squad_params(), "train", path, folder, rows)
     assert not list(rows.parent.iterdir())

@@ -7,8 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad.answers import SquadWindows, WindowFiles
-
 
 @dataclass(frozen=True)
 class Window:
@@ -24,61 +22,44 @@ class Window:
     outside: float = -3.0
     """Logit of every token that is not of the context."""
 
-    @property
-    def context_start(self) -> int:
-        return self.question_tokens + 2
-
     def padded(self, logits: Sequence[float]) -> list[float]:
-        return [self.outside] * self.context_start + list(logits) + [self.outside]
+        return [self.outside] * (self.question_tokens + 2) + list(logits) + [self.outside]
 
 
 def words(text: str) -> list[tuple[int, int]]:
     """Characters of the words of `text`, parted by single spaces."""
-    found, begin = [], 0
+    places, begin = [], 0
     for word in text.split(" "):
-        found.append((begin, begin + len(word)))
+        places.append((begin, begin + len(word)))
         begin += len(word) + 1
-    return found
-
-
-def write_features(path: Path, windows: Sequence[Window], ids: Sequence[str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table(
-        {
-            "feature_id": pa.array(range(len(windows)), pa.int32()),
-            "example_id": [ids[w.example] for w in windows],
-            "example_index": pa.array([w.example for w in windows], pa.int32()),
-            "n_tokens": pa.array([len(w.padded(w.start)) for w in windows], pa.int32()),
-            "context_start": pa.array([w.context_start for w in windows], pa.int32()),
-            "offsets": pa.array([[c for pair in w.offsets for c in pair] for w in windows], pa.list_(pa.int32())),
-        }
-    )
-    pq.write_table(table, path)
-    return path
+    return places
 
 
 def write_logits(
     path: Path, starts: Sequence[Sequence[float]], ends: Sequence[Sequence[float]], ids: Sequence[int] | None = None
 ) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table(
-        {
-            "feature_id": pa.array(range(len(starts)) if ids is None else ids, pa.int32()),
-            "start_logits": pa.array(starts, pa.list_(pa.float32())),
-            "end_logits": pa.array(ends, pa.list_(pa.float32())),
-        }
-    )
+    columns = {
+        "feature_id": pa.array(range(len(starts)) if ids is None else ids, pa.int32()),
+        "start_logits": pa.array(starts, pa.list_(pa.float32())),
+        "end_logits": pa.array(ends, pa.list_(pa.float32())),
+    }
+    table = pa.table(columns)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return path
 
 
 def write_windows(folder: Path, windows: Sequence[Window], ids: Sequence[str]) -> tuple[Path, Path]:
-    return (
-        write_features(folder / "features.parquet", windows, ids),
-        write_logits(folder / "logits.arrow", [w.padded(w.start) for w in windows], [w.padded(w.end) for w in windows]),
-    )
-
-
-def read_windows(features: Path, logits: Path, ids: Sequence[str]) -> SquadWindows:
-    return WindowFiles(features, logits, "{}@squad".format, ids).read()
+    """Features and logits of these windows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "feature_id": pa.array(range(len(windows)), pa.int32()),
+        "example_id": [ids[w.example] for w in windows],
+        "example_index": pa.array([w.example for w in windows], pa.int32()),
+        "n_tokens": pa.array([len(w.padded(w.start)) for w in windows], pa.int32()),
+        "context_start": pa.array([w.question_tokens + 2 for w in windows], pa.int32()),
+        "offsets": pa.array([[c for pair in w.offsets for c in pair] for w in windows], pa.list_(pa.int32())),
+    }
+    pq.write_table(pa.table(columns), folder / "features.parquet")
+    starts, ends = [w.padded(w.start) for w in windows], [w.padded(w.end) for w in windows]
+    return folder / "features.parquet", write_logits(folder / "logits.arrow", starts, ends)

@@ -26,15 +26,8 @@ from tasks.params.entries import TRAIN
 from tests.tasks.downstream.entries import task_with
 
 WORDS = [f"word{number}" for number in range(40)]
-SIZE = {
-    "hidden_size": 32,
-    "num_layers": 1,
-    "num_heads": 2,
-    "intermediate_size": 64,
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "initializer_range": 0.1,
-}
+SIZE = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "initializer_range": 0.1}
+SIZE |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 
 
 def make_glue_data(name: str, path: Path, folder: Path) -> dict[str, int]:
@@ -93,4 +86,4 @@ def run_entry(folder: Path, name: str, patch: pytest.MonkeyPatch) -> dict[str, A
 
 def own_logits(folder: Path, name: str) -> list[np.ndarray]:
     with pa.memory_map(str(folder / f"predictions/{name}/dev.arrow")) as source:
-        return [np.array(one) for one in pa.ipc.open_file(source).read_all()["logits"].to_pylist()]
+        return [np.array(row) for row in pa.ipc.open_file(source).read_all()["logits"].to_pylist()]
