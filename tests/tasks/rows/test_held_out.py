@@ -49,6 +49,7 @@ def test_groups_are_held_out_until_the_share_is_reached_and_one_is_always_left()
         assert 100 * fraction <= reached <= 100 * fraction + 40
     assert choose_groups(dict(reversed(groups.items())), 0.2, "title", KEY) == choose_groups(groups, 0.2, "title", KEY)
     assert len(choose_groups({"a": 1, "b": 1000}, 0.5, "title", KEY)) == 1
+    assert len(choose_groups(dict.fromkeys("abcd", 10), 0.5, "title", KEY)) == 2
     assert choose_groups(groups, 0.0, "title", KEY) == frozenset()
     with pytest.raises(InputError, match=r"held_out_fraction=0.1 .*found 1"):
         choose_groups({"a": 7}, 0.1, "title", KEY)

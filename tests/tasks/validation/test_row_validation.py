@@ -142,6 +142,7 @@ def test_more_masked_tokens_than_the_share_allows_are_refused(tmp_path, tokenize
         ("vocab_size", {"vocab_size": 41}, ""),
         ("schema", {"row_length": 32}, ""),
         ("manifest_files", {"files": {"rows-00000.arrow": 2, "rows-00001.arrow": 1}}, "has 3 rows"),
+        ("manifest_files", {"files": {"rows-00000.arrow": 4, "rows-00001.arrow": 1}}, "has 3 rows"),
         ("manifest_files", {"files": {"rows-00000.arrow": 3}, "rows": 3}, "rows-00001.arrow is not"),
         ("tokenizer", {"tokenizer_sha256": "ab" * 32}, "ab" * 32),
     ],
