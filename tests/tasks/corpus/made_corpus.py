@@ -15,9 +15,6 @@ from tasks.corpus.documents import Document, document_columns, name_files, read_
 from tasks.params.schema import CorpusParams
 from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import InputError
-from tests.places import ROOT
-
-WIKITEXT = ROOT / "../shared/data/wikitext/wikitext-2-valid.txt"
 
 
 def params(**values: Any) -> CorpusParams:
@@ -37,16 +34,14 @@ def read(tmp_path: Path, path: Path, **values: Any) -> list[tuple[str, str, str]
 
 
 def documents_of(path: Path) -> list[tuple[str, str, str]]:
-    make_corpus(params(path=str(path)), path.parent / "made")
-    return documents(path.parent / "made")
+    return read(path.parent / "made", path)
 
 
 def refusal(tmp_path: Path, path: Path, **values: Any) -> str:
     """The message of the refusal, after checking that nothing was left behind."""
     with pytest.raises(InputError) as caught:
         make_corpus(params(path=str(path), **values), tmp_path / "made" / "out")
-    left = list((tmp_path / "made").iterdir()) if (tmp_path / "made").exists() else []
-    assert left == [], "nothing half-written"
+    assert not list(tmp_path.glob("made/*")), "nothing half-written"
     return str(caught.value)
 
 
@@ -59,5 +54,5 @@ def write(path: Path, content: str | bytes) -> Path:
 def read_all(path: Path) -> list[Document]:
     """Return the documents of a file, or of the usable files of a folder."""
     columns, reading = document_columns("text"), Interpretation()
-    pieces_of_path = name_files(path, "auto", reading, columns)
-    return [document for piece in pieces_of_path for document in read_piece(piece, columns, reading)]
+    files = name_files(path, "auto", reading, columns)
+    return [document for file in files for document in read_piece(file, columns, reading)]

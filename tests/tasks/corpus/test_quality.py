@@ -16,11 +16,11 @@ from ipu_model.core.files import read_json
 from tasks.corpus import duplicates, quality
 from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import Document
-from tasks.corpus.duplicates import RULES, add_keys, find_duplicates, make_keys
+from tasks.corpus.duplicates import make_keys
 from tasks.params.schema import CorpusParams
 from tasks.params.sections import QualityParams
 from tasks.stage.errors import InputError
-from tests.tasks.corpus.made_corpus import documents
+from tests.tasks.corpus.made_corpus import documents, write
 
 ENGLISH = (
     "The river flows through the old town and turns to the south below the bridge, where the people of the valley have "
@@ -42,32 +42,16 @@ def words(count: int, seed: int = 0) -> str:
     return " ".join(made) + "."
 
 
-def write_texts(folder: Path, texts: list[str]) -> Path:
-    path = folder / "text.jsonl"
-    lines = (json.dumps({"document_id": f"d{number}", "text": text}) for number, text in enumerate(texts))
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
-
-
 def make(folder: Path, texts: list[str], **rules: Any) -> tuple[list[str], dict[str, Any]]:
     """The ids of the documents that stay, and reading.json."""
-    rules = {"quality": QualityParams(**rules)} if rules else {}
-    params = CorpusParams(source="files", path=str(write_texts(folder, texts)), **rules)
-    make_corpus(params, folder / "out")
-    return [one for one, _, _ in documents(folder / "out")], read_json(folder / "out/reading.json")
+    records = (json.dumps({"document_id": f"d{number}", "text": text}) for number, text in enumerate(texts))
+    path = write(folder / "text.jsonl", "\n".join(records) + "\n")
+    make_corpus(CorpusParams(source="files", path=str(path), quality=QualityParams(**rules)), folder / "out")
+    return [name for name, _, _ in documents(folder / "out")], read_json(folder / "out/reading.json")
 
 
 def removed(reading: dict[str, Any]) -> dict[str, int]:
     return {name.removeprefix("removed, "): n for name, n in reading["numbers"].items() if name.startswith("removed, ")}
-
-
-def find(texts: list[str], folder: Path, step: int = 10**6, **rules: Any) -> list[str]:
-    """The rule that removes each text, with keys made of `step` texts at a time."""
-    params = QualityParams(**rules)
-    folder.mkdir(exist_ok=True)
-    for first in range(0, len(texts), step):
-        add_keys(folder, make_keys(texts[first : first + step], params.near_duplicates))
-    return [RULES[number] for number in find_duplicates(folder, params, 1)[0]]
 
 
 @needs_langid
@@ -138,36 +122,21 @@ def test_only_exact_copies_are_removed_as_such(tmp_path):
     kept, reading = make(tmp_path, texts, exact_duplicates=True)
     assert kept == ["d0", "d1", "d4"]  # white space at the end is not part of a text
     assert removed(reading) == {"duplicates: exact": 3}
-    assert reading["examples"]["removed, duplicates: exact"].split(" repeats ") == [
-        quality.quote(Document("d2", "", ENGLISH)),
-        quality.quote(Document("d0", "", ENGLISH)),
-    ]
+    example = reading["examples"]["removed, duplicates: exact"].split(" repeats ")
+    assert example == [quality.quote(Document("d2", "", ENGLISH)), quality.quote(Document("d0", "", ENGLISH))]
 
 
 def test_near_copies_are_removed_wherever_they_stand(tmp_path):
     filler = [words(60, seed) for seed in range(1, 500)]
     changed = ENGLISH.replace("winter", "summer").upper()
-    texts = [ENGLISH, *filler, changed, words(60, 1) + " One more.", ENGLISH]
+    shuffled = " ".join(random.Random(7).sample(ENGLISH.split(), 55))
+    texts = [ENGLISH, *filler, changed, words(60, 1) + " One more.", ENGLISH, shuffled, "!!!", "...", "!!!"]
+    others = ["d503", "d504", "d505"]
     kept, reading = make(tmp_path, texts, near_duplicates=0.8, exact_duplicates=True)
-    assert kept == [f"d{number}" for number in range(500)]
-    assert removed(reading) == {"duplicates: exact": 1, "duplicates: near": 2}
-    assert make(tmp_path, texts, near_duplicates=0.99)[0] == [f"d{number}" for number in range(502)]
-
-
-def test_the_same_documents_are_removed_however_keys_are_divided(tmp_path, monkeypatch):
-    draw = random.Random(7)
-    base = [words(80, seed) for seed in range(60)]
-    texts = [*base, *(" ".join(draw.sample(text.split(), 79)) for text in base)]
-    texts += [text.replace(text.split()[draw.randrange(80)], "other") for text in base for _ in range(3)]
-    rules = {"near_duplicates": 0.7, "exact_duplicates": True}
-    whole = find(texts, tmp_path / "whole", **rules)
-    assert whole[:120] == [""] * 120  # shuffled words share few shingles
-    assert set(whole[120:]) <= {duplicates.NEAR, duplicates.EXACT}
-    monkeypatch.setattr(duplicates, "MAX_SORTED", 7)
-    monkeypatch.setattr(duplicates, "MAX_COMPARED", 3)
-    monkeypatch.setattr(duplicates, "PIECE_CHARACTERS", 1 << 20)
-    assert find(texts, tmp_path / "parts", step=11, **rules) == whole
-    assert find(["!!!", "...", "!!!", "😀😀"], tmp_path / "a", near_duplicates=0.8) == ["", "", duplicates.NEAR, ""]
+    assert kept == [*(f"d{number}" for number in range(500)), *others]
+    assert removed(reading) == {"duplicates: exact": 2, "duplicates: near": 2}
+    strict, _ = make(tmp_path, texts, near_duplicates=0.99)
+    assert strict == [*(f"d{number}" for number in range(502)), *others]
 
 
 def test_a_long_document_has_the_signature_of_all_its_pieces(monkeypatch):

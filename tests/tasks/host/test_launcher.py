@@ -75,8 +75,7 @@ def test_the_options_of_poprun_are_read_in_both_spellings() -> None:
 def test_the_command_of_the_documents_is_read_and_fits_its_preset() -> None:
     page = (PROJECT / "docs" / "ipu.md").read_text(encoding="utf-8")
     [command] = re.findall(r"^PODIUM_DEVICE_LAUNCHER=('.*?')$", page, re.MULTILINE | re.DOTALL)
-    [stated] = shlex.split(command)
-    words = launch_command(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": stated})
+    words = launch_command(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": shlex.split(command)[0]})
     assert words[0] == "poprun"
     assert words[-1] == "--mpi-local-args=-x PYTHONPATH -x PODIUM_EXECUTABLE_CACHE -x PODIUM_KEEP_MEMORY"
     assert parse_poprun_options(words) == {"count": 2, "total_replicas": 16, "ipus_per_replica": 4}
@@ -91,16 +90,18 @@ def test_the_unit_of_a_worker_may_lock_memory_and_its_file_names_a_partition() -
     assert unit.index("[Service]") < unit.index("LimitMEMLOCK=infinity") < unit.index("[Install]")
     page = (PROJECT / "docs" / "workers.md").read_text(encoding="utf-8")
     [files] = re.findall(r"```text\n(# /etc/podium/data.env.*?)```", page, re.DOTALL)
-    stated = dict(re.findall(r"([A-Z_]+)=(\S+)$", files, re.MULTILINE))
-    assert {"PODIUM_DEVICE_PYTHON", "IPUOF_VIPU_API_HOST", "IPUOF_VIPU_API_PARTITION_ID"} <= set(stated)
-    assert f"# {stated['PODIUM_DEVICE_PYTHON']}," in (PROJECT / "docs" / "ipu.md").read_text(encoding="utf-8")
+    settings = dict(re.findall(r"([A-Z_]+)=(\S+)$", files, re.MULTILINE))
+    assert {"PODIUM_DEVICE_PYTHON", "IPUOF_VIPU_API_HOST", "IPUOF_VIPU_API_PARTITION_ID"} <= set(settings)
+    assert f"# {settings['PODIUM_DEVICE_PYTHON']}," in (PROJECT / "docs" / "ipu.md").read_text(encoding="utf-8")
 
 
-def test_the_job_states_how_many_processes_share_it() -> None:
-    two = params(launcher="torchrun", processes=2)
-    assert geometry(two.pretrain.phase1, two.device).replication_factor == 2
-    on_ipus = params(runtime="ipu", launcher="poprun", processes=2)
-    assert geometry(on_ipus.pretrain.phase1, on_ipus.device).replication_factor == 1  # the IPU config says it
+@pytest.mark.parametrize(
+    ("values", "replicas"),
+    [({"launcher": "torchrun"}, 2), ({"runtime": "ipu", "launcher": "poprun"}, 1)],  # the IPU config says it
+)
+def test_the_job_states_how_many_processes_share_it(values: dict[str, str], replicas: int) -> None:
+    two = params(**values, processes=2)
+    assert geometry(two.pretrain.phase1, two.device).replication_factor == replicas
 
 
 @pytest.mark.parametrize(
@@ -120,8 +121,8 @@ def test_processes_are_started_by_the_launcher_of_the_runtime(values: dict[str, 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"launcher": "poprun"}, "launcher poprun supports ipu, but runtime is cpu"),
-        ({"launcher": "torchrun", "runtime": "ipu"}, "launcher torchrun supports auto, cpu, cuda, but runtime is"),
+        ({"launcher": "poprun"}, "launcher poprun supports ipu"),
+        ({"launcher": "torchrun", "runtime": "ipu"}, "launcher torchrun supports auto"),
         ({"runtime": "ipu", "restarts": 1}, "restarts=1 applies to torchrun"),
     ],
 )
@@ -133,7 +134,7 @@ def test_settings_that_do_not_go_together_are_refused(values: dict[str, Any], me
 def test_a_remote_with_a_password_is_refused_without_repeating_it() -> None:
     content = read_yaml(PROJECT / "params.yaml")
     content["checkpoint"]["remote"] = "sftp://me:hunter2@host/path"
-    with pytest.raises(ParamsError, match="in the environment instead") as caught:
+    with pytest.raises(ParamsError, match="in the environment") as caught:
         validate_params(content)
     assert "hunter2" not in str(caught.value)
 
@@ -145,11 +146,11 @@ def test_a_launcher_of_two_processes_gives_one_model_and_one_story(
     monkeypatch.setenv("PODIUM_THREADS", "1")
     monkeypatch.delenv("PODIUM_DEVICE_PYTHON", raising=False)
     write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 30))
-    job, said = make_job(tmp_path, "pretrain", tmp_path / "rows"), list[str]()
+    job, lines = make_job(tmp_path, "pretrain", tmp_path / "rows"), list[str]()
     job = replace(job, geometry=replace(job.geometry, replication_factor=2))
     words = launch_command(job, device(launcher="torchrun", processes=2), {})
-    result = run_device_job(job, launcher=words, say=said.append)
+    result = run_device_job(job, launcher=words, say=lines.append)
     assert (result.steps, result.plan["replication_factor"]) == (6, 2)
     assert Path(job.output, "model.safetensors").is_file()
-    assert len([text for text in said if text.startswith("plan: ")]) == 1
-    assert said[-1].startswith("[100%] update 6/6")
+    assert len([text for text in lines if text.startswith("plan: ")]) == 1
+    assert lines[-1].startswith("[100%] update 6/6")

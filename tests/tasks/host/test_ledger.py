@@ -18,9 +18,8 @@ def of(number: int, device: str = "CPU", kind: str = "pretrain", **more: object)
 
 def test_the_place_is_of_the_host_and_may_be_named_or_left_out(tmp_path: Path) -> None:
     assert ledger.ledger_file({"XDG_STATE_HOME": "/state"}) == Path("/state/podium/ledger.json")
-    assert (
-        ledger.ledger_file({"XDG_STATE_HOME": "relative", "PODIUM_LEDGER": str(tmp_path / "own")}) == tmp_path / "own"
-    )
+    named = {"XDG_STATE_HOME": "relative", "PODIUM_LEDGER": str(tmp_path / "mine")}
+    assert ledger.ledger_file(named) == tmp_path / "mine"
     assert ledger.ledger_file({"PODIUM_LEDGER": ""}) is None
     assert ledger.read(None) == []
     ledger.add_record(of(1), None)
@@ -31,7 +30,7 @@ def test_records_are_kept_oldest_first_and_bounded(tmp_path: Path, monkeypatch: 
     path = tmp_path / "state" / "ledger.json"
     for number in range(1, 6):
         ledger.add_record(of(number), path)
-    assert [one["at"][-2:] for one in ledger.read(path)] == ["03", "04", "05"]
+    assert [entry["at"][-2:] for entry in ledger.read(path)] == ["03", "04", "05"]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +69,9 @@ SHAPE = {"hidden_size": 16, "sizes": {"tokens": 100.0, "vocabulary": 60}}
 def measured(number: int, tokens: float = 100.0, vocabulary: int = 60, **more: object) -> ledger.Record:
     """A record of a job of SHAPE that took `number` seconds an update."""
     shape = {**SHAPE, "sizes": {"tokens": tokens, "vocabulary": vocabulary}}
-    own = {"runtime": "cpu", "precision": "fp32", "host": "here", "shape": shape}
+    job = {"runtime": "cpu", "precision": "fp32", "host": "here", "shape": shape}
     figures = {figure: {"measured": float(number)} for figure in ("memory", "update_seconds")}
-    return {**of(number), **own, **figures, **more}
+    return {**of(number), **job, **figures, **more}
 
 
 def test_a_shape_is_answered_by_its_newest_records_of_this_host_scaled_to_its_tokens() -> None:
@@ -86,10 +85,10 @@ def test_a_shape_is_answered_by_its_newest_records_of_this_host_scaled_to_its_to
         measured(9, shape={**SHAPE, "sizes": {"tokens": 0, "vocabulary": 60}}),
         of(9),
     ]
-    own = [measured(2), measured(3, tokens=109.0), measured(4, vocabulary=57, precision="bf16")]
-    found = ledger.select_shape([*others, *own], SHAPE, "cpu", "auto", "here")
-    assert [one["update_seconds"]["measured"] for one in found] == pytest.approx([2.0, 300 / 109, 4.0])
-    assert ledger.select_shape([*others, *own], SHAPE, "cpu", "bf16", "here") == [own[2]]
+    same = [measured(2), measured(3, tokens=109.0), measured(4, vocabulary=57, precision="bf16")]
+    records = ledger.select_shape([*others, *same], SHAPE, "cpu", "auto", "here")
+    assert [entry["update_seconds"]["measured"] for entry in records] == pytest.approx([2.0, 300 / 109, 4.0])
+    assert ledger.select_shape([*others, *same], SHAPE, "cpu", "bf16", "here") == [same[2]]
     many = [measured(number) for number in range(1, 40)]
     assert ledger.select_shape(many, SHAPE, "cpu", "fp32", "here") == many[-ledger.NEWEST :]
 
@@ -104,8 +103,8 @@ def test_what_is_expected_holds_all_records_and_an_error_about_their_median() ->
     assert ledger.expected([measured(6)], "update_seconds") == approx(5.0, 6.0, 7.2)
     assert ledger.expected([measured(n) for n in (9, 6, 1)], "update_seconds") == approx(1.0, 6.0, 9.0)
     assert ledger.expected([measured(6)], "memory") == approx(6 / 1.15, 6.0, 6.9)
-    found = ledger.add_estimate(measured(8), [measured(6)])
-    assert found["update_seconds"] == pytest.approx({"measured": 8.0, "low": 5.0, "likely": 6.0, "high": 7.2})
-    assert ledger.is_record(found)
+    record = ledger.add_estimate(measured(8), [measured(6)])
+    assert record["update_seconds"] == pytest.approx({"measured": 8.0, "low": 5.0, "likely": 6.0, "high": 7.2})
+    assert ledger.is_record(record)
     assert ledger.add_estimate(measured(8), [measured(6, host="there")]) == measured(8)
     assert ledger.add_estimate(of(1), [measured(6)]) == of(1), "of an IPU, whose formulas have said it"

@@ -45,22 +45,22 @@ def own_code(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
-        (adapter_alone, "is an adapter without its model .* Merge it"),
-        (adapter_next_to_model, "is an adapter next to a model .* or name a folder with the model and without"),
-        (lambda folder: folder, "has no config.json; its folders model have one"),
-        (several_checkpoints, "its folders checkpoint-10, checkpoint-20 have one: name one"),
-        (inside, "has no config.json: name the folder above it, model,"),
-        (own_code, "has Python code of its own .*, which is not run.* remove auto_map from a copy"),
+        (adapter_alone, "is an adapter without its model"),
+        (adapter_next_to_model, "is an adapter next to a model"),
+        (lambda folder: folder, "its folders model have one"),
+        (several_checkpoints, "checkpoint-10, checkpoint-20 have one"),
+        (inside, "name the folder above it, model,"),
+        (own_code, "has Python code of its own"),
     ],
 )
-def test_a_folder_that_is_not_one_model_is_named(tmp_path: Path, make: Callable[[Path], Path], said: str) -> None:
+def test_a_folder_that_is_not_one_model_is_named(tmp_path: Path, make: Callable[[Path], Path], message: str) -> None:
     write_tiny_model(tmp_path / "model", ["a"])
     folder = make(tmp_path)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         model_parameters(str(folder), tmp_path, tmp_path)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         find_model(str(folder))
 
 
@@ -72,28 +72,20 @@ def test_a_checkpoint_of_a_trainer_is_read(tmp_path: Path) -> None:
     assert find_model(str(folder)).folder == folder
 
 
-UNKNOWN = {"license": None, "language": None}
-
-
 @pytest.mark.parametrize(
-    ("card", "config", "expected"),
+    ("card", "expected"),
     [
-        ("---\nlicense: mit\nlanguage: am\n---\n# x\n", {}, {"license": "mit", "language": "am"}),
-        ("---\r\nlanguage:\r\n- de\r\n- en\r\n---\r\n", {}, {"language": ["de", "en"]}),
-        ("---\nlicense: mit\nlanguage: no\nvalue: 3e-5\n---\n", {}, {"license": "mit", "language": "no"}),
-        ("\ufeff---\nlicense: cc-by-4.0\n---", {}, {"license": "cc-by-4.0"}),
-        ("---\nbase_model: google-bert/bert-base-cased\n---\n", {"_name_or_path": "a/b"}, {}),
-        ("no front matter\n---\nlicense: mit\n---\n", {}, {}),
-        ("---\nlicense: [mit, gpl]\nlanguage: {a: b}\n---\n", {}, {}),
-        ("---\nlicense: <b>x\nlanguage: [en, 'a b']\n---\n", {}, {}),
-        ("---\nlanguage: []\n---\n", {}, {}),
-        ("---\nlicense: &a [*a\n---\n", {}, {}),
-        ("---\n- mit\n---\n", {}, {}),
+        ("---\nlicense: mit\nlanguage: am\n---\n# x\n", {"license": "mit", "language": "am"}),
+        ("---\r\nlanguage:\r\n- de\r\n- en\r\n---\r\n", {"language": ["de", "en"]}),
+        ("---\nlicense: mit\nlanguage: no\nvalue: 3e-5\n---\n", {"license": "mit", "language": "no"}),
+        ("\ufeff---\nlicense: cc-by-4.0\n---", {"license": "cc-by-4.0"}),
+        ("no front matter\n---\nlicense: mit\n---\n", {}),
+        ("---\nlicense: [mit, gpl]\nlanguage: {a: b}\n---\n", {}),
+        ("---\nlicense: <b>x\nlanguage: [en, 'a b']\n---\n", {}),
+        ("---\nlicense: &a [*a\n---\n", {}),
     ],
 )
-def test_what_the_files_state_is_read(tmp_path: Path, card: str | None, config: Any, expected: dict[str, Any]) -> None:
-    if card is not None:
-        (tmp_path / "README.md").write_bytes(card.encode())
-    if config is not None:
-        (tmp_path / "config.json").write_text(json.dumps(config))
-    assert read_origin(tmp_path) == UNKNOWN | expected
+def test_what_the_files_state_is_read(tmp_path: Path, card: str, expected: dict[str, Any]) -> None:
+    (tmp_path / "README.md").write_bytes(card.encode())
+    (tmp_path / "config.json").write_text("{}")
+    assert read_origin(tmp_path) == {"license": None, "language": None, **expected}

@@ -1,30 +1,16 @@
 """What every preset of a recipe says, written down by hand from its source, not read from the presets."""
 
+from collections import namedtuple
 from dataclasses import dataclass, field
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Row:
-    """One job: the numbers a recipe is known by."""
-
-    row_length: int
-    masks: int
-    """Masked positions in a row; 0 in fine-tuning."""
-    global_batch: int
-    micro_batch: int
-    replicas: int
-    accumulation: int
-    length: int
-    """Updates of a phase, epochs of fine-tuning."""
-    learning_rate: float
-    warmup: float
-    loss_scaling: float
-    layers: tuple[int, ...]
-    """Encoder layers on each IPU."""
-    forward_stages: int
-    updates_per_call: int
-    """device_iterations: updates with one learning rate."""
+Row = namedtuple(
+    "Row",
+    "row_length masks global_batch micro_batch replicas accumulation length learning_rate warmup loss_scaling layers "
+    "forward_stages updates_per_call",
+)
+"""One job: the numbers a recipe is known by. Masked positions in a row, 0 in fine-tuning; updates of a phase, epochs
+of fine-tuning; encoder layers on each IPU; updates with one learning rate."""
 
 
 @dataclass
@@ -148,32 +134,14 @@ def read_table() -> dict[str, Recipe]:
 RECIPES = read_table()
 
 
-@dataclass(frozen=True)
-class Phase:
-    """A phase of pre-training on a GPU or CPU: what its source says of it."""
-
-    row_length: int
-    masks: int
-    global_batch: int
-    updates: int
-    learning_rate: float
-    warmup: float
-    schedule: str = "linear"
-
-
-@dataclass(frozen=True)
-class Squad:
-    """Fine-tuning on windows of 384 tokens, the same."""
-
-    global_batch: int
-    epochs: float
-    learning_rate: float
-    warmup: float
-    weight_decay: float = 0.01
-    clip: float | None = None
-    optimizer: str = "adamw"
-
-
+Phase = namedtuple("Phase", "row_length masks global_batch updates learning_rate warmup schedule", defaults=("linear",))
+"""A phase of pre-training on a GPU or CPU."""
+Squad = namedtuple(
+    "Squad",
+    "global_batch epochs learning_rate warmup weight_decay clip optimizer",
+    defaults=(0.01, None, "adamw"),
+)
+"""Fine-tuning on windows of 384 tokens."""
 OPTIMUM = (Phase(128, 32, 65536, 10500, 0.006, 0.28), Phase(512, 96, 16384, 2038, 0.002828, 0.128))
 EXAMPLES = (Phase(128, 20, 65536, 7038, 0.006, 0.28), Phase(512, 76, 16384, 2137, 0.002828, 0.128))
 EXAMPLES_PACKED = (Phase(128, 22, 65536, 7038, 0.006, 0.28), Phase(512, 78, 16384, 2137, 0.002828, 0.128))
@@ -186,26 +154,13 @@ POPXL = Phase(128, 20, 2048, 225000, 5.3e-4, 0.00625)
 RUN_QA = Squad(12, 2, 3e-5, 0.0, weight_decay=0.0, clip=1.0)
 
 
-@dataclass(frozen=True)
-class TokenPhase:
-    """A phase of a recipe that counts tokens, in full batches of packed rows."""
-
-    row_length: int
-    tokens: float
-    """Billions."""
-    batch: int
-    micro_batch: int
-    learning_rate: float
-    warmup_tokens: float
-    """Billions."""
-    schedule: str
-    theta: float | None
-    """Base of the global rotation, where it changes."""
-    first_batch: int | None = None
-    growing_tokens: float = 0
-    """Billions, in which the batch grows from the first."""
-
-
+TokenPhase = namedtuple(
+    "TokenPhase",
+    "row_length tokens batch micro_batch learning_rate warmup_tokens schedule theta first_batch growing_tokens",
+    defaults=(None, 0),
+)
+"""A phase of a recipe that counts billions of tokens, in full batches of packed rows: the base of the global rotation,
+where it changes, and the tokens in which the batch grows from the first."""
 TOKENS: dict[str, tuple[tuple[TokenPhase, ...], float]] = {
     "modernbert-base": (
         (

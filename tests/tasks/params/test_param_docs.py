@@ -20,7 +20,7 @@ from tasks.params.schema import default_values, validate_params
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.stage.errors import WRONG_USAGE, ParamsError
 from tests.places import ROOT
-from tests.tasks.downstream.entries import values_with, write_parameters
+from tests.tasks.downstream.entries import lay_over, values_with, write_parameters
 
 PRESETS = ROOT / "presets"
 PARAMS = read_yaml(ROOT / "params.yaml")
@@ -39,10 +39,10 @@ def partial():
 def test_every_parameter_has_a_meaning():
     values = default_values()
     values["downstream"] = {kind: defaults_of(kind, kind) for kind in kind_names()}
-    said = collect_meanings(values)
-    assert len(said) > 250
-    assert [name for name, text in said.items() if not text] == [], "write a docstring under the field"
-    assert set(said) >= {name for name, _ in leaves(values)}
+    meanings = collect_meanings(values)
+    assert len(meanings) > 250
+    assert [name for name, text in meanings.items() if not text] == [], "write a docstring under the field"
+    assert set(meanings) >= {name for name, _ in leaves(values)}
 
 
 def test_the_schemas_that_a_project_names_are_written_there_and_refuse_a_wrong_key(tmp_path, monkeypatch, capsys):
@@ -73,9 +73,9 @@ def test_params_yaml_and_every_preset_fit_the_schemas(whole, partial):
     assert [error.message for error in whole.iter_errors(PARAMS)] == []
     assert len(list_preset_names(PRESETS)) > 40
     for name in list_preset_names(PRESETS):
-        found = [*whole.iter_errors(resolve({}, name, [], PRESETS))]
-        found += partial.iter_errors(read_yaml(PRESETS / f"{name}.yaml"))
-        assert [error.message for error in found] == [], name
+        errors = [*whole.iter_errors(resolve({}, name, [], PRESETS))]
+        errors += partial.iter_errors(read_yaml(PRESETS / f"{name}.yaml"))
+        assert [error.message for error in errors] == [], name
 
 
 WRONG = [
@@ -99,19 +99,17 @@ WRONG = [
 
 @pytest.mark.parametrize(("name", "value"), WRONG)
 def test_what_the_types_refuse_the_schemas_refuse(whole, partial, name, value):
-    values = copy.deepcopy(PARAMS)
     *sections, key = name.split(".")
-    within = values
-    for section in sections:
-        within = within[section]
-    within[key] = value
+    alone = {key: value}
+    for section in reversed(sections):
+        alone = {section: alone}
+    values, preset = copy.deepcopy(PARAMS), {"description": "x", "downstream": {"squad": {"kind": "squad"}}}
+    lay_over(values, alone)
+    lay_over(preset, alone)
     with pytest.raises(ParamsError):
         validate_params(values)
     assert not whole.is_valid(values)
-    alone = {key: value}
-    for section in reversed(sections):
-        alone = {section: {**({"kind": "squad"} if section == "squad" else {}), **alone}}
-    assert not partial.is_valid({"description": "x", **alone})
+    assert not partial.is_valid(preset)
 
 
 def test_a_key_that_is_missing_is_refused_in_params_yaml_and_not_in_a_preset(whole, partial):

@@ -22,21 +22,20 @@ def md5(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
+FILES = {"data/corpus/a.txt": b"alpha", "data/corpus/sub/b.txt": b"beta", "reports/corpus.json": b"{}"}
+LISTING = json.dumps(
+    [{"md5": md5(b"alpha"), "relpath": "a.txt"}, {"md5": md5(b"beta"), "relpath": "sub/b.txt"}]
+).encode()
+OUTS = [{"path": "data/corpus", "md5": f"{md5(LISTING)}.dir"}, {"path": "reports/corpus.json", "md5": md5(b"{}")}]
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A corpus of two files, one in a folder, and a report, as DVC states them."""
-    files = {"a.txt": b"alpha", "sub/b.txt": b"beta"}
-    for name, data in files.items():
-        (tmp_path / "data" / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "data" / "corpus" / name).write_bytes(data)
-    (tmp_path / "reports").mkdir()
-    (tmp_path / "reports" / "corpus.json").write_bytes(b"{}")
-    listed = [{"md5": md5(data), "relpath": name} for name, data in files.items()]
-    outs = [
-        {"path": "data/corpus", "md5": md5(json.dumps(listed, sort_keys=True).encode()) + ".dir"},
-        {"path": "reports/corpus.json", "md5": md5(b"{}")},
-    ]
-    (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"stages": {"corpus": {"outs": outs}}}))
+    for name, data in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"stages": {"corpus": {"outs": OUTS}}}))
     return tmp_path
 
 
@@ -51,6 +50,9 @@ def test_a_changed_byte_is_refused_though_size_and_time_are_the_same(checkout: P
     assert (checkout / "runs/damaged/data/corpus/sub/b.txt").read_bytes() == b"bet4"
     (checkout / "dvc.lock").unlink()
     verify_files(["data/corpus"], checkout)
+
+
+NAMED = (["data/corpus/a.txt"], ["data/corpus/sub/b.txt", "reports/corpus.json"], ["data/corpus"])
 
 
 @pytest.mark.parametrize(
@@ -68,25 +70,18 @@ def test_a_stage_is_refused_where_a_file_that_it_names_has_changed(
     checkout: Path, name: str, content: bytes | None, refused: list[bool], number: int
 ) -> None:
     """Also where DVC's cache has the list of the folder, and bytes that are not what their name says."""
-    named = [["data/corpus/a.txt"], ["data/corpus/sub/b.txt", "reports/corpus.json"], ["data/corpus"]][number]
     cache = checkout / ".dvc" / "cache" / "files" / "md5"
-    outs = yaml.safe_load((checkout / "dvc.lock").read_text())["stages"]["corpus"]["outs"]
-    files = {"a.txt": b"alpha", "sub/b.txt": b"beta"}
-    listing = json.dumps([{"md5": md5(data), "relpath": path} for path, data in files.items()], sort_keys=True)
-    for digest, data in ((outs[0]["md5"], listing.encode()), (outs[1]["md5"], b"{"), (md5(b"alpha"), b"ALPHA")):
+    for digest, data in ((OUTS[0]["md5"], LISTING), (OUTS[1]["md5"], b"{"), (md5(b"alpha"), b"ALPHA")):
         (cache / digest[:2]).mkdir(parents=True, exist_ok=True)
         (cache / digest[:2] / digest[2:]).write_bytes(data)
     place = checkout / name
-    if content is None:
-        place.unlink()
-    else:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink() if content is None else place.write_bytes(content)
     if not refused[number]:
-        verify_files(named, checkout)
+        verify_files(NAMED[number], checkout)
         return
     with pytest.raises(InputError, match="is not what its stage wrote"):
-        verify_files(named, checkout)
+        verify_files(NAMED[number], checkout)
     if content is not None:
         assert not place.exists()
         assert (checkout / "runs/damaged" / name).read_bytes() == content
@@ -102,9 +97,13 @@ def git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
 def commit(root: Path, text: str) -> str:
-    (root / CODE).parent.mkdir(parents=True, exist_ok=True)
-    (root / CODE).write_text(text, encoding="utf-8")
+    write(root / CODE, text)
     git(root, "add", "--", "tasks")
     git(root, "commit", "-q", "-m", text)
     return git(root, "rev-parse", "HEAD")
@@ -130,41 +129,41 @@ def released(tmp_path: Path) -> Path:
     return root
 
 
-def published(root: Path) -> dict[str, Any]:
+def publish(root: Path) -> dict[str, Any]:
+    """The provenance of a release, and whether it is the same as before."""
     receipt = publish_here(root)
-    found: dict[str, Any] = json.loads((root / receipt["folder"] / "provenance.json").read_text())
-    return {**found, "unchanged": receipt["unchanged"]}
+    provenance = json.loads((root / receipt["folder"] / "provenance.json").read_text())
+    return {**provenance, "unchanged": receipt["unchanged"]}
 
 
 def test_code_committed_after_the_run_is_not_of_the_release(released: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = commit(released, "first")
     record(released, ran)
-    assert published(released)["git"] == {"revision": ran, "dirty": False, "changed": []}
+    assert publish(released)["git"] == {"revision": ran, "dirty": False, "changed": []}
     assert capsys.readouterr().out == "", "the code is as it was"
     now = commit(released, "second")
-    found = published(released)
-    assert found["git"] == {"revision": ran, "dirty": False, "changed": []}
-    revisions = {name: one["revision"] for name, one in found["stages_git"].items() if one}
+    release = publish(released)
+    assert release["git"] == {"revision": ran, "dirty": False, "changed": []}
+    revisions = {name: code["revision"] for name, code in release["stages_git"].items() if code}
     assert revisions == {"squad-finetune": ran, "gate": ran}
-    assert found["training"]["squad-finetune"]["versions"] == {"torch": "2.0.1"}, "of then"
-    listed = json.dumps([{"md5": hashlib.md5(b"first").hexdigest(), "relpath": "training.py"}])
-    assert found["code_md5"] == {"finetune@squad": {"tasks/jobs": f"{hashlib.md5(listed.encode()).hexdigest()}.dir"}}
-    assert found["unchanged"] is True, "the same model, and so the same release"
-    said = capsys.readouterr().out
-    assert f"revision {now}, but the model was built with revision {ran}" in said
-    assert "changed files that its stages read: tasks/jobs\n" in said
+    assert release["training"]["squad-finetune"]["versions"] == {"torch": "2.0.1"}, "of then"
+    listed = json.dumps([{"md5": md5(b"first"), "relpath": "training.py"}])
+    assert release["code_md5"] == {"finetune@squad": {"tasks/jobs": f"{md5(listed.encode())}.dir"}}
+    assert release["unchanged"] is True, "the same model, and so the same release"
+    printed = capsys.readouterr().out
+    assert f"revision {now}, but the model was built with revision {ran}" in printed
+    assert "stages read: tasks/jobs\n" in printed
 
 
 def test_the_files_of_the_project_are_compared_and_not_the_copy_in_the_checkout_of_a_run(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     ran, root = commit(tmp_path, "first"), tmp_path / "runs/checkouts/mine"
-    (root / CODE).parent.mkdir(parents=True)
-    (root / CODE).write_text("first", encoding="utf-8")
+    write(root / CODE, "first")
     hashes = {"finetune@squad": {"tasks/jobs": compute_md5(root / "tasks/jobs")}}
     origin = {"git": {"revision": ran}, "code_md5": hashes}
     assert describe_changes(origin, root) is None
     commit(tmp_path, "second")
-    assert "changed files that its stages read: tasks/jobs" in str(describe_changes(origin, root))
+    assert "stages read: tasks/jobs" in str(describe_changes(origin, root))
 
 
 def test_a_training_and_a_gate_of_two_revisions_are_both_named(released: Path) -> None:
@@ -172,8 +171,8 @@ def test_a_training_and_a_gate_of_two_revisions_are_both_named(released: Path) -
     record(released, ran)
     judged = commit(released, "second")
     write_gate(released)
-    found = published(released)
-    assert (found["git"]["revision"], found["stages_git"]["gate"]["revision"]) == (ran, judged)
+    release = publish(released)
+    assert (release["git"]["revision"], release["stages_git"]["gate"]["revision"]) == (ran, judged)
     card = (released / "published/podium-demo/README.md").read_text()
     assert f"- Code: `{ran}`; `gate` ran with `{judged}`\n" in card
 
@@ -184,22 +183,21 @@ def test_without_a_record_the_gates_code_is_named(
     ran = commit(released, "first")
     record(released, None)
     commit(released, "second")
-    found = published(released)
-    assert (found["git"]["revision"], found["stages_git"]["squad-finetune"]) == (ran, None)
+    release = publish(released)
+    assert (release["git"]["revision"], release["stages_git"]["squad-finetune"]) == (ran, None)
     capsys.readouterr()
-    assert published(make_checkout(tmp_path / "no-git"))["git"] == {"revision": None, "dirty": None, "changed": []}
+    assert publish(make_checkout(tmp_path / "no-git"))["git"] == {"revision": None, "dirty": None, "changed": []}
     assert capsys.readouterr().out == ""
 
 
 def test_code_is_compared_as_dvc_hashes_it(tmp_path: Path) -> None:
-    folder = tmp_path / "tasks/jobs"
-    (folder / "__pycache__").mkdir(parents=True)
-    (folder / "training.py").write_text("x = 1\n")
+    write(tmp_path / CODE, "x = 1\n")
     (tmp_path / ".dvcignore").write_text("__pycache__\n")
+    folder = tmp_path / "tasks/jobs"
     hashes = {"finetune@squad": {"tasks/jobs": compute_md5(folder, ["__pycache__"]), "tasks/gone.py": "0" * 32}}
-    (folder / "__pycache__/training.cpython-311.pyc").write_bytes(b"compiled")
+    write(folder / "__pycache__/training.cpython-311.pyc", "compiled")
     assert changed_code(hashes, tmp_path) == ["tasks/gone.py"]
-    (folder / "training.py").write_text("x = 2\n")
+    write(tmp_path / CODE, "x = 2\n")
     assert changed_code(hashes, tmp_path) == ["tasks/gone.py", "tasks/jobs"]
 
 
@@ -207,18 +205,17 @@ def test_dirty_means_that_sources_differ_from_the_revision_in_the_checkout_of_a_
     assert git_state(tmp_path) == {"revision": None, "dirty": None, "changed": []}
     copy = tmp_path / "runs/checkouts/set-1"
     for root in (tmp_path, copy):
-        (root / "tasks/__pycache__").mkdir(parents=True)
-        (root / "tasks/gate.py").write_text("x = 1\n", encoding="utf-8")
-        (root / "tasks/__pycache__/gate.pyc").write_text("", encoding="utf-8")
-    (tmp_path / ".gitignore").write_text("/runs/\n__pycache__/\n", encoding="utf-8")
+        write(root / CODE, "x = 1\n")
+        write(root / "tasks/__pycache__/gate.pyc", "")
+    (tmp_path / ".gitignore").write_text("/runs/\n__pycache__/\n")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-q", "-m", "first")
     revision = git(tmp_path, "rev-parse", "HEAD")
-    (tmp_path / "dvc.lock").write_text("written by a run", encoding="utf-8")
+    (tmp_path / "dvc.lock").write_text("written by a run")
     assert git_state(tmp_path) == {"revision": revision, "dirty": False, "changed": []}
     assert git_state(copy)["changed"] == []
-    (copy / "tasks/gate.py").write_text("x = 2\n", encoding="utf-8")
-    (tmp_path / "tasks/new file.py").write_text("", encoding="utf-8")
-    assert git_state(copy)["changed"] == ["tasks/gate.py"]
+    write(copy / CODE, "x = 2\n")
+    write(tmp_path / "tasks/new file.py", "")
+    assert git_state(copy)["changed"] == [CODE]
     assert git_state(tmp_path) == {"revision": revision, "dirty": True, "changed": ["tasks/new file.py"]}

@@ -20,15 +20,15 @@ from tasks.params.sections import Phase2RowsParams, PhaseRowsParams, PretrainRow
 from tests.places import SHARED
 from tests.tasks.downstream.entries import task_with
 
-DATA = SHARED / "data"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, UNK, CLS, SEP, MASK = range(5)
 WORDS = [f"{first}{second}" for first in "bdfgklmnpr" for second in ("a", "e", "i", "o", "u", "an", "en", "in", "on")]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def real_data(name: str) -> Path:
     """A file of the shared test data; skips the test where it is not at hand."""
-    path = DATA / name
+    path = SHARED / "data" / name
     if not path.is_file():
         pytest.skip(f"{path} is not here: this test reads real input that is not part of the project")
     return path
@@ -44,10 +44,8 @@ def save_tokenizer(folder: Path, vocabulary: Sequence[str], lowercase: bool = Tr
 
 def word_tokenizer(folder: Path) -> Path:
     """Every word of WORDS and every letter is an entry, special tokens 0..4."""
-    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    signs = list(".,?!'\"()[]0123456789-")
-    pieces = [f"##{letter}" for letter in letters] + [f"##{digit}" for digit in "0123456789"]
-    return save_tokenizer(folder, [*SPECIAL, *dict.fromkeys([*signs, *letters, *pieces, *WORDS])])
+    pieces = [f"##{sign}" for sign in f"{LETTERS}0123456789"]
+    return save_tokenizer(folder, [*SPECIAL, *dict.fromkeys([*".,?!'\"()[]0123456789-", *LETTERS, *pieces, *WORDS])])
 
 
 def bert_tokenizer(folder: Path) -> Path:
@@ -72,22 +70,10 @@ def random_texts(documents: int, seed: int = 0, sentences: tuple[int, int] = (1,
     return texts
 
 
-def wikitext_documents() -> list[str]:
-    """The articles of WikiText-2 valid, headings left out."""
-    articles: list[list[str]] = []
-    for line in real_data("wikitext/wikitext-2-valid.txt").read_text("utf-8").splitlines():
-        text = line.strip()
-        if text.startswith("= ") and not text.startswith("= ="):
-            articles.append([])
-        elif text and not text.startswith("= "):
-            articles[-1].append(text)
-    return ["\n".join(paragraphs) for paragraphs in articles]
-
-
 def write_corpus(folder: Path, texts: Sequence[str | None], rows_per_group: int = 1000) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     ids = [str(number) for number in range(len(texts))]
-    schema = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
+    schema = pa.schema([(name, pa.string()) for name in ("document_id", "title", "text")])
     table = pa.table([ids, ids, list(texts)], schema=schema)
     pq.write_table(table, folder / "part-00000.parquet", row_group_size=rows_per_group)
     return folder
@@ -96,63 +82,33 @@ def write_corpus(folder: Path, texts: Sequence[str | None], rows_per_group: int 
 def write_questions(path: Path, questions: Sequence[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     answer = pa.struct([("text", pa.string()), ("answer_start", pa.int32())])
-    schema = pa.schema(
-        [(name, pa.string()) for name in ("id", "title", "context", "question")] + [("answers", pa.list_(answer))]
-    )
+    texts = [(name, pa.string()) for name in ("id", "title", "context", "question")]
+    schema = pa.schema([*texts, ("answers", pa.list_(answer))])
     pq.write_table(pa.Table.from_pylist(list(questions), schema=schema), path)
     return path
 
 
 def squad_questions(name: str) -> list[dict[str, Any]]:
     """The questions of a SQuAD v1.1 file of the shared data, flat."""
-    data = json.loads(real_data(f"squad/{name}").read_text("utf-8"))["data"]
     return [
-        {
-            "id": question["id"],
-            "title": "",
-            "context": paragraph["context"],
-            "question": question["question"],
-            "answers": question["answers"],
-        }
-        for article in data
+        {"title": "", "context": paragraph["context"], **{key: asked[key] for key in ("id", "question", "answers")}}
+        for article in json.loads(real_data(f"squad/{name}").read_text("utf-8"))["data"]
         for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
+        for asked in paragraph["qas"]
     ]
 
 
 def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
     """Both phases alike; `changes` to any key of the section or of its phases."""
-    phase_keys = PhaseRowsParams.model_fields
-    phase = {
-        "row_length": row_length,
-        "max_predictions_per_row": None,
-        "duplicates": 1,
-        "path": "nowhere",
-        "dataset": None,
-        "dataset_revision": None,
-    }
-    section = {
-        "source": "corpus",
-        "seed": 3,
-        "masked_fraction": 0.15,
-        "short_sequence_probability": 0.1,
-        "max_sequences_per_row": 3,
-        "held_out_fraction": 0.0,
-    }
+    phase = {"row_length": row_length, "duplicates": 1}
+    section = {"seed": 3, "max_sequences_per_row": 3, "held_out_fraction": 0.0}
     for key, value in changes.items():
-        (phase if key in phase_keys else section)[key] = value
+        (phase if key in PhaseRowsParams.model_fields else section)[key] = value
     return PretrainRowsParams(**section, phase1=PhaseRowsParams(**phase), phase2=Phase2RowsParams(**phase))
 
 
 def squad_params(**changes: Any) -> SquadRowsParams:
-    values = {
-        "row_length": 384,
-        "doc_stride": 128,
-        "max_question_length": 64,
-        "max_sequences_per_row": 3,
-        "held_out_fraction": 0.0,
-    }
-    return SquadRowsParams(**{**values, **changes})
+    return SquadRowsParams(**{"held_out_fraction": 0.0, **changes})
 
 
 def write_squad_rows(params: SquadRowsParams, split: str, source: Path, tokenizer: Path, folder: Path) -> PackedSplit:
@@ -166,6 +122,20 @@ def read_rows(folder: Path) -> dict[str, np.ndarray]:
     return {
         name: np.array(table[name].combine_chunks().flatten()).reshape(len(table), -1) for name in table.column_names
     }
+
+
+def spread_labels(rows: dict[str, np.ndarray]) -> np.ndarray:
+    """The label of each token of rows, [rows, row_length]; -100 where it is not masked."""
+    labels = np.full(rows["input_ids"].shape, -100)
+    row, slot = np.nonzero(rows["masked_labels"] != -100)
+    labels[row, rows["masked_positions"][row, slot]] = rows["masked_labels"][row, slot]
+    return labels
+
+
+def unmask(rows: dict[str, np.ndarray]) -> np.ndarray:
+    """The token ids of rows, [rows, row_length], with the masked ones put back."""
+    labels = spread_labels(rows)
+    return np.where(labels == -100, rows["input_ids"], labels)
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:

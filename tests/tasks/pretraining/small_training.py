@@ -1,6 +1,5 @@
-"""Documents to make pairs of."""
+"""Parameters of a small training that runs in the process of its test, and documents to make sequences of."""
 
-import random
 from pathlib import Path
 
 import numpy as np
@@ -18,40 +17,19 @@ from tests.places import ROOT
 
 def documents_of(sentence_lengths: list[list[int]]) -> TokenizedDocuments:
     """Documents whose tokens are 0, 1, 2, ...: a token names its own place."""
-    flat = [length for document in sentence_lengths for length in document]
-    return TokenizedDocuments(
-        np.arange(sum(flat)),
-        [0, *np.cumsum(flat).tolist()],
-        [0, *np.cumsum([len(document) for document in sentence_lengths]).tolist()],
-    )
-
-
-def random_documents(seed: int, count: int, longest: int = 40) -> list[list[int]]:
-    draw = random.Random(seed)
-    return [[draw.randint(1, longest) for _ in range(draw.randint(1, 30))] for _ in range(count)]
+    ends = np.cumsum([length for document in sentence_lengths for length in document]).tolist()
+    sentences = np.cumsum([len(document) for document in sentence_lengths]).tolist()
+    return TokenizedDocuments(np.arange(ends[-1]), [0, *ends], [0, *sentences])
 
 
 SMALL = (
-    "model.hidden_size=32",
-    "model.intermediate_size=64",
-    "model.num_layers=1",
-    "model.num_heads=2",
-    "pretrain_rows.held_out_fraction=0.1",
-    "pretrain_rows.phase1.row_length=48",
-    "pretrain.phase1.steps=25",
-    "pretrain.phase1.global_batch_size=16",
-    "pretrain.evaluate_every_updates=10",
-    "pretrain.evaluate_rows=20",
-    "downstream.squad.rows.row_length=64",
-    "downstream.squad.rows.max_question_length=16",
-    "downstream.squad.rows.doc_stride=8",
-    "downstream.squad.rows.held_out_fraction=0.2",
-    "downstream.squad.finetune.epochs=6.0",
-    "downstream.squad.finetune.global_batch_size=16",
-    "downstream.squad.finetune.evaluate_every_updates=4",
-    "downstream.squad.finetune.keep=best",
-    "downstream.squad.finetune.patience=3",
-    "downstream.squad.finetune.learning_rate=0.01",
+    *("model.hidden_size=32", "model.intermediate_size=64", "model.num_layers=1", "model.num_heads=2"),
+    *("pretrain_rows.held_out_fraction=0.1", "pretrain_rows.phase1.row_length=48"),
+    *("pretrain.phase1.steps=25", "pretrain.phase1.global_batch_size=16"),
+    *("pretrain.evaluate_every_updates=10", "pretrain.evaluate_rows=20"),
+    "downstream.squad.rows={row_length: 64, max_question_length: 16, doc_stride: 8, held_out_fraction: 0.2}",
+    "downstream.squad.finetune={epochs: 6.0, global_batch_size: 16, learning_rate: 0.01}",
+    "downstream.squad.finetune={evaluate_every_updates: 4, keep: best, patience: 3}",
 )
 
 

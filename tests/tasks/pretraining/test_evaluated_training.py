@@ -2,11 +2,14 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from ipu_model.jobs.job import Job
 from tasks.downstream.jobs.entry_jobs import build_finetune_job
 from tasks.jobs import training
 from tasks.jobs.training import fingerprint, summary, train
@@ -24,6 +27,8 @@ from tests.tasks.pretraining.row_inputs import (
 )
 from tests.tasks.pretraining.small_training import SMALL, in_this_process, params_with
 
+CODE = {"revision": "f" * 40, "dirty": False, "changed": []}
+
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -33,45 +38,46 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = random_texts(120)
     rows = root / artifacts.rows_folder("phase1")
     write_pretrain_rows(params.pretrain_rows, "phase1", write_corpus(root / "corpus", texts), tokenizer, rows, 1)
-    questions = [
-        {
-            "id": str(i),
-            "title": f"title {i % 6}",
-            "context": text,
-            "question": " ".join(text.split()[:3]),
-            "answers": [{"text": text.split()[1], "answer_start": text.index(text.split()[1])}],
-        }
-        for i, text in enumerate(texts[:60])
-    ]
-    source = write_questions(root / "train.parquet", questions)
-    rows = root / artifacts.rows_folder("squad", "train")
+    questions = []
+    for number, text in enumerate(texts[:60]):
+        words = text.split()[:3]
+        answers = [{"text": words[1], "answer_start": text.index(words[1])}]
+        asked = {"id": str(number), "title": f"title {number % 6}", "context": text, "question": " ".join(words)}
+        questions.append({**asked, "answers": answers})
+    source, rows = write_questions(root / "train.parquet", questions), root / artifacts.rows_folder("squad", "train")
     write_squad_rows(params.downstream["squad"].rows, "train", source, tokenizer, rows)
     return root
 
 
-@pytest.fixture
-def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "run_device_job", in_this_process)
+def finetune_job(checkout: Path, *overrides: str) -> Job:
+    params = params_with(*SMALL, *overrides)
+    return build_finetune_job(find_entry(params, "squad"), params, checkout, untrained=True)
 
 
-@pytest.mark.usefixtures("without_processes")
+def read_json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))
+
+
+def read_plot(checkout: Path, name: str) -> list[dict[str, str]]:
+    with (checkout / artifacts.held_out_plot(name)).open() as stream:
+        return list(csv.DictReader(stream))
+
+
 def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = params_with(*SMALL)
-    states = iter([{"revision": "f" * 40, "dirty": False, "changed": []}])
+    states = iter([CODE])
     monkeypatch.setattr(training, "git_state", lambda root: next(states))
-    job = make_pretrain_job("phase1", params, checkout)
+    monkeypatch.setattr(training, "run_device_job", in_this_process)
+    job = make_pretrain_job("phase1", params_with(*SMALL), checkout)
     result = train(job, "pretrain-phase1", checkout)
-    figures = json.loads((checkout / "metrics" / "pretrain-phase1.json").read_text())
-    assert figures["code"] == {"revision": "f" * 40, "dirty": False, "changed": []}
+    figures = read_json(checkout / "metrics/pretrain-phase1.json")
+    assert figures["code"] == CODE
     assert figures["versions"]["torch"] == torch.__version__
-    measured = json.loads((checkout / "measurements" / "pretrain-phase1.json").read_text())
+    measured = read_json(checkout / "measurements/pretrain-phase1.json")
     assert min(measured[name] for name in ("train_seconds", "held_out_seconds", "peak_memory_mb")) > 0
-    assert not {*figures, *figures["held_out"]} & {*measured, "seconds"}
-    held_out = figures["held_out"]
-    with (checkout / artifacts.held_out_plot("pretrain-phase1")).open() as stream:
-        lines = list(csv.DictReader(stream))
+    held_out, lines = figures["held_out"], read_plot(checkout, "pretrain-phase1")
+    assert not {*figures, *held_out} & {*measured, "seconds"}
     assert [line["step"] for line in lines] == ["10", "20", "25"]
     assert held_out["mlm_loss"] == pytest.approx(float(lines[-1]["mlm_loss"]), rel=1e-5)
     assert float(lines[-1]["mlm_loss"]) < float(lines[0]["mlm_loss"])  # it learns
@@ -79,14 +85,12 @@ def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(
     assert f"held out: loss {held_out['loss']:.4f}, mlm accuracy " in summary("pretrain phase1", result)
 
 
-@pytest.mark.usefixtures("without_processes")
-def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(checkout: Path) -> None:
-    params = params_with(*SMALL)
-    job = build_finetune_job(find_entry(params, "squad"), params, checkout, untrained=True)
-    result = train(job, "squad-finetune", checkout)
-    figures = json.loads((checkout / "metrics" / "squad-finetune.json").read_text())
-    with (checkout / artifacts.held_out_plot("squad-finetune")).open() as stream:
-        lines = list(csv.DictReader(stream))
+def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "run_device_job", in_this_process)
+    result = train(finetune_job(checkout), "squad-finetune", checkout)
+    figures, lines = read_json(checkout / "metrics/squad-finetune.json"), read_plot(checkout, "squad-finetune")
     best = max(lines, key=lambda line: (float(line["span_accuracy"]), -float(line["loss"])))
     assert figures["steps"] == figures["held_out"]["step"] == figures["held_out"]["best_step"] == int(best["step"])
     assert result.evaluation is not None
@@ -94,25 +98,18 @@ def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(checkout
 
 
 def test_what_is_evaluated_and_how_decides_the_run_folder(checkout: Path) -> None:
-    def name(*overrides: str) -> str:
-        params = params_with(*SMALL, *overrides)
-        return fingerprint(build_finetune_job(find_entry(params, "squad"), params, checkout, untrained=True))
-
-    assert name() == name("checkpoint.remote=/elsewhere")
-    others = ("patience=4", "keep=last", "patience=null")
-    assert len({name(), *(name(f"downstream.squad.finetune.{other}") for other in others)}) == 4
+    changes = [f"downstream.squad.finetune.{change}" for change in ("patience=4", "keep=last", "patience=null")]
+    names = [fingerprint(finetune_job(checkout, *change)) for change in ((), *((change,) for change in changes))]
+    assert len({*names}) == 4
+    assert fingerprint(finetune_job(checkout, "checkpoint.remote=/elsewhere")) == names[0]
 
 
 def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Path) -> None:
-    params = params_with(*SMALL)
-    rows = tmp_path / artifacts.rows_folder("phase1")
-    rows.mkdir(parents=True)
-    for path in (checkout / artifacts.rows_folder("phase1")).iterdir():
-        if path.name != HELD_OUT:
-            (rows / path.name).write_bytes(path.read_bytes())
-    assert make_pretrain_job("phase1", params, tmp_path).evaluation is None
-    job = make_pretrain_job("phase1", params, checkout)
-    assert job.evaluation is not None
-    assert job.evaluation.rows.endswith(f"phase1/{HELD_OUT}")
+    rows = artifacts.rows_folder("phase1")
+    shutil.copytree(checkout / rows, tmp_path / rows, ignore=shutil.ignore_patterns(HELD_OUT))
+    assert make_pretrain_job("phase1", params_with(*SMALL), tmp_path).evaluation is None
+    evaluation = make_pretrain_job("phase1", params_with(*SMALL), checkout).evaluation
+    assert evaluation is not None
+    assert evaluation.rows.endswith(f"phase1/{HELD_OUT}")
     off = params_with(*SMALL, "pretrain.evaluate_every_updates=null")
     assert make_pretrain_job("phase1", off, checkout).evaluation is None

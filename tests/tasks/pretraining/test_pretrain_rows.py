@@ -1,10 +1,9 @@
-import re
-import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +15,7 @@ from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.records.interpretation import read_reading
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
-from tasks.validation.pretraining_checks import PretrainRows
-from tasks.validation.row_checks import RowSource
+from tasks.validation.validators import LimitValidator
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT, SHARED
 from tests.tasks.pretraining.row_inputs import (
@@ -32,118 +30,78 @@ from tests.tasks.pretraining.row_inputs import (
     read_rows,
     save_tokenizer,
     tokenizer_of,
+    unmask,
     word_tokenizer,
     write_corpus,
 )
+from tests.tasks.validation.validation_data import pretrain_data, validate
 from tests.tasks.vocabulary.fast_tokenizers import save_fast_tokenizer
 
-Rows = dict[str, np.ndarray]
 
-
-def make(folder: Path, texts: Sequence[str | None], phase: str = "phase1", workers: int = 1, **params: object) -> Path:
+def make(folder: Path, texts: Sequence[str | None], phase: str = "phase1", workers: int = 1, **params: Any) -> Path:
     """Rows of `texts` in folder/rows."""
     tokenizer = folder / "tokenizer"
     if not tokenizer.exists():
         word_tokenizer(tokenizer)
     corpus = write_corpus(folder / "corpus", texts)
-    write_pretrain_rows(pretrain_params(**params), phase, corpus, tokenizer, folder / "rows", workers)  # type: ignore[arg-type]
+    write_pretrain_rows(pretrain_params(**params), phase, corpus, tokenizer, folder / "rows", workers)
     return folder / "rows"
 
 
 CORPORA = SHARED / "data/cases/corpora"
-ACCENTS = "of the words have accents, vowel signs or tone marks, which the tokenizer removes"
+HINDI, VIETNAMESE, THAI = "hindi-danda-sentences.txt", "vietnamese-tones-lost.txt", "thai-no-blanks-all-unk.txt"
 
 
 @pytest.mark.skipif(not CORPORA.is_dir(), reason="real corpora are not part of the project")
 @pytest.mark.parametrize(
-    ("name", "settings", "lowercase", "said"),
+    ("name", "settings", "lowercase", "notes"),
     [
-        ("hindi-danda-sentences.txt", {}, True, [f"47.6% {ACCENTS}"]),
-        ("hindi-danda-sentences.txt", {}, False, []),
-        ("vietnamese-tones-lost.txt", {}, True, [f"89.6% {ACCENTS}"]),
-        (
-            "thai-no-blanks-all-unk.txt",
-            {},
-            False,
-            ["100.0% of the documents are one sentence", "100.0% of the characters are in words of more than 100"],
-        ),
-        (
-            "thai-no-blanks-all-unk.txt",
-            {"next_sentence": False},
-            False,
-            ["100.0% of the characters are in words", "no document has the 64 tokens of a row of phase1"],
-        ),
+        (HINDI, {}, True, ["47.6% of the words have accents"]),
+        (HINDI, {}, False, []),
+        (VIETNAMESE, {}, True, ["89.6% of the words have accents"]),
+        (THAI, {}, False, ["100.0% of the documents", "100.0% of the characters"]),
+        (THAI, {"next_sentence": False}, False, ["100.0% of the characters", "no document has the 64"]),
     ],
 )
 def test_text_that_is_probably_not_read_as_it_is_meant_is_noted_and_an_option_ends_it(
-    tmp_path: Path, name: str, settings: dict[str, object], lowercase: bool, said: list[str]
+    tmp_path: Path, name: str, settings: dict[str, bool], lowercase: bool, notes: list[str]
 ) -> None:
     texts = (CORPORA / name).read_text(encoding="utf-8").split("\n\n")
     save_tokenizer(tmp_path / "tokenizer", [*SPECIAL, "ma"], lowercase)
-    notes = read_reading(make(tmp_path, texts, **settings))["remarks"]
-    assert [note[: len(words)] for note, words in zip(notes, said, strict=True)] == said
+    remarks = read_reading(make(tmp_path, texts, **settings))["remarks"]
+    assert [remark[: len(note)] for remark, note in zip(remarks, notes, strict=True)] == notes
 
 
 def test_sentences_longer_than_a_sequence_are_noted_where_rows_are_validated(tmp_path: Path) -> None:
     short, long = "Ba be. ", f"Ba {'be ' * 99}. "
-    for few, texts in ((False, [short + short + long]), (True, [short + long + long])):
-        rows = make(tmp_path / str(few), texts * 3, row_length=16)
-        source = RowSource("phase1", rows, rows.with_name("tokenizer"), "pretrain_rows.phase1", 16)
-        found = [
-            note
-            for note in PretrainRows(source, 0.15).notes()
-            if "66.7% of the sentences are longer than a sequence" in note
-        ]
-        assert len(found) == few
+    for folder, text, count in (("few", short + short + long, 0), ("many", short + long + long, 1)):
+        rows = make(tmp_path / folder, [text] * 3, row_length=16)
+        notes = pretrain_data(rows, rows.with_name("tokenizer"), 16).notes()
+        assert sum("66.7% of the sentences" in note for note in notes) == count
 
 
 def test_text_without_a_document_as_long_as_a_row_says_how_many_rows_it_makes(tmp_path: Path) -> None:
-    settings = {"next_sentence": False, "row_length": 128, "max_sequences_per_row": 8, "held_out_fraction": 0.0}
+    settings = {"next_sentence": False, "row_length": 128, "max_sequences_per_row": 8}
     short = ["Ba be. " * 10] * 32  # of 30 tokens and 2 special ones
-    for folder, texts, notes in (("short", short, 1), ("long", [*short, "Ba be. " * 42], 0)):
-        rows = make(tmp_path / folder, texts, **settings)
-        found = read_reading(rows)["remarks"] if (rows / "reading.json").exists() else []
-        assert len(found) == notes
-    [note] = read_reading(tmp_path / "short" / "rows")["remarks"]
+    [note] = read_reading(make(tmp_path / "short", short, **settings))["remarks"]
     assert "8 rows have 4.0 sequences" in note
+    rows = make(tmp_path / "long", [*short, "Ba be. " * 42], **settings)
+    assert not (rows / "reading.json").exists() or read_reading(rows)["remarks"] == []
 
 
-def sequences_of(rows: Rows) -> Iterator[tuple[int, np.ndarray, np.ndarray, int]]:
-    """(row, first segment, second segment, next-sentence label) with the masked tokens put back; checks the format."""
-    for row in range(len(rows["input_ids"])):
-        ids = rows["sequence_ids"][row]
-        present = [start for start in rows["cls_positions"][row].tolist() if start >= 0]
-        borders = [*present, int((ids > 0).sum())]
-        assert present[0] == 0
-        assert rows["cls_positions"][row].tolist() == present + [-1] * (len(rows["cls_positions"][row]) - len(present))
-        tokens = rows["input_ids"][row].copy()
-        used = rows["masked_labels"][row] != -100
-        places = rows["masked_positions"][row][used]
-        assert (np.diff(places) > 0).all()
-        assert not rows["masked_positions"][row][~used].any()
-        assert set(rows["masked_labels"][row][used].tolist()).isdisjoint(range(5))
-        tokens[places] = rows["masked_labels"][row][used]
-        assert not tokens[borders[-1] :].any()
-        assert not ids[borders[-1] :].any()
-        for number, (start, stop) in enumerate(zip(borders, borders[1:], strict=False)):
-            sequence = tokens[start:stop]
-            assert (ids[start:stop] == number + 1).all()
-            assert rows["position_ids"][row][start:stop].tolist() == list(range(stop - start))
-            separators = np.flatnonzero(sequence == SEP).tolist()
-            assert sequence[0] == CLS
-            assert len(separators) == 2
-            assert separators[1] == stop - start - 1
-            types = rows["token_type_ids"][row][start:stop]
-            assert types.tolist() == [0] * (separators[0] + 1) + [1] * (separators[1] - separators[0])
-            masks = ((places >= start) & (places < stop)).sum()
-            assert 1 <= masks <= max(1, round((stop - start) * 0.15))
-            label = int(rows["next_sentence_labels"][row][number])
-            yield row, sequence[1 : separators[0]], sequence[separators[0] + 1 : -1], label
-        assert (rows["next_sentence_labels"][row][len(present) :] == -100).all()
+def pairs_in(rows: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """The segments of each sequence with the masked tokens put back, and its next-sentence label."""
+    tokens = unmask(rows)
+    assert not set(rows["masked_labels"].flat) & {*range(5)}
+    for row, slot in zip(*np.nonzero(rows["cls_positions"] >= 0), strict=True):
+        sequence = tokens[row, rows["sequence_ids"][row] == slot + 1]
+        first, last = np.flatnonzero(sequence == SEP)
+        assert (sequence[0], last) == (CLS, len(sequence) - 1)
+        yield sequence[1:first], sequence[first + 1 : -1], int(rows["next_sentence_labels"][row, slot])
 
 
 def as_text(ids: np.ndarray | list[int]) -> str:
-    return "".join(map(chr, np.asarray(ids).tolist()))
+    return "".join(map(chr, ids))
 
 
 @pytest.mark.parametrize(("row_length", "max_sequences", "masks"), [(32, 3, 4), (64, 1, None), (128, 8, None)])
@@ -153,32 +111,28 @@ def test_rows_hold_masked_pairs_of_real_neighbours_and_strangers(
     texts = random_texts(150)
     shape = {"row_length": row_length, "max_sequences_per_row": max_sequences, "max_predictions_per_row": masks}
     folder = make(tmp_path, texts, **shape)
+    verdict = validate(pretrain_data(folder, tmp_path / "tokenizer", row_length), LimitValidator())
+    assert [check for check in verdict["checks"] if not check["ok"]] == []
     tokenizer = tokenizer_of(tmp_path / "tokenizer")
     documents = [as_text(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
-    rows, manifest = read_rows(folder), read_manifest(folder)
-    count = {0: 0, 1: 0}
-    real_tokens = 0
-    for _, first, second, label in sequences_of(rows):
-        count[label] += 1
-        real_tokens += len(first) + len(second) + 3
-        homes = {number for number, text in enumerate(documents) if as_text(first) in text}
+    rows, manifest, strangers = read_rows(folder), read_manifest(folder), 0
+    for first_ids, second_ids, label in pairs_in(rows):
+        first, second = as_text(first_ids), as_text(second_ids)
+        homes = {number for number, text in enumerate(documents) if first in text}
         truncated = len(first) + len(second) + 3 == row_length
+        strangers += label
         if label == 0:
             assert any(
-                as_text(first) + as_text(second) in documents[home]
-                or (truncated and as_text(second) in documents[home].partition(as_text(first))[2])
+                first + second in documents[home] or (truncated and second in documents[home].partition(first)[2])
                 for home in homes
             )
         else:
-            assert {n for n, text in enumerate(documents) if as_text(second) in text} - homes
-    assert manifest.sequences == sum(count.values())
-    assert manifest.real_tokens == real_tokens
-    assert 0.4 < count[1] / manifest.sequences < 0.75
+            assert {number for number, text in enumerate(documents) if second in text} - homes
+    assert 0.4 < strangers / manifest.sequences < 0.75
     assert (manifest.row_length, manifest.max_sequences) == (row_length, max_sequences)
-    assert manifest.rows == len(rows["input_ids"])
-    most = (rows["masked_labels"] != -100).sum(axis=1).max()
-    assert most <= manifest.max_predictions
-    assert masks in (None, most), "no more masked positions than slots"
+    used = rows["masked_labels"] != -100
+    assert (np.diff(rows["masked_positions"])[used[:, 1:]] > 0).all()
+    assert masks in (None, used.sum(axis=1).max())
 
 
 def test_80_10_10_of_15_percent_in_the_rows(tmp_path: Path) -> None:
@@ -197,12 +151,12 @@ def test_rows_are_the_same_bytes_whatever_the_number_of_processes_and_of_row_gro
 ) -> None:
     monkeypatch.setattr(chunks, "CHUNK_DOCUMENTS", 40)
     texts = [*random_texts(230), "", " \n ", "\u200b", None]
-    one = folder_bytes(make(tmp_path / "one", texts, duplicates=2, workers=1))
-    assert set(one) == {"manifest.json", "rows-00000.arrow"}
-    assert one == folder_bytes(make(tmp_path / "two", texts, duplicates=2, workers=2))
+    whole = folder_bytes(make(tmp_path / "one", texts, duplicates=2, workers=1))
+    assert set(whole) == {"manifest.json", "rows-00000.arrow"}
+    assert whole == folder_bytes(make(tmp_path / "two", texts, duplicates=2, workers=2))
     corpus, rows = write_corpus(tmp_path / "corpus", texts, rows_per_group=7), tmp_path / "three"
     made = write_pretrain_rows(pretrain_params(duplicates=2), "phase1", corpus, tmp_path / "one/tokenizer", rows, 1)
-    assert one == folder_bytes(rows)
+    assert whole == folder_bytes(rows)
     assert (made.counts["documents"], made.counts["skipped"]) == (234, 4), "documents without tokens"
 
 
@@ -223,7 +177,7 @@ def test_duplicates_phases_and_seeds_give_other_pairs_and_masks(tmp_path: Path) 
 def test_text_without_full_stops_is_kept(tmp_path: Path) -> None:
     words = [word for text in random_texts(200) for word in text.lower().replace(".", "").split()]
     folder = make(tmp_path, [" ".join(words[:3000]), " ".join(words[3000:6000])], short_sequence_probability=0.0)
-    seen = [(len(first), label) for _, first, _, label in sequences_of(read_rows(folder))]
+    seen = [(len(first), label) for first, _, label in pairs_in(read_rows(folder))]
     assert sum(length for length, _ in seen) > 2500  # first segments alone; a plain cut would keep 60 tokens
     assert {label for _, label in seen} == {0, 1}
 
@@ -231,39 +185,24 @@ def test_text_without_full_stops_is_kept(tmp_path: Path) -> None:
 def test_special_tokens_in_the_text_are_ordinary_characters(tmp_path: Path) -> None:
     texts = ["Ba [SEP] de [CLS] fi [MASK] go [PAD] ba. Lu ka." for _ in range(30)]
     rows = read_rows(make(tmp_path, texts))
-    assert len(list(sequences_of(rows))) >= 30  # checks two [SEP] per sequence and no label below 5
+    assert len(list(pairs_in(rows))) >= 30  # which requires two [SEP] and no label below 5
     assert not ((rows["input_ids"] == PAD) & (rows["sequence_ids"] > 0)).any()
-
-
-def test_the_stage_runs_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_corpus(tmp_path / "data/corpus", random_texts(2500))
-    word_tokenizer(tmp_path / "data/tokenizer")
-    shutil.copy(ROOT / "params.yaml", tmp_path)
-    for name, value in (("PODIUM_WORKERS", "2"), ("PYTHONPATH", str(ROOT))):
-        monkeypatch.setenv(name, value)
-    command = [sys.executable, "-m", "tasks.pretraining.rows.pretrain_rows", "phase2"]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    counts = re.search(r"^phase2: .* from (\d+) documents .* (\d+) documents held out", finished.stdout)
-    assert counts, finished.stderr
-    assert int(counts[1]) + int(counts[2]) == 2500
-    assert 5 < int(counts[2]) < 45  # pretrain_rows.held_out_fraction is 0.01
-    assert [path.name for path in (tmp_path / "data/rows").iterdir()] == ["phase2"]
 
 
 def test_inputs_that_rows_cannot_be_made_of_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     corpus, tokenizer = write_corpus(tmp_path / "corpus", ["Ba de. Fi go."]), word_tokenizer(tmp_path / "tokenizer")
     rows, part = tmp_path / "out" / "rows", tmp_path / "corpus/part-00000.parquet"
 
-    def refuse(said: str, corpus: Path = corpus, tokenizer: Path = tokenizer, **params: int) -> None:
-        with pytest.raises(InputError, match=said):
+    def refuse(message: str, corpus: Path = corpus, tokenizer: Path = tokenizer, **params: int) -> None:
+        with pytest.raises(InputError, match=message):
             write_pretrain_rows(pretrain_params(**params), "phase1", corpus, tokenizer, rows, 1)
 
     refuse("dvc repro corpus", corpus=tmp_path / "none")
     refuse("dvc repro tokenizer", tokenizer=tmp_path / "none")
     refuse("has no mask_token", tokenizer=save_tokenizer(tmp_path / "lacking", [*SPECIAL[:4], "ba"]))
-    refuse("max_predictions_per_row=2 must be between", max_predictions_per_row=2)
+    refuse("max_predictions_per_row=2", max_predictions_per_row=2)
     pq.write_table(pa.table({"words": ["a"]}), part)
-    refuse("has the columns words but not text")
+    refuse("columns words but not text")
     part.write_bytes(b"PAR1 is how it begins, and then it is damaged")
     refuse("cannot be read as Parquet")
     assert not rows.parent.exists()

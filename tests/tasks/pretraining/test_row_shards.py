@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,21 +27,14 @@ PARAMS = {"held_out_fraction": 0.1, "duplicates": 2}
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from tasks.pretraining.rows import pretrain_rows
-    from tasks.pretraining.rows import row_builder
-    from tasks.records import shards
-    from tests.tasks.pretraining.row_inputs import pretrain_params
-    make, folder = row_builder.make_chunk_rows, Path(sys.argv[1])
-    shards.SHARD_BYTES = int(sys.argv[2])
+    from tests.tasks.pretraining import test_row_shards as tests
+    make, tests.shards_module.SHARD_BYTES = tests.row_builder.make_chunk_rows, tests.SMALL
     def make_until_the_fourth(settings, chunk):
         if chunk.shard == 3 and chunk.part == "held-out":  # its other rows are written
             os.kill(os.getpid(), signal.SIGKILL)
         return make(settings, chunk)
-    row_builder.make_chunk_rows = make_until_the_fourth
-    params = pretrain_params(held_out_fraction=0.1, duplicates=2)
-    pretrain_rows.write_pretrain_rows(
-        params, "phase1", folder / "corpus", folder / "tokenizer", folder / "rows", 1, folder / "work"
-    )
+    tests.row_builder.make_chunk_rows = make_until_the_fourth
+    tests.make(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
@@ -53,6 +47,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards_module, "SHARD_BYTES", SMALL)
         make(folder, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def killed(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run that was killed in its fourth shard leaves."""
+    folder = tmp_path_factory.mktemp("killed")
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(whole), str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [path.name for path in folder.iterdir()] == ["work"]
     return folder
 
 
@@ -72,34 +77,18 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 
 def make(whole: Path, folder: Path, **changes: object) -> None:
-    write_pretrain_rows(
-        pretrain_params(**PARAMS | changes),
-        "phase1",
-        whole / "corpus",
-        whole / "tokenizer",
-        folder / "rows",
-        1,
-        folder / "work",
-    )
+    params, places = pretrain_params(**PARAMS | changes), (whole / "corpus", whole / "tokenizer", folder / "rows")
+    write_pretrain_rows(params, "phase1", *places, 1, folder / "work")
 
 
 def bytes_under(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def kill_in_the_fourth_shard(whole: Path, folder: Path) -> None:
-    for name in ("corpus", "tokenizer"):
-        (folder / name).symlink_to(whole / name)
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(folder), str(SMALL)]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert finished.returncode == -signal.SIGKILL, finished.stderr
-    assert not (folder / "rows").exists()
-
-
 def test_a_run_killed_in_a_shard_keeps_the_finished_ones_and_ends_with_the_same_bytes(
-    whole: Path, tmp_path: Path, made: Counter[int]
+    whole: Path, killed: Path, tmp_path: Path, made: Counter[int]
 ) -> None:
-    kill_in_the_fourth_shard(whole, tmp_path)
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     kept = {path.stat().st_ino for path in (tmp_path / "work").glob("*/shard-?????/rows/*.arrow")}
     assert len(kept) == 3
     make(whole, tmp_path)
@@ -110,9 +99,9 @@ def test_a_run_killed_in_a_shard_keeps_the_finished_ones_and_ends_with_the_same_
 
 
 def test_a_damaged_shard_is_named_and_made_again(
-    whole: Path, tmp_path: Path, made: Counter[int], caplog: pytest.LogCaptureFixture
+    whole: Path, killed: Path, tmp_path: Path, made: Counter[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    kill_in_the_fourth_shard(whole, tmp_path)
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     (damaged,) = (tmp_path / "work").glob("*/shard-00001")
     (file,) = (damaged / "rows").glob("*.arrow")
     content = bytearray(file.read_bytes())

@@ -1,9 +1,12 @@
 """Rows that no training sees: which documents and questions they come from, and that nothing is lost or shared."""
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from tasks.downstream.packed_rows import PackedSplit
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.records.interpretation import read_reading
 from tasks.rows.held_out import choose_groups, is_held_out
@@ -17,6 +20,7 @@ from tests.tasks.pretraining.row_inputs import (
     read_rows,
     squad_params,
     squad_questions,
+    unmask,
     word_tokenizer,
     write_corpus,
     write_questions,
@@ -45,6 +49,7 @@ def test_groups_are_held_out_until_the_share_is_reached_and_one_is_always_left()
         assert 100 * fraction <= reached <= 100 * fraction + 40
     assert choose_groups(dict(reversed(groups.items())), 0.2, "title", KEY) == choose_groups(groups, 0.2, "title", KEY)
     assert len(choose_groups({"a": 1, "b": 1000}, 0.5, "title", KEY)) == 1
+    assert len(choose_groups(dict.fromkeys("abcd", 10), 0.5, "title", KEY)) == 2
     assert choose_groups(groups, 0.0, "title", KEY) == frozenset()
     with pytest.raises(InputError, match=r"held_out_fraction=0.1 .*found 1"):
         choose_groups({"a": 7}, 0.1, "title", KEY)
@@ -63,29 +68,22 @@ def pretraining(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def sentences_in(folder: Path) -> set[str]:
-    """Pieces of eight tokens, as text, that are in the rows where nothing is masked."""
-    found = set()
-    rows = read_rows(folder)
-    for row, ids in enumerate(rows["input_ids"]):
-        tokens = ids.copy()
-        used = rows["masked_labels"][row] != -100
-        tokens[rows["masked_positions"][row][used]] = rows["masked_labels"][row][used]
-        found |= {
-            " ".join(map(str, tokens[at : at + 8])) for at in range(len(tokens) - 8) if tokens[at : at + 8].min() > 4
-        }
-    return found
+def pieces_in(folder: Path) -> set[bytes]:
+    """Pieces of eight tokens that are in the rows where nothing is masked."""
+    pieces = (tokens[at : at + 8] for tokens in unmask(read_rows(folder)) for at in range(len(tokens) - 8))
+    return {piece.tobytes() for piece in pieces if piece.min() > 4}
 
 
 def test_no_text_is_on_both_sides_of_the_split_in_either_phase(pretraining: Path) -> None:
-    held_out = sentences_in(pretraining / "phase1" / HELD_OUT) | sentences_in(pretraining / "phase2" / HELD_OUT)
-    training = sentences_in(pretraining / "phase1") | sentences_in(pretraining / "phase2")
+    folders = [pretraining / phase for phase in ("phase1", "phase2")]
+    held_out = set().union(*(pieces_in(folder / HELD_OUT) for folder in folders))
+    training = set().union(*(pieces_in(folder) for folder in folders))
     assert len(held_out) > 300
     assert len(training) > 3000
     assert not held_out & training
-    both = read_manifest(pretraining / "phase1"), read_manifest(pretraining / "phase1" / HELD_OUT)
-    assert 0.02 < both[1].real_tokens / both[0].real_tokens < 0.09  # a ninth of the text, once instead of twice
-    assert both[0].tokenizer_sha256 == both[1].tokenizer_sha256
+    rows, kept = read_manifest(folders[0]), read_manifest(folders[0] / HELD_OUT)
+    assert 0.02 < kept.real_tokens / rows.real_tokens < 0.09  # a ninth of the text, once instead of twice
+    assert kept.tokenizer_sha256 == rows.tokenizer_sha256
 
 
 @pytest.mark.parametrize(
@@ -104,43 +102,39 @@ def test_one_document_at_least_is_held_out_of_different_ones(
         assert f"none of the {len(texts)} documents" in " ".join(read_reading(tmp_path / "rows")["remarks"])
 
 
+def make_rows(folder: Path, questions: list[dict[str, Any]], split: str, fraction: float) -> PackedSplit:
+    source, tokenizer = write_questions(folder / "train.parquet", questions), word_tokenizer(folder / "tokenizer")
+    return write_squad_rows(squad_params(held_out_fraction=fraction), split, source, tokenizer, folder / split)
+
+
 def test_questions_are_held_out_by_title_and_none_is_lost(tmp_path: Path) -> None:
-    questions = [
-        {**q, "title": f"article {number // 40}"}
-        for number, q in enumerate(squad_questions("new-wiki-train.json")[:400])
-    ]
-    source = write_questions(tmp_path / "train.parquet", questions)
-    word_tokenizer(tmp_path / "tokenizer")
-    params = squad_params(held_out_fraction=0.15)
-    made = write_squad_rows(params, "train", source, tmp_path / "tokenizer", tmp_path / "rows")
+    questions = squad_questions("new-wiki-train.json")[:400]
+    for number, question in enumerate(questions):
+        question["title"] = f"article {number // 40}"
+    made = make_rows(tmp_path, questions, "train", 0.15)
     assert made.held_out.examples == 80  # two articles of 40: 60 is the least
     assert made.examples == 320
-    sides = [features_of(tmp_path / "rows"), features_of(tmp_path / "rows" / HELD_OUT)]
+    sides = [features_of(tmp_path / "train"), features_of(tmp_path / "train" / HELD_OUT)]
     titles = {q["id"]: q["title"] for q in questions}
     assert not {titles[name] for name in sides[0]} & {titles[name] for name in sides[1]}
     assert sides[0] | sides[1] == set(titles)
-    labels = read_rows(tmp_path / "rows" / HELD_OUT)["start_positions"]
-    assert (labels >= 0).sum() == read_manifest(tmp_path / "rows" / HELD_OUT).sequences
+    labels = read_rows(tmp_path / "train" / HELD_OUT)["start_positions"]
+    assert (labels >= 0).sum() == read_manifest(tmp_path / "train" / HELD_OUT).sequences
 
 
 def test_questions_about_one_title_are_split_by_context_and_dev_questions_never(tmp_path: Path) -> None:
-    questions = [{**q, "title": "one"} for q in squad_questions("new-wiki-train.json")[:100]]
-    source = write_questions(tmp_path / "train.parquet", questions)
-    word_tokenizer(tmp_path / "tokenizer")
-    params = squad_params(held_out_fraction=0.1)
-    write_squad_rows(params, "train", source, tmp_path / "tokenizer", tmp_path / "rows")
+    questions = [{**question, "title": "all"} for question in squad_questions("new-wiki-train.json")[:100]]
+    make_rows(tmp_path, questions, "train", 0.1)
     contexts = {q["id"]: q["context"] for q in questions}
-    held_out = {contexts[name] for name in features_of(tmp_path / "rows" / HELD_OUT)}
+    held_out = {contexts[name] for name in features_of(tmp_path / "train" / HELD_OUT)}
     assert held_out
-    assert not held_out & {contexts[name] for name in features_of(tmp_path / "rows")}
-    dev = write_squad_rows(params, "dev", source, tmp_path / "tokenizer", tmp_path / "dev")
+    assert not held_out & {contexts[name] for name in features_of(tmp_path / "train")}
+    dev = make_rows(tmp_path, questions, "dev", 0.1)
     assert (dev.held_out, dev.examples) == (None, 100)
 
 
 def features_of(folder: Path) -> set[str]:
-    import pyarrow.parquet as pq
-
-    return set(pq.read_table(folder / "features.parquet", columns=["example_id"])["example_id"].to_pylist())
+    return set(pq.read_table(folder / "features.parquet")["example_id"].to_pylist())
 
 
 def test_a_verdict_is_green_only_if_the_held_out_rows_are_fit_too() -> None:

@@ -1,8 +1,8 @@
 """Validation in several processes and on a cluster: the same results, down to the examples of failures."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +10,6 @@ import pytest
 
 from tasks.params.schema import load_params
 from tasks.stage import cluster
-from tasks.stage.row_folders import read_manifest
 from tasks.validation import near_duplicates, text_features
 from tasks.validation import validate as validating
 from tasks.validation.checks import MAX_EXAMPLES, DataSet
@@ -29,6 +28,7 @@ from tests.tasks.validation.validation_data import (
 distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
 LIMITS = load_params(ROOT / "params.yaml").validate_.model_copy(update={"max_control_share": 0.001})
 GROUP = 50
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +44,20 @@ def many_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def validate_everywhere(data: DataSet, address: str, monkeypatch: pytest.MonkeyPatch) -> ValidationResult:
-    """Validate with one and three processes and on a cluster; the results must be equal."""
-    validator = GxValidator() if data.is_user_data else LimitValidator()
-    found = []
-    for workers in "13":
+def judge_everywhere(judge: Callable[[], T], address: str, monkeypatch: pytest.MonkeyPatch) -> T:
+    """What is result with one and three processes and on a cluster, which must be equal."""
+    results = []
+    for workers, place in (("1", ""), ("3", ""), ("1", address)):
         monkeypatch.setenv("PODIUM_WORKERS", workers)
-        found.append(validate_data(data, validator))
-    monkeypatch.setenv(cluster.CLUSTER, address)
-    found.append(validate_data(data, validator))
-    assert found == [found[0]] * 3
-    return found[0]
+        monkeypatch.setenv(cluster.CLUSTER, place)
+        results.append(judge())
+    assert results == [results[0]] * 3
+    return results[0]
+
+
+def validate_everywhere(data: DataSet, address: str, monkeypatch: pytest.MonkeyPatch) -> ValidationResult:
+    validator = GxValidator() if data.is_user_data else LimitValidator()
+    return judge_everywhere(lambda: validate_data(data, validator), address, monkeypatch)
 
 
 def write_damaged_corpus(folder: Path) -> CorpusData:
@@ -83,16 +86,16 @@ def test_a_corpus_with_failures_in_several_parts(address: str, monkeypatch: pyte
         ("1", 0, 300),
         ("1", 50, 300),
     ]
-    found = validate_everywhere(data, address, monkeypatch)
-    assert failed_checks(found.verdict) == ["ids_unique", "control_characters", "ids_present", "texts_present"]
-    checks = {one.check.name: one for one in found.outcomes}
+    result = validate_everywhere(data, address, monkeypatch)
+    assert failed_checks(result.verdict) == ["ids_unique", "control_characters", "ids_present", "texts_present"]
+    checks = {outcome.check.name: outcome for outcome in result.outcomes}
     assert checks["ids_unique"].examples == ("doc-7 (2 times)",)
     assert checks["ids_present"].examples == ("document number 0",)
     assert checks["control_characters"].examples[:2] == tuple(f"doc-{i}: 70 control characters" for i in (546, 547))
     texts = checks["texts_present"].counts
     assert (texts.failed, texts.total, len(texts.labels)) == (32, 11 * GROUP, MAX_EXAMPLES)
     assert list(texts.labels[:2]) == ["document number 0", "doc-200"]
-    assert found.numbers["documents"] == 11 * GROUP
+    assert result.numbers["documents"] == 11 * GROUP
 
 
 @pytest.mark.usefixtures("many_parts")
@@ -101,13 +104,12 @@ def test_rows_with_failures_in_the_first_and_last_file(address: str, monkeypatch
     columns = row_columns("pretrain", 12)
     columns["input_ids"][[0, 3, 11], 0] = 9
     folder = write_rows(Path("phase1"), "pretrain", columns, tokenizer)
-    split_first_file(folder)
     data = pretrain_data(folder, tokenizer)
-    assert [part.first for part in data.parts()] == [0, 4, 8, 11]
-    found = validate_everywhere(data, address, monkeypatch)
-    failed = next(one for one in found.outcomes if not one.ok)
+    assert [part.first for part in data.parts()] == [0, 11]
+    result = validate_everywhere(data, address, monkeypatch)
+    failed = next(outcome for outcome in result.outcomes if not outcome.ok)
     assert (failed.check.name, failed.examples) == ("first_tokens", ("row 0", "row 3", "row 11"))
-    assert found.numbers["rows"] == 12
+    assert result.numbers["rows"] == 12
 
 
 @pytest.mark.usefixtures("many_parts")
@@ -121,25 +123,12 @@ def test_near_duplicates_of_equal_similarity_in_several_parts(address: str, monk
     Path("corpus").mkdir()
     pq.write_table(table, "corpus/part-00000.parquet", row_group_size=10)
     splits = {"train": [texts[0]], "dev": dev}
-    found = []
-    for workers, cluster_at in (("1", ""), ("3", ""), ("1", address)):
-        monkeypatch.setenv("PODIUM_WORKERS", workers)
-        monkeypatch.setenv(cluster.CLUSTER, cluster_at)
-        read = lambda split: iter([splits[split]])  # noqa: E731 - not picklable, and need not be
-        found.append(near_duplicates.find_near_duplicates(read, "train", ["dev"], Path("corpus"), 0.8, "example"))
-    assert found == [found[0]] * 3
-    text = found[0].sources[1]
+    read = lambda split: iter([splits[split]])  # noqa: E731 - not picklable, and need not be
+    find = near_duplicates.find_near_duplicates
+    report = judge_everywhere(
+        lambda: find(read, "train", ["dev"], Path("corpus"), 0.8, "example"), address, monkeypatch
+    )
+    text = report.sources[1]
     assert [pair.other for pair in text.pairs] == ["document doc-5", "document doc-59"]
     assert text.pairs[0].similarity == 1.0
     assert [path.name for path in Path().iterdir()] == ["corpus"]
-
-
-def split_first_file(folder: Path) -> None:
-    """Split the eleven rows of the first file into three files."""
-    manifest = read_manifest(folder)
-    batch = pa.ipc.open_file(folder / "rows-00000.arrow").get_batch(0)
-    files = {"rows-00000.arrow": 4, "rows-000001.arrow": 4, "rows-000002.arrow": 3, "rows-00001.arrow": 1}
-    for start, (name, rows) in zip((0, 4, 8), files.items(), strict=False):
-        with pa.ipc.new_file(str(folder / name), batch.schema) as writer:
-            writer.write_batch(batch.slice(start, rows))
-    (folder / "manifest.json").write_text(replace(manifest, files=files).to_json(), encoding="utf-8")

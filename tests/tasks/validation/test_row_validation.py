@@ -3,15 +3,16 @@
 import pyarrow as pa
 import pytest
 
+from tasks.downstream.squad.checks import AnswerRows
 from tasks.stage.errors import InputError
 from tasks.validation.checks import format_failures
 from tasks.validation.pretraining_checks import ENOUGH_SEQUENCES
 from tests.tasks.validation.validation_data import (
-    answer_data,
     failed_checks,
     judged_rows,
     pretrain_data,
     row_columns,
+    source_of,
     validate,
     window_columns,
     write_rows,
@@ -19,6 +20,7 @@ from tests.tasks.validation.validation_data import (
 )
 
 PRETRAIN, QUESTIONS = "pretrain", "question_answering"
+ALL = slice(None)
 
 
 @pytest.fixture
@@ -36,6 +38,13 @@ def all_of(*changes):
 
 PADDED = [put(name, 1, 2, 0) for name in ("input_ids", "token_type_ids", "position_ids", "sequence_ids")]
 SWAPPED = all_of(put("sequence_ids", 0, slice(8), 2), put("sequence_ids", 0, slice(8, 14), 1))
+BACKWARD = all_of(put("start_positions", 0, 0, 6), put("end_positions", 0, 0, 5))
+UNMASKED = all_of(put("masked_positions", ALL, ALL, 0), put("masked_labels", ALL, ALL, -100))
+UNLABELLED = all_of(put("start_positions", ALL, ALL, -100), put("end_positions", ALL, ALL, -100))
+AT_CLS_OR_NOWHERE = all_of(
+    *(put(name, 0, ALL, [0, 8]) for name in ("start_positions", "end_positions")),
+    *(put(name, 1, ALL, -100) for name in ("start_positions", "end_positions")),
+)
 
 
 def empty_row(columns):
@@ -44,96 +53,104 @@ def empty_row(columns):
         values[-1] = absent.get(name, 0)
 
 
+def remove_rows(columns):
+    columns.update({name: values[:0] for name, values in columns.items()})
+
+
 # fmt: off
-PRETRAIN_DAMAGE = [
-    ("sequences_in_order", SWAPPED, "row 0", {}),
-    ("sequences_in_order", put("sequence_ids", 0, slice(8, 14), 3), "row 0", {}),
-    ("input_ids", put("input_ids", 2, 15, 7), "row 2", {}),
-    ("input_ids", put("input_ids", 1, 3, 40), "row 1", {}),
-    ("token_type_ids", put("token_type_ids", 1, 9, 2), "row 1", {}),
-    ("token_type_ids", put("token_type_ids", 1, 15, 1), "row 1", {}),
-    ("position_ids", put("position_ids", 1, 15, 1), "row 1", {}),
-    ("first_tokens", put("token_type_ids", 1, 8, 1), "row 1", {}),
-    ("positions_restart", put("position_ids", 0, 9, 2), "row 0", {}),
-    ("first_tokens", put("input_ids", 3, 0, 9), "row 3", {}),
-    ("cls_positions", put("cls_positions", 0, 1, 9), "row 0", {}),
-    ("masked_positions", put("masked_positions", 1, 1, 16), "row 1", {}),
-    ("masked_positions", put("masked_positions", 1, 2, 5), "row 1", {}),
-    ("masked_in_sequence", put("masked_positions", 1, 1, 14), "row 1", {}),
-    ("masked_once", put("masked_positions", 2, 1, 2), "row 2", {}),
-    ("masked_labels", put("masked_labels", 0, 0, 40), "row 0", {}),
-    ("masked_labels", put("masked_labels", 0, 0, -1), "row 0", {}),
-    ("next_sentence_labels", put("next_sentence_labels", 0, 1, 2), "row 0", {}),
-    ("next_sentence_labels", put("next_sentence_labels", 3, 1, 0), "row 3", {}),
-    ("next_sentences", put("next_sentence_labels", 0, 1, -100), "row 0", {}),
-    ("padding_at_end", all_of(*PADDED, put("masked_positions", 1, 0, 3)), "row 1", {"real_tokens": 49}),
-    ("sequences", empty_row, "row 3", {"sequences": 6, "real_tokens": 42}),
-]
-QUESTION_DAMAGE = [
-    ("answer_slots", put("start_positions", 0, 1, -100), "row 0"),
-    ("start_positions", put("start_positions", 1, 1, -1), "row 1"),
-    ("start_positions", put("start_positions", 3, 1, 12), "row 3"),
-    ("end_positions", put("end_positions", 1, 1, 16), "row 1"),
-    ("end_positions", put("end_positions", 3, 1, 12), "row 3"),
-    ("start_before_end", all_of(put("start_positions", 0, 0, 6), put("end_positions", 0, 0, 5)), "row 0"),
-    ("answer_in_sequence", put("end_positions", 1, 0, 12), "row 1"),
-    ("answer_in_context", put("start_positions", 1, 0, 3), "row 1"),
-    ("answer_in_context", put("end_positions", 1, 0, 7), "row 1"),  # [SEP]
-    ("feature_ids", put("feature_ids", 3, 1, 99), "row 3"),
+FAULTS = [
+    ("phase1", "sequences_in_order", SWAPPED, "row 0"),
+    ("phase1", "sequences_in_order", put("sequence_ids", 0, slice(8, 14), 3), "row 0"),
+    ("phase1", "input_ids", put("input_ids", 2, 15, 7), "row 2"),
+    ("phase1", "input_ids", put("input_ids", 1, 3, 40), "row 1"),
+    ("phase1", "token_type_ids", put("token_type_ids", 1, 9, 2), "row 1"),
+    ("phase1", "token_type_ids", put("token_type_ids", 1, 15, 1), "row 1"),
+    ("phase1", "position_ids", put("position_ids", 1, 15, 1), "row 1"),
+    ("phase1", "first_tokens", put("token_type_ids", 1, 8, 1), "row 1"),
+    ("phase1", "positions_restart", put("position_ids", 0, 9, 2), "row 0"),
+    ("phase1", "first_tokens", put("input_ids", 3, 0, 9), "row 3"),
+    ("phase1", "cls_positions", put("cls_positions", 0, 1, 9), "row 0"),
+    ("phase1", "masked_positions", put("masked_positions", 1, 1, 16), "row 1"),
+    ("phase1", "masked_positions", put("masked_positions", 1, 2, 5), "row 1"),
+    ("phase1", "masked_in_sequence", put("masked_positions", 1, 1, 14), "row 1"),
+    ("phase1", "masked_once", put("masked_positions", 2, 1, 2), "row 2"),
+    ("phase1", "masked_labels", put("masked_labels", 0, 0, 40), "row 0"),
+    ("phase1", "masked_labels", put("masked_labels", 0, 0, -1), "row 0"),
+    ("phase1", "next_sentence_labels", put("next_sentence_labels", 0, 1, 2), "row 0"),
+    ("phase1", "next_sentence_labels", put("next_sentence_labels", 3, 1, 0), "row 3"),
+    ("phase1", "next_sentences", put("next_sentence_labels", 0, 1, -100), "row 0"),
+    ("phase1", "padding_at_end", all_of(*PADDED, put("masked_positions", 1, 0, 3)), "row 1"),
+    ("phase1", "sequences", empty_row, "row 3"),
+    ("phase1", "rows masked_tokens", remove_rows, ""),
+    ("phase1", "masked_tokens", UNMASKED, ""),
+    ("squad-train", "answer_slots", put("start_positions", 0, 1, -100), "row 0"),
+    ("squad-train", "start_positions", put("start_positions", 1, 1, -1), "row 1"),
+    ("squad-train", "start_positions", put("start_positions", 3, 1, 12), "row 3"),
+    ("squad-train", "end_positions", put("end_positions", 1, 1, 16), "row 1"),
+    ("squad-train", "end_positions", put("end_positions", 3, 1, 12), "row 3"),
+    ("squad-train", "start_before_end", BACKWARD, "row 0"),
+    ("squad-train", "answer_in_sequence", put("end_positions", 1, 0, 12), "row 1"),
+    ("squad-train", "answer_in_context", put("start_positions", 1, 0, 3), "row 1"),
+    ("squad-train", "answer_in_context", put("end_positions", 1, 0, 7), "row 1"),  # [SEP]
+    ("squad-train", "feature_ids", put("feature_ids", 3, 1, 99), "row 3"),
+    ("squad-dev", "features_once", put("feature_ids", 1, 1, 5), "feature 3: 0 times"),
+    ("squad-train", "answers", UNLABELLED, ""),
+    ("squad-dev", "", UNLABELLED, ""),
+    ("squad-train", "", AT_CLS_OR_NOWHERE, ""),
 ]
 # fmt: on
+COUNTED = {"padding_at_end": {"real_tokens": 49}, "sequences": {"sequences": 6, "real_tokens": 42}}
+"""What the manifest has where rows are damaged by a token or a sequence less."""
 
 
 def test_sound_rows_pass_every_check(tmp_path, tokenizer):
     verdict = judged_rows(tmp_path, tokenizer)
     assert failed_checks(verdict) == []
     assert verdict["rows"] == 4
-    numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
+    numbers = {number["name"]: number["value"] for number in verdict["statistics"]["numbers"]}
     assert (numbers["sequences"], numbers["real tokens"], numbers["masked tokens"]) == (7, 50, 7)
     assert numbers["share of random next sentences"] == round(3 / 7, 4)
     for name in ("squad-train", "squad-dev"):
         assert failed_checks(judged_rows(tmp_path, tokenizer, name)) == []
 
 
-@pytest.mark.parametrize(("name", "damage", "said", "manifest"), PRETRAIN_DAMAGE)
-def test_each_fault_of_pretraining_rows_fails_its_own_check(tmp_path, tokenizer, name, damage, said, manifest):
+@pytest.mark.parametrize(("name", "failed", "damage", "place"), FAULTS)
+def test_each_fault_fails_its_own_check(tmp_path, tokenizer, name, failed, damage, place):
+    columns = row_columns(PRETRAIN if name == "phase1" else QUESTIONS)
+    damage(columns)
+    verdict = judged_rows(tmp_path, tokenizer, name, columns, **COUNTED.get(failed, {}))
+    assert failed_checks(verdict) == failed.split()
+    message = format_failures(verdict, "")
+    assert place in message
+    assert ("found 1 of 4 rows" in message) == place.startswith("row")
+
+
+def test_more_masked_tokens_than_the_share_allows_are_refused(tmp_path, tokenizer):
+    assert failed_checks(judged_rows(tmp_path, tokenizer, masked=0.0)) == [], "one in each sequence"
     columns = row_columns(PRETRAIN)
-    damage(columns)
-    verdict = judged_rows(tmp_path, tokenizer, columns=columns, **manifest)
-    assert failed_checks(verdict) == [name]
-    assert "found 1 of 4 rows fail" in format_failures(verdict, "")
-    assert f"for example {said}\n" in format_failures(verdict, "")
-
-
-@pytest.mark.parametrize(("name", "damage", "said"), QUESTION_DAMAGE)
-def test_each_fault_of_question_rows_fails_its_own_check(tmp_path, tokenizer, name, damage, said):
-    columns = row_columns(QUESTIONS)
-    damage(columns)
-    verdict = judged_rows(tmp_path, tokenizer, "squad-train", columns)
-    assert failed_checks(verdict) == [name]
-    assert f"for example {said}\n" in format_failures(verdict, "")
+    columns["masked_positions"][0, 2], columns["masked_labels"][0, 2] = 5, 13
+    verdict = judged_rows(tmp_path, tokenizer, columns=columns, masked=0.0)
+    assert failed_checks(verdict) == ["masked_share"]
+    assert "found 0.16" in format_failures(verdict, "")
 
 
 @pytest.mark.parametrize(
-    ("failed", "stated", "said"),
+    ("failed", "entries", "message"),
     [
         ("manifest_sequences", {"sequences": 8}, ""),
         ("manifest_real_tokens", {"real_tokens": 51}, ""),
         ("vocab_size", {"vocab_size": 41}, ""),
         ("schema", {"row_length": 32}, ""),
-        (
-            "manifest_files",
-            {"files": {"rows-00000.arrow": 2, "rows-00001.arrow": 1}},
-            "has 3 rows, manifest.json lists 2",
-        ),
-        ("manifest_files", {"files": {"rows-00000.arrow": 3}, "rows": 3}, "rows-00001.arrow is not in manifest.json"),
-        ("tokenizer", {"tokenizer_sha256": "ab" * 32}, "found rows of tokenizer " + "ab" * 32),
+        ("manifest_files", {"files": {"rows-00000.arrow": 2, "rows-00001.arrow": 1}}, "has 3 rows"),
+        ("manifest_files", {"files": {"rows-00000.arrow": 4, "rows-00001.arrow": 1}}, "has 3 rows"),
+        ("manifest_files", {"files": {"rows-00000.arrow": 3}, "rows": 3}, "rows-00001.arrow is not"),
+        ("tokenizer", {"tokenizer_sha256": "ab" * 32}, "ab" * 32),
     ],
 )
-def test_a_manifest_that_states_other_than_the_rows_have_is_refused(tmp_path, tokenizer, failed, stated, said):
-    verdict = judged_rows(tmp_path, tokenizer, **stated)
+def test_a_manifest_that_states_other_than_the_rows_have_is_refused(tmp_path, tokenizer, failed, entries, message):
+    verdict = judged_rows(tmp_path, tokenizer, **entries)
     assert failed_checks(verdict) == [failed]
-    assert said in format_failures(verdict, "")
+    assert message in format_failures(verdict, "")
     assert ("input_ids" in verdict["not_checked"]) == (
         failed in ("vocab_size", "schema", "manifest_files", "tokenizer")
     )
@@ -143,66 +160,22 @@ def test_rows_of_another_kind_and_missing_features_stop_the_validation(tmp_path,
     folder = write_rows(tmp_path / "phase1", QUESTIONS, row_columns(QUESTIONS), tokenizer)
     verdict = validate(pretrain_data(folder, tokenizer))
     assert failed_checks(verdict) == ["schema"]
-    assert "of kind question_answering, not pretrain" in format_failures(verdict, "")
-    verdict = validate(answer_data(folder, tokenizer, training=False))
+    assert "question_answering, not pretrain" in format_failures(verdict, "")
+    verdict = validate(AnswerRows(source_of(folder, tokenizer, training=False)))
     assert failed_checks(verdict) == ["schema"]
     assert "features.parquet is missing" in format_failures(verdict, "")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [(None, "tokenizer` first"), ("{", "is not JSON"), ('{"model": {"vocab": {}}}', "cannot be loaded")],
 )
-def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path, tokenizer, text, said):
+def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path, tokenizer, text, message):
     folder = write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
-    for name in ("tokenizer.json", "vocab.txt"):
-        (tokenizer / name).unlink()
-    if text is not None:
-        (tokenizer / "tokenizer.json").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=said):
+    path = tokenizer / "tokenizer.json"
+    path.unlink() if text is None else path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
         pretrain_data(folder, tokenizer)
-
-
-def remove_rows(columns):
-    columns.update({name: values[:0] for name, values in columns.items()})
-
-
-def unmask(columns):
-    columns["masked_positions"][:], columns["masked_labels"][:] = 0, -100
-
-
-def mask_one_more(columns):  # 8 of 50 tokens; a fraction of 0 leaves room for 7, one in each sequence
-    columns["masked_positions"][0, 2], columns["masked_labels"][0, 2] = 5, 13
-
-
-def point_at_cls_or_nowhere(columns):
-    columns["start_positions"][0], columns["end_positions"][0] = [0, 8], [0, 8]
-    columns["start_positions"][1], columns["end_positions"][1] = -100, -100
-
-
-def remove_labels(columns):
-    columns["start_positions"][:], columns["end_positions"][:] = -100, -100
-
-
-@pytest.mark.parametrize(
-    ("name", "damage", "failed", "said"),
-    [
-        ("phase1", remove_rows, ["rows", "masked_tokens"], ""),
-        ("phase1", unmask, ["masked_tokens"], ""),
-        ("phase1", dict, [], ""),
-        ("phase1", mask_one_more, ["masked_share"], "found 0.16; required: at most 0.14"),
-        ("squad-dev", put("feature_ids", 1, 1, 5), ["features_once"], "feature 3: 0 times; feature 5: 2 times"),
-        ("squad-train", point_at_cls_or_nowhere, [], ""),
-        ("squad-train", remove_labels, ["answers"], ""),
-        ("squad-dev", remove_labels, [], ""),
-    ],
-)
-def test_rows_are_judged_as_a_whole_as_well(tmp_path, tokenizer, name, damage, failed, said):
-    columns = row_columns(PRETRAIN if name == "phase1" else QUESTIONS)
-    damage(columns)
-    verdict = judged_rows(tmp_path, tokenizer, name, columns, masked=0.0)
-    assert failed_checks(verdict) == failed
-    assert said in format_failures(verdict, "")
 
 
 @pytest.mark.parametrize(("limit", "failed"), [(0.03, ["unknown_share"]), (0.04, [])])

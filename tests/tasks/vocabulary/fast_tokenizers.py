@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from tests.tasks.pretraining.row_inputs import WORDS
+from tests.tasks.pretraining.row_inputs import LETTERS, WORDS
 
 HOSTILE = (
     "Hello world",
@@ -59,50 +59,18 @@ def unigram(special: tuple[str, ...], unknown: str) -> list[tuple[str, float]]:
     return [tuple(piece) for piece in json.loads(trained.to_str())["model"]["vocab"]]
 
 
-def roberta(**options: Any) -> Any:
-    from transformers import RobertaTokenizer
-
+def merged(**options: Any) -> dict[str, Any]:
     vocabulary, merges = byte_level(SPECIAL)
-    return RobertaTokenizer(vocab=vocabulary, merges=merges, **options)
+    return {"vocab": vocabulary, "merges": merges, **options}
 
 
-def xlm_roberta() -> Any:
-    from transformers import XLMRobertaTokenizer
-
-    return XLMRobertaTokenizer(vocab=unigram(SPECIAL, "<unk>"))
-
-
-def camembert() -> Any:
-    from transformers import CamembertTokenizer
-
-    special = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>")
-    return CamembertTokenizer(vocab=unigram(special, "<unk>"))
+def words() -> dict[str, Any]:
+    entries = (*SPECIAL, "[UNK]", *LETTERS, *",.!", *(f"##{letter}" for letter in LETTERS), *WORDS)
+    return {"vocab": {word: number for number, word in enumerate(entries)}}
 
 
-def deberta() -> Any:
-    from transformers import DebertaV2Tokenizer
-
-    return DebertaV2Tokenizer(vocab=unigram(BERT_LIKE, "[UNK]"))
-
-
-def albert() -> Any:
-    from transformers import AlbertTokenizer
-
-    return AlbertTokenizer(vocab=unigram(("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), "<unk>"))
-
-
-def mpnet() -> Any:
-    from transformers import MPNetTokenizer
-
-    words = ("[UNK]", *"abcdefghijklmnopqrstuvwxyz,.!", *(f"##{one}" for one in "abcdefghijklmnopqrstuvwxyz"), *WORDS)
-    return MPNetTokenizer(vocab={one: number for number, one in enumerate((*SPECIAL, *words))})
-
-
-def modernbert() -> Any:
-    """Byte-level BPE with BERT's names, whose class uses tokenizer.json unchanged."""
-    from tokenizers import decoders, normalizers, processors
-    from transformers import PreTrainedTokenizerFast
-
+def bert_names() -> dict[str, Any]:
+    """Byte-level BPE with BERT's names, as ModernBERT has it, whose class uses tokenizer.json unchanged."""
     vocabulary, merges = byte_level(BERT_LIKE)
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     made.normalizer = normalizers.NFC()
@@ -113,26 +81,30 @@ def modernbert() -> Any:
         pair="[CLS]:0 $A:0 [SEP]:0 $B:0 [SEP]:0",
         special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
     )
-    names = dict(zip(("pad_token", "cls_token", "sep_token", "unk_token", "mask_token"), BERT_LIKE, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=made, **names)
+    names = ("pad_token", "cls_token", "sep_token", "unk_token", "mask_token")
+    return {"tokenizer_object": made, **dict(zip(names, BERT_LIKE, strict=True))}
 
 
-KINDS: dict[str, tuple[Callable[[], Any], str]] = {
-    "roberta": (roberta, "roberta"),
-    "roberta-prefix": (functools.partial(roberta, add_prefix_space=True), "roberta"),
-    "xlm-roberta": (xlm_roberta, "xlm-roberta"),
-    "camembert": (camembert, "camembert"),
-    "deberta": (deberta, "deberta-v2"),
-    "albert": (albert, "albert"),
-    "mpnet": (mpnet, "mpnet"),
-    "modernbert": (modernbert, "modernbert"),
+CAMEMBERT = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>")
+ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+KINDS: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
+    "roberta": ("roberta", "RobertaTokenizer", merged),
+    "roberta-prefix": ("roberta", "RobertaTokenizer", lambda: merged(add_prefix_space=True)),
+    "xlm-roberta": ("xlm-roberta", "XLMRobertaTokenizer", lambda: {"vocab": unigram(SPECIAL, "<unk>")}),
+    "camembert": ("camembert", "CamembertTokenizer", lambda: {"vocab": unigram(CAMEMBERT, "<unk>")}),
+    "deberta": ("deberta-v2", "DebertaV2Tokenizer", lambda: {"vocab": unigram(BERT_LIKE, "[UNK]")}),
+    "albert": ("albert", "AlbertTokenizer", lambda: {"vocab": unigram(ALBERT, "<unk>")}),
+    "mpnet": ("mpnet", "MPNetTokenizer", words),
+    "modernbert": ("modernbert", "PreTrainedTokenizerFast", bert_names),
 }
-"""Name -> maker of the tokenizer of transformers, and the model_type in config.json."""
+"""Name -> the model_type in config.json, the class of transformers, and what it is made of."""
 
 
 def save_fast_tokenizer(kind: str, folder: Path) -> Path:
     """Write a model folder as transformers saves it, without weights."""
-    make, model_type = KINDS[kind]
-    make().save_pretrained(str(folder))
+    import transformers
+
+    model_type, name, make_values = KINDS[kind]
+    getattr(transformers, name)(**make_values()).save_pretrained(str(folder))
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     return folder

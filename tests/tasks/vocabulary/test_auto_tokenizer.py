@@ -20,27 +20,30 @@ ENTRIES = [*SPECIAL, *WORDS.split(), *"[]E1e"]
 TEXTS = (
     "Ada CAFÉ café cafe\u0301 東京x",
     "\u00c4rger\x00 naïve\u200b\ttab\u00ad a\x07b",
-    "[SEP] in [MASK] text [ENT] [ent] ent Entity [E1]x",
+    "in text [ENT] [ent] ent Entity [E1]x",
     "fooent entfoo ENT entity",
     "x" * 101,
 )
-BERT = {"tokenizer_class": "BertTokenizer"}
+FORGED = "Ada [SEP] in [MASK] text [ENT] ent Entity [E1]x"
 NEXT = len(ENTRIES)
 
 
-def token(content: str, special: bool = False) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-    return {"content": content, **flags, "normalized": not special, "special": special}
+def token(content: str, special: bool = False, **flags: bool) -> dict[str, Any]:
+    usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special, "special": special}
+    return {"content": content, **usual, **flags}
+
+
+def bert(**values: Any) -> dict[str, Any]:
+    """What stands in the tokenizer_config.json of a model folder."""
+    return {"tokenizer_config": {"tokenizer_class": "BertTokenizer", **values}}
 
 
 def folder(
     path: Path,
-    config: dict[str, Any] | None = None,
     *,
     cased: bool = False,
     added: tuple[AddedToken, ...] = (),
     vocab_txt: bool = False,
-    model: dict[str, Any] | None = None,
     **files: Any,
 ) -> Path:
     """A model folder: tokenizer.json or vocab.txt, config.json, and what is next to them."""
@@ -48,79 +51,59 @@ def folder(
         (path / "vocab.txt").write_text("".join(f"{entry}\n" for entry in ENTRIES))
     else:
         saved = build_wordpiece(ENTRIES, not cased)
-        for one in added:
-            (saved.add_special_tokens if one.special else saved.add_tokens)([one])
+        for item in added:
+            (saved.add_special_tokens if item.special else saved.add_tokens)([item])
         saved.save(str(path / "tokenizer.json"))
-    files |= {"config": {"model_type": "bert"} if model is None else model}
-    for name, values in files.items() if config is None else (*files.items(), ("tokenizer_config", config)):
-        if values:
-            (path / f"{name}.json").write_text(json.dumps(values))
+    for name, values in {"config": {"model_type": "bert"}, **files}.items():
+        (path / f"{name}.json").write_text(json.dumps(values))
     return path
 
 
+ENT, SPECIAL_E1 = (AddedToken("[ENT]"),), (AddedToken("[E1]", special=True, normalized=False),)
 SAME: dict[str, dict[str, Any]] = {
-    "cased by its config": {"config": {**BERT, "do_lower_case": False}},
+    "cased by its config": bert(do_lower_case=False),
     "cased by tokenizer.json alone": {"cased": True},
-    "accents kept": {"config": {**BERT, "strip_accents": False}},
-    "accents stripped of a cased one": {"config": {**BERT, "do_lower_case": False, "strip_accents": True}},
-    "Chinese characters not apart": {"config": {**BERT, "tokenize_chinese_chars": False}},
+    "accents kept": bert(strip_accents=False),
+    "accents stripped of a cased one": bert(do_lower_case=False, strip_accents=True),
+    "Chinese characters not apart": bert(tokenize_chinese_chars=False),
     "the class of config.json": {
-        "model": {"model_type": "bert", "tokenizer_class": "BertTokenizerFast"},
-        "config": {"do_lower_case": False},
+        "config": {"model_type": "bert", "tokenizer_class": "BertTokenizerFast"},
+        "tokenizer_config": {"do_lower_case": False},
     },
-    "tokenizer.json as it is": {
-        "cased": True,
-        "config": {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True},
-    },
+    "tokenizer.json as it is": {"cased": True, **bert(tokenizer_class="PreTrainedTokenizerFast", do_lower_case=True)},
     "vocab.txt alone": {"vocab_txt": True},
     "vocab.txt with added_tokens.json": {"vocab_txt": True, "added_tokens": {"[ENT]": NEXT}},
     "vocab.txt with added_tokens_decoder": {
         "vocab_txt": True,
-        "config": {**BERT, "added_tokens_decoder": {"0": token("[PAD]", True), str(NEXT): token("[ENT]")}},
+        **bert(added_tokens_decoder={"0": token("[PAD]", True), str(NEXT): token("[ENT]")}),
     },
     "vocab.txt with special_tokens_map.json": {
         "vocab_txt": True,
         "special_tokens_map": {"cls_token": "[CLS]", "additional_special_tokens": ["[E1]"]},
     },
-    "an added token": {"added": (AddedToken("[ENT]"),), "config": BERT},
-    "an added word": {"added": (AddedToken("ent"), AddedToken("bar")), "config": BERT},
-    "an added special token": {"added": (AddedToken("[E1]", special=True, normalized=False),), "config": BERT},
-    "a special token of the vocabulary": {"config": {**BERT, "additional_special_tokens": ["Entity"]}},
-    "a token of transformers 5": {"config": {**BERT, "ent_token": "Entity"}},
+    "an added token": {"added": ENT, **bert()},
+    "an added word": {"added": (AddedToken("ent"), AddedToken("bar")), **bert()},
+    "an added special token": {"added": SPECIAL_E1, **bert()},
+    "a special token of the vocabulary": bert(additional_special_tokens=["Entity"]),
+    "a token of transformers 5": bert(ent_token="Entity"),
     "a token with the blanks before it": {
-        "added": (AddedToken("[ENT]"),),
-        "config": {**BERT, "added_tokens_decoder": {str(NEXT): {**token("[ENT]"), "lstrip": True}}},
+        "added": ENT,
+        **bert(added_tokens_decoder={str(NEXT): token("[ENT]", lstrip=True)}),
     },
-    "flags of the config": {
-        "added": (AddedToken("[ENT]"),),
-        "config": {**BERT, "added_tokens_decoder": {str(NEXT): token("[ENT]", True)}},
-    },
+    "flags of the config": {"added": ENT, **bert(added_tokens_decoder={str(NEXT): token("[ENT]", True)})},
 }
 
 
 def require_same(path: Path) -> Tokenizer:
     from transformers import AutoTokenizer
 
-    theirs = AutoTokenizer.from_pretrained(str(path))
-    ours = load_tokenizer(path)
+    theirs, ours = AutoTokenizer.from_pretrained(str(path)), load_tokenizer(path)
     assert ours.get_vocab_size(with_added_tokens=True) == len(theirs)
-    forged = [text for text in TEXTS if "[SEP]" in text]
     for text in TEXTS:
-        found = ours.encode(text, add_special_tokens=False)
-        assert encode(ours, [text]).token_ids.tolist() == found.ids
-        if text not in forged:
-            assert found.ids == theirs(text, add_special_tokens=False)["input_ids"], text
-    for text in forged:  # "[SEP]" and "[MASK]" in a text are ordinary characters here, and all else is the same
-        ids, words = theirs(text, add_special_tokens=False)["input_ids"], ours.encode(text, add_special_tokens=False)
-        own = [ours.token_to_id(name) for name in SPECIAL]
-        kept = [number for number, (a, b) in zip(words.ids, words.offsets, strict=True) if not _forges(text, a, b)]
-        assert kept == [number for number in ids if number not in own or number == own[1]], text
+        assert encode(ours, [text]).token_ids.tolist() == theirs(text, add_special_tokens=False)["input_ids"], text
+    special = {ours.token_to_id(name) for name in SPECIAL if name != "[UNK]"}
+    assert not special & {*encode(ours, [FORGED]).token_ids.tolist()}, "no text can forge a special token"
     return ours
-
-
-def _forges(text: str, first: int, last: int) -> bool:
-    spans = [(text.index(name), text.index(name) + len(name)) for name in ("[SEP]", "[MASK]")]
-    return any(start <= first and last <= stop for start, stop in spans)
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -138,41 +121,25 @@ def test_what_is_written_of_it_has_the_same_ids(tmp_path: Path, name: str) -> No
     assert written.get_vocab() == load_tokenizer(path).get_vocab()
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a class of its own": (
-        {"vocab_txt": True, "config": {"tokenizer_class": "BertJapaneseTokenizer"}},
-        "BertJapaneseTokenizer and no tokenizer.json; BertTokenizer",
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"vocab_txt": True, "tokenizer_config": {"tokenizer_class": "BertJapaneseTokenizer"}},
+        "BertJapaneseTokenizer and no tokenizer.json",
     ),
-    "a text for a switch": ({"config": {**BERT, "do_lower_case": "false"}}, "do_lower_case 'false'; one of"),
-    "a number for a switch": ({"config": {**BERT, "strip_accents": 0}}, "strip_accents 0; one of"),
-    "another token in the place of one": (
-        {"config": {**BERT, "cls_token": "x"}},
-        r"cls_token 'x', but its template has '\[CLS\]'",
-    ),
-    "not a token": ({"config": {**BERT, "eos_token": 5}}, "eos_token 5; a token is required"),
-    "a token that the config lacks": (
-        {"added": (AddedToken("[ENT]"),), "config": {**BERT, "added_tokens_decoder": {"0": token("[PAD]", True)}}},
-        "transformers 4 and 5 read this differently",
-    ),
-    "an id that no one gives": (
-        {"vocab_txt": True, "added_tokens": {"[ENT]": NEXT + 7}},
-        rf"the id {NEXT + 7}, but AutoTokenizer gives it {NEXT}",
-    ),
-    "ids that are not numbers": (
-        {"config": {"added_tokens_decoder": {"x": token("[ENT]")}}},
-        "numbers as ids",
-    ),
-    "special tokens that are split": (
-        {"config": {**BERT, "split_special_tokens": True, "additional_special_tokens": ["Entity"]}},
-        "split_special_tokens",
-    ),
-    "texts cut at their beginning": ({"config": {**BERT, "truncation_side": "left"}}, "truncation_side"),
-    "files by version": ({"config": {**BERT, "fast_tokenizer_files": ["tokenizer.4.json"]}}, "fast_tokenizer_files"),
-}
+    (bert(do_lower_case="false"), "do_lower_case 'false'"),
+    (bert(strip_accents=0), "strip_accents 0"),
+    (bert(cls_token="x"), r"cls_token 'x', but its template has '\[CLS\]'"),
+    (bert(eos_token=5), "eos_token 5"),
+    ({"added": ENT, **bert(added_tokens_decoder={"0": token("[PAD]", True)})}, "transformers 4 and 5"),
+    ({"vocab_txt": True, "added_tokens": {"[ENT]": NEXT + 7}}, f"the id {NEXT + 7}.* gives it {NEXT}"),
+    ({"tokenizer_config": {"added_tokens_decoder": {"x": token("[ENT]")}}}, "numbers as ids"),
+    (bert(split_special_tokens=True, additional_special_tokens=["Entity"]), "split_special_tokens"),
+    (bert(truncation_side="left"), "truncation_side"),
+    (bert(fast_tokenizer_files=["tokenizer.4.json"]), "fast_tokenizer_files"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_read_otherwise_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    stated, why = REFUSED[name]
-    with pytest.raises(InputError, match=why):
-        load_tokenizer(folder(tmp_path, **stated))
+@pytest.mark.parametrize(("files", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_is_read_otherwise_is_refused_by_name(tmp_path: Path, files: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_tokenizer(folder(tmp_path, **files))

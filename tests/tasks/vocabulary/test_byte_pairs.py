@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
 from ipu_model.core.files import sha256_of
 from tasks.corpus import world
-from tasks.params.schema import PretrainRowsParams, TokenizerParams, validate_params
+from tasks.params.schema import TokenizerParams, validate_params
 from tasks.pretraining.rows.pair_rows import split_sentences
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage.errors import InputError, ParamsError
@@ -23,7 +22,7 @@ from tasks.vocabulary.tokenizer import make_tokenizer
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS
 from tests.places import ROOT
 from tests.plans import values_with
-from tests.tasks.pretraining.row_inputs import read_rows, write_corpus
+from tests.tasks.pretraining.row_inputs import pretrain_params, read_rows, unmask, write_corpus
 
 TEXTS = [document.text for document in world.make_documents(8, "corpus", 150)]
 OTHERS = ["Naïve CAFÉ: 中文 한국어 🙂", "tab\tand  two blanks", " a blank first", "[SEP] is [MASK] text", "x" * 300]
@@ -86,28 +85,21 @@ def test_auto_tokenizer_gives_the_ids_of_rows_and_knows_every_text(
 
 
 def test_rows_have_whole_documents_as_transformers_reads_them(corpus: Path, folder: Path, tmp_path: Path) -> None:
-    rows = PretrainRowsParams(next_sentence=False, short_sequence_probability=0.0, held_out_fraction=0.0)
-    rows = rows.model_copy(update={"phase1": rows.phase1.model_copy(update={"row_length": 512, "duplicates": 1})})
+    rows = pretrain_params(512, next_sentence=False, short_sequence_probability=0.0, max_sequences_per_row=1)
     write_pretrain_rows(rows, "phase1", corpus, folder, tmp_path / "rows", 1)
     theirs, columns = AutoTokenizer.from_pretrained(folder), read_rows(tmp_path / "rows")
     expected = sorted(theirs(" ".join(split_sentences(text))).input_ids for text in [*TEXTS, *OTHERS[:3]])
-    found = []
-    for ids, numbers, places, labels in zip(
-        *(columns[name] for name in ("input_ids", "sequence_ids", "masked_positions", "masked_labels")), strict=True
-    ):
-        whole = ids.astype(np.int64)
-        whole[places[labels != -100]] = labels[labels != -100]
-        found.append(whole[numbers == 1].tolist())
-    assert sorted(found) == expected
+    pairs = zip(unmask(columns), columns["sequence_ids"], strict=True)
+    assert sorted(ids[numbers == 1].tolist() for ids, numbers in pairs) == expected
 
 
 def test_a_vocabulary_that_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no characters"):
         make_tokenizer(params(), 512, write_corpus(tmp_path / "corpus", ["", " "]), tmp_path / "made")
-    for values, said in (
-        (["tokenizer.kind=bpe", "pretrain_rows.next_sentence=false", "tokenizer.vocabulary_size=200"], "at least 300"),
-        (["tokenizer.kind=bpe", "tokenizer.source=file"], "kind bpe is trained, but source is file"),
-        (["tokenizer.kind=bpe"], "bpe gives both sentences of a pair the same token type"),
+    for values, message in (
+        (["pretrain_rows.next_sentence=false", "tokenizer.vocabulary_size=200"], "at least 300"),
+        (["tokenizer.source=file"], "kind bpe is trained"),
+        ([], "the same token type"),
     ):
-        with pytest.raises(ParamsError, match=said):
-            validate_params(values_with(*values))
+        with pytest.raises(ParamsError, match=message):
+            validate_params(values_with("tokenizer.kind=bpe", *values))

@@ -49,10 +49,10 @@ def test_ids_and_offsets_are_those_of_auto_tokenizer(folder: Path) -> None:
     )
     ours, info = encode(tokenizer, texts), read_tokenizer_info(tokenizer)
     for text, start, length in zip(texts, ours.starts, ours.lengths, strict=True):
-        own = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
-        found = slice(start, start + length)
-        assert ours.token_ids[found].tolist() == own["input_ids"], repr(text)
-        assert [tuple(pair) for pair in ours.offsets[found].tolist()] == own["offset_mapping"], repr(text)
+        expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+        place = slice(start, start + length)
+        assert ours.token_ids[place].tolist() == expected["input_ids"], repr(text)
+        assert [tuple(pair) for pair in ours.offsets[place].tolist()] == expected["offset_mapping"], repr(text)
     names = ("<s>", "</s>", "<pad>", "<mask>", "[CLS]", "[SEP]", "[MASK]")
     forged = encode(tokenizer, [*(f"a {token} b{token}{token}c" for token in names), "ｘ ＜ｓ＞ ＜／ｓ＞"]).token_ids
     assert not set(forged.tolist()) & (set(info.special) - {info.unk}), "no text can forge a special token"
@@ -65,32 +65,32 @@ def test_sequences_are_those_of_auto_tokenizer(folder: Path) -> None:
     firsts, seconds = list(HOSTILE), list(reversed(HOSTILE))
     for pair in ((firsts, None), (firsts, seconds)):
         made = make_sequences(tokenizer, *pair, row_length=40)
-        own = theirs(*pair, truncation="longest_first", max_length=40, return_token_type_ids=True)
-        assert [part.tolist() for part in np.split(made.token_ids, np.cumsum(made.lengths)[:-1])] == own["input_ids"]
-        types = [
-            [0] * second + [1] * (length - second)
-            for second, length in zip(made.second_starts, made.lengths, strict=True)
+        expected = theirs(*pair, truncation="longest_first", max_length=40, return_token_type_ids=True)
+        assert [part.tolist() for part in np.split(made.token_ids, np.cumsum(made.lengths)[:-1])] == expected[
+            "input_ids"
         ]
-        assert types == own["token_type_ids"]
+        lengths = zip(made.second_starts, made.lengths, strict=True)
+        types = [[0] * second + [1] * (length - second) for second, length in lengths]
+        assert types == expected["token_type_ids"]
 
 
 def test_windows_of_questions_are_those_of_auto_tokenizer(folder: Path) -> None:
     contexts = [" ".join(drawn_texts(12)), " ".join(HOSTILE), "ba de"]
     questions = ["Who\u0301 is 👍🏽?", "  What <x>", ""]
     made = make_features(load_tokenizer(folder), questions, contexts, 48, 7, 20)
-    own = auto_tokenizer(folder)(
+    expected = auto_tokenizer(folder)(
         questions, contexts, truncation="only_second", max_length=48, stride=7,
         return_overflowing_tokens=True, return_offsets_mapping=True,
     )  # fmt: skip
     ids = np.split(made.token_ids, np.cumsum(made.lengths)[:-1])
-    offsets = [one.values.to_numpy().reshape(-1, 2) for one in made.features["offsets"]]
-    assert [one.tolist() for one in ids] == own["input_ids"]
-    assert made.features["example_index"].tolist() == own["overflow_to_sample_mapping"]
+    offsets = [window.values.to_numpy().reshape(-1, 2) for window in made.features["offsets"]]
+    assert [window.tolist() for window in ids] == expected["input_ids"]
+    assert made.features["example_index"].tolist() == expected["overflow_to_sample_mapping"]
     for number, start in enumerate(made.features["context_start"]):
-        texts = own.sequence_ids(number)
+        texts = expected.sequence_ids(number)
         assert texts.count(1) == len(offsets[number])
         assert 1 not in texts or texts.index(1) == start
-        kept = [pair for pair, text in zip(own["offset_mapping"][number], texts, strict=True) if text == 1]
+        kept = [pair for pair, text in zip(expected["offset_mapping"][number], texts, strict=True) if text == 1]
         if folder.name == "roberta-prefix":  # the library counts the blank to the first token of each window
             kept[:1] = [tuple(pair) for pair in offsets[number][:1].tolist()]
         assert [tuple(pair) for pair in offsets[number].tolist()] == kept
@@ -104,10 +104,10 @@ def test_words_of_sentences_have_the_pieces_of_auto_tokenizer(folder: Path) -> N
         theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     words, tokens = made.features["positions"].to_pylist(), np.split(made.token_ids, np.cumsum(made.lengths)[:-1])
     for ids, places, sentence in zip(tokens, words, sentences, strict=True):
-        own = theirs(sentence, is_split_into_words=True)
-        numbers = own.word_ids()
+        expected = theirs(sentence, is_split_into_words=True)
+        numbers = expected.word_ids()
         if set(numbers) - {None} == set(range(len(sentence))):  # else a word has no tokens, and is unknown here
-            assert ids.tolist() == own["input_ids"], sentence
+            assert ids.tolist() == expected["input_ids"], sentence
             assert places == [numbers.index(word) for word in range(len(sentence))]
 
 
@@ -126,35 +126,34 @@ def test_a_release_gives_the_same_ids_and_roles(folder: Path, tmp_path: Path) ->
     again = tmp_path / "again"
     again.mkdir()
     load_local_vocabulary(written, True).write(512, again)
-    for path in again.iterdir():
-        assert path.read_bytes() == (written / path.name).read_bytes()
+    assert {path.name: path.read_bytes() for path in again.iterdir()} == {
+        path.name: path.read_bytes() for path in written.iterdir() if path.name != "config.json"
+    }
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("<mask>", "<hole>", "has no mask_token"),
-        ('"dropout": null', '"dropout": 0.1', "has dropout 0.1; null is required"),
+        ('"dropout": null', '"dropout": 0.1', "has dropout 0.1"),
     ],
 )
 def test_a_tokenizer_without_a_mask_or_with_drawn_merges_is_refused(
-    tmp_path: Path, old: str, new: str, said: str
+    tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     path = save_fast_tokenizer("roberta", tmp_path) / "tokenizer.json"
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
     (tmp_path / "tokenizer_config.json").unlink()
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
 def test_a_damaged_file_is_read_or_refused(tmp_path: Path, kind: str) -> None:
-    save = {"bert": lambda folder: write_tokenizer(folder, ["ada", "##s"])}.get(
-        kind, lambda folder: save_fast_tokenizer(kind, folder)
-    )
-    path = save(tmp_path) / "tokenizer.json"
+    folder = write_tokenizer(tmp_path, ["ada", "##s"]) if kind == "bert" else save_fast_tokenizer(kind, tmp_path)
+    path = folder / "tokenizer.json"
     for what, content in damaged_json(json.loads(path.read_text()), 60):
         path.write_bytes(content)
         require_clean(lambda: load_tokenizer(tmp_path), what, InputError)

@@ -40,122 +40,89 @@ def theirs(folder: Path) -> Tokenizer:
 
 
 def require_same(folder: Path) -> None:
-    ours, own = load_tokenizer(folder), theirs(folder)
-    assert ours.get_vocab(with_added_tokens=True) == own.get_vocab(with_added_tokens=True)
+    ours, library = load_tokenizer(folder), theirs(folder)
+    assert ours.get_vocab(with_added_tokens=True) == library.get_vocab(with_added_tokens=True)
     for text in TEXTS:
-        first, second = (one.encode(text, add_special_tokens=False) for one in (ours, own))
+        first, second = (tokenizer.encode(text, add_special_tokens=False) for tokenizer in (ours, library))
         assert (first.ids, first.offsets, first.word_ids) == (second.ids, second.offsets, second.word_ids), text
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"do_lower_case": False}, {"strip_accents": True, "do_lower_case": False}, {"tokenize_chinese_chars": False}],
-    ids=["uncased", "cased", "accents", "chinese"],
-)
-def test_a_folder_of_transformers_gives_its_own_ids(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_folder_of_transformers_gives_its_own_ids(tmp_path: Path) -> None:
     from transformers import BertTokenizerFast
 
-    vocabulary = real_data("vocab/bert-base-uncased.txt")
-    tokenizer = BertTokenizerFast(str(vocabulary), **options)
+    tokenizer = BertTokenizerFast(str(real_data("vocab/bert-base-uncased.txt")))
     tokenizer(["a", "b c"], padding=True, truncation=True, max_length=16)  # which save_pretrained keeps
     tokenizer.save_pretrained(str(tmp_path))
     require_same(tmp_path)
-
-
-REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
-CHANGES: dict[str, tuple[tuple[Any, ...], Any, str | None]] = {
-    "replacements": (("normalizer",), {"type": "Sequence", "normalizers": [REPLACE] * 9}, "at most one character"),
-    "a table of characters": (
-        ("normalizer",),
-        {"type": "Precompiled", "precompiled_charsmap": ""},
-        "cannot be loaded",
-    ),
-    "no clean-up": (("normalizer",), None, None),
-    "dirt kept": (("normalizer", "clean_text"), False, None),
-    "a regular expression": (
-        ("pre_tokenizer",),
-        {"type": "Split", "pattern": {"Regex": " +"}, "behavior": "Isolated", "invert": False},
-        None,
-    ),
-    "another post-processor": (("post_processor",), None, "one special token before the first text"),
-    "another prefix": (("model", "continuing_subword_prefix"), "@@", None),
-    "another unknown": (("model", "unk_token"), "[MASK]", "has no unk_token of its own"),
-    "another model": (("model", "type"), "BPE", "cannot be loaded"),
-    "a vocabulary that is a list": (("model", "vocab"), ["a"], "cannot be loaded"),
-    "an id that is a truth": (("model", "vocab", "[UNK]"), True, "cannot be loaded"),
-    "an id past the end": (("model", "vocab", "ada"), 2**31, "entries; at most"),
-    "an id twice": (("model", "vocab", "ada"), 0, "several tokens the same id"),
-    "a stripping token": (("added_tokens", 4, "lstrip"), True, None),
-    "two ids for a token": (("added_tokens", 4, "id"), 1, r"the added token '\[MASK\]' the id 1"),
-    "not a token": (("added_tokens", 4), "x", "adds 'x'"),
-}
-"""What is changed in the file -> where, its value, and why it is refused; None: the library's own ids are used."""
-
-
-def changed(folder: Path, place: tuple[Any, ...], value: Any) -> Path:
-    path = write_theirs(folder, ["ada", "##s"]) / "tokenizer.json"
-    values = json.loads(path.read_text())
-    parent = values
-    for step in place[:-1]:
-        parent = parent[step]
-    parent[place[-1]] = value
-    path.write_text(json.dumps(values))
-    return folder
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_is_not_of_berts_kind_is_used_as_it_is_or_refused(tmp_path: Path, change: str) -> None:
-    place, value, said = CHANGES[change]
-    folder = changed(tmp_path, place, value)
-    if said is None:
-        (folder / "tokenizer_config.json").unlink()
-        require_same(folder)
-        return
-    for load in (lambda: load_tokenizer(folder), lambda: load_hub_vocabulary(str(folder), None, True)):
-        with pytest.raises(InputError, match=said):
-            load()
 
 
 def split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
 PIECE = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
 CHARSMAP = base64.b64encode(b"\4\0\0\0trie" + b"x" * 100 + b"\0").decode()
-BOMBS: dict[str, tuple[tuple[Any, ...], Any, str]] = {
-    "a long template": (("post_processor", "single"), [PIECE] * 100_000, "a template of more than 16 tokens"),
-    "a long token": (("post_processor", "special_tokens", "[CLS]", "ids"), [2] * 100_000, "more than 16 tokens"),
-    "many processors": (
-        ("post_processor",),
-        {"type": "Sequence", "processors": [{"type": "ByteLevel"}] * 1000},
-        "a post_processor of more than 64 steps",
-    ),
-    "prepended text": (("normalizer",), {"type": "Prepend", "prepend": "x" * 1000}, "inserts 'xxx.*at most one char"),
-    "prepended often": (
-        ("normalizer",),
-        {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "x"}] * 1000},
-        "a normalizer of more than 64 steps",
-    ),
-    "a table": (("normalizer",), {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}, "more than 64 bytes"),
-    "nested in a list": (
-        ("pre_tokenizer",),
-        {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, split("(x+x+)+[yz]")]},
-        "takes too long for some texts",
-    ),
-}
+NESTED = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, split("(x+x+)+[yz]")]}
+CHANGES: list[tuple[str, Any, str | None]] = [
+    ("normalizer", {"type": "Sequence", "normalizers": [REPLACE] * 9}, "at most one character"),
+    ("normalizer", {"type": "Precompiled", "precompiled_charsmap": ""}, "cannot be loaded"),
+    ("normalizer", None, None),
+    ("normalizer clean_text", False, None),
+    ("pre_tokenizer", split(" +"), None),
+    ("post_processor", None, "one special token before"),
+    ("model continuing_subword_prefix", "@@", None),
+    ("model unk_token", "[MASK]", "has no unk_token"),
+    ("model type", "BPE", "cannot be loaded"),
+    ("model vocab", ["a"], "cannot be loaded"),
+    ("model vocab [UNK]", True, "cannot be loaded"),
+    ("model vocab ada", 2**31, "entries; at most"),
+    ("model vocab ada", 0, "several tokens the same id"),
+    ("added_tokens 4 lstrip", True, None),
+    ("added_tokens 4 id", 1, r"'\[MASK\]' the id 1"),
+    ("added_tokens 4", "x", "adds 'x'"),
+    # what takes memory or time
+    ("post_processor single", [PIECE] * 100_000, "more than 16 tokens"),
+    ("post_processor special_tokens [CLS] ids", [2] * 100_000, "more than 16 tokens"),
+    ("post_processor", {"type": "Sequence", "processors": [{"type": "ByteLevel"}] * 1000}, "more than 64 steps"),
+    ("normalizer", {"type": "Prepend", "prepend": "x" * 1000}, "inserts 'xxx"),
+    ("normalizer", {"type": "Sequence", "normalizers": [{"type": "Lowercase"}] * 1000}, "more than 64 steps"),
+    ("normalizer", {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}, "more than 64 bytes"),
+    ("pre_tokenizer", NESTED, "takes too long"),
+]
+"""Place in the file, its value, and why it is refused; None: the library's own ids are used."""
 
 
-@pytest.mark.parametrize("bomb", BOMBS)
-def test_a_tokenizer_that_takes_memory_or_time_is_refused_before(tmp_path: Path, bomb: str) -> None:
-    place, value, said = BOMBS[bomb]
-    with pytest.raises(InputError, match=said):
-        load_tokenizer(changed(tmp_path, place, value))
+def changed(folder: Path, place: str, value: Any) -> Path:
+    path = write_theirs(folder, ["ada", "##s"]) / "tokenizer.json"
+    values = json.loads(path.read_text())
+    *steps, last = (int(step) if step.isdigit() else step for step in place.split())
+    parent = values
+    for step in steps:
+        parent = parent[step]
+    parent[last] = value
+    path.write_text(json.dumps(values))
+    return folder
+
+
+@pytest.mark.parametrize(("place", "value", "message"), CHANGES, ids=[f"{place}-{why}" for place, _, why in CHANGES])
+def test_what_is_not_of_berts_kind_is_used_as_it_is_or_refused(
+    tmp_path: Path, place: str, value: Any, message: str | None
+) -> None:
+    folder = changed(tmp_path, place, value)
+    if message is None:
+        (folder / "tokenizer_config.json").unlink()
+        require_same(folder)
+        return
+    for load in (lambda: load_tokenizer(folder), lambda: load_hub_vocabulary(str(folder), None, True)):
+        with pytest.raises(InputError, match=message):
+            load()
 
 
 def test_a_pattern_that_takes_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_tokenizer, "TRIAL_SECONDS", 0.01)  # no Python starts so fast
     with pytest.raises(InputError, match="longer than 0.01 s"):
-        load_tokenizer(changed(tmp_path, ("pre_tokenizer",), split(r"\\w+|\\d")))
+        load_tokenizer(changed(tmp_path, "pre_tokenizer", split(r"\\w+|\\d")))
 
 
 def test_more_entries_than_any_vocabulary_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,12 +130,12 @@ def test_more_entries_than_any_vocabulary_has(tmp_path: Path, monkeypatch: pytes
     folder = write_theirs(tmp_path / "folder", ["a"])
     for module in (hub_tokenizer, fast_tokenizer):
         monkeypatch.setattr(module, "MAX_ENTRIES", 5)
-    with pytest.raises(InputError, match="more than 5 lines"):
+    with pytest.raises(InputError, match="more than 5"):
         read_vocabulary(tmp_path / "vocab.txt", "tokenizer.path")
     with pytest.raises(InputError, match="6 entries; at most 5"):
         load_tokenizer(folder)
     monkeypatch.setattr(hub_tokenizer, "MAX_BYTES", 10)
-    with pytest.raises(InputError, match="at most 10 are allowed"):
+    with pytest.raises(InputError, match="at most 10"):
         read_vocabulary(tmp_path / "vocab.txt", "tokenizer.path")
 
 

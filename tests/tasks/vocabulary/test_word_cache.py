@@ -2,6 +2,7 @@
 
 import importlib
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,8 @@ from tasks.vocabulary.encoding import (
     load_tokenizer,
     read_tokenizer_info,
 )
-from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS
-from tests.tasks.pretraining.row_inputs import WORDS, word_tokenizer
+from tests.tasks.pretraining.row_inputs import WORDS, save_tokenizer, word_tokenizer
 
 ODD = [
     *"aAbz09 \t\n\r!-/:@[`{~.,'\"#",
@@ -50,15 +50,15 @@ def tokenizer(tmp_path: Path) -> Tokenizer:
     return load_tokenizer(word_tokenizer(tmp_path))
 
 
-def check(cache: WordCache, tokenizer: Tokenizer, texts: list[str]) -> None:
+def check(tokenizer: Tokenizer, texts: list[str], cache: WordCache | None = None) -> None:
     """Ids and offsets are the tokenizer's own, text by text."""
-    encoded, first = cache.encode(texts), 0
+    encoded, first = cache.encode(texts) if cache is not None else encode(tokenizer, texts), 0
     assert len(encoded.lengths) == len(texts)
     for text, length, start in zip(texts, encoded.lengths.tolist(), encoded.starts.tolist(), strict=True):
-        own = tokenizer.encode(text, add_special_tokens=False)
+        expected = tokenizer.encode(text, add_special_tokens=False)
         assert start == first
-        assert encoded.token_ids[first : first + length].tolist() == own.ids, repr(text)
-        assert [tuple(x) for x in encoded.offsets[first : first + length].tolist()] == own.offsets, repr(text)
+        assert encoded.token_ids[first : first + length].tolist() == expected.ids, repr(text)
+        assert [tuple(x) for x in encoded.offsets[first : first + length].tolist()] == expected.offsets, repr(text)
         first += length
     assert first == len(encoded.token_ids) == len(encoded.offsets)
 
@@ -69,7 +69,7 @@ def test_any_characters_give_the_tokens_and_offsets_of_the_tokenizer(tokenizer: 
     assert read_tokenizer_info(tokenizer).independent_words
     draw, cache = random.Random(5), WordCache(tokenizer)
     for _ in range(10):
-        check(cache, tokenizer, ["".join(draw.choices(ODD, k=draw.randint(0, 40))) for _ in range(100)])
+        check(tokenizer, ["".join(draw.choices(ODD, k=draw.randint(0, 40))) for _ in range(100)], cache)
 
 
 def test_a_long_text_is_encoded_in_parts_as_it_is_whole(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,19 +77,17 @@ def test_a_long_text_is_encoded_in_parts_as_it_is_whole(tokenizer: Tokenizer, mo
     draw = random.Random(1)
     odd = ["".join(draw.choices(ODD, k=400)) for _ in range(10)]
     for text in ("one", "x" * 100, "a  b\n c " * 20, *odd):
-        own = tokenizer.encode(text, add_special_tokens=False)
-        encoded = encode(tokenizer, [text])
-        assert encoded.token_ids.tolist() == own.ids
-        assert [tuple(one) for one in encoded.offsets.tolist()] == own.offsets
-        assert find_word_numbers(tokenizer, text).tolist() == own.word_ids
+        check(tokenizer, [text])
+        numbers = tokenizer.encode(text, add_special_tokens=False).word_ids
+        assert find_word_numbers(tokenizer, text).tolist() == numbers
 
 
 def test_words_that_are_too_many_are_forgotten(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, words = WordCache(tokenizer), [f"w{number}" for number in range(2 * BATCH_PIECES + 3)]
-    for some in (words, words[:0:-1], words):
-        check(cache, tokenizer, [" ".join(some)])
+    for order in (words, words[:0:-1], words):
+        check(tokenizer, [" ".join(order)], cache)
     monkeypatch.setattr(encoding, "MAX_WORDS", len(words) - 1)
-    check(cache, tokenizer, ["ba de", "", "ba"])
+    check(tokenizer, ["ba de", "", "ba"], cache)
 
 
 def test_a_tokenizer_with_tokens_across_words_encodes_its_texts_in_full(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -97,12 +95,8 @@ def test_a_tokenizer_with_tokens_across_words_encodes_its_texts_in_full(tokenize
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     added = load_tokenizer(tmp_path)
     assert not read_tokenizer_info(added).independent_words
-    texts = ["ba de, ba.", "", "Go![SEP]" * 3]
-    encoded, own = encode(added, texts), [added.encode(text, add_special_tokens=False) for text in texts]
-    assert encoded.token_ids.tolist() == [token for encoding in own for token in encoding.ids]
-    assert encoded.lengths.tolist() == [len(encoding.ids) for encoding in own]
-    assert [tuple(x) for x in encoded.offsets.tolist()] == [x for encoding in own for x in encoding.offsets]
-    assert encode(added, []).lengths.tolist() == []
+    for texts in (["ba de, ba.", "", "Go![SEP]" * 3], []):
+        check(added, texts)
 
 
 needs_nanotoken = pytest.mark.skipif(importlib.util.find_spec("nanotoken") is None, reason="needs the extra fast")
@@ -130,10 +124,8 @@ def hostile_texts() -> list[str]:
 def write_tokenizer(folder: Path, lowercase: bool) -> Path:
     signs = [chr(code) for code in (*range(33, 127), *range(0xA1, 0x250), *range(0x300, 0x530), *range(0x4E00, 0x4F00))]
     odd = ["the", "##ing", "##", "a b", "###", "##[", "Ab", "ss", "##ss", "i̇", "ﬁ", "😀"]
-    folder.mkdir()
     entries = [*SPECIAL_TOKENS, *signs, *(f"##{sign}" for sign in signs), *odd]
-    make_wordpiece(list(dict.fromkeys(entries)), lowercase).write(512, folder)
-    return folder
+    return save_tokenizer(folder, [*dict.fromkeys(entries)], lowercase)
 
 
 @needs_nanotoken
@@ -141,11 +133,11 @@ def write_tokenizer(folder: Path, lowercase: bool) -> Path:
 def test_ids_are_those_of_the_tokenizers_library(tmp_path, lowercase):
     tokenizer = load_tokenizer(write_tokenizer(tmp_path / "t", lowercase))
     texts = hostile_texts()
-    assert encoding._load_nanotoken(tokenizer) is not None
     ids, lengths = encode_ids(tokenizer, texts)
-    plain = [one.ids for one in tokenizer.encode_batch(texts, add_special_tokens=False)]
-    found = np.split(ids, np.cumsum(lengths)[:-1])
-    assert [text for text, one, other in zip(texts, found, plain, strict=True) if one.tolist() != other] == []
+    assert "nanotoken" in sys.modules
+    plain = [encoded.ids for encoded in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    ours = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    assert [text for text, *pair in zip(texts, ours, plain, strict=True) if pair[0] != pair[1]] == []
 
 
 @pytest.mark.parametrize("version", ["0.1.1", None])
@@ -156,9 +148,9 @@ def test_another_version_or_none_is_not_used_and_gives_the_same_ids(tmp_path, mo
         return version
 
     monkeypatch.setattr(encoding.importlib.metadata, "version", find_version)
-    tokenizer = load_tokenizer(write_tokenizer(tmp_path / "t", True))
-    assert encoding._load_nanotoken(tokenizer) is None
-    ids, lengths = encode_ids(tokenizer, ["The [MASK]", "", "ing"])
-    plain = [one.ids for one in tokenizer.encode_batch(["The [MASK]", "", "ing"], add_special_tokens=False)]
+    monkeypatch.setitem(sys.modules, "nanotoken", None)  # which cannot be imported
+    tokenizer, texts = load_tokenizer(write_tokenizer(tmp_path / "t", True)), ["The [MASK]", "", "ing"]
+    ids, lengths = encode_ids(tokenizer, texts)
+    plain = [encoded.ids for encoded in tokenizer.encode_batch(texts, add_special_tokens=False)]
     assert ids.tolist() == sum(plain, [])
-    assert lengths.tolist() == [len(one) for one in plain]
+    assert lengths.tolist() == [len(tokens) for tokens in plain]
