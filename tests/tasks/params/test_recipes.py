@@ -278,7 +278,7 @@ def test_a_preset_names_its_source_and_no_preset_another_one(name: str):
 def test_the_tests_of_the_ipu_runtime_compile_every_job_of_a_preset_as_it_lays_them_out(name: str) -> None:
     params = resolved(name)
     squad = params.downstream["squad"]
-    layouts = [x for x in LAYOUTS if name[len("ipu-") :] in x.presets.split()]
+    layouts = [x for x in LAYOUTS if name[len("ipu-") :] in x.presets]
     assert sorted(layout.job for layout in layouts) == ["finetune", *RECIPES[name].phases, "predict"]
     for layout in layouts:
         assert sum(layout.layers) == params.model.num_layers
