@@ -1,7 +1,5 @@
 """Two processes of torch.distributed over gloo on loopback train as one, and end together."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
 
 import pytest
 import torch
@@ -35,46 +32,64 @@ from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.distributed.torchrun import TorchrunInstances, choose_exit_code, detect_torchrun
-from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, ScheduleConfig
 from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
 
-PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
-def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: Path) -> None:
+def check_same(ours, theirs, weights, figures):
+    torch.testing.assert_close(weights_of(ours), weights_of(theirs), **weights)
+    assert len(table_of(ours)) == len(table_of(theirs))
+    for line, expected in zip(table_of(ours), table_of(theirs)):
+        assert line == pytest.approx(expected, rel=figures)
+
+
+def test_two_processes_end_with_the_weights_of_one(tmp_path, answer_rows):
     """Same rows, same losses over the labels of the whole update, same clipping, same figures of held-out rows; only
     one of them writes. The last update has one row, so that the second process has none."""
     held_out = tmp_path / "rows" / "held-out"
     write_rows(held_out, "question_answering", make_columns("question_answering", 9, seed=8))
     schedule = ScheduleConfig(epochs=31 / 20, warmup_fraction=0.5)
     settings = {"model": STILL, "evaluation": EvaluationConfig(str(held_out), 4), "schedule": schedule}
-    one = make_job(tmp_path / "one", "finetune", answer_rows, **settings)
+    single = make_job(tmp_path / "one", "finetune", answer_rows, **settings)
     timed = {"checkpoint_every_updates": 0, "checkpoint_every_minutes": 1e-6}
     two = make_job(tmp_path / "two", "finetune", answer_rows, **settings, **timed)
-    run_here(one)
+    run_here(single)
     first, second = run_two(two)
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
     assert first.of("saved")[0]["path"].endswith("step-00000001")  # by the clock of one, with the generators of both
     assert second.events == []
-    torch.testing.assert_close(weights_of(two), weights_of(one), rtol=1e-5, atol=1e-6)
-    for found, wanted in zip(table_of(two), table_of(one)):
-        assert found == pytest.approx(wanted, rel=1e-6)
-    alone, together = (result_of(job) for job in (one, two))
+    check_same(two, single, {"rtol": 1e-5, "atol": 1e-6}, 1e-6)
+    alone, together = (result_of(job) for job in (single, two))
     assert (alone.plan["replication_factor"], together.plan["replication_factor"]) == (1, 2)
     assert [alone.plan[name] for name in ("rows_per_update", "updates", "total_rows")] == [6, 6, 31]
     assert (together.real_tokens, together.sequences) == (alone.real_tokens, alone.sequences)
     assert alone.evaluation["rows"] == 9
     assert together.evaluation.pop("judged_by") == alone.evaluation.pop("judged_by")
-    assert together.evaluation == pytest.approx(
-        {**alone.evaluation, "seconds": together.evaluation["seconds"]}, rel=1e-5
-    )
+    seconds = {"seconds": together.evaluation["seconds"]}
+    assert together.evaluation == pytest.approx({**alone.evaluation, **seconds}, rel=1e-5)
     kept = sorted(path.name for path in Path(two.run_folder).glob("instance-*/*"))
     assert kept == ["evaluations.csv", "history.csv", "lock", "result.json"]
 
 
+def test_two_processes_rank_among_the_texts_of_both(tmp_path):
+    """The loss of a joint head compares all texts of an update; the last update has rows of the first process alone."""
+    rows = tmp_path / "rows"
+    write_rows(rows, "sentence_embedding", make_columns("sentence_embedding", 13, seed=4))
+    settings = {"model": STILL, "head": "sentence_embedding", "geometry": BatchGeometry(6, micro_batch_size=2)}
+    single, two = (
+        make_job(tmp_path / name, "finetune", rows, schedule=ScheduleConfig(epochs=1), **settings) for name in "ab"
+    )
+    run_here(single)
+    first, second = run_two(two)
+    assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+    check_same(two, single, {"rtol": 1e-5, "atol": 1e-6}, 1e-5)
+
+
 @pytest.mark.soak
-def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pretrain_rows: Path) -> None:
+def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path, pretrain_rows):
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
     first, second = start_two(job, job)
     until(first, "saved")
@@ -82,21 +97,20 @@ def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pret
     second.communicate()
     done = finish(first)
     assert done.code == 1
-    [error] = done.of("error")
-    assert error["type"] == "InstanceLost"
+    assert [error["type"] for error in done.of("error")] == ["InstanceLost"]
     assert not Path(job.output).exists()
     assert list(Path(job.run_folder).glob("step-*[0-9]"))
 
 
-def test_prediction_is_one_process(tmp_path: Path, answer_rows: Path) -> None:
+def test_prediction_is_one_process(tmp_path, answer_rows):
     trained = make_job(tmp_path / "a", "finetune", answer_rows, schedule=ScheduleConfig(steps=0))
     run_here(trained)
     job = make_job(tmp_path / "b", "predict", answer_rows, init_checkpoint=trained.output)
-    with pytest.raises(ConfigError, match="start it without torchrun"):
+    with pytest.raises(ConfigError, match="without torchrun"):
         run_job(job, lambda event, **fields: None, StopRequest(), TorchrunInstances(0, 2))
 
 
-def test_the_place_comes_from_the_environment_and_says_which_generators_are_its_own() -> None:
+def test_the_place_comes_from_the_environment_and_says_which_generators_are_its_own():
     assert detect_instances(PLACE) == TorchrunInstances(index=1, count=2, local_index=1)
     assert detect_instances({**PLACE, "RANK": "0", "WORLD_SIZE": "1"}) == Instances()
     assert detect_torchrun({"RANK": "1"}) is None
@@ -111,15 +125,13 @@ def test_the_place_comes_from_the_environment_and_says_which_generators_are_its_
     ("changes", "message"),
     [({"MASTER_PORT": ""}, "MASTER_PORT"), ({"RANK": "one"}, "whole numbers"), ({"RANK": "2"}, "RANK=2")],
 )
-def test_half_a_place_is_refused(changes: Dict[str, Any], message: str) -> None:
+def test_half_a_place_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         detect_torchrun({**PLACE, **changes})
 
 
 @pytest.mark.soak
-def test_one_process_or_two_that_see_different_checkpoints_do_not_continue_what_two_began(
-    tmp_path: Path, pretrain_rows: Path
-) -> None:
+def test_one_process_or_two_that_see_different_checkpoints_do_not_continue_what_two_began(tmp_path, pretrain_rows):
     """The second process was told to stop: both did, with the same update."""
     job = make_job(tmp_path, "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=200), checkpoint_every_updates=0)
     processes = start_two(job, job)
@@ -133,22 +145,6 @@ def test_one_process_or_two_that_see_different_checkpoints_do_not_continue_what_
     first, second = (finish(process) for process in start_two(job, elsewhere))
     assert (first.code, second.code) == (2, 2)
     assert "all hosts share" in first.of("error")[0]["text"]
-
-
-def test_two_processes_rank_among_the_texts_of_both(tmp_path: Path) -> None:
-    """The loss of a joint head compares all texts of an update; the last update has rows of the first process alone."""
-    rows = tmp_path / "rows"
-    write_rows(rows, "sentence_embedding", make_columns("sentence_embedding", 13, seed=4))
-    settings = {"model": STILL, "head": "sentence_embedding", "geometry": BatchGeometry(6, micro_batch_size=2)}
-    settings["schedule"] = ScheduleConfig(epochs=1)
-    one = make_job(tmp_path / "one", "finetune", rows, **settings)
-    two = make_job(tmp_path / "two", "finetune", rows, **settings)
-    run_here(one)
-    first, second = run_two(two)
-    assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
-    torch.testing.assert_close(weights_of(two), weights_of(one), rtol=1e-5, atol=1e-6)
-    for found, wanted in zip(table_of(two), table_of(one)):
-        assert found == pytest.approx(wanted, rel=1e-5)
 
 
 WAITS = """
@@ -171,9 +167,8 @@ PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv
 
 
 @pytest.mark.parametrize("words", [["-c", WAITS], ["-c", PARENT, WAITS]], ids=["signal", "parent"])
-def test_a_process_that_waits_for_others_ends_at_once(words: List[str]) -> None:
-    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    env = {**os.environ, **place, "PYTHONPATH": str(ROOT)}
+def test_a_process_that_waits_for_others_ends_at_once(words):
+    env = {**os.environ, **PLACE, "RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "0", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, *words], env=env, stdout=subprocess.PIPE)
     process.stdout.readline()
     process.send_signal(signal.SIGTERM)
@@ -181,38 +176,41 @@ def test_a_process_that_waits_for_others_ends_at_once(words: List[str]) -> None:
     assert process.stdout.read() == b""  # ends when the one that waits has ended
 
 
-LONG = ScheduleConfig(steps=120)
-
-
-def ranks(launcher: int) -> Dict[int, int]:
+def ranks(launcher):
     """Process id of every rank that a torchrun started."""
-    found = {}
+    by_rank = {}
     for process in children_of(launcher):
         place = re.search(rb"\0RANK=(\d+)", Path(f"/proc/{process}/environ").read_bytes())
         if place:
-            found[int(place.group(1))] = process
-    return found
+            by_rank[int(place.group(1))] = process
+    return by_rank
+
+
+def run_torchrun(job, processes, **how):
+    done = finish(torchrun(job, processes, **how))
+    assert done.code == 0, done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def undisturbed(tmp_path_factory):
     """A long run of two processes that nothing happened to, dropout included."""
     folder = tmp_path_factory.mktemp("undisturbed")
     write_rows(folder / "rows", "pretrain", make_columns("pretrain", 32))
-    job = make_job(folder, "pretrain", folder / "rows", schedule=LONG, checkpoint_every_updates=20)
-    done = finish(torchrun(job, 2))
-    assert done.code == 0, done.stderr
+    settings = {"schedule": ScheduleConfig(steps=120), "checkpoint_every_updates": 20}
+    job = make_job(folder, "pretrain", folder / "rows", **settings)
+    run_torchrun(job, 2)
     return job
 
 
-def again(job: Job, folder: Path) -> Job:
-    return dataclasses.replace(job, run_folder=str(folder / "run"), output=str(folder / "model"))
+@pytest.fixture
+def again(undisturbed, tmp_path):
+    return dataclasses.replace(undisturbed, run_folder=str(tmp_path / "run"), output=str(tmp_path / "model"))
 
 
 @pytest.mark.soak
-def test_four_processes_end_as_one_of_the_same_global_batch(tmp_path: Path) -> None:
-    rows = tmp_path / "rows"
-    write_rows(rows, "pretrain", make_columns("pretrain", 32))
+def test_four_processes_end_as_one_of_the_same_global_batch(tmp_path):
+    write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 32))
     # 2 to 8 rows in an update, of 1.6 sequences each. Not Adam: it divides by gradients near 0, where all is rounding.
     settings = {
         "model": STILL,
@@ -221,58 +219,48 @@ def test_four_processes_end_as_one_of_the_same_global_batch(tmp_path: Path) -> N
         "optimizer": optimizer_config(name="sgd", learning_rate=1e-1, max_grad_norm=1.0),
         "log_every_updates": 1,
     }
-    one = make_job(tmp_path / "one", "pretrain", rows, **settings)
-    many = make_job(tmp_path / "many", "pretrain", rows, **settings)
-    run_here(one)
-    done = finish(torchrun(many, 4))
-    assert done.code == 0, done.stderr
-    assert result_of(many).plan["replication_factor"] == 4
-    assert result_of(many).plan["rows_per_update"] == result_of(one).plan["rows_per_update"] == 8
-    torch.testing.assert_close(weights_of(many), weights_of(one), rtol=0, atol=1e-6)
-    assert result_of(many).plan["total_rows"] == result_of(one).plan["total_rows"] == 3 + 5 + 7 + 3 * 8
-    assert len(table_of(many)) == 6
-    for found, wanted in zip(table_of(many), table_of(one)):
-        assert found == pytest.approx(wanted, rel=1e-6)
-    first, last = table_of(one)[0], table_of(one)[-1]
-    assert abs(first[1] - last[1]) > 1e-3  # something was learned that could have differed
+    single, many = (make_job(tmp_path / name, "pretrain", tmp_path / "rows", **settings) for name in "ab")
+    run_here(single)
+    run_torchrun(many, 4)
+    plans = [result_of(job).plan for job in (single, many)]
+    assert plans[1]["replication_factor"] == 4
+    assert [(plan["rows_per_update"], plan["total_rows"]) for plan in plans] == [(8, 3 + 5 + 7 + 3 * 8)] * 2
+    check_same(many, single, {"rtol": 0, "atol": 1e-6}, 1e-6)
+    losses = table_of(single)[:, 1]
+    assert len(losses) == 6
+    assert abs(losses[0] - losses[-1]) > 1e-3  # something was learned that could have differed
 
 
 @pytest.mark.soak
-def test_after_a_killed_rank_the_run_restarts_from_its_checkpoint_and_ends_as_undisturbed(
-    tmp_path: Path, undisturbed: Job
-) -> None:
-    job = again(undisturbed, tmp_path)
-    process = torchrun(job, 2, restarts=1)
+def test_after_a_killed_rank_the_run_restarts_from_its_checkpoint_and_ends_as_undisturbed(undisturbed, again):
+    process = torchrun(again, 2, restarts=1)
     until(process, "saved")
     os.kill(ranks(process.pid)[1], signal.SIGKILL)
     done = finish(process)
     assert done.code == 0, done.stderr
     assert any("continuing after update" in event["text"] for event in done.of("message"))
-    assert 20 <= result_of(job).resumed_from_step < 120
-    torch.testing.assert_close(weights_of(job), weights_of(undisturbed), rtol=0, atol=0)
-    assert table_of(job).tolist() == table_of(undisturbed).tolist()
+    assert 20 <= result_of(again).resumed_from_step < 120
+    check_same(again, undisturbed, {"rtol": 0, "atol": 0}, 0)
 
 
 @pytest.mark.soak
-def test_ranks_whose_torchrun_is_killed_save_and_end_and_the_run_continues(tmp_path: Path, undisturbed: Job) -> None:
-    job = again(undisturbed, tmp_path)
-    process = torchrun(job, 2)
+def test_ranks_whose_torchrun_is_killed_save_and_end_and_the_run_continues(undisturbed, again):
+    process = torchrun(again, 2)
     until(process, "saved")
     both = list(ranks(process.pid).values())
     assert len(both) == 2
     process.kill()
     wait_for_end(both)
     process.communicate()
-    assert list(Path(job.run_folder).glob("step-*[0-9]"))
-    done = finish(torchrun(job, 2))
-    assert done.code == 0, done.stderr
-    torch.testing.assert_close(weights_of(job), weights_of(undisturbed), rtol=0, atol=0)
+    assert list(Path(again.run_folder).glob("step-*[0-9]"))
+    run_torchrun(again, 2)
+    torch.testing.assert_close(weights_of(again), weights_of(undisturbed), rtol=0, atol=0)
 
 
 @pytest.mark.soak
-def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(tmp_path: Path, undisturbed: Job) -> None:
+def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(again):
     """One rank alone is asked to stop, where torchrun might restart it."""
-    process = torchrun(again(undisturbed, tmp_path), 2, restarts=3)
+    process = torchrun(again, 2, restarts=3)
     until(process, "saved")
     os.kill(ranks(process.pid)[1], signal.SIGTERM)
     done = finish(process)

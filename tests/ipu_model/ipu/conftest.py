@@ -5,35 +5,24 @@ process see a machine without PopTorch. PODIUM_TEST_POPTORCH=real refuses the do
 of the tests.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 
 HERE = Path(__file__).resolve().parent
 DOUBLE = HERE.parents[1] / "doubles" / "poptorch_double"
-POPDIST_DOUBLE = DOUBLE.with_name("popdist_double")
 SINCE_POPTORCH = (3, 9)
 """PopTorch is there for Python 3.8 alone: `make test-device-env` runs these tests; on later ones `make soak` does."""
-_MODULES: Dict[str, ModuleType] = {}
+_MODULES = {}
 """The double's modules between two tests, so that every test sees the same ones."""
-
-
-def _find_installed() -> bool:
-    """PopTorch is installed. A child of a test of this folder finds the double on its path: not installed."""
-    spec = importlib.util.find_spec("poptorch")
-    return spec is not None and DOUBLE not in Path(spec.origin or "").resolve().parents
-
-
-INSTALLED = _find_installed()
+_SPEC = importlib.util.find_spec("poptorch")
+INSTALLED = _SPEC is not None and DOUBLE not in Path(_SPEC.origin or "").resolve().parents
+"""A child of a test of this folder finds the double on its path, which is not installed."""
 if os.environ.get("PODIUM_TEST_POPTORCH") == "real" and not INSTALLED:
     raise pytest.UsageError(
         f"PODIUM_TEST_POPTORCH=real, but {sys.executable} has no poptorch: enable the Poplar SDK and set "
@@ -41,14 +30,14 @@ if os.environ.get("PODIUM_TEST_POPTORCH") == "real" and not INSTALLED:
     )
 
 
-def _put_double() -> None:
+def _put_double():
     sys.path.insert(0, str(DOUBLE))
     sys.modules.update(_MODULES)
 
 
-def _take_double_away() -> None:
-    found = [name for name in sys.modules if name.split(".")[0] == "poptorch"]
-    _MODULES.update({name: sys.modules.pop(name) for name in found})
+def _take_double_away():
+    loaded = [name for name in sys.modules if name.split(".")[0] == "poptorch"]
+    _MODULES.update({name: sys.modules.pop(name) for name in loaded})
     sys.path.remove(str(DOUBLE))
 
 
@@ -56,34 +45,30 @@ if not INSTALLED:
     _put_double()
 
 
-def _choose_part(items: List[pytest.Item], stated: str) -> List[pytest.Item]:
-    """The tests of a part, 1/6 for example: dealt one by one, so that the cases of a slow test come to all parts."""
-    match = re.fullmatch(r"(\d+)/(\d+)", stated)
-    part, parts = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
-    if not 1 <= part <= parts:
-        raise pytest.UsageError(f"PART={stated} is not a part of a whole: from 1/6 to 6/6, for example")
-    return items[part - 1 :: parts]
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
-    stated = os.environ.get("PODIUM_TEST_PART")
-    if stated:
-        kept = {item.nodeid for item in _choose_part(items, stated)}
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
-        items[:] = [item for item in items if item.nodeid in kept]
+def pytest_collection_modifyitems(config, items):
+    """A part, 1/6 for example, is dealt one by one, so that the cases of a slow test come to all parts."""
+    part = os.environ.get("PODIUM_TEST_PART")
+    if part:
+        match = re.fullmatch(r"(\d+)/(\d+)", part)
+        number, parts = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+        if not 1 <= number <= parts:
+            raise pytest.UsageError(f"PART={part} is not a part of a whole: from 1/6 to 6/6, for example")
+        kept = items[number - 1 :: parts]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
     if not INSTALLED and sys.version_info >= SINCE_POPTORCH:
         for item in items:
             if HERE in item.path.parents:
                 item.add_marker(pytest.mark.soak)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish(session):
     if not INSTALLED and str(DOUBLE) in sys.path:
         _take_double_away()
 
 
 @pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _importable(monkeypatch):
     """`import poptorch` works in the test and in the processes that it starts."""
     if INSTALLED:
         yield
@@ -95,7 +80,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _one_thread(monkeypatch):
     """The operations of toys are so small that threads only wait for each other: 10 times slower on two busy cores."""
     import torch
 
@@ -107,17 +92,17 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def poptorch(request: pytest.FixtureRequest, _importable: None) -> Any:
+def poptorch(_importable):
     return importlib.import_module("poptorch")
 
 
-def _on_hardware(module: Any) -> bool:
+def _on_hardware(module):
     """Only the double, and PopTorch over a core that emulates the device, keep a recording."""
     return not hasattr(module.poptorch_core, "getRecord")
 
 
 @pytest.fixture(autouse=True)
-def _mark(request: pytest.FixtureRequest, _importable: None) -> None:
+def _mark(request, _importable):
     """`ipu`: also on hardware; what has no mark and needs poptorch stays off it."""
     uses_it = "poptorch" in request.fixturenames or hasattr(request.module, "poptorch")
     unmarked = uses_it and request.node.get_closest_marker("ipu") is None
@@ -126,12 +111,12 @@ def _mark(request: pytest.FixtureRequest, _importable: None) -> None:
 
 
 @pytest.fixture
-def is_double() -> bool:
+def is_double():
     return not INSTALLED
 
 
 @pytest.fixture
-def record(poptorch: Any) -> Callable[[], List[Dict[str, Any]]]:
+def record(poptorch):
     if _on_hardware(poptorch):
         pytest.skip("hardware keeps no recording")
     before = len(poptorch.poptorch_core.getRecord()["executables"])
@@ -139,14 +124,14 @@ def record(poptorch: Any) -> Callable[[], List[Dict[str, Any]]]:
 
 
 @pytest.fixture
-def poprun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def poprun(monkeypatch):
     """Makes this process instance `index` of `count`, with 2 replicas of 4 IPUs each."""
-    monkeypatch.syspath_prepend(str(POPDIST_DOUBLE))
+    monkeypatch.syspath_prepend(str(DOUBLE.with_name("popdist_double")))
     from ipu_model.__main__ import detect_instances
 
     before = set(sys.modules)
 
-    def start(index: int, count: int) -> Any:
+    def start(index, count):
         settings = {"NUM_TOTAL_REPLICAS": 2 * count, "NUM_LOCAL_REPLICAS": 2, "REPLICA_INDEX_OFFSET": 2 * index}
         for name, value in {**settings, "NUM_IPUS_PER_REPLICA": 4}.items():
             monkeypatch.setenv(f"POPDIST_{name}", str(value))

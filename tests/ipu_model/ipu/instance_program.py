@@ -4,14 +4,11 @@ PopTorch, popdist and horovod are the doubles, with what they leave out between 
 gloo; gradients are averaged over the instances, as the IPUs do; and each draws random numbers of its own.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Dict
 
 import torch
 import torch.distributed as dist
@@ -19,68 +16,58 @@ import torch.distributed as dist
 from ipu_model import __main__ as program
 from ipu_model.core import progress
 
-hvd: Any = importlib.import_module("horovod.torch")
-popdist: Any = importlib.import_module("popdist")
-poptorch: Any = importlib.import_module("poptorch")
-running: Any = importlib.import_module("poptorch.running")
+hvd, popdist, poptorch, running = map(
+    importlib.import_module, ("horovod.torch", "popdist", "poptorch", "poptorch.running")
+)
+PAUSE = int(sys.argv.pop(2))
+FOLDER = Path(sys.argv.pop(1))
 
 
-def connect(folder: Path) -> None:
-    """Let horovod and the executors reach the other instances."""
-
-    def init() -> None:
-        at = {"rank": popdist.getInstanceIndex(), "world_size": popdist.getNumInstances()}
-        dist.init_process_group("gloo", init_method=f"file://{folder.absolute()}/group", **at)
-
-    def allreduce(tensor: torch.Tensor, *, name: str, op: object) -> torch.Tensor:
-        assert op is hvd.Average
-        return mean(tensor.clone())
-
-    def allgather(tensor: torch.Tensor, *, name: str) -> torch.Tensor:
-        parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, tensor)
-        return torch.cat(parts)
-
-    hvd.init, hvd.allreduce, hvd.allgather = init, allreduce, allgather
+def init():
+    place = {"rank": popdist.getInstanceIndex(), "world_size": popdist.getNumInstances()}
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER.absolute()}/group", **place)
 
 
-def mean(tensor: torch.Tensor) -> torch.Tensor:
+def mean(tensor):
     dist.all_reduce(tensor)
     return tensor.div_(dist.get_world_size())
 
 
-def complete_the_double() -> None:
-    """Gradients of all instances, and generators of each."""
-    update, seed = running.Runner._update, poptorch.Options.randomSeed
-
-    def updating(self: Any, sums: Dict[str, torch.Tensor]) -> None:
-        update(self, {name: mean(sums[name]) for name in sorted(sums)})
-
-    def seeding(self: Any, number: int) -> Any:
-        return seed(self, number + 1000 * popdist.getInstanceIndex())
-
-    running.Runner._update, poptorch.Options.randomSeed = updating, seeding
+def allreduce(tensor, *, name, op):
+    assert op is hvd.Average
+    return mean(tensor.clone())
 
 
-def main() -> int:
-    """Run the job; SIGTERM comes after update PAUSE, to instance 0 only."""
-    folder, pause = Path(sys.argv[1]), int(sys.argv[2])
-    del sys.argv[1:3]
+def allgather(tensor, *, name):
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor)
+    return torch.cat(parts)
 
-    class Pausing(progress.Progress):
-        def __call__(self, event: str, **fields: Any) -> None:
-            super().__call__(event, **fields)
-            if event == "step" and fields["step"] == pause and popdist.getInstanceIndex() == 0:
-                os.kill(os.getpid(), signal.SIGTERM)
 
-    program.Progress = Pausing  # type: ignore[misc]
-    connect(folder)
-    complete_the_double()
-    code = program.main()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    return code
+class Runner(running.Runner):
+    def _update(self, sums):
+        super()._update({name: mean(sums[name]) for name in sorted(sums)})
+
+
+def seed_of_its_own(self, number, seed=poptorch.Options.randomSeed):
+    return seed(self, number + 1000 * popdist.getInstanceIndex())
+
+
+class Pausing(progress.Progress):
+    """SIGTERM comes after update PAUSE, to instance 0 only."""
+
+    def __call__(self, event, **fields):
+        super().__call__(event, **fields)
+        if event == "step" and fields["step"] == PAUSE and popdist.getInstanceIndex() == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    hvd.init, hvd.allreduce, hvd.allgather = init, allreduce, allgather
+    importlib.import_module("poptorch.executable").Runner = Runner
+    poptorch.Options.randomSeed = seed_of_its_own
+    program.Progress = Pausing
+    code = program.main()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    sys.exit(code)

@@ -1,83 +1,66 @@
 """How every IPU preset lays a BERT over IPUs, written down a second time and not read from the presets."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple, Union
-
-from ipu_model.jobs.job import OptimizerConfig
 from tests.optimizers import optimizer_config
 
-BASE, LARGE = (0, 4, 4, 4), (3, 7, 7, 7)
+LAYERS = {
+    "base": (0, 4, 4, 4),
+    "halves": (6, 6),
+    "eight": (2, 3, 3, 3, 3, 3, 3, 4),
+    "large": (3, 7, 7, 7),
+    "large512": (2, 7, 7, 8),
+    "large-halves": (12, 12),
+}
 """Encoder layers on each IPU."""
+OPTIMIZERS = {
+    "lamb": {"first_moment_precision": "fp32"},
+    "lamb-uncorrected": {"first_moment_precision": "fp32", "bias_correction": False},
+    "lamb-optimum": {"bias_correction": False, "eps": 1e-8},
+    "adamw": {},
+    "adamw-optimum": {"eps": 1e-8},
+    "adamw-flat": {"eps": 1e-8, "weight_decay": 0.0},
+    "adamw-paddle": {"first_moment_precision": "fp32", "weight_decay": 0.0},
+}
+"""The first of each kind is of Graphcore's examples; the rate is a variable and does not change the layout."""
 
 
-def lamb(loss_scaling: float, **changes: Any) -> OptimizerConfig:
-    """Of Graphcore's examples; the rate is compiled as a variable and does not change the layout."""
-    return optimizer_config("lamb", loss_scaling=loss_scaling, **{"first_moment_precision": "fp32", **changes})
-
-
-def adamw(loss_scaling: float, **changes: Any) -> OptimizerConfig:
-    """The same for SQuAD."""
-    return optimizer_config("adamw", loss_scaling=loss_scaling, **changes)
-
-
-OPTIMUM: Dict[str, Any] = {"bias_correction": False, "eps": 1e-8, "first_moment_precision": "auto"}
-"""What Optimum has otherwise in pre-training."""
-
-
-@dataclass(frozen=True)
 class Layout:
-    presets: str
-    """Names without "ipu-"."""
-    job: str
-    """phase1, phase2, finetune or predict."""
-    layers: Tuple[int, ...]
-    replicas: int
-    memory: Union[float, Tuple[float, ...]]
-    """matmul_proportion, of all IPUs or of each."""
-    optimizer: Optional[OptimizerConfig] = None
-    """None in predict."""
-    factor: int = 1
-    """embedding_serialization_factor."""
-    memory_saving: str = ""
-    """Which of offchip, sharded (the optimizer state) and auto_loss_scaling are on."""
-    iterations: int = 1
-    """Device iterations: updates of a call in fine-tuning, micro-batches of a call in predict."""
-    head_on: Optional[int] = None
-    """IPU of the question answering head where it has a stage of its own; None = with the last layers."""
+    """A line of a table for one of its jobs.
+
+    It has presets without "ipu-" (+ = the first, and more); layers, replicas, and matmul_proportion, of all IPUs or of
+    each; in training the optimizer with its loss scaling; xN = embedding_serialization_factor; @N = device iterations;
+    head-on-0 = a question answering head with a stage of its own, on IPU 0; and what is on.
+    """
+
+    def __init__(self, job, line):
+        presets, layers, replicas, memory, *words = line.split()
+        first = presets.split(",")[0]
+        self.job, self.presets, self.name = job, presets.replace("+", first).split(","), f"{job}-{first}"
+        self.head = "pretraining" if job.startswith("phase") else "question_answering"
+        self.training = job != "predict"
+        self.layers, self.replicas = LAYERS[layers], int(replicas)
+        self.memory = [float(share) for share in memory.split(",")]
+        self.optimizer = None
+        if self.training:
+            optimizer, _, scaling = words[0].partition(":")
+            changes = OPTIMIZERS[optimizer]
+            self.optimizer = optimizer_config(optimizer.split("-")[0], loss_scaling=float(scaling), **changes)
+        numbers = {word[0]: int(word[1:]) for word in words if word[0] in "x@"}
+        self.factor, self.iterations = numbers.get("x", 1), numbers.get("@", 1)
+        self.head_on = 0 if "head-on-0" in words else None
+        self.offchip, self.sharded = "offchip" in words, "sharded" in words
+        self.auto_loss_scaling = "auto_loss_scaling" in words
 
     @property
-    def name(self) -> str:
-        return f"{self.job}-{self.presets.split()[0]}"
-
-    @property
-    def head(self) -> str:
-        return "pretraining" if self.job.startswith("phase") else "question_answering"
-
-    @property
-    def training(self) -> bool:
-        return self.job != "predict"
-
-    @property
-    def table_pieces(self) -> int:
+    def table_pieces(self):
         """Parameters of the word table: tied to the decoder, or trained by LAMB, it stays one."""
-        whole = self.job.startswith("phase") or (self.optimizer is not None and self.optimizer.name == "lamb")
+        whole = self.head == "pretraining" or (self.training and self.optimizer.name == "lamb")
         return 1 if whole else self.factor
 
-    @property
-    def offchip(self) -> bool:
-        return "offchip" in self.memory_saving
-
-    @property
-    def sharded(self) -> bool:
-        return "sharded" in self.memory_saving
-
-    def ipu_config(self) -> Dict[str, Any]:
+    def ipu_config(self):
         """The keys that a preset states for this job."""
         mode = "" if self.training else "inference_"
-        memory = list(self.memory) if isinstance(self.memory, tuple) else self.memory
-        config: Dict[str, Any] = {f"{mode}replication_factor": self.replicas, f"{mode}matmul_proportion": memory}
+        memory = self.memory if len(self.memory) > 1 else self.memory[0]
+        config = {f"{mode}replication_factor": self.replicas, f"{mode}matmul_proportion": memory}
         if self.head_on is None:
             config[f"{mode}layers_per_ipu"] = list(self.layers)
         else:
@@ -88,133 +71,87 @@ class Layout:
             config.update(pipeline_stages=[*stages, ["qa_head"]], device_mapping=[0, 1, 2, 3, self.head_on])
         if self.factor != 1:
             config["embedding_serialization_factor"] = self.factor
-        if self.job == "finetune":
-            config["device_iterations"] = self.iterations
+        if self.job == "finetune" or not self.training:
+            config[f"{mode}device_iterations"] = self.iterations
         if not self.training:
-            return {**config, "inference_device_iterations": self.iterations}
-        if "auto_loss_scaling" in self.memory_saving:
+            return config
+        if self.auto_loss_scaling:
             config["auto_loss_scaling"] = True
-        return {
-            **config,
-            "optimizer_state_offchip": self.offchip,
-            "replicated_tensor_sharding": self.sharded,
-            "recompute_checkpoint_every_layer": True,
-        }
+        config.update(optimizer_state_offchip=self.offchip, replicated_tensor_sharding=self.sharded)
+        return {**config, "recompute_checkpoint_every_layer": True}
 
 
-EXAMPLES = " ".join(f"large-{pod}-examples{kind}" for pod in ("pod16", "pod64") for kind in ("", "-als", "-packed"))
+EXAMPLES = ",".join(f"large-{pod}-examples{kind}" for pod in ("pod16", "pod64") for kind in ("", "-als", "-packed"))
 """One SQuAD recipe after every pre-training."""
-
-# fmt: off
-LAYOUTS: List[Layout] = [
-    Layout("base-pod16-examples", "phase1", BASE, 4, 0.25, lamb(16384, bias_correction=False),
-           memory_saving="offchip sharded"),
-    Layout("base-pod16-optimum", "phase1", BASE, 4, 0.25, lamb(16384, **OPTIMUM), memory_saving="sharded"),
-    Layout("base-pod16-paddle", "phase1", BASE, 4, 0.28, lamb(512, bias_correction=False), memory_saving="offchip"),
-    Layout("base-pod16-tf2-384 base-pod16-tf2-512", "phase1", BASE, 4, (0.28, 0.26, 0.28, 0.28), lamb(4096),
-           factor=2, memory_saving="offchip"),
-    Layout("base-pod4-examples", "phase1", BASE, 1, 0.25, lamb(16384, bias_correction=False),
-           memory_saving="offchip sharded"),
-    Layout("base-pod4-tf2-384 base-pod4-tf2-512", "phase1", BASE, 1, (0.28, 0.26, 0.28, 0.28), lamb(4096), factor=2,
-           memory_saving="offchip"),
-    Layout("large-pod16-examples-8ipu large-pod16-examples-packed large-pod16-examples", "phase1", LARGE, 4,
-           (0.15, 0.25, 0.25, 0.25), lamb(4096), factor=2, memory_saving="offchip sharded"),
-    Layout("large-pod16-examples-als", "phase1", LARGE, 4, (0.13, 0.2, 0.2, 0.2), lamb(1), factor=2,
-           memory_saving="offchip sharded auto_loss_scaling"),
-    Layout("large-pod16-optimum", "phase1", LARGE, 4, (0.14, 0.19, 0.19, 0.19), lamb(32768, **OPTIMUM), factor=2,
-           memory_saving="offchip sharded"),
-    Layout("large-pod16-tf2-384 large-pod16-tf2-512", "phase1", LARGE, 4, (0.1, 0.19, 0.2, 0.25), lamb(32768),
-           factor=2, memory_saving="offchip"),
-    Layout("large-pod4-examples-packed large-pod4-examples", "phase1", LARGE, 1, (0.15, 0.25, 0.25, 0.25),
-           lamb(4096), factor=2, memory_saving="offchip sharded"),
-    Layout("large-pod4-tf2-384 large-pod4-tf2-512", "phase1", LARGE, 1, (0.1, 0.19, 0.2, 0.25), lamb(32768),
-           factor=2, memory_saving="offchip"),
-    Layout("large-pod64-examples-als", "phase1", LARGE, 16, (0.05, 0.13, 0.13, 0.13), lamb(1), factor=6,
-           memory_saving="offchip sharded auto_loss_scaling"),
-    Layout("large-pod64-examples-packed large-pod64-examples", "phase1", LARGE, 16, (0.14, 0.19, 0.19, 0.19),
-           lamb(32768), factor=2, memory_saving="offchip sharded"),
-    Layout("large-pod64-optimum", "phase1", LARGE, 16, (0.14, 0.19, 0.19, 0.19), lamb(32768, **OPTIMUM), factor=2,
-           memory_saving="offchip sharded"),
-    Layout("large-pod64-tf2-384", "phase1", LARGE, 16, (0.1, 0.19, 0.2, 0.2), lamb(32768), factor=6,
-           memory_saving="offchip sharded"),
-    Layout("base-pod16-examples", "phase2", BASE, 4, 0.25, lamb(128, bias_correction=False), factor=2,
-           memory_saving="offchip sharded"),
-    Layout("base-pod16-optimum", "phase2", BASE, 4, 0.22, lamb(128, **OPTIMUM), factor=2, memory_saving="sharded"),
-    Layout("base-pod16-paddle", "phase2", BASE, 4, 0.28, lamb(128, bias_correction=False), memory_saving="offchip"),
-    Layout("base-pod16-tf2-384", "phase2", BASE, 4, (0.28, 0.26, 0.28, 0.28), lamb(4096), factor=2,
-           memory_saving="offchip"),
-    Layout("base-pod16-tf2-512", "phase2", BASE, 4, (0.2, 0.2, 0.2, 0.2), lamb(4096), factor=2,
-           memory_saving="offchip"),
-    Layout("base-pod4-examples", "phase2", BASE, 1, 0.25, lamb(128, bias_correction=False), factor=2,
-           memory_saving="offchip sharded"),
-    Layout("base-pod4-tf2-384", "phase2", BASE, 1, (0.28, 0.26, 0.28, 0.28), lamb(4096), factor=2,
-           memory_saving="offchip"),
-    Layout("base-pod4-tf2-512", "phase2", BASE, 1, (0.2, 0.2, 0.2, 0.2), lamb(4096), factor=2,
-           memory_saving="offchip"),
-    Layout("large-pod16-examples-8ipu large-pod16-examples-als large-pod16-examples-packed large-pod16-examples",
-           "phase2", LARGE, 4, (0.1, 0.15, 0.15, 0.15), lamb(8192), factor=2, memory_saving="offchip sharded"),
-    Layout("large-pod16-optimum", "phase2", LARGE, 4, (0.14, 0.19, 0.19, 0.19), lamb(16384, **OPTIMUM), factor=2,
-           memory_saving="offchip sharded"),
-    Layout("large-pod16-tf2-384", "phase2", LARGE, 4, (0.15, 0.28, 0.4, 0.4), lamb(32768), factor=2,
-           memory_saving="offchip"),
-    Layout("large-pod16-tf2-512", "phase2", (2, 7, 7, 8), 4, (0.05, 0.1, 0.1, 0.1), lamb(32768), factor=2,
-           memory_saving="offchip"),
-    Layout("large-pod4-examples-packed large-pod4-examples", "phase2", LARGE, 1, (0.1, 0.15, 0.15, 0.15),
-           lamb(8192), factor=2, memory_saving="offchip sharded"),
-    Layout("large-pod4-tf2-384", "phase2", LARGE, 1, (0.15, 0.28, 0.4, 0.4), lamb(32768), factor=2,
-           memory_saving="offchip"),
-    Layout("large-pod4-tf2-512", "phase2", (2, 7, 7, 8), 1, (0.05, 0.1, 0.1, 0.1), lamb(32768), factor=2,
-           memory_saving="offchip"),
-    Layout("large-pod64-examples-als large-pod64-examples-packed large-pod64-examples", "phase2", LARGE, 16,
-           (0.13, 0.19, 0.19, 0.19), lamb(16384), factor=2, memory_saving="offchip sharded"),
-    Layout("large-pod64-optimum", "phase2", LARGE, 16, (0.14, 0.19, 0.19, 0.19), lamb(16384, **OPTIMUM), factor=2,
-           memory_saving="offchip sharded"),
-    Layout("large-pod64-tf2-384", "phase2", LARGE, 16, (0.15, 0.2, 0.2, 0.25), lamb(32768), factor=6,
-           memory_saving="offchip"),
-    Layout("base-pod16-examples", "finetune", BASE, 4, 0.25, adamw(64), memory_saving="sharded", iterations=2),
-    Layout("base-pod4-optimum-packed", "finetune", BASE, 1, 0.22, adamw(64, eps=1e-8), memory_saving="sharded",
-           iterations=32),
-    Layout("base-pod16-optimum base-pod16-run-qa", "finetune", BASE, 4, 0.25, adamw(64, eps=1e-8),
-           memory_saving="sharded"),
-    Layout("base-pod16-paddle", "finetune", (6, 6), 4, 0.4,
-           adamw(256, first_moment_precision="fp32", weight_decay=0.0), memory_saving="sharded", iterations=4),
-    Layout("base-pod16-run-qa-fast", "finetune", (6, 6), 8, 0.2, adamw(64, eps=1e-8), factor=2,
-           memory_saving="sharded", iterations=8),
-    Layout("base-pod16-tf2-384 base-pod16-tf2-512", "finetune", BASE, 4, (0.25, 0.23, 0.28, 0.25), lamb(1),
-           factor=2, head_on=0, memory_saving="offchip"),
-    Layout("base-pod4-examples", "finetune", BASE, 1, 0.25, adamw(64), memory_saving="sharded", iterations=2),
-    Layout("base-pod4-tf2-384 base-pod4-tf2-512", "finetune", BASE, 1, (0.25, 0.23, 0.28, 0.25), lamb(1), factor=2,
-           head_on=0, memory_saving="offchip"),
-    Layout("large-pod16-examples-8ipu", "finetune", (2, 3, 3, 3, 3, 3, 3, 4), 2,
-           (0.08, 0.25, 0.32, 0.32, 0.36, 0.38, 0.4, 0.32), adamw(64), memory_saving="sharded", iterations=2),
-    Layout(EXAMPLES, "finetune", LARGE, 4, (0.15, 0.25, 0.25, 0.25), adamw(64), memory_saving="offchip sharded"),
-    Layout("large-pod16-optimum large-pod16-notebook large-pod64-optimum", "finetune", LARGE, 4,
-           (0.15, 0.18, 0.2, 0.25), adamw(1, eps=1e-8, weight_decay=0.0), factor=2, memory_saving="offchip sharded"),
-    Layout("large-pod16-notebook-fast", "finetune", LARGE, 4, (0.15, 0.18, 0.2, 0.25),
-           adamw(1, eps=1e-8, weight_decay=0.0), factor=2, memory_saving="offchip sharded", iterations=8),
-    Layout("large-pod16-tf2-384 large-pod16-tf2-512 large-pod64-tf2-384", "finetune", LARGE, 4,
-           (0.08, 0.15, 0.15, 0.15), lamb(1), factor=2, head_on=0, memory_saving="offchip"),
-    Layout("large-pod4-examples-packed large-pod4-examples", "finetune", LARGE, 1, (0.15, 0.25, 0.25, 0.25),
-           adamw(64), memory_saving="offchip sharded"),
-    Layout("large-pod4-tf2-384 large-pod4-tf2-512", "finetune", LARGE, 1, (0.08, 0.15, 0.15, 0.15), lamb(1),
-           factor=2, head_on=0, memory_saving="offchip"),
-    Layout("base-pod16-examples base-pod16-run-qa-fast", "predict", (6, 6), 8, 0.25, iterations=4),
-    Layout("base-pod4-optimum-packed", "predict", BASE, 1, 0.22, iterations=64),
-    Layout("base-pod16-optimum base-pod16-run-qa", "predict", BASE, 4, 0.25, iterations=5),
-    Layout("base-pod16-paddle", "predict", (6, 6), 4, 0.4, iterations=4),
-    Layout("base-pod16-tf2-384 base-pod16-tf2-512", "predict", BASE, 4, (0.25, 0.23, 0.28, 0.25), iterations=5,
-           head_on=0),
-    Layout("base-pod4-examples", "predict", (6, 6), 2, 0.25, iterations=4),
-    Layout("base-pod4-tf2-384 base-pod4-tf2-512", "predict", BASE, 1, (0.25, 0.23, 0.28, 0.25), iterations=5,
-           head_on=0),
-    Layout(EXAMPLES + " large-pod16-examples-8ipu large-pod16-notebook-fast", "predict", (12, 12), 8, 0.25,
-           iterations=4),
-    Layout("large-pod16-optimum large-pod16-notebook large-pod64-optimum", "predict", LARGE, 4,
-           (0.15, 0.18, 0.2, 0.25), iterations=4),
-    Layout("large-pod16-tf2-384 large-pod16-tf2-512 large-pod64-tf2-384", "predict", LARGE, 4,
-           (0.08, 0.15, 0.15, 0.15), iterations=5, head_on=0),
-    Layout("large-pod4-examples-packed large-pod4-examples", "predict", (12, 12), 2, 0.25, iterations=4),
-    Layout("large-pod4-tf2-384 large-pod4-tf2-512", "predict", LARGE, 1, (0.08, 0.15, 0.15, 0.15), iterations=5,
-           head_on=0),
-]
-# fmt: on
+TABLES = {
+    "phase1": """
+base-pod16-examples base 4 0.25 lamb-uncorrected:16384 offchip sharded
+base-pod16-optimum base 4 0.25 lamb-optimum:16384 sharded
+base-pod16-paddle base 4 0.28 lamb-uncorrected:512 offchip
+base-pod16-tf2-384,base-pod16-tf2-512 base 4 0.28,0.26,0.28,0.28 lamb:4096 x2 offchip
+base-pod4-examples base 1 0.25 lamb-uncorrected:16384 offchip sharded
+base-pod4-tf2-384,base-pod4-tf2-512 base 1 0.28,0.26,0.28,0.28 lamb:4096 x2 offchip
+large-pod16-examples,+-8ipu,+-packed large 4 0.15,0.25,0.25,0.25 lamb:4096 x2 offchip sharded
+large-pod16-examples-als large 4 0.13,0.2,0.2,0.2 lamb:1 x2 offchip sharded auto_loss_scaling
+large-pod16-optimum large 4 0.14,0.19,0.19,0.19 lamb-optimum:32768 x2 offchip sharded
+large-pod16-tf2-384,large-pod16-tf2-512 large 4 0.1,0.19,0.2,0.25 lamb:32768 x2 offchip
+large-pod4-examples,+-packed large 1 0.15,0.25,0.25,0.25 lamb:4096 x2 offchip sharded
+large-pod4-tf2-384,large-pod4-tf2-512 large 1 0.1,0.19,0.2,0.25 lamb:32768 x2 offchip
+large-pod64-examples-als large 16 0.05,0.13,0.13,0.13 lamb:1 x6 offchip sharded auto_loss_scaling
+large-pod64-examples,+-packed large 16 0.14,0.19,0.19,0.19 lamb:32768 x2 offchip sharded
+large-pod64-optimum large 16 0.14,0.19,0.19,0.19 lamb-optimum:32768 x2 offchip sharded
+large-pod64-tf2-384 large 16 0.1,0.19,0.2,0.2 lamb:32768 x6 offchip sharded
+""",
+    "phase2": """
+base-pod16-examples base 4 0.25 lamb-uncorrected:128 x2 offchip sharded
+base-pod16-optimum base 4 0.22 lamb-optimum:128 x2 sharded
+base-pod16-paddle base 4 0.28 lamb-uncorrected:128 offchip
+base-pod16-tf2-384 base 4 0.28,0.26,0.28,0.28 lamb:4096 x2 offchip
+base-pod16-tf2-512 base 4 0.2,0.2,0.2,0.2 lamb:4096 x2 offchip
+base-pod4-examples base 1 0.25 lamb-uncorrected:128 x2 offchip sharded
+base-pod4-tf2-384 base 1 0.28,0.26,0.28,0.28 lamb:4096 x2 offchip
+base-pod4-tf2-512 base 1 0.2,0.2,0.2,0.2 lamb:4096 x2 offchip
+large-pod16-examples,+-8ipu,+-als,+-packed large 4 0.1,0.15,0.15,0.15 lamb:8192 x2 offchip sharded
+large-pod16-optimum large 4 0.14,0.19,0.19,0.19 lamb-optimum:16384 x2 offchip sharded
+large-pod16-tf2-384 large 4 0.15,0.28,0.4,0.4 lamb:32768 x2 offchip
+large-pod16-tf2-512 large512 4 0.05,0.1,0.1,0.1 lamb:32768 x2 offchip
+large-pod4-examples,+-packed large 1 0.1,0.15,0.15,0.15 lamb:8192 x2 offchip sharded
+large-pod4-tf2-384 large 1 0.15,0.28,0.4,0.4 lamb:32768 x2 offchip
+large-pod4-tf2-512 large512 1 0.05,0.1,0.1,0.1 lamb:32768 x2 offchip
+large-pod64-examples,+-als,+-packed large 16 0.13,0.19,0.19,0.19 lamb:16384 x2 offchip sharded
+large-pod64-optimum large 16 0.14,0.19,0.19,0.19 lamb-optimum:16384 x2 offchip sharded
+large-pod64-tf2-384 large 16 0.15,0.2,0.2,0.25 lamb:32768 x6 offchip
+""",
+    "finetune": f"""
+base-pod16-examples base 4 0.25 adamw:64 sharded @2
+base-pod4-optimum-packed base 1 0.22 adamw-optimum:64 sharded @32
+base-pod16-optimum,base-pod16-run-qa base 4 0.25 adamw-optimum:64 sharded
+base-pod16-paddle halves 4 0.4 adamw-paddle:256 sharded @4
+base-pod16-run-qa-fast halves 8 0.2 adamw-optimum:64 x2 sharded @8
+base-pod16-tf2-384,base-pod16-tf2-512 base 4 0.25,0.23,0.28,0.25 lamb:1 x2 head-on-0 offchip
+base-pod4-examples base 1 0.25 adamw:64 sharded @2
+base-pod4-tf2-384,base-pod4-tf2-512 base 1 0.25,0.23,0.28,0.25 lamb:1 x2 head-on-0 offchip
+large-pod16-examples-8ipu eight 2 0.08,0.25,0.32,0.32,0.36,0.38,0.4,0.32 adamw:64 sharded @2
+{EXAMPLES} large 4 0.15,0.25,0.25,0.25 adamw:64 offchip sharded
+large-pod16-optimum,large-pod16-notebook,large-pod64-optimum large 4 0.15,0.18,0.2,0.25 adamw-flat:1 x2 offchip sharded
+large-pod16-notebook-fast large 4 0.15,0.18,0.2,0.25 adamw-flat:1 x2 offchip sharded @8
+large-pod16-tf2-384,large-pod16-tf2-512,large-pod64-tf2-384 large 4 0.08,0.15,0.15,0.15 lamb:1 x2 head-on-0 offchip
+large-pod4-examples,+-packed large 1 0.15,0.25,0.25,0.25 adamw:64 offchip sharded
+large-pod4-tf2-384,large-pod4-tf2-512 large 1 0.08,0.15,0.15,0.15 lamb:1 x2 head-on-0 offchip
+""",
+    "predict": f"""
+base-pod16-examples,base-pod16-run-qa-fast halves 8 0.25 @4
+base-pod4-optimum-packed base 1 0.22 @64
+base-pod16-optimum,base-pod16-run-qa base 4 0.25 @5
+base-pod16-paddle halves 4 0.4 @4
+base-pod16-tf2-384,base-pod16-tf2-512 base 4 0.25,0.23,0.28,0.25 @5 head-on-0
+base-pod4-examples halves 2 0.25 @4
+base-pod4-tf2-384,base-pod4-tf2-512 base 1 0.25,0.23,0.28,0.25 @5 head-on-0
+{EXAMPLES},large-pod16-examples-8ipu,large-pod16-notebook-fast large-halves 8 0.25 @4
+large-pod16-optimum,large-pod16-notebook,large-pod64-optimum large 4 0.15,0.18,0.2,0.25 @4
+large-pod16-tf2-384,large-pod16-tf2-512,large-pod64-tf2-384 large 4 0.08,0.15,0.15,0.15 @5 head-on-0
+large-pod4-examples,+-packed large-halves 2 0.25 @4
+large-pod4-tf2-384,large-pod4-tf2-512 large 1 0.08,0.15,0.15,0.15 @5 head-on-0
+""",
+}
+LAYOUTS = [Layout(job, line) for job, table in TABLES.items() for line in table.split("\n")[1:-1]]

@@ -1,24 +1,23 @@
 """PopTorch's optimizers as a job asks for them, and their state; what they compute is in test_parity.py."""
 
-from __future__ import annotations
-
-from typing import Any, Dict, List, Tuple
+import dataclasses
 
 import poptorch
 import pytest
 import torch
-from tiny_ipu import make_model, optimizer_of
+from tiny_ipu import ADAMW, tiny_model
 
 from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.ipu.optimizers import load_optimizer_tensors, make_ipu_optimizer
 from ipu_model.models.modeling import is_exempt
 
 
-def optimizer(name: str, frozen: bool = False, **changes: Any) -> Any:
-    model = make_model("question_answering")
+def optimizer(name, frozen=False, **changes):
+    model = tiny_model("question_answering")
     for parameter in model.parameters():
         parameter.requires_grad_(is_exempt(parameter) or not frozen)
-    return make_ipu_optimizer(poptorch, optimizer_of(name, **changes), model.named_parameters(), half=False)
+    config = dataclasses.replace(ADAMW, name=name, **changes)
+    return make_ipu_optimizer(poptorch, config, model.named_parameters(), half=False)
 
 
 @pytest.mark.parametrize(
@@ -30,35 +29,34 @@ def optimizer(name: str, frozen: bool = False, **changes: Any) -> Any:
         ("adam", {"bias_correction": False, "max_grad_norm": 2.0}, "bias_correction=false with adam.*max_grad_norm=2"),
     ],
 )
-def test_what_the_ipu_would_do_otherwise_is_refused(name: str, changes: Dict[str, Any], message: str) -> None:
+def test_what_the_ipu_would_do_otherwise_is_refused(name, changes, message):
     with pytest.raises(ConfigError, match=message):
         optimizer(name, **changes)
 
 
-def test_frozen_parameters_are_in_no_group_and_an_empty_group_is_left_out() -> None:
+def test_frozen_parameters_are_in_no_group_and_an_empty_group_is_left_out():
     (group,) = optimizer("lamb", frozen=True).param_groups
     assert group["weight_decay"] == 0.0
     assert all(is_exempt(parameter) for parameter in group["params"])
 
 
-def test_a_state_of_another_runtime_is_refused() -> None:
+def test_a_state_of_another_runtime_is_refused():
     with pytest.raises(CheckpointError, match="exp_avg"):
         load_optimizer_tensors(poptorch, optimizer("lamb"), {"bert.pooler.dense.weight/exp_avg": torch.zeros(1)})
-    plain = torch.optim.SGD(make_model("question_answering").parameters(), lr=0.1)
+    plain = torch.optim.SGD(tiny_model("question_answering").parameters(), lr=0.1)
     with pytest.raises(CheckpointError, match="SGD"):
         load_optimizer_tensors(poptorch, plain, {})
 
 
-def attributes(of: Any) -> Tuple[List[str], List[str], List[List[str]]]:
-    return sorted(vars(of)), sorted(of.defaults), [sorted(group) for group in of.param_groups]
-
-
 @pytest.mark.parametrize("name", ["lamb", "adamw", "adam", "sgd"])
-def test_no_attribute_appears_with_a_state(name: str) -> None:
+def test_no_attribute_appears_with_a_state(name):
     """PopTorch notes the attributes it saw when it compiled and warns of every later one as ignored."""
-    found = optimizer(name)
-    noted = attributes(found)
-    load_optimizer_tensors(
-        poptorch, found, {"ipu_state/Accl1___x": torch.zeros(1), "ipu_param/lossScaling": torch.ones(1)}
-    )
-    assert attributes(found) == noted
+
+    def attributes():
+        return sorted(vars(made)), sorted(made.defaults), [sorted(group) for group in made.param_groups]
+
+    made = optimizer(name)
+    noted = attributes()
+    state = {"ipu_state/Accl1___x": torch.zeros(1), "ipu_param/lossScaling": torch.ones(1)}
+    load_optimizer_tensors(poptorch, made, state)
+    assert attributes() == noted

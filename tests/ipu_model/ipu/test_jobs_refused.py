@@ -1,46 +1,43 @@
 """IPU jobs that cannot be run: refused before anything is compiled, with the arithmetic and a setting that works."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import pytest
-from ipu_jobs import NUM_IPUS, ipu_job, model_folder, rows_of, run_code
-from tiny_jobs import ROOT, finish, result_of, run_here, start_job
+from tiny_ipu import FOUR_LAYERS, LAMB, ipu_job, rows_of, run_code
+from tiny_jobs import ROOT, finish, make_job, result_of, run_here, start_job
 
 from ipu_model.core.errors import ConfigError, RowsError
-from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
-from tests.optimizers import optimizer_config
+from ipu_model.jobs.job import BatchGeometry, ScheduleConfig
 
-LAMB = optimizer_config(name="lamb", learning_rate=1e-3)
+NUM_IPUS = ("PODIUM_DOUBLE_IPUS", "POPTORCH_STANDIN_NUM_IPUS")
+"""Environment variables that say how many IPUs the double, and an emulated core, have."""
 
 
-def batch(rows: int, micro_batch_size: int = 1, **rest: Any) -> Dict[str, Any]:
+def batch(rows, micro_batch_size=1, **rest):
     """Rows hold one sequence each here, so the global batch counts rows."""
     return {"geometry": BatchGeometry(rows, micro_batch_size), **rest}
 
 
-def config(**keys: Any) -> Dict[str, Any]:
+def config(**keys):
     return {"ipu_config": keys}
 
 
-def predicting(iterations: int) -> Dict[str, Any]:
+def predicting(iterations):
     return {"kind": "predict", "inference_execution": "pipelined", **config(inference_device_iterations=iterations)}
 
 
-def scaling(accumulators: str) -> Dict[str, Any]:
+def scaling(accumulators):
     """Automatic loss scaling, with gradients that accumulate in this precision."""
     optimizer = dataclasses.replace(LAMB, accumulator_precision=accumulators)
     return {"precision": "fp16", "optimizer": optimizer, **config(auto_loss_scaling=True)}
 
 
-def steps(number: int) -> Dict[str, Any]:
+def steps(number):
     return {"schedule": ScheduleConfig(steps=number), **config(device_iterations=2)}
 
 
-CASES: Dict[str, Tuple[str, Dict[str, Any], Optional[Dict[str, Any]]]] = {
+CASES = {
     "too few micro-batches for the pipeline": ("2x5-1 = 9 .*global_batch_size 9 ", batch(8), batch(9)),
     "a micro-batch that does not divide": ("global_batch_size to 18 or 20", batch(19, 2), batch(18, 2)),
     "a factor that does not divide": (
@@ -75,44 +72,39 @@ CASES: Dict[str, Tuple[str, Dict[str, Any], Optional[Dict[str, Any]]]] = {
     "scaling of fp32 gradients": ("optimizer.accumulator_precision to fp16", scaling("fp32"), scaling("fp16")),
     "bf16": ("fp16 or fp32", {"precision": "bf16"}, {"precision": "fp32"}),
 }
-"""Words of the refusal; the changes of a job that is refused, and those with what the message proposes, if anything."""
+"""Words of the refusal; the changes of a job that is refused, and those with what the message proposes."""
 
 
 @pytest.fixture
-def job_of(tmp_path: Path) -> Callable[..., Job]:
+def job_of(tmp_path):
     """job_of(folder, **changes): pre-training on 40 rows of one sequence, 9 to an update; or predicting."""
-    rows = rows_of(tmp_path / "rows" / "pretrain", "pretrain", 40, packed=False)
-    questions = rows_of(tmp_path / "rows" / "squad", "question_answering", 9, packed=False)
-    made: List[str] = []
+    rows = rows_of(tmp_path / "rows", "pretrain", 40, packed=False)
 
-    def make(folder: str, kind: str = "pretrain", **changes: Any) -> Job:
-        if kind == "predict":
-            if not made:
-                made.append(model_folder(tmp_path / "model", questions))
-            changes["init_checkpoint"] = made[0]
-        return ipu_job(tmp_path / folder, kind, questions if kind == "predict" else rows, **changes)
+    def make(folder, kind="pretrain", **changes):
+        if kind == "pretrain":
+            return ipu_job(tmp_path / folder, kind, rows, 9, **changes)
+        questions = rows_of(tmp_path / folder / "rows", "question_answering", 9, packed=False)
+        still = {"schedule": ScheduleConfig(steps=0), "geometry": BatchGeometry(2)}
+        model = make_job(tmp_path / folder / "model", "finetune", questions, model=FOUR_LAYERS, **still)
+        run_here(model)
+        return ipu_job(tmp_path / folder, kind, questions, 9, init_checkpoint=model.output, **changes)
 
     return make
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_refused_with_a_setting_that_works(
-    name: str, job_of: Callable[..., Job], record: Callable[[], List[Any]]
-) -> None:
+def test_it_is_refused_with_a_setting_that_works(name, job_of, record):
     message, changes, works = CASES[name]
     job = job_of("refused", **changes)
     with pytest.raises(RowsError if "fewer rows" in name else ConfigError, match=message):
         run_here(job)
     assert record() == []
     assert not Path(job.output).exists()
-    if works is not None:
-        run_here(job_of("works", **works, compile_only=True))
-        assert len(record()) == 1
+    run_here(job_of("works", **works, compile_only=True))
+    assert len(record()) == 1
 
 
-def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(
-    job_of: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any
-) -> None:
+def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(job_of, tmp_path, monkeypatch, poptorch):
     cache = tmp_path / "cache"
     monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(cache))
     training, without = job_of("training"), dict.fromkeys(NUM_IPUS, "0")
@@ -134,14 +126,13 @@ def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(
     assert Path(training.output).is_dir()
 
 
-def test_without_poptorch_the_sdk_is_named(job_of: Callable[..., Job]) -> None:
+def test_without_poptorch_the_sdk_is_named(job_of):
     looked = "import importlib.util, sys; sys.exit(importlib.util.find_spec('poptorch') is None)"
-    found = run_code(looked, [], PYTHONPATH="")
-    if found.code == 0:
+    if run_code(looked, [], PYTHONPATH="").code == 0:
         pytest.skip("PopTorch is installed into this Python: it cannot be taken away by PYTHONPATH")
     done = finish(start_job(job_of("job"), {"PYTHONPATH": str(ROOT)}))
     assert done.code == 2, done.stderr
     [error] = done.of("error")
     assert error["type"] == "ConfigError"
-    for word in ("PopTorch", "Poplar SDK", "PODIUM_DEVICE_PYTHON", "set device.runtime to cpu"):
+    for word in ("PopTorch", "Poplar SDK", "PODIUM_DEVICE_PYTHON", "device.runtime"):
         assert word in error["text"]

@@ -1,74 +1,58 @@
 """A job of several instances, as PopRun starts them, in processes (instance_program.py) next to one instance."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
 
 import numpy as np
 import pytest
 import torch
-from ipu_jobs import ipu_job, rows_of
-from tiny_ipu import FOUR_LAYERS
-from tiny_jobs import ONE_THREAD, ROOT, Finished, finish, result_of, run_here, start, table_of, weights_of, write_job
+from tiny_ipu import DROPPING, FOUR_LAYERS, ipu_job, rows_of
+from tiny_jobs import ONE_THREAD, ROOT, finish, result_of, run_here, start, table_of, weights_of, write_job
 
 from ipu_model.__main__ import detect_instances
 from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import PAUSED, StopRequest
-from ipu_model.jobs.job import EvaluationConfig, Job, ScheduleConfig
+from ipu_model.jobs.job import EvaluationConfig
 
-DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "popdist_double"
+DOUBLE = ROOT / "tests" / "doubles" / "popdist_double"
 PROGRAM = Path(__file__).resolve().parent / "instance_program.py"
 REPLICAS = 4
-"""Of all instances together; those that test_poprun.poprun makes have 2, of 4 IPUs."""
+"""Of all instances together; those of the fixture poprun have 2, of 4 IPUs."""
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path, is_double):
     """Pre-training with dropout, as the generators matter; an epoch ends in the middle of update 3."""
+    if not is_double:
+        pytest.skip("gradients are averaged between instances in the double only")
     rows = rows_of(tmp_path / "rows", "pretrain", 90)
-    dropping = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
-    changes = {"schedule": ScheduleConfig(steps=4), "model": dropping}
-    return ipu_job(tmp_path / "two", "pretrain", rows, accumulation=9, replicas=REPLICAS, **changes)
+    return ipu_job(tmp_path / "two", "pretrain", rows, accumulation=9, replicas=REPLICAS, model=DROPPING)
 
 
-def elsewhere(job: Job, folder: Path, **changes: Any) -> Job:
-    return dataclasses.replace(job, output=str(folder / "model"), run_folder=str(folder / "run"), **changes)
+def elsewhere(job, folder):
+    return dataclasses.replace(job, output=str(folder / "model"), run_folder=str(folder / "run"))
 
 
-def place(index: int, count: int) -> Dict[str, str]:
-    """What PopRun tells an instance of where it is."""
-    local = REPLICAS // count
-    known = {"NUM_TOTAL_REPLICAS": REPLICAS, "NUM_LOCAL_REPLICAS": local, "REPLICA_INDEX_OFFSET": local * index}
-    return {f"POPDIST_{name}": str(value) for name, value in {**known, "NUM_IPUS_PER_REPLICA": 4}.items()}
-
-
-def run_instances(job: Job, count: int, folder: Path, pause: int = 0) -> List[Finished]:
+def run_instances(job, count, folder, pause=0):
     folder.mkdir()
-    environment = {**os.environ, **ONE_THREAD}
-    environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(DOUBLE), str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(PROGRAM), str(folder), str(pause), write_job(job)]
-    running = [start(command, {**environment, **place(index, count)}) for index in range(count)]
+    local, running = REPLICAS // count, []
+    for index in range(count):
+        place = {"NUM_TOTAL_REPLICAS": REPLICAS, "NUM_LOCAL_REPLICAS": local, "REPLICA_INDEX_OFFSET": local * index}
+        place = {f"POPDIST_{name}": str(value) for name, value in {**place, "NUM_IPUS_PER_REPLICA": 4}.items()}
+        running.append(start(command, {**os.environ, **ONE_THREAD, "PYTHONPATH": path, **place}))
     return [finish(process) for process in running]
 
 
-@pytest.fixture
-def only_double(is_double: bool) -> None:
-    """What PopTorch leaves to the hardware between instances, only the double can be given."""
-    if not is_double:
-        pytest.skip("gradients are averaged between instances in the double only")
-
-
-def test_instances_that_share_the_rows_train_and_judge_as_one(job: Job, tmp_path: Path, only_double: None) -> None:
+def test_instances_that_share_the_rows_train_and_judge_as_one(job, tmp_path):
     """Without dropout, as replicas elsewhere draw other numbers. Of the 21 rows that are judged, in calls of 4 replicas
     x 5 micro-batches, the second call has none left for instance 1."""
     judged = EvaluationConfig(str(rows_of(tmp_path / "held-out", "pretrain", 21, seed=2)), every_updates=2)
-    assert job.ipu_config is not None
     config = {**job.ipu_config, "inference_replication_factor": REPLICAS, "inference_device_iterations": 5}
     job = dataclasses.replace(job, model=FOUR_LAYERS, evaluation=judged, ipu_config=config)
     done = run_instances(job, 2, tmp_path / "both")
@@ -87,7 +71,7 @@ def test_instances_that_share_the_rows_train_and_judge_as_one(job: Job, tmp_path
     assert together.evaluation["rows"] == 21
 
 
-def test_instances_that_were_stopped_go_on_as_if_they_had_not_been(job: Job, tmp_path: Path, only_double: None) -> None:
+def test_instances_that_were_stopped_go_on_as_if_they_had_not_been(job, tmp_path):
     """Bit for bit, each with its own random numbers: those of instance 0 would drop other units in the others."""
     straight = elsewhere(job, tmp_path / "straight")
     assert [x.code for x in run_instances(straight, 2, tmp_path / "a")] == [0, 0]
@@ -102,17 +86,15 @@ def test_instances_that_were_stopped_go_on_as_if_they_had_not_been(job: Job, tmp
     torch.testing.assert_close(weights_of(job), weights_of(straight), rtol=0, atol=0)
 
 
-def test_a_process_of_poprun_without_its_packages_does_not_train_alone() -> None:
-    def importer(name: str) -> Any:
+def test_a_process_of_poprun_without_its_packages_does_not_train_alone():
+    def importer(name):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     with pytest.raises(ConfigError, match="popdist cannot be imported"):
         detect_instances({"POPDIST_NUM_TOTAL_REPLICAS": "4"}, importer)
 
 
-def test_a_process_without_poprun_initialises_nothing_and_one_instance_needs_no_horovod(
-    monkeypatch: pytest.MonkeyPatch, poprun: Any
-) -> None:
+def test_a_process_without_poprun_initialises_nothing_and_one_instance_needs_no_horovod(monkeypatch, poprun):
     monkeypatch.delenv("POPDIST_NUM_TOTAL_REPLICAS", raising=False)
     assert detect_instances({}) == Instances()
     assert importlib.import_module("popdist").CALLS == []
@@ -122,28 +104,27 @@ def test_a_process_without_poprun_initialises_nothing_and_one_instance_needs_no_
     assert instance.mean({"loss": 2.0}) == {"loss": 2.0}
 
 
-def test_replicas_and_ipus_are_those_that_poprun_gave(poprun: Any) -> None:
+def test_replicas_and_ipus_are_those_that_poprun_gave(poprun):
     instance = poprun(1, 2)
     assert instance.replicas(4) == 2
     options, owns_replication = instance.make_options(importlib.import_module("poptorch"), 4)
     assert (options.replication_factor, owns_replication) == (2, True)
-    for refused, said in (
+    for refused, words in (
         (lambda: instance.replicas(2), "--num-replicas 4 .*replication_factor 2"),
         (lambda: instance.make_options(importlib.import_module("poptorch"), 8), "--ipus-per-replica 4 .* 8 IPUs"),
         (lambda: Instances(index=0, count=4).share(10), "10 rows of an update .*4 instances"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=words):
             refused()
 
 
-def test_all_instances_stop_or_save_when_one_was_told_to(poprun: Any) -> None:
+def test_all_instances_stop_or_save_when_one_was_asked_to(poprun):
     """Otherwise the one that continues waits in the next reduction for ever. One reduction tells both."""
     instance = poprun(0, 2)
-    hvd = importlib.import_module("horovod.torch")
+    others = importlib.import_module("horovod.torch").OTHERS
     stop = StopRequest()
     stop.agree = instance.any_instance
-    others = {(0.0, 0.0): (False, False), (1.0, 0.0): (True, False), (0.0, 1.0): (False, True)}
-    for said, agreed in others.items():
-        hvd.OTHERS["podium.any"] = [torch.tensor(said, dtype=torch.float64)]
+    for asked, agreed in {(0.0, 0.0): (False, False), (1.0, 0.0): (True, False), (0.0, 1.0): (False, True)}.items():
+        others["podium.any"] = [torch.tensor(asked, dtype=torch.float64)]
         assert stop.decide() == agreed
     assert not stop.requested

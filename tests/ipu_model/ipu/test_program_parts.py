@@ -1,16 +1,13 @@
 """The fingerprint of a program next to the key that PopART would find it by: both change, or neither."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from pathlib import Path
-from typing import Any, Dict, Set, Tuple
+from contextlib import closing
 
 import numpy as np
 import pytest
 from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime
-from tiny_jobs import LABELS, add_teacher, make_columns
+from tiny_jobs import LABELS, add_teacher, head_of, make_columns
 
 from ipu_model.ipu.config import IpuConfig
 from ipu_model.jobs.job import BatchGeometry, ScheduleConfig
@@ -25,21 +22,24 @@ ROWS = 16
 TRAINING, INFERENCE, EVALUATION = "training", "inference", "evaluation"
 JUDGING = {INFERENCE, EVALUATION}
 ALL = {TRAINING, *JUDGING}
-STAGES = [["emb", "hid"], ["hid", "enc_out", "pool", "qa_head"]]
-ANSWERS, SEQUENCES, TOKENS = "question_answering", "sequence_classification", "token_classification"
-Changes = Dict[str, Any]
-Names = Tuple[str, Set[str]]
-
-
-def keys(rows: int = ROWS, **stated: Any) -> Changes:
-    """Of an ipu_config; `rows` of an update keep the accumulation as it is."""
-    return {"geometry": BatchGeometry(rows, 1), "ipu_config": stated}
-
-
 OF_TRAINING, OF_PREDICT = {TRAINING, EVALUATION}, {INFERENCE}
+ANSWERS, SEQUENCES, TOKENS = "question_answering", "sequence_classification", "token_classification"
 
 
-SET: Dict[str, Tuple[Any, Set[str]]] = {
+def keys(rows=ROWS, **config):
+    """Of an ipu_config; `rows` of an update keep the accumulation as it is."""
+    return {"geometry": BatchGeometry(rows, 1), "ipu_config": config}
+
+
+def optimizer(**changes):
+    return {"optimizer": dataclasses.replace(ADAMW, **changes)}
+
+
+def model(**changes):
+    return {"model": dataclasses.replace(TWO_LAYERS, **changes)}
+
+
+SET = {
     "inference_replication_factor": (1, OF_PREDICT),
     "layers_per_ipu": ([0, 2], ALL),
     "inference_layers_per_ipu": ([0, 2], JUDGING),
@@ -66,47 +66,33 @@ SET: Dict[str, Tuple[Any, Set[str]]] = {
     "explicit_ir_inference": (True, JUDGING),
 }
 """Keys of an ipu_config whose one value decides these programs."""
-
-
-BOTH = {"layers_per_ipu": [-1]}
-
-
-MAPPED = keys(device_mapping=[0, 1], pipeline_stages=[["emb"], [*STAGES[0][1:], *STAGES[1]]])
-
-
-PAIRS: Dict[str, Tuple[Changes, Changes, Set[str]]] = {
-    **{name: (keys(**{name: value}), keys(), decided) for name, (value, decided) in SET.items()},
-    "replication_factor": (keys(8, replication_factor=1), keys(), OF_TRAINING),
-    "gradient_accumulation_steps": (keys(8), keys(gradient_accumulation_steps=8), {TRAINING}),
-    "ipus_per_replica": (keys(**BOTH, ipus_per_replica=1), keys(**BOTH, ipus_per_replica=2), ALL),
-    "inference_ipus_per_replica": (
-        keys(inference_layers_per_ipu=[-1], inference_ipus_per_replica=1),
-        keys(inference_layers_per_ipu=[-1], inference_ipus_per_replica=2),
-        JUDGING,
-    ),
-    "device_mapping": (keys(device_mapping=[0, 0], pipeline_stages=STAGES), keys(), ALL),
-    "pipeline_stages": (MAPPED, keys(device_mapping=[0, 1], pipeline_stages=STAGES), ALL),
-    "the same in other words": (
-        keys(layers_per_ipu=[1, -1], gradient_accumulation_steps=8, matmul_proportion=[0.2, 0.2]),
-        keys(),
-        set(),
-    ),
-}
-
-
-def optimizer(**changes: Any) -> Changes:
-    return {"optimizer": dataclasses.replace(ADAMW, **changes)}
-
-
-def model(**changes: Any) -> Changes:
-    return {"model": dataclasses.replace(TWO_LAYERS, **changes)}
-
-
+STAGES = [["emb", "hid"], ["hid", "enc_out", "pool", "qa_head"]]
+MAPPED = {"device_mapping": [0, 1], "pipeline_stages": STAGES}
+LAID_OUT = keys(**{**MAPPED, "pipeline_stages": [["emb"], ["hid", *STAGES[1]]]})
+SPREAD, SPREAD_INFERENCE = {"layers_per_ipu": [-1]}, {"inference_layers_per_ipu": [-1]}
+SAME = {"layers_per_ipu": [1, -1], "gradient_accumulation_steps": 8, "matmul_proportion": [0.2, 0.2]}
+ONE_EACH, TWO_EACH = ({"inference_ipus_per_replica": ipus} for ipus in (1, 2))
 FOUR_AT_A_TIME = {"ipu_config": {"inference_device_iterations": 4}}
 TAUGHT = {"distillation": Distillation(temperature=2.0, alpha=0.5)}
 FP32 = {"precision": "fp32"}
-CASES: Dict[str, Tuple[str, Changes, Changes, Set[str]]] = {
-    **{name: ("pretraining" if "projection" in name else ANSWERS, *row) for name, row in PAIRS.items()},
+FOUR_LABELS, RENAMED = {"labels": ["a", "b", "c", "d"]}, {"labels": ["a", "b", "c"]}
+CASES = {
+    **{
+        name: ("pretrain" if "projection" in name else ANSWERS, keys(**{name: value}), keys(), decided)
+        for name, (value, decided) in SET.items()
+    },
+    "replication_factor": (ANSWERS, keys(8, replication_factor=1), keys(), OF_TRAINING),
+    "gradient_accumulation_steps": (ANSWERS, keys(8), keys(gradient_accumulation_steps=8), {TRAINING}),
+    "ipus_per_replica": (ANSWERS, keys(**SPREAD, ipus_per_replica=1), keys(**SPREAD, ipus_per_replica=2), ALL),
+    "inference_ipus_per_replica": (
+        ANSWERS,
+        keys(**SPREAD_INFERENCE, **ONE_EACH),
+        keys(**SPREAD_INFERENCE, **TWO_EACH),
+        JUDGING,
+    ),
+    "device_mapping": (ANSWERS, keys(device_mapping=[0, 0], pipeline_stages=STAGES), keys(), ALL),
+    "pipeline_stages": (ANSWERS, LAID_OUT, keys(**MAPPED), ALL),
+    "the same in other words": (ANSWERS, keys(**SAME), keys(), set()),
     "seed of the job": (ANSWERS, {}, {"seed": 8, "schedule": ScheduleConfig(steps=9)}, set()),
     "compiling alone": (ANSWERS, {}, {"compile_only": True}, set()),
     "rate and scaling": (ANSWERS, {}, optimizer(learning_rate=2e-3, loss_scaling=128.0, momentum=0.8), set()),
@@ -130,59 +116,60 @@ CASES: Dict[str, Tuple[str, Changes, Changes, Set[str]]] = {
         name: (head, {}, model(**{name: 0.3}), {TRAINING})
         for name, head in zip(HEAD_DROPOUTS, (SEQUENCES, TOKENS, ANSWERS))
     },
-    "labels of sequences": (SEQUENCES, {}, {"labels": ["a", "b", "c", "d"]}, ALL),
-    "labels of tokens": (TOKENS, {}, {"labels": ["a", "b", "c", "d"]}, ALL),
-    "names of labels": (TOKENS, {}, {"labels": ["a", "b", "c"]}, set()),
+    "labels of sequences": (SEQUENCES, {}, FOUR_LABELS, ALL),
+    "labels of tokens": (TOKENS, {}, FOUR_LABELS, ALL),
+    "names of labels": (TOKENS, {}, RENAMED, set()),
     "a teacher": (SEQUENCES, {}, TAUGHT, {TRAINING}),
     "temperature": (TOKENS, TAUGHT, {"distillation": Distillation(3.0, 0.5)}, {TRAINING}),
     "alpha": (ANSWERS, TAUGHT, {"distillation": Distillation(2.0, 0.9)}, {TRAINING}),
 }
 """Head, two jobs by their changes, and the programs that the difference decides."""
-_COMPILED: Dict[str, Dict[str, Names]] = {}
+_COMPILED = {}
 """Most pairs have one job in common."""
 
 
-def programs_of(folder: Path, head: str, changes: Changes) -> Dict[str, Names]:
+def programs_of(folder, head, changes):
     """Program -> our name of it, and PopART's; of an fp16 job on 2 replicas of 2 IPUs."""
-    stated = changes.get("ipu_config", {})
-    placed: Changes = {} if "device_mapping" in stated else {"layers_per_ipu": [1, 1]}
-    config = {"replication_factor": 2, "inference_replication_factor": 2, "output_mode": "sum", **placed, **stated}
-    values = {"geometry": BatchGeometry(ROWS, 1), "model": TWO_LAYERS, "precision": "fp16", **changes}
-    values.setdefault("labels", list(LABELS) if head in (SEQUENCES, TOKENS) else None)
-    job = dataclasses.replace(ipu_job(head, ADAMW, folder, 2, 1), **{**values, "ipu_config": config})
+    changes = dict(changes)
+    config = changes.pop("ipu_config", {})
+    if "device_mapping" not in config:
+        config = {"layers_per_ipu": [1, 1], **config}
+    labels = list(LABELS) if head in (SEQUENCES, TOKENS) else None
+    values = {"model": TWO_LAYERS, "geometry": BatchGeometry(ROWS, 1), "precision": "fp16", "labels": labels, **changes}
+    config = {"replication_factor": 2, "inference_replication_factor": 2, "output_mode": "sum", **config}
+    job = dataclasses.replace(ipu_job(folder, head, optimizer=ADAMW), **{**values, "ipu_config": config})
     rows = job.geometry.global_batch_size * config.get("device_iterations", 1)
-    columns = make_columns("pretrain" if head == "pretraining" else head, rows, seed=3)
+    columns = make_columns(head, rows, seed=3)
     held_out = Batch(np.arange(rows), columns)
     taught = held_out if job.distillation is None else Batch(np.arange(rows), add_teacher(head, columns))
-    for own in [job] if head == "pretraining" else [job, dataclasses.replace(job, kind="predict", distillation=None)]:
-        built = build_model(head, values["model"], len(job.labels or ()))
-        runtime = ipu_runtime(own, config=values["model"], model=built)
-        runtime.compile(*((held_out,) if own.kind == "predict" else (taught, held_out)))
-        runtime.close()
-    found = {}
+    predicting = dataclasses.replace(job, kind="predict", distillation=None)
+    for each, batches in ((job, (taught, held_out)), (predicting, (held_out,))):
+        if each is job or head != "pretrain":
+            built = build_model(head_of(head), values["model"], len(job.labels or ()))
+            with closing(ipu_runtime(each, config=values["model"], model=built)) as runtime:
+                runtime.compile(*batches)
+    programs = {}
     for record in (folder / "cache").glob("*/podium.json"):
         mode = json.loads(record.read_text(encoding="utf-8"))["parts"]["mode"]
-        found[mode] = record.parent.name, {path.stem for path in record.parent.glob("*.popef")}
-    return found
+        programs[mode] = record.parent.name, {path.stem for path in record.parent.glob("*.popef")}
+    return programs
 
 
-def test_every_key_of_an_ipu_config_has_a_case() -> None:
+def test_every_key_of_an_ipu_config_has_a_case():
     assert {field.name for field in dataclasses.fields(IpuConfig)} <= set(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_fingerprint_of_a_program_changes_where_the_key_of_popart_does(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any
-) -> None:
+def test_the_fingerprint_of_a_program_changes_where_the_key_of_popart_does(name, tmp_path, monkeypatch, poptorch):
     head, *changes, decided = CASES[name]
-    found = []
+    pair = []
     for number, change in enumerate(changes):
         job = f"{head} {change}"
         if job not in _COMPILED:
             monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(tmp_path / str(number) / "cache"))
             _COMPILED[job] = programs_of(tmp_path / str(number), head, change)
-        found.append(_COMPILED[job])
-    programs = {TRAINING, EVALUATION} if head == "pretraining" else ALL
-    assert set(found[0]) == set(found[1]) == programs
+        pair.append(_COMPILED[job])
+    programs = {TRAINING, EVALUATION} if head == "pretrain" else ALL
+    assert set(pair[0]) == set(pair[1]) == programs
     for which, by in (("fingerprint", 0), ("key of PopART", 1)):
-        assert {mode for mode in programs if found[0][mode][by] != found[1][mode][by]} == decided, which
+        assert {mode for mode in programs if pair[0][mode][by] != pair[1][mode][by]} == decided, which

@@ -1,7 +1,5 @@
 """Compiled programs on disk: hits forecast, misses explained, damage gone, old ones pruned, copies checked."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import hashlib
@@ -14,7 +12,6 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 from tiny_ipu import ipu_job, ipu_runtime, make_batches
@@ -23,12 +20,10 @@ from tiny_jobs import ROOT
 from ipu_model.core import files
 from ipu_model.core.errors import ConfigError, IpuFailure, LoadFailure
 from ipu_model.core.files import fingerprint
-from ipu_model.ipu import executables
-from ipu_model.ipu.executables import cache_root
+from ipu_model.ipu.executables import cache_root, list_entries, remove_entry
 from ipu_model.ipu.program_folder import ProgramFolder
-from tests.optimizers import optimizer_config
 
-PARTS: Dict[str, Any] = {
+PARTS = {
     "mode": "training",
     "poptorch": "3.4.0",
     "geometry": {"micro_batch_size": 4, "accumulation": 16},
@@ -39,19 +34,19 @@ DAY = 86400
 
 
 @pytest.fixture
-def said() -> List[str]:
+def lines():
     return []
 
 
 @pytest.fixture
-def open_program(tmp_path: Path, said: List[str]) -> Callable[..., ProgramFolder]:
-    return lambda parts=PARTS, shared=None: ProgramFolder(tmp_path / "cache", parts, said.append, shared)
+def open_program(tmp_path, lines):
+    return lambda parts=PARTS, shared=None: ProgramFolder(tmp_path / "cache", parts, lines.append, shared)
 
 
 @pytest.fixture
-def shared(tmp_path: Path, said: List[str]) -> Path:
+def shared(tmp_path, lines):
     """What a compile_only job on another host left: one program and its record."""
-    other = ProgramFolder(tmp_path / "other-host", PARTS, said.append)
+    other = ProgramFolder(tmp_path / "other-host", PARTS, lines.append)
     (other.path / "1234.popef").write_bytes(CONTENT)
     other.report_outcome()
     other.export(tmp_path / "executables" / "phase1")
@@ -59,7 +54,7 @@ def shared(tmp_path: Path, said: List[str]) -> Path:
     return tmp_path / "executables" / "phase1"
 
 
-def build(open_program: Any, parts: Dict[str, Any] = PARTS, content: bytes = CONTENT, unused_days: float = 0) -> Path:
+def build(open_program, parts=PARTS, content=CONTENT, unused_days=0):
     """What a job does: open, compile (PopART writes its file), conclude, end."""
     program = open_program(parts)
     (program.path / "1234.popef").write_bytes(content)
@@ -69,7 +64,7 @@ def build(open_program: Any, parts: Dict[str, Any] = PARTS, content: bytes = CON
     return program.path
 
 
-def changed(**geometry: int) -> Dict[str, Any]:
+def changed(**geometry):
     return {**PARTS, "geometry": {**PARTS["geometry"], **geometry}}
 
 
@@ -82,9 +77,7 @@ def changed(**geometry: int) -> Dict[str, Any]:
         ({**PARTS, "mode": "another"}, "no executable yet"),
     ],
 )
-def test_a_miss_names_what_differs_from_the_nearest_stored_one_of_its_mode(
-    open_program: Any, parts: Dict[str, Any], why: str
-) -> None:
+def test_a_miss_names_what_differs_from_the_nearest_stored_one_of_its_mode(open_program, parts, why):
     build(open_program)
     build(open_program, changed(micro_batch_size=8, accumulation=8))
     program = open_program(parts)
@@ -93,7 +86,7 @@ def test_a_miss_names_what_differs_from_the_nearest_stored_one_of_its_mode(
     assert program.lookup.endswith(why)
 
 
-def test_what_popart_does_otherwise_is_said_and_a_record_that_cannot_be_written_stops_no_run(open_program: Any) -> None:
+def test_what_popart_does_otherwise_is_reported_and_a_record_that_cannot_be_written_stops_no_run(open_program):
     assert "PopART saved nothing" in open_program().report_outcome()
     folder = build(open_program)
     program = open_program()
@@ -107,7 +100,7 @@ def test_what_popart_does_otherwise_is_said_and_a_record_that_cannot_be_written_
 
 
 @pytest.mark.parametrize(
-    ("damage", "told", "travels"),
+    ("damage", "why", "travels"),
     [
         (lambda folder: (folder / "1234.popef").write_bytes(CONTENT[:4]), "is not of the recorded size", False),
         (lambda folder: (folder / "1234.popef").unlink(), "is missing", False),
@@ -117,17 +110,17 @@ def test_what_popart_does_otherwise_is_said_and_a_record_that_cannot_be_written_
     ],
 )
 def test_what_a_killed_run_left_half_is_discarded_and_replaced_by_what_travels(
-    open_program: Any, shared: Path, damage: Any, told: str, travels: bool
-) -> None:
+    open_program, shared, damage, why, travels
+):
     folder = build(open_program)
     damage(folder)
     program = open_program(PARTS, shared if travels else None)
-    assert f"1234.popef {told}" in program.lookup
+    assert f"1234.popef {why}" in program.lookup
     assert program.expected == travels
     assert [path.read_bytes() for path in folder.glob("*.popef")] == [CONTENT] * travels
 
 
-def test_nothing_is_changed_while_another_process_uses_the_folder(open_program: Any, shared: Path) -> None:
+def test_nothing_is_changed_while_another_process_uses_the_folder(open_program, shared):
     first = open_program()
     folder = first.path
     (folder / "abc.lock").write_text("0", encoding="utf-8")
@@ -139,66 +132,63 @@ def test_nothing_is_changed_while_another_process_uses_the_folder(open_program: 
     assert (folder / "abc.lock").exists()
 
 
-def test_a_lock_that_a_crash_left_is_removed_and_a_held_one_is_not(open_program: Any, said: List[str]) -> None:
+def test_a_lock_that_a_crash_left_is_removed_and_a_held_one_is_not(open_program, lines):
     folder = build(open_program)
     (folder / "dead.lock").write_text("0", encoding="utf-8")
     with (folder / "alive.lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         open_program()
         assert [path.name for path in folder.glob("*.lock")] == ["alive.lock"]
-    assert any("dead.lock" in text for text in said)
+    assert any("dead.lock" in text for text in lines)
 
 
 @pytest.mark.parametrize(
-    ("environ", "configured", "job", "root"),
+    ("host", "configured", "job", "root"),
     [
-        ({"PODIUM_EXECUTABLE_CACHE": "/host"}, "/config", None, "/host"),
-        ({"PODIUM_EXECUTABLE_CACHE": ""}, "/config", None, "/config"),
-        ({}, "", None, None),
-        ({}, "disabled", None, None),
-        ({}, "", "/executables/phase1", "/executables/.live"),
-        ({}, "/config", "/executables/phase1", "/config"),
-        ({"PODIUM_EXECUTABLE_CACHE": "/host"}, "/config", "/executables/phase1", "/host"),
+        ("/host", "/config", "/executables/phase1", "/host"),
+        ("", "/config", None, "/config"),
+        (None, "/config", "/executables/phase1", "/config"),
+        (None, "", "/executables/phase1", "/executables/.live"),
+        (None, "", None, None),
+        (None, "disabled", None, None),
     ],
 )
-def test_the_hosts_cache_wins_over_the_configs_and_one_line_says_so(
-    said: List[str], environ: Dict[str, str], configured: Any, job: Any, root: Any
-) -> None:
-    assert cache_root(environ, configured, said.append, job) == (None if root is None else Path(root))
-    assert len(said) == 1
+def test_the_hosts_cache_wins_over_the_configs_and_one_line_says_so(lines, host, configured, job, root):
+    environ = {} if host is None else {"PODIUM_EXECUTABLE_CACHE": host}
+    assert cache_root(environ, configured, lines.append, job) == (None if root is None else Path(root))
+    assert len(lines) == 1
 
 
-def test_a_root_that_cannot_be_a_folder_is_refused(tmp_path: Path, open_program: Any) -> None:
+def test_a_root_that_cannot_be_a_folder_is_refused(tmp_path, open_program):
     (tmp_path / "cache").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="PODIUM_EXECUTABLE_CACHE"):
         open_program()
 
 
-def prune(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def executables(root, *arguments):
     command = [sys.executable, "-m", "ipu_model.ipu.executables", *arguments, "--root", str(root)]
     return subprocess.run(command, cwd=str(ROOT), capture_output=True, text=True, check=False)
 
 
-def test_list_and_prune_know_what_was_built_for_what_and_when_it_was_used(tmp_path: Path, open_program: Any) -> None:
+def test_list_and_prune_know_what_was_built_for_what_and_when_it_was_used(tmp_path, open_program):
     """Use keeps a program young; its age counts from the day it was built."""
     root = tmp_path / "cache"
     old, new = build(open_program, unused_days=40), build(open_program, changed(micro_batch_size=2))
-    out = prune(root, "list").stdout
-    lines = {line.split()[0]: line for line in out.splitlines()}
-    assert lines[old.name].endswith("geometry.micro_batch_size 4")
-    assert lines[new.name].endswith("geometry.micro_batch_size 2")
-    dry = prune(root, "prune", "--unused-for-days", "30").stdout
+    listed = {line.split()[0]: line for line in executables(root, "list").stdout.splitlines()}
+    assert listed[old.name].endswith("geometry.micro_batch_size 4")
+    assert listed[new.name].endswith("geometry.micro_batch_size 2")
+    dry = executables(root, "prune", "--unused-for-days", "30").stdout
     assert (old.name in dry, new.name in dry, old.exists()) == (True, False, True)
     open_program().report_outcome()
     os.utime(str(old / "1234.popef"), (time.time() - 60 * DAY,) * 2)
-    assert old.name not in prune(root, "prune", "--unused-for-days", "30").stdout
-    assert prune(root, "prune", "--older-than-days", "30", "--yes").returncode == 0
+    assert old.name not in executables(root, "prune", "--unused-for-days", "30").stdout
+    assert executables(root, "prune", "--older-than-days", "30", "--yes").returncode == 0
     assert [path.name for path in root.iterdir()] == [new.name]
     for rule in ([], ["--older-than-days", "-1"], ["--larger-than-gb", "x"]):
-        assert prune(root, "prune", *rule).returncode == 2
+        assert executables(root, "prune", *rule).returncode == 2
 
 
-def test_prune_knows_the_libraries_of_compiled_functions_too(tmp_path: Path) -> None:
+def test_prune_knows_the_libraries_of_compiled_functions_too(tmp_path):
     for name, days in (("advance_lamb-0123", 40), ("advance_lamb-4567", 1), ("half", 90)):
         (tmp_path / f"{name}.so").write_bytes(b"library")
         record = tmp_path / f"{name}.json"
@@ -206,25 +196,23 @@ def test_prune_knows_the_libraries_of_compiled_functions_too(tmp_path: Path) -> 
         os.utime(str(record), (time.time() - days * DAY,) * 2)
     (tmp_path / "half.json").unlink()  # it is just being written, or no one's
     (tmp_path / "photos").mkdir()  # no one's
-    assert prune(tmp_path, "prune", "--unused-for-days", "30", "--yes").returncode == 0
+    assert executables(tmp_path, "prune", "--unused-for-days", "30", "--yes").returncode == 0
     left = ["advance_lamb-4567.json", "advance_lamb-4567.so", "half.so", "photos"]
     assert sorted(path.name for path in tmp_path.iterdir()) == left
 
 
-def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
-    tmp_path: Path, open_program: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(tmp_path, open_program, monkeypatch):
     folder = tmp_path / "cache" / fingerprint(PARTS)
     folder.mkdir(parents=True)
     waits, real = threading.Event(), fcntl.flock
 
-    def flock(stream: Any, operation: int) -> None:
+    def flock(stream, operation):
         if operation == fcntl.LOCK_SH:
             waits.set()
         real(stream, operation)
 
     monkeypatch.setattr(files.fcntl, "flock", flock)
-    opened: List[ProgramFolder] = []
+    opened = []
     with (folder / "podium.held").open("a") as pruner:
         fcntl.flock(pruner, fcntl.LOCK_EX)
         job = threading.Thread(target=lambda: opened.append(open_program()))
@@ -237,28 +225,25 @@ def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
     opened[0].close()
 
 
-def test_a_cache_that_is_too_large_loses_the_least_used_first_and_none_that_is_in_use(
-    tmp_path: Path, open_program: Any
-) -> None:
-    for age in (3, 2, 1):
-        build(open_program, changed(micro_batch_size=age), b"1234", unused_days=age)
-    found = executables.list_entries(tmp_path / "cache")
-    [going] = executables.select_entries(found, "larger_than_gb", 9e-9, time.time())  # 12 bytes are there, 9 may stay
-    assert going.parts["geometry.micro_batch_size"] == 3
+def test_a_cache_that_is_too_large_loses_the_least_used_first_and_none_that_is_in_use(tmp_path, open_program):
+    oldest, *younger = (build(open_program, changed(micro_batch_size=age), b"1234", age) for age in (3, 2, 1))
+    [going, *_] = list_entries(tmp_path / "cache")
+    too_large = ["prune", "--larger-than-gb", "9e-9", "--yes"]  # 12 bytes are there, 9 may stay
     program = open_program(changed(micro_batch_size=3))
-    assert not executables.remove_entry(going)
+    executables(tmp_path / "cache", *too_large)
+    assert oldest.exists()
     program.close()
-    assert executables.remove_entry(going)
-    assert executables.remove_entry(going), "another prune was faster"
-    assert not going.path.exists()
+    executables(tmp_path / "cache", *too_large)
+    assert [path.exists() for path in (oldest, *younger)] == [False, True, True]
+    assert remove_entry(going), "another prune was faster"
 
 
-def rewritten(shared: Path, **changes: Any) -> None:
+def rewritten(shared, **changes):
     record = json.loads((shared / "podium.json").read_text(encoding="utf-8"))
     (shared / "podium.json").write_text(json.dumps({**record, **changes}), encoding="utf-8")
 
 
-def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(shared: Path, open_program: Any) -> None:
+def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(shared, open_program):
     record = json.loads((shared / "podium.json").read_text(encoding="utf-8"))
     assert record["parts"]["geometry.accumulation"] == 16
     assert record["sha256"] == {"1234.popef": hashlib.sha256(CONTENT).hexdigest()}
@@ -276,7 +261,7 @@ def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(s
     assert second.origin == "loaded from the cache"
 
 
-def add_bad(shared: Path) -> None:
+def add_bad(shared):
     (shared / "9999.popef").write_bytes(b"second")
     hashes = {"1234.popef": hashlib.sha256(CONTENT).hexdigest(), "9999.popef": "0" * 64}
     rewritten(shared, executables={"1234.popef": len(CONTENT), "9999.popef": 6}, sha256=hashes)
@@ -296,7 +281,7 @@ def add_bad(shared: Path) -> None:
         (lambda x: rewritten(x, parts={**PARTS, "poptorch": "3.5.0"}), "poptorch 3.5.0 -> 3.4.0"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_the_reason(shared: Path, open_program: Any, change: Any, why: str) -> None:
+def test_what_cannot_be_used_is_refused_with_the_reason(shared, open_program, change, why):
     """Nothing of it is in the live folder, and what is built is kept."""
     change(shared)
     program = open_program(PARTS, shared)
@@ -309,12 +294,10 @@ def test_what_cannot_be_used_is_refused_with_the_reason(shared: Path, open_progr
     assert why in program.origin
 
 
-def test_a_full_disk_costs_the_copy_and_not_the_job(
-    shared: Path, open_program: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_the_copy_and_not_the_job(shared, open_program, monkeypatch):
     real = os.replace
 
-    def replace(source: str, target: str) -> None:
+    def replace(source, target):
         if str(target).endswith(".popef"):
             raise OSError(28, "No space left on device", target)
         real(source, target)
@@ -330,65 +313,56 @@ REASON = "the executable does not fit the gateway mode of this target"
 
 
 @pytest.fixture
-def run_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any, record: Any) -> Callable[..., Any]:
-    """run_carried(loads, reason): the first update of a job, whose program a compile stage built without IPUs."""
+def run_carried(tmp_path, monkeypatch, poptorch, record):
+    """run_carried(loads, reason): the first update of a job, whose program a compile stage built without IPUs.
+
+    Its programs load where `loads` their record in the cache; it returns their origin and what the job said.
+    """
     monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
-    batch = make_batches("question_answering", 1, 16)[0]
-    shared = str(tmp_path / "executables" / "squad-finetune")
-    job = ipu_job("question_answering", optimizer_config(), tmp_path, 1, 1, executables=shared)
-    ahead = ipu_runtime(dataclasses.replace(job, compile_only=True))
-    ahead.compile(batch)
-    ahead.close()
+    [batch] = make_batches("question_answering", 1, 16)
+    job = ipu_job(tmp_path, "question_answering", executables=str(tmp_path / "executables" / "squad-finetune"))
+    with closing(ipu_runtime(dataclasses.replace(job, compile_only=True))) as ahead:
+        ahead.compile(batch)
     shutil.rmtree(str(tmp_path / "executables" / ".live"))
     compile_program = poptorch.PoplarExecutor.compile
 
-    def run(loads: Callable[[Dict[str, Any]], bool], reason: str = REASON) -> Tuple[str, List[str]]:
-        """The origin of its program, and what it said; programs load where `loads` their record in the cache."""
-
-        def compile_and_load(self: Any, *inputs: Any) -> None:
+    def run(loads, reason=REASON):
+        def compile_and_load(self, *inputs):
             compile_program(self, *inputs)
-            if not loads(record()[-1]["cache"]):
+            if not loads(record()[-1]["cache"]["hit"]):
                 error = poptorch.Error(f"'poplar_runtime_error': {reason}")
                 error.type, error.message, error.location = "poplar_runtime_error", reason, "Compiler.cpp"
                 raise error
 
-        said: List[str] = []
-        runtime = ipu_runtime(job, said)
-        with monkeypatch.context() as patched, closing(runtime):
+        lines = []
+        with monkeypatch.context() as patched, closing(ipu_runtime(job, lines)) as runtime:
             patched.setattr(poptorch.PoplarExecutor, "compile", compile_and_load)
             runtime.compile(batch)
             assert runtime.train_step(batch, 1e-3).loss > 0
-        return runtime.program, [line for line in said if line.startswith("training")]
+        return runtime.program, [line for line in lines if line.startswith("training")]
 
     return run
 
 
-def test_a_program_that_the_attached_ipus_do_not_load_is_compiled_once_for_them(run_carried: Any) -> None:
+def test_a_program_that_the_attached_ipus_do_not_load_is_compiled_once_for_them(run_carried):
     """PopART finds a program of the offline target by the same key, and poplar::Engine::load raises."""
-    program, (hit, miss, ready) = run_carried(lambda cache: not cache["hit"])
+    program, (hit, miss, ready) = run_carried(lambda hit: not hit)
     assert program.startswith("built: ")
     assert REASON in program
     assert hit.startswith("training: hit, 1 file")
     assert miss.startswith("training: miss, ")
     assert "built, 1 file" in ready
     assert "A hit was expected" not in ready
-    assert run_carried(lambda cache: True)[0] == "loaded from the cache"
+    assert run_carried(lambda hit: True)[0] == "loaded from the cache"
 
 
-@pytest.mark.parametrize(
-    ("reason", "error", "hits"),
-    [
-        (REASON, LoadFailure, [True, False]),
-        ("Fabric error: connection not established: CONNECTION_KILL, device 3", IpuFailure, [True]),
-    ],
-    ids=["the program", "the hardware"],
-)
-def test_what_does_not_load_names_the_cause_and_hardware_that_fails_leaves_the_program(
-    run_carried: Any, record: Any, reason: str, error: Any, hits: List[bool]
-) -> None:
+def test_what_does_not_load_names_the_cause_and_hardware_that_fails_leaves_the_program(run_carried, record):
     before = len(record())
-    with pytest.raises(error, match=REASON if error is LoadFailure else "lost the connection"):
-        run_carried(lambda cache: False, reason)
-    assert [x["cache"]["hit"] for x in record()[before:]] == hits
-    if error is IpuFailure:
-        assert run_carried(lambda cache: True)[0] == "loaded from the cache"
+    with pytest.raises(IpuFailure, match="lost the connection"):
+        run_carried(lambda hit: False, "Fabric error: connection not established: CONNECTION_KILL, device 3")
+    assert [x["cache"]["hit"] for x in record()[before:]] == [True]
+    assert run_carried(lambda hit: True)[0] == "loaded from the cache"
+    before = len(record())
+    with pytest.raises(LoadFailure, match=REASON):
+        run_carried(lambda hit: False)
+    assert [x["cache"]["hit"] for x in record()[before:]] == [True, False]

@@ -3,10 +3,6 @@
 The other instances are played by `OTHERS`: what each of them would hand in, by the name of the reduction.
 """
 
-from __future__ import annotations
-
-from typing import Dict, List
-
 import popdist
 import torch
 
@@ -15,31 +11,29 @@ class Average:
     """The reduction operation hvd.Average."""
 
 
-CALLS: List[str] = []
-OTHERS: Dict[str, List[torch.Tensor]] = {}
+OTHERS = {}
+_STARTED = []
 
 
-def init() -> None:
+def init():
     if "init" not in popdist.CALLS:
         raise RuntimeError("popdist.init() comes before horovod's")
-    CALLS.append("init")
+    _STARTED.append(True)
 
 
-def allreduce(tensor: torch.Tensor, *, name: str, op: type) -> torch.Tensor:
+def allreduce(tensor, *, name, op):
     """Mean of the same tensor over the instances. The old flag `average` is gone on purpose: op says it."""
-    if "init" not in CALLS:
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
-    if not isinstance(tensor, torch.Tensor) or op is not Average:
-        raise TypeError(f"allreduce of {type(tensor).__name__} with {op!r}")
-    CALLS.append(f"allreduce {name}")
-    return torch.stack([tensor, *OTHERS.get(name, [tensor])]).mean(0)
+    if op is not Average:
+        raise TypeError(f"allreduce with {op!r}")
+    return torch.stack(_of_all(tensor, name)).mean(0)
 
 
-def allgather(tensor: torch.Tensor, *, name: str) -> torch.Tensor:
+def allgather(tensor, *, name):
     """The tensors of all instances one after the other, by their first dimension."""
-    if "init" not in CALLS:
+    return torch.cat(_of_all(tensor, name))
+
+
+def _of_all(tensor, name):
+    if not _STARTED:
         raise ValueError("Horovod has not been initialized; use hvd.init().")
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"allgather of {type(tensor).__name__}")
-    CALLS.append(f"allgather {name}")
-    return torch.cat([tensor, *OTHERS.get(name, [tensor])])
+    return [tensor, *OTHERS.get(name, [tensor])]

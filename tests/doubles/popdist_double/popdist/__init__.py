@@ -3,51 +3,46 @@
 `init` comes first; what it cannot know without PopRun it refuses.
 """
 
-from __future__ import annotations
-
 import os
-from typing import List
 
-CALLS: List[str] = []
-_TOTAL, _LOCAL = "POPDIST_NUM_TOTAL_REPLICAS", "POPDIST_NUM_LOCAL_REPLICAS"
-_OFFSET, _IPUS = "POPDIST_REPLICA_INDEX_OFFSET", "POPDIST_NUM_IPUS_PER_REPLICA"
+CALLS = []
 
 
-def isPopdistEnvSet() -> bool:
-    return _TOTAL in os.environ
+def isPopdistEnvSet():
+    return "POPDIST_NUM_TOTAL_REPLICAS" in os.environ
 
 
-def init() -> None:
+def init():
     if "init" in CALLS:
         raise RuntimeError("popdist.init() was called twice")
     CALLS.append("init")
 
 
-def getNumTotalReplicas() -> int:
-    return _number(_TOTAL)
+def getNumTotalReplicas():
+    return _number("NUM_TOTAL_REPLICAS")
 
 
-def getNumLocalReplicas() -> int:
-    return _number(_LOCAL)
+def getNumLocalReplicas():
+    return _number("NUM_LOCAL_REPLICAS")
 
 
-def getNumIpusPerReplica() -> int:
-    return _number(_IPUS)
+def getNumIpusPerReplica():
+    return _number("NUM_IPUS_PER_REPLICA")
 
 
-def checkNumIpusPerReplica(ipus_per_replica: int) -> bool:
-    return _number(_IPUS) == ipus_per_replica
+def checkNumIpusPerReplica(ipus_per_replica):
+    return getNumIpusPerReplica() == ipus_per_replica
 
 
-def getNumInstances() -> int:
+def getNumInstances():
     return getNumTotalReplicas() // getNumLocalReplicas()
 
 
-def getInstanceIndex() -> int:
-    return _number(_OFFSET) // getNumLocalReplicas()
+def getInstanceIndex():
+    return _number("REPLICA_INDEX_OFFSET") // getNumLocalReplicas()
 
 
-def _number(name: str) -> int:
+def _number(name):
     if "init" not in CALLS:
         raise RuntimeError("popdist.init() must be called first")
-    return int(os.environ[name])
+    return int(os.environ[f"POPDIST_{name}"])

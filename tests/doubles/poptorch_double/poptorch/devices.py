@@ -1,57 +1,46 @@
 """The IPUs of this double: how many there are, and who holds them."""
 
-from __future__ import annotations
-
 import gc
 import os
 import weakref
-from typing import Any
 
-from poptorch.errors import refusal
+from poptorch.kinds import refusal
 
 COUNT = "PODIUM_DOUBLE_IPUS"
 """Environment variable: IPUs of the double. When not set, it has those of one executable at a time, up to 64, as a host
 has those of its job: another attaches only after it."""
 PER_PROCESS = 64
-_HOLDERS: Any = weakref.WeakSet()
+HOLDERS = weakref.WeakSet()
 
 
-def count() -> int:
-    return int(os.environ.get(COUNT, PER_PROCESS))
-
-
-def reserved(needed: int) -> int:
+def reserved(needed):
     """The power of two that holds `needed` IPUs: only such groups can be attached."""
     return 1 << (needed - 1).bit_length()
 
 
-def acquire(executable: Any) -> None:
+def acquire(executable):
     wanted = reserved(executable.num_ipus)
-    if _held() + wanted > _there(wanted):
+    if _free(wanted) < wanted:
         gc.collect()  # executors that no one knows any more
-    held, there = _held(), _there(wanted)
-    if held + wanted > there:
-        raise refusal(f"Failed to acquire {wanted} IPU(s): {held} of {there} are attached to other executors")
-    _HOLDERS.add(executable)
+    if _free(wanted) < wanted:
+        raise refusal(f"Failed to acquire {wanted} IPU(s): others are attached to them")
+    HOLDERS.add(executable)
 
 
-def _there(wanted: int) -> int:
-    return count() if COUNT in os.environ else max(_held(), wanted)
+def _free(wanted):
+    held = sum(reserved(holder.num_ipus) for holder in HOLDERS)
+    return (_count() if COUNT in os.environ else max(held, wanted)) - held
 
 
-def _held() -> int:
-    return sum(reserved(holder.num_ipus) for holder in _HOLDERS)
+def _count():
+    return int(os.environ.get(COUNT, PER_PROCESS))
 
 
-def release(executable: Any) -> None:
-    _HOLDERS.discard(executable)
-
-
-def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
+def ipuHardwareIsAvailable(num_ipus=1):
     """That many exist; whether they are free is not known."""
-    return count() >= num_ipus
+    return _count() >= num_ipus
 
 
-def ipuHardwareVersion() -> int:
-    assert count() > 0, "there is no IPU"
+def ipuHardwareVersion():
+    assert _count() > 0, "there is no IPU"
     return 2

@@ -1,19 +1,15 @@
 """fp16 on a CPU: what the CPU computes slowly or not at all in fp16 is computed in fp32 and rounded back."""
 
-from __future__ import annotations
-
-from typing import Any, Set
-
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
-_IN_FP32: Set[Any] = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
+_IN_FP32 = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
 """Products: today's torch has fp16 ones, 20 times slower than in fp32; torch 2.0 has none. Others join on failing."""
 
 
-def call(function: Any, args: Any, kwargs: Any) -> Any:
+def call(function, args, kwargs):
     """function(*args, **kwargs), in fp32 where that is needed, with fp16 results all the same."""
     if function not in _IN_FP32:
         try:
@@ -36,12 +32,12 @@ def call(function: Any, args: Any, kwargs: Any) -> Any:
     return type(result)(_down(x) for x in result)
 
 
-def _in_place(function: Any) -> bool:
+def _in_place(function):
     """It writes into its first argument and returns it."""
     return bool(function._schema.is_mutable) and function._schema.name.endswith("_")
 
 
-def _up(x: Any) -> Any:
+def _up(x):
     if isinstance(x, Tensor):
         return x.float() if x.dtype == torch.float16 else x
     if isinstance(x, (list, tuple)) and any(isinstance(part, Tensor) and part.dtype == torch.float16 for part in x):
@@ -49,10 +45,10 @@ def _up(x: Any) -> Any:
     return torch.float32 if x is torch.float16 else x
 
 
-def _down(x: Any) -> Any:
+def _down(x):
     return x.half() if isinstance(x, Tensor) and x.dtype == torch.float32 else x
 
 
 class HalfOnCpu(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return call(func, args, kwargs or {})

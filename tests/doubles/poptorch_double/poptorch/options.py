@@ -1,117 +1,180 @@
 """poptorch.Options: everything that decides how a model is compiled and run."""
 
-from __future__ import annotations
-
 import copy
 import sys
-from typing import Any, Dict, Optional
 
 import torch
 
-from poptorch.enums import ConnectionType, OutputMode
-from poptorch.option_groups import PopartOptions, PrecisionOptions, TensorLocationOptions, TrainingOptions
-from poptorch.settings import Settings
-from poptorch.strategies import PipelinedExecution
+from poptorch.kinds import AutoStage, OutputMode, ReductionType
+
+NEVER = 2
+"""The connection_type of a program that is compiled for IPUs that are not there."""
 
 
-def show_progress() -> None:
-    sys.stderr.write("\rGraph compilation: 100%|##########| 100/100\n")
+class PipelinedExecution:
+    execution_mode = 0
+
+    def __init__(self, *stages):
+        assert stages == (AutoStage.AutoIncrement,), f"the double knows AutoIncrement alone: {stages}"
 
 
-class Options(Settings):
-    """Setters return the options; an executor freezes what it is given and clone() gives a copy that is not."""
+class ShardedExecution(PipelinedExecution):
+    execution_mode = 1
 
-    def __init__(self) -> None:
-        self._popart = PopartOptions()
-        self._precision = PrecisionOptions(self._popart)
-        self._training = TrainingOptions(self._popart)
-        self._tensor_locations = TensorLocationOptions()
-        self._execution_strategy = PipelinedExecution()
-        self._progress_bar: Any = show_progress
-        self._show_compilation_progress_bar = True
+
+class _Group:
+    """Named values of known types; nothing changes once an executor has frozen them."""
+
+    _frozen = False
+
+    def __init__(self, **values):
+        self._values = values
+
+    def _set(self, name, value, new=False):
+        if self._frozen:
+            raise AttributeError("these options are in use by an executor: change a clone() of them instead")
+        assert new or name in self._values, f"there is no option {name}: {sorted(self._values)}"
+        if name in self._values:
+            wanted = type(self._values[name])
+            assert isinstance(value, wanted), f"option {name} takes {wanted.__name__}, found {value!r}"
+        self._values[name] = value
+        return self
+
+    def __getattr__(self, name):
+        values = self.__dict__.get("_values", {})
+        if name not in values:
+            raise AttributeError(f"{type(self).__name__} has no option {name}")
+        return values[name]
+
+
+def _setter(name):
+    def set_value(self, value):
+        return self._set(name, value)
+
+    return set_value
+
+
+class _Popart(_Group):
+    """Options of PopART by name; names and types are looked at when a model is compiled."""
+
+    def __init__(self):
+        super().__init__(instrumentWithHardwareCycleCounter=False, rearrangeAnchorsOnHost=False)
+
+    def set(self, key, value):
+        return self._set(key, value, new=True)
+
+    def setPatterns(self, patterns, level=2):
+        return self.set("patterns_level", level).set("patterns", patterns)
+
+
+class _Precision:
+    def __init__(self, popart):
+        self._popart = popart
+
+    def enableStochasticRounding(self, enabled):
+        self._popart.set("enableStochasticRounding", enabled)
+
+    def setPartialsType(self, dtype):
+        names = {torch.float32: "float", torch.float16: "half"}
+        if dtype not in names:
+            raise ValueError(f"partials are torch.float or torch.half, found {dtype}")
+        self._popart.set("partialsTypeMatMuls", names[dtype])
+        self._popart.set("convolutionOptions", {"partialsType": names[dtype]})
+
+
+class _Training(_Group):
+    def __init__(self, popart):
+        self._popart = popart
+        super().__init__(gradient_accumulation=1, accumulation_and_replication_reduction_type=ReductionType.Mean)
+
+    gradientAccumulation = _setter("gradient_accumulation")
+    accumulationAndReplicationReductionType = _setter("accumulation_and_replication_reduction_type")
+
+    def setAutomaticLossScaling(self, enabled):
+        self._popart.set("automaticLossScalingSettings.enabled", enabled)
+
+
+class TensorLocationSettings(_Group):
+    def useOnChipStorage(self, use=True):
+        return self._flag("onChip", use)
+
+    def useReplicatedTensorSharding(self, use=True):
+        return self._flag("useReplicatedTensorSharding", use)
+
+    def _flag(self, name, use):
+        assert isinstance(use, bool), f"{name} is on or off, found {use!r}"
+        return self._set(name, int(use), new=True)
+
+
+class _TensorLocations(_Group):
+    def setOptimizerLocation(self, location):
+        assert isinstance(location, TensorLocationSettings), f"TensorLocationSettings, found {location!r}"
+        return self._set("location_optimizer", dict(location._values), new=True)
+
+
+class Options(_Group):
+    """Setters return the options; an executor freezes what it is given and works with a copy."""
+
+    def __init__(self):
+        self._Popart, self.TensorLocations = _Popart(), _TensorLocations()
+        self.Precision, self.Training = _Precision(self._Popart), _Training(self._Popart)
+        self._strategy = None
+        self._progress_bar = True
         super().__init__(
             replication_factor=1,
             device_iterations=1,
             auto_round_num_ipus=False,
-            output_mode=OutputMode.Default.value,
-            connection_type=ConnectionType.Always.value,
+            output_mode=OutputMode.Default,
+            connection_type=0,
             available_memory_proportion={},
         )
 
-    @property
-    def Training(self) -> TrainingOptions:
-        return self._training
+    deviceIterations = _setter("device_iterations")
+    replicationFactor = _setter("replication_factor")
+    outputMode = _setter("output_mode")
+    autoRoundNumIPUs = _setter("auto_round_num_ipus")
 
-    @property
-    def Precision(self) -> PrecisionOptions:
-        return self._precision
-
-    @property
-    def TensorLocations(self) -> TensorLocationOptions:
-        return self._tensor_locations
-
-    @property
-    def _Popart(self) -> PopartOptions:
-        return self._popart
-
-    def deviceIterations(self, device_iterations: int) -> Options:
-        self._set("device_iterations", device_iterations)
-        return self
-
-    def replicationFactor(self, replication_factor: int) -> Options:
-        self._set("replication_factor", replication_factor)
-        return self
-
-    def setExecutionStrategy(self, strategy: PipelinedExecution) -> Options:
+    def setExecutionStrategy(self, strategy):
         assert isinstance(strategy, PipelinedExecution), f"no execution strategy: {strategy!r}"
-        self._execution_strategy = strategy
+        self._strategy = strategy
         return self
 
-    def setAvailableMemoryProportion(self, available_memory_proportion: Dict[str, float]) -> Options:
+    def setAvailableMemoryProportion(self, available_memory_proportion):
         for key in available_memory_proportion:
             assert key.startswith("IPU"), f"shares of memory are given as {{'IPU0': 0.2}}, found {key!r}"
         shares = {int(key[len("IPU") :]): share for key, share in available_memory_proportion.items()}
-        self._set("available_memory_proportion", shares)
-        return self
+        return self._set("available_memory_proportion", shares)
 
-    def outputMode(self, output_mode: OutputMode, output_return_period: Optional[int] = None) -> Options:
-        assert isinstance(output_mode, OutputMode), f"no OutputMode: {output_mode!r}"
-        self._set("output_mode", output_mode.value)
-        return self
+    def useOfflineIpuTarget(self, ipu_version=2):
+        return self._set("connection_type", NEVER)._set("ipu_version", ipu_version, new=True)
 
-    def defaultOutputMode(self) -> bool:
-        return bool(self.output_mode == OutputMode.Default)
-
-    def useOfflineIpuTarget(self, ipu_version: int = 2) -> Options:
-        self._set("connection_type", ConnectionType.Never.value)
-        self._set("ipu_version", ipu_version, new=True)
-        return self
-
-    def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Options:
-        self._set("auto_round_num_ipus", auto_round_num_ipus)
-        return self
-
-    def randomSeed(self, random_seed: int) -> Options:
+    def randomSeed(self, random_seed):
         assert isinstance(random_seed, int), f"a seed is an int, found {random_seed!r}"
         torch.manual_seed(random_seed)
-        self._set("random_seed", random_seed, new=True)
+        return self._set("random_seed", random_seed, new=True)
+
+    def enableExecutableCaching(self, path):
+        self._Popart.set("cachePath", path).set("enableEngineCaching", True)
         return self
 
-    def enableExecutableCaching(self, path: Optional[str]) -> Options:
-        if path is not None:
-            self._popart.set("cachePath", path)
-        self._popart.set("enableEngineCaching", path is not None)
+    def showCompilationProgressBar(self, show=True):
+        self._progress_bar = show
         return self
 
-    def showCompilationProgressBar(self, show: bool = True) -> Options:
-        self._show_compilation_progress_bar = show
-        return self
+    def _show_progress(self):
+        if self._progress_bar:
+            sys.stderr.write("\rGraph compilation: 100%|##########| 100/100\n")
 
-    def toDict(self) -> Dict[str, Any]:
-        values: Dict[str, Any] = {"execution_mode": self._execution_strategy.execution_mode}
-        for part in (self._popart.options, self._values, self._training._values, self._tensor_locations._values):
-            values.update(part)
-        return values
+    def _freeze(self, frozen=True):
+        for group in (self, self._Popart, self.Training, self.TensorLocations):
+            group._frozen = frozen
 
-    def clone(self) -> Options:
-        return copy.deepcopy(self)
+    def _thawed_copy(self):
+        made = copy.deepcopy(self)
+        made._freeze(False)
+        return made
+
+    def _all(self):
+        mode = 0 if self._strategy is None else self._strategy.execution_mode
+        groups = (self._Popart, self, self.Training, self.TensorLocations)
+        return {"execution_mode": mode, **{name: x for group in groups for name, x in group._values.items()}}

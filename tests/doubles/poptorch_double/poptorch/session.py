@@ -1,10 +1,6 @@
 """Names and types of session options: what reaches the compiler, or is refused by it."""
 
-from __future__ import annotations
-
-from typing import Any, Dict, List
-
-from poptorch.errors import refusal
+from poptorch.kinds import refusal
 
 _OPTIONS = {
     bool: """
@@ -14,62 +10,49 @@ _OPTIONS = {
         """,
     int: """
         execution_mode replication_factor device_iterations output_mode connection_type random_seed
-        gradient_accumulation ipu_version accumulation_and_replication_reduction_type
+        gradient_accumulation ipu_version accumulation_and_replication_reduction_type patterns_level
         accumulateOuterFragmentSettings.schedule subgraphCopyingStrategy
         """,
     float: "outlineThreshold",
-    str: "cachePath partialsTypeMatMuls saveInitializersToFile",
+    str: "cachePath partialsTypeMatMuls",
     list: "accumulateOuterFragmentSettings.excludedVirtualGraphs engineOptions convolutionOptions",
 }
 """Type -> names. The type of the Python value decides where a name is looked up, so 10 is not an outlineThreshold."""
-KNOWN = {kind: frozenset(names.split()) for kind, names in _OPTIONS.items()}
+_CALLS = {bool: "addBoolOption", int: "addUint64Option", float: "addDoubleOption", str: "addStringOption"}
 
 
-def option_calls(options: Dict[str, Any]) -> List[List[Any]]:
-    calls: List[List[Any]] = []
+def option_calls(options):
+    """[function, name, value] of every option that is one value; the others are looked at."""
+    calls = []
     for name, value in options.items():
-        if name != "patterns_level":
-            calls += _calls(name, value, options)
+        if name == "available_memory_proportion":
+            calls += [["setMemoryProportion", ipu, float(share)] for ipu, share in value.items()]
+        elif name == "patterns":
+            if not all(isinstance(enabled, bool) for enabled in value.values()):
+                raise refusal(f"patterns are on or off: {value}")
+        elif isinstance(value, (list, dict)):
+            if name != "location_optimizer":
+                _check_texts(name, value)
+        else:
+            calls.append(_call(name, value))
     return calls
 
 
-def _calls(name: str, value: Any, options: Dict[str, Any]) -> List[List[Any]]:
-    if isinstance(value, dict):
-        return _mapping_calls(name, value, options)
-    if isinstance(value, (list, tuple, set)):
-        return [["insertStringOption", name, _text(name, _known(list, name, x))] for x in value]
-    if isinstance(value, bool):
-        return [["addBoolOption", name, _known(bool, name, value)]]
-    if isinstance(value, int):
-        if not 0 <= value <= (3 if name == "accumulateOuterFragmentSettings.schedule" else 2**64 - 1):
-            raise refusal(f"option {name}: {value} is out of range")
-        return [["addUint64Option", name, int(_known(int, name, value))]]
-    if isinstance(value, float):
-        return [["addDoubleOption", name, _known(float, name, value)]]
-    return [["addStringOption", name, _known(str, name, value)]]
+def _call(name, value):
+    kind = next(kind for kind in _CALLS if isinstance(value, kind))
+    _check_name(kind, name, value)
+    if kind is int and not 0 <= value <= (3 if name == "accumulateOuterFragmentSettings.schedule" else 2**64 - 1):
+        raise refusal(f"option {name}: {value} is out of range")
+    return [_CALLS[kind], name, int(value) if kind is int else value]
 
 
-def _mapping_calls(name: str, value: Dict[Any, Any], options: Dict[str, Any]) -> List[List[Any]]:
-    if name == "available_memory_proportion":
-        return [["setMemoryProportion", int(ipu), float(share)] for ipu, share in value.items()]
-    if name == "patterns":
-        if not all(isinstance(enabled, bool) for enabled in value.values()):
-            raise refusal(f"patterns are on or off: {value}")
-        patterns: List[List[Any]] = [["addPattern", key, enabled] for key, enabled in value.items()]
-        return [["setPatternsLevel", options["patterns_level"]], *patterns]
-    if name == "location_optimizer":
-        return [["setTensorLocation", name, key, int(x)] for key, x in value.items()]
-    pairs = [[_text(name, key), _text(name, _known(list, name, x))] for key, x in value.items()]
-    return [["insertStringPairOption", name, *pair] for pair in pairs]
+def _check_texts(name, values):
+    _check_name(list, name, values)
+    for x in values.items() if isinstance(values, dict) else values:
+        if not all(isinstance(part, str) for part in (x if isinstance(x, tuple) else [x])):
+            raise refusal(f"option {name}: {x!r} is not a text")
 
 
-def _known(kind: type, name: str, value: Any) -> Any:
-    if name not in KNOWN[kind]:
+def _check_name(kind, name, value):
+    if name not in _OPTIONS[kind].split():
         raise refusal(f"there is no {kind.__name__} option {name} (value {value!r})")
-    return value
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, (str, int)):
-        raise refusal(f"option {name}: {value!r} is not a text")
-    return value if isinstance(value, str) else str(int(value))
