@@ -1,11 +1,9 @@
 """Every fault at every request of a publish: the repository is as it was or whole, and nothing happens twice."""
 
 import re
-import tempfile
 import time
 import types
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -35,11 +33,7 @@ LONGEST_WAIT_S = 600.0
 
 def recorded_calls(*, review):
     """Every request of a first, good publish, in order: method, pattern, and how many of the same came before."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        pytest.MonkeyPatch.context() as patch,
-        running_hub(Path(folder)) as hub,
-    ):
+    with pytest.MonkeyPatch.context() as patch, running_hub() as hub:
         patch.setenv("HF_TOKEN", hub.add_user(TOKEN))
         patch.setenv("HF_ENDPOINT", hub.endpoint)
         publish_small(review=review)

@@ -30,6 +30,7 @@ from tests.places import ROOT, copy_project
 from tests.tasks.downstream.inference.applied_models import GOOD
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here
+from tests.tasks.release.card_facts import full_card, model_card
 from tests.tasks.validation.validation_data import (
     corpus_columns,
     judged_rows,
@@ -210,6 +211,10 @@ def test_pages_of_runs(state, tmp_path):
     require_same(
         f"page-run-{state}", mask(text_of(run_page.render_run(RunView(report, root))), {"PROJECT": root}, PLANTED)
     )
+
+
+def test_model_cards():
+    require_same("card", mask(f"{model_card()}\n{full_card()}", {}))
 
 
 def test_page_of_all_runs():

@@ -115,7 +115,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         asked = [qa(i, question, [(text, at)]) for i, question, text, at in questions]
         write(root / f"{name}.json", squad(*asked, context=CONTEXT, title="Mirn"))
     trained = make_checkout(root / "trained")
-    with running_hub(root / "hub") as hub:
+    with running_hub() as hub:
         text = hub.store.create("dataset", "user/towns")
         hub.store.add_files(text, {"train.jsonl": lines.encode()})
         asked = hub.store.create("dataset", "user/asked")
@@ -193,7 +193,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         unused.bind(("127.0.0.1", 0))
         unreachable = f"http://127.0.0.1:{unused.getsockname()[1]}"
     results: dict[str, Any] = {"root": root}
-    with running_hub(root / "hub") as hub:
+    with running_hub() as hub:
         for case, endpoint in (("down", unreachable), ("missing", hub.endpoint)):
             steps = [
                 make_step(f"{stage} {case}", stage, folder_with(root / case / stage, **sections))
@@ -233,7 +233,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "scripted": {"scripted.py": program},
         "both": {"both.py": program, "train.jsonl": (json.dumps(DOCUMENTS[0]) + "\n").encode()},
     }
-    with running_hub(root / "hub") as hub:
+    with running_hub() as hub:
         for name, files in data_sets.items():
             hub.store.add_files(hub.store.create("dataset", f"user/{name}"), files)
         steps = [
@@ -262,7 +262,7 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "named": {"PREFECT__FLOW_RUN_ID": "17", "PODIUM_HUB_READS": "other/*, user/to*"},
     }
     found = {}
-    with running_hub(root / "hub") as hub:
+    with running_hub() as hub:
         hub.add_user("hf_of_the_worker")
         hub.store.add_files(hub.store.create("dataset", "user/towns", private=True), {"train.jsonl": lines})
         asked = {f"{split}.parquet": squad_parquet(questions) for split, questions in QUESTIONS.items()}

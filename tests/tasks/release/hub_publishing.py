@@ -1,4 +1,4 @@
-"""What the tests of publishing to a Hub share: a small release, and the requests of a publish by name."""
+"""What the tests of publishing to a Hub share: a small release, and what a Hub has of it."""
 
 from tasks.release.hub.calls import Patience
 from tasks.release.hub.transaction import HubRelease, release_on_hub
@@ -7,21 +7,6 @@ from tests.hub_server import Commit, HubServer, Repository
 
 TOKEN = "hf_PlantedTokenThatMustNotLeak0123456789"
 NAME = "user/demo"
-CALLS = {
-    "whoami": ("GET", r"^/api/whoami-v2$"),
-    "head": ("GET", r"^/api/models/user/demo$"),
-    "create": ("POST", r"^/api/repos/create$"),
-    "card": ("POST", r"^/api/validate-yaml$"),
-    "pre-upload": ("POST", r"/preupload/"),
-    "batch": ("POST", r"/objects/batch$"),
-    "upload": ("PUT", r"^/upload/"),
-    "upload-verify": ("POST", r"/lfs-verify/"),
-    "commit": ("POST", r"/commit/"),
-    "verify": ("GET", r"/revision/[0-9a-f]{40}$"),
-    "tag": ("POST", r"/tag/"),
-    "tag-verify": ("GET", r"/revision/release-"),
-}
-"""Every request of a first publish, in order; the head is read before and after the creation."""
 
 
 def small_release(text: str = "one") -> Release:
@@ -32,8 +17,7 @@ def small_release(text: str = "one") -> Release:
 
 
 def publish_small(text: str = "one", waits: list[float] | None = None, *, review: bool = False) -> HubRelease:
-    waits = [] if waits is None else waits
-    patience = Patience(sleep=waits.append)
+    patience = Patience(sleep=list[float]().append if waits is None else waits.append)
     return release_on_hub(small_release(text), NAME, private=True, review=review, patience=patience)
 
 

@@ -1,8 +1,7 @@
 """A checkout whose gate compares with what its entry published, and releases of it."""
 
-import contextlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,33 +26,29 @@ def state(root: Path, changes: Mapping[str, Any] | None = None, **publish_how: A
     change_parameters(root, {"downstream": {"squad": entry}, "publish": publish_how})
 
 
+def replace_model(root: Path, seed: int) -> None:
+    shutil.rmtree(root / "models/squad")
+    write_model(root, seed)
+
+
 def release(root: Path, seed: int | None = None) -> str:
+    """Publish, as if the gate had compared with what is out now: a folder by its weights, a Hub by its commit."""
     if seed is not None:
-        shutil.rmtree(root / "models/squad")
-        write_model(root, seed)
-    with compared_with_newest(root):
-        write_gate(root)
-        return str(publish_here(root)["tag"])
-
-
-@contextlib.contextmanager
-def compared_with_newest(root: Path) -> Iterator[None]:
-    """Let the gate accept against what is out now: a folder by its weights, a Hub by its commit."""
+        replace_model(root, seed)
     params, folder = load_params(root / artifacts.PARAMS), root / artifacts.released_scores("squad")
-    if (folder / "scores.json").is_file():
-        yield
-        return
-    tag = commit = None
-    target = root / "published/podium-demo"
-    weights = (FolderReleases(target).named_release() or target) / "model.safetensors"
-    if params.publish.target == "hub":
-        tag, commit = next(((one.tag, one.commit) for one in newest_on_hub(find_entry(params, "squad"))), (None, None))
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {"tag": tag, "repository": NAME, "commit": commit}
-    values = {"release": about, "weights": sha256_of(weights) if weights.is_file() else None}
-    write_json(folder / artifacts.RELEASED_RECORD, values)
-    yield
-    (folder / artifacts.RELEASED_RECORD).unlink()
+    record = folder / artifacts.RELEASED_RECORD
+    if compared := not (folder / "scores.json").is_file():
+        target = root / "published/podium-demo"
+        weights = (FolderReleases(target).named_release() or target) / "model.safetensors"
+        out = newest_on_hub(find_entry(params, "squad")) if params.publish.target == "hub" else []
+        tag, commit = (out[0].tag, out[0].commit) if out else (None, None)
+        about = {"tag": tag, "repository": NAME, "commit": commit}
+        write_json(record, {"release": about, "weights": sha256_of(weights) if weights.is_file() else None})
+    write_gate(root)
+    tag = publish_here(root)["tag"]
+    if compared:
+        record.unlink()
+    return str(tag)
 
 
 def publish_here(root: Path, name: str = "squad", **options: bool) -> dict[str, Any]:

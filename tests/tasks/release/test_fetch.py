@@ -1,6 +1,5 @@
 """What was released last is fetched whole or not at all; publish replaces what the gate compared with, and no other."""
 
-import contextlib
 import multiprocessing
 import shutil
 from pathlib import Path
@@ -16,7 +15,8 @@ from tasks.downstream.inference.predict_released import predict_released
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params
 from tasks.release import fetch
-from tasks.release.fetch import FetchResult, newest_on_hub, parse_tagged
+from tasks.release.fetch import FetchResult, parse_tagged
+from tasks.release.hub import transaction
 from tasks.release.names import FolderReleases
 from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, InputError, ParamsError, PublishError
@@ -25,8 +25,15 @@ from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.downstream.texts.glue_checkout import run_stage
 from tests.tasks.release.hub_publishing import NAME, commits, merge, open_requests, repository
-from tests.tasks.release.released_checkout import FOLDER, fetch_here, publish_here, release, state
-from tests.tasks.trained_checkout import write_gate, write_model
+from tests.tasks.release.released_checkout import FOLDER, fetch_here, publish_here, release, replace_model, state
+from tests.tasks.trained_checkout import write_gate
+
+PUBLISHED = Path("published/podium-demo")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
 
 
 @pytest.fixture
@@ -36,44 +43,27 @@ def checkout(checkout: Path) -> Path:
     return checkout
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
-    return tmp_path / "hub-cache"
-
-
-def tags(found: FetchResult) -> list[str]:
-    return [one.tag for one in found.releases]
+def tags(fetched: FetchResult) -> list[str]:
+    return [release.tag for release in fetched.releases]
 
 
 def files_below(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
 
 
-def said_here(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The same of a command that ends well, in this process."""
-    capsys.readouterr()
-    with contextlib.chdir(root):
-        run_stage(fetch, "squad", *words)
-    return capsys.readouterr().out
-
-
 def test_a_folder_is_fetched_and_what_lay_there_before_stays_behind_it(checkout: Path) -> None:
     first = release(checkout)
-    found = fetch_here(checkout)
-    assert (tags(found), found.changed) == ([first], True)
-    published = checkout / "published/podium-demo"
-    assert found.releases[0].files == {
-        name: sha256
-        for name, sha256 in files_below(published).items()
-        if name not in ("README.md", "evaluation/metrics.json", "stage_runs.json")
-    }
+    fetched = fetch_here(checkout)
+    assert (tags(fetched), fetched.changed) == ([first], True)
+    apart = ("README.md", "evaluation/metrics.json", "stage_runs.json")
+    published = files_below(checkout / PUBLISHED)
+    assert fetched.releases[0].files == {name: sha256 for name, sha256 in published.items() if name not in apart}
     second = release(checkout, seed=1)
-    found = fetch_here(checkout)
-    assert tags(found) == [second, first]
-    assert read_fetched(checkout / FOLDER) == found.releases
-    for one in found.releases:
-        verify_release(one, checkout / FOLDER)
+    fetched = fetch_here(checkout)
+    assert tags(fetched) == [second, first]
+    assert read_fetched(checkout / FOLDER) == fetched.releases
+    for fetched_release in fetched.releases:
+        verify_release(fetched_release, checkout / FOLDER)
     assert not fetch_here(checkout).changed
     third = release(checkout, seed=2)
     assert tags(fetch_here(checkout)) == [third, second], "two are kept"
@@ -84,29 +74,25 @@ def test_a_folder_is_fetched_and_what_lay_there_before_stays_behind_it(checkout:
 
 
 def test_after_its_own_publication_a_model_is_compared_with_the_same_release(checkout: Path) -> None:
-    assert fetch_here(checkout, trained=True) == FetchResult([], True)
     first = release(checkout, seed=0)
-    assert fetch_here(checkout, trained=True) == FetchResult([], False)
     assert tags(fetch_here(checkout)) == [first], "another training replaces it"
     second = release(checkout, seed=1)
-    found = fetch_here(checkout, trained=True)
-    assert (tags(found), found.changed) == ([first], False)
-    FolderReleases(checkout / "published/podium-demo").promote(first)
+    fetched = fetch_here(checkout, trained=True)
+    assert (tags(fetched), fetched.changed) == ([first], False)
+    FolderReleases(checkout / PUBLISHED).promote(first)
     assert not fetch_here(checkout, trained=True).changed, "it replaced that one"
     third = release(checkout, seed=2)
-    shutil.rmtree(checkout / "models/squad")
-    write_model(checkout, seed=1)
-    FolderReleases(checkout / "published/podium-demo").promote(third)
-    found = fetch_here(checkout, trained=True)
-    assert (tags(found), found.changed) == ([third, second], True), "published by someone else"
+    replace_model(checkout, seed=1)
+    FolderReleases(checkout / PUBLISHED).promote(third)
+    fetched = fetch_here(checkout, trained=True)
+    assert (tags(fetched), fetched.changed) == ([third, second], True), "published by someone else"
 
 
 def test_a_release_of_another_task_ends_the_command(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release(checkout)
-    release_of = checkout / "published/podium-demo/provenance.json"
-    values = read_json(release_of)
+    values = read_json(checkout / PUBLISHED / "provenance.json")
     values["parameters"]["downstream"]["squad"]["kind"] = "ner"
-    write_json(release_of, values)
+    write_json(checkout / PUBLISHED / "provenance.json", values)
     shutil.rmtree(checkout / "published/podium-demo.releases")
     monkeypatch.chdir(checkout)
     with pytest.raises(InputError, match="kind ner, .*kind squad"):
@@ -116,23 +102,19 @@ def test_a_release_of_another_task_ends_the_command(checkout: Path, monkeypatch:
 def test_what_changes_while_it_is_fetched_is_refused(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release(checkout)
     fetch_here(checkout)
-    before, second = files_below(checkout / FOLDER), release(checkout, seed=1)
-    assert second
-    config = checkout / "published/podium-demo/config.json"
-    real = shutil.copyfile
+    before = files_below(checkout / FOLDER)
+    release(checkout, seed=1)
 
     def link(source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        real(source, target)
-        if target.name == config.name:
-            target.write_text("{}")
+        target.write_bytes(b"{}" if target.name == "config.json" else source.read_bytes())
 
     monkeypatch.setattr("tasks.release.fetch.link_or_copy", link)
     with pytest.raises(InputError, match="changed while it was fetched"):
         fetch_here(checkout)
     assert files_below(checkout / FOLDER) == before
     assert [path.name for path in (checkout / FOLDER).parent.iterdir()] == ["squad"], "nothing half-written is left"
-    (checkout / "published/podium-demo/provenance.json").unlink()
+    (checkout / PUBLISHED / "provenance.json").unlink()
     with pytest.raises(InputError, match=r"squad\.publish\.folder=published/podium-demo"):
         fetch_here(checkout)
     assert files_below(checkout / FOLDER) == before
@@ -141,7 +123,7 @@ def test_what_changes_while_it_is_fetched_is_refused(checkout: Path, monkeypatch
 @pytest.mark.parametrize("text", ['{"releases": [{}]}', "no JSON", '{"releases": [{"tag": "../x"}]}'])
 def test_a_damaged_record_is_an_error_for_who_reads_it_and_made_anew_by_who_fetches(checkout: Path, text: str) -> None:
     release(checkout)
-    [one] = fetch_here(checkout).releases
+    [fetched] = fetch_here(checkout).releases
     record = checkout / FOLDER / "releases.json"
     whole = record.read_text()
     record.write_text(text)
@@ -149,26 +131,26 @@ def test_a_damaged_record_is_an_error_for_who_reads_it_and_made_anew_by_who_fetc
         read_fetched(checkout / FOLDER)
     assert fetch_here(checkout).changed
     assert record.read_text() == whole
-    path = checkout / FOLDER / one.tag / "tokenizer.json"
+    path = checkout / FOLDER / fetched.tag / "tokenizer.json"
     path.unlink()  # it may share its bytes with what was published
     path.write_text("{}")
     with pytest.raises(InputError, match="tokenizer.json"):
-        verify_release(one, checkout / FOLDER)
+        verify_release(fetched, checkout / FOLDER)
 
 
 def test_newest_releases_of_a_repository_have_their_commits(
-    checkout: Path, hub: HubServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+    checkout: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state(checkout, target="hub")
     assert fetch_here(checkout).releases == []
     first, second = release(checkout, seed=0), release(checkout, seed=1)
     hub.store.add_files(repository(hub), {"notes.md": b"by hand"})
-    found = fetch_here(checkout)
-    assert [(one.tag, one.repository, one.commit) for one in found.releases] == [
+    fetched = fetch_here(checkout).releases
+    assert [(release.tag, release.repository, release.commit) for release in fetched] == [
         (tag, NAME, repository(hub).tags[tag]) for tag in (second, first)
     ]
-    for one in found.releases:
-        verify_release(one, checkout / FOLDER)
+    for fetched_release in fetched:
+        verify_release(fetched_release, checkout / FOLDER)
     hub.requests.clear()
     monkeypatch.setenv(STARTED_BY_A_WORKER, "17")  # which may publish there, and so reads what is private
     assert not fetch_here(checkout).changed
@@ -178,25 +160,13 @@ def test_newest_releases_of_a_repository_have_their_commits(
     assert tags(fetch_here(checkout)) == [first, second]
 
 
-def test_what_another_host_chose_is_fetched_without_asking(checkout: Path, hub: HubServer, cache: Path) -> None:
-    state(checkout, target="hub")
-    first = release(checkout)
-    params = load_params(checkout / artifacts.PARAMS)
-    chosen = newest_on_hub(find_entry(params, "squad"))
-    release(checkout, seed=1)
-    hub.requests.clear()
-    assert tags(fetch_here(checkout, these=chosen)) == [first]
-    assert not hub.sent("GET", "/refs$")
-    assert fetch_here(checkout, these=[]).releases == []
-
-
 @pytest.mark.parametrize("text", ["", "release-0123456789ab", "release-0123456789ab@main", "../x@" + 40 * "0"])
 def test_what_is_no_release_is_no_choice(text: str) -> None:
     with pytest.raises(ParamsError, match="TAG@COMMIT is required"):
         parse_tagged(text)
 
 
-def test_a_fetch_that_breaks_off_leaves_what_was_there(checkout: Path, hub: HubServer, cache: Path) -> None:
+def test_a_fetch_that_breaks_off_leaves_what_was_there(checkout: Path, hub: HubServer) -> None:
     state(checkout, target="hub")
     first = release(checkout)
     fetch_here(checkout)
@@ -212,48 +182,30 @@ def test_a_fetch_that_breaks_off_leaves_what_was_there(checkout: Path, hub: HubS
     assert tags(fetch_here(checkout)) == [second, first]
 
 
-def test_the_command_fetches_and_lists(
-    checkout: Path, hub: HubServer, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert said_here(checkout, capsys, "--list") == ""
-    state(checkout, target="hub")
-    tag = release(checkout)
-    assert said_here(checkout, capsys, "--list") == f"{tag}@{repository(hub).tags[tag]}\n"
-    assert said_here(checkout, capsys) == f"squad: {tag} of user/demo (fetched)\n"
-    assert said_here(checkout, capsys) == f"squad: {tag} of user/demo (already here)\n"
-
-
-PUBLISHED = "published/podium-demo"
-
-
 @pytest.fixture
 def runs(trained: Path, tmp_path: Path) -> list[Path]:
     """Two runs with weights of their own that publish to one folder, and that no one judged yet."""
-    found = []
-    for seed in (0, 1):
-        root = Path(shutil.copytree(trained, tmp_path / f"run{seed}"))
-        shutil.rmtree(root / "models/squad")
-        write_model(root, seed)
+    roots = [Path(shutil.copytree(trained, tmp_path / f"run{seed}")) for seed in (0, 1)]
+    for seed, root in enumerate(roots):
+        replace_model(root, seed)
         state(root, {"publish": {"folder": f"../out/{PUBLISHED}"}})
-        found.append(root)
-    return found
+    return roots
 
 
 @pytest.fixture
-def on_hub(runs: list[Path], hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+def out(tmp_path: Path) -> Path:
+    """The folder that both publish to."""
+    return tmp_path / "out" / PUBLISHED
+
+
+@pytest.fixture
+def on_hub(runs: list[Path], request: pytest.FixtureRequest) -> list[Path]:
+    """The same for a repository, both judged; the first waits for review where a test asks for it."""
+    request.getfixturevalue("hub")
     for root in runs:
-        state(root, target="hub")
-    return runs
-
-
-@pytest.fixture
-def in_review(on_hub: list[Path]) -> list[Path]:
-    """The same, both judged; the first waits for review."""
-    state(on_hub[0], target="hub", review=True)
-    for root in on_hub:
+        state(root, target="hub", review=root == runs[0] and getattr(request, "param", "") == "review")
         judge(root)
-    return on_hub
+    return runs
 
 
 def judge(root: Path, **how: Any) -> None:
@@ -265,25 +217,29 @@ def judge(root: Path, **how: Any) -> None:
     assert read_json(root / "metrics/squad-gate.json")["accepted"]
 
 
-def test_a_release_that_the_gate_did_not_compare_with_is_not_replaced(runs: list[Path], tmp_path: Path) -> None:
+def answer(root: Path, **texts: str) -> None:
+    write_json(root / artifacts.predictions_file("squad"), texts)
+    write_gate(root)
+
+
+def test_a_release_that_the_gate_did_not_compare_with_is_not_replaced(runs: list[Path], out: Path) -> None:
     first, second = runs
     judge(first)
     judge(second)
     tag = publish_here(second)["tag"]
     with pytest.raises(PublishError, match=f"{tag} in .*{PUBLISHED} was released meanwhile.* with no release"):
         publish_here(first)
-    weights = tmp_path / "out" / PUBLISHED / "model.safetensors"
-    assert sha256_of(weights) == sha256_of(second / "models/squad/model.safetensors")
+    assert sha256_of(out / "model.safetensors") == sha256_of(second / "models/squad/model.safetensors")
     assert not (first / "reports/publish-squad.json").exists()
-    assert {path.name for path in weights.parent.parent.iterdir()} == {"podium-demo", "podium-demo.releases"}
+    assert {path.name for path in out.parent.iterdir()} == {"podium-demo", "podium-demo.releases"}
     judge(first)
     assert publish_here(first)["unchanged"] is False, "run again, it may"
-    assert sha256_of(weights) == sha256_of(first / "models/squad/model.safetensors")
+    assert sha256_of(out / "model.safetensors") == sha256_of(first / "models/squad/model.safetensors")
     with pytest.raises(PublishError, match="was released meanwhile"):
         publish_here(second)
 
 
-def test_what_the_gate_did_not_see_is_compared_where_it_is_published(runs: list[Path], tmp_path: Path) -> None:
+def test_what_the_gate_did_not_see_is_compared_where_it_is_published(runs: list[Path], out: Path) -> None:
     """As by a worker, or by plain `dvc repro`: nothing was fetched."""
     first, second = runs
     for root in runs:
@@ -291,8 +247,7 @@ def test_what_the_gate_did_not_see_is_compared_where_it_is_published(runs: list[
         judge(root, these=[])
         assert "could not see its target" in read_json(root / "metrics/squad-gate.json")["compared"]
     tag = publish_here(first)["tag"]
-    folder = tmp_path / "out" / PUBLISHED
-    assert "as its target has no other model." in (folder / "README.md").read_text()
+    assert "as its target has no other model." in (out / "README.md").read_text()
     assert publish_here(first)["unchanged"] is True
     answer(second, q1="a river", q2="hills")
     with pytest.raises(GateRejected, match="(?s)the gate did not see .*F1 dropped"):
@@ -306,76 +261,67 @@ def test_what_the_gate_did_not_see_is_compared_where_it_is_published(runs: list[
     pq.write_table(rows, examples)
     answer(second, q1="northern hills", q2="a lake")
     assert publish_here(second)["unchanged"] is False
-    assert f"It was compared with {tag}, by the scores of that release." in (folder / "README.md").read_text()
+    assert f"It was compared with {tag}, by the scores of that release." in (out / "README.md").read_text()
 
 
 @pytest.mark.parametrize(("released", "compared"), [("none", "is none"), ("inputs/released", "has no scores")])
-def test_a_gate_without_comparison_says_so(runs: list[Path], tmp_path: Path, released: str, compared: str) -> None:
+def test_a_gate_without_comparison_says_so(runs: list[Path], out: Path, released: str, compared: str) -> None:
     for root in runs:
         change_parameters(root, {"downstream": {"squad": {"gate": {"released": released}}}})
         write_gate(root)
         assert read_json(root / "metrics/squad-gate.json")["compared"].endswith(compared)
-    assert [publish_here(root)["unchanged"] for root in runs] == [False, False]
-    assert f"gate.released {compared}." in (tmp_path / "out" / PUBLISHED / "README.md").read_text()
+        assert publish_here(root)["unchanged"] is False
+    assert f"gate.released {compared}." in (out / "README.md").read_text()
 
 
-def test_of_two_that_publish_at_the_same_moment_the_second_is_refused(runs: list[Path], tmp_path: Path) -> None:
+def test_of_two_that_publish_at_the_same_moment_the_second_is_refused(runs: list[Path], out: Path) -> None:
     for root in runs:
         judge(root)
-    answers: Any = multiprocessing.get_context("fork").SimpleQueue()
+    context = multiprocessing.get_context("fork")
+    answers: Any = context.SimpleQueue()
 
-    def answer(root: Path) -> None:
+    def publish(root: Path) -> None:
         try:
             answers.put(publish_here(root)["tag"])
         except PublishError as error:
             answers.put(str(error))
 
-    with exclusive_lock(tmp_path / "out/published/.podium-demo.lock"):  # both have judged, and wait for the folder
-        processes = [multiprocessing.get_context("fork").Process(target=answer, args=(root,)) for root in runs]
+    with exclusive_lock(out.with_name(".podium-demo.lock")):  # both have judged, and wait for the folder
+        processes = [context.Process(target=publish, args=(root,)) for root in runs]
         for process in processes:
             process.start()
         assert answers.empty()
     for process in processes:
         process.join()
-    said = sorted((answers.get() for _ in runs), key=len)
-    assert said[0].startswith("release-")
-    assert said[1].startswith(f"{said[0]} in ")
-    assert {path.name for path in (tmp_path / "out/published").iterdir()} == {"podium-demo", "podium-demo.releases"}
-
-
-def answer(root: Path, **texts: str) -> None:
-    write_json(root / artifacts.predictions_file("squad"), texts)
-    write_gate(root)
+    tag, refusal = sorted((answers.get() for _ in runs), key=len)
+    assert tag.startswith("release-")
+    assert refusal.startswith(f"{tag} in ")
+    assert {path.name for path in out.parent.iterdir()} == {"podium-demo", "podium-demo.releases"}
 
 
 @pytest.mark.parametrize("tagged", [True, False])
 def test_a_release_that_lands_between_the_look_and_the_commit_is_not_replaced(
     on_hub: list[Path], hub: HubServer, monkeypatch: pytest.MonkeyPatch, tagged: bool
 ) -> None:
-    from tasks.release.hub import transaction
-
     first, second = on_hub
-    judge(first)
-    judge(second)
-    real, sent = transaction.send, []
+    real = transaction.send
 
     def send(*words: Any, **options: Any) -> Any:
-        sent.append(words)
-        if len(sent) == 1:
-            publish_here(second)
-            if not tagged:
-                repository(hub).tags.clear()
+        monkeypatch.setattr(transaction, "send", real)
+        publish_here(second)
+        if not tagged:
+            repository(hub).tags.clear()
         return real(*words, **options)
 
     monkeypatch.setattr(transaction, "send", send)
     with pytest.raises(PublishError, match="was released meanwhile" if tagged else "which has no tag yet"):
         publish_here(first)
     assert len(commits(hub)) == 1
-    monkeypatch.undo()
 
 
-def test_review_replaces_only_what_was_compared_with(in_review: list[Path], hub: HubServer) -> None:
-    first, second = in_review
+@pytest.mark.parametrize("on_hub", ["review"], indirect=True)
+def test_review_replaces_only_what_was_compared_with(on_hub: list[Path], hub: HubServer) -> None:
+    first, second = on_hub
     assert publish_here(first)["pull_request"] == 1
     tag = publish_here(second)["tag"]
     with pytest.raises(PublishError, match=f"^{tag} of {NAME} was released meanwhile"):
@@ -383,18 +329,13 @@ def test_review_replaces_only_what_was_compared_with(in_review: list[Path], hub:
     assert open_requests(hub) == [1]
 
 
-def test_a_request_merged_over_a_release_is_not_tagged(in_review: list[Path], hub: HubServer) -> None:
-    first, second = in_review
-    tag = publish_here(second)["tag"]
-    target = repository(hub)
-    main = target.branches["main"]
-    target.branches["main"] = target.history()[0].oid  # the request is made before that release
-    tags = dict(target.tags)
-    target.tags.clear()
+@pytest.mark.parametrize("on_hub", ["review"], indirect=True)
+def test_a_request_merged_over_a_release_is_not_tagged(on_hub: list[Path], hub: HubServer) -> None:
+    first, second = on_hub
     publish_here(first)
+    target = repository(hub)
     proposed = target.resolve("refs/pr/1")
-    target.branches["main"] = main
-    target.tags |= tags
+    tag = publish_here(second)["tag"]
     merged = hub.store.commit(target, "main", dict(proposed.tree), (), None, f"{proposed.title} (#1)")
     target.branches["refs/pr/1"] = merged.oid
     merge(hub, 1)
