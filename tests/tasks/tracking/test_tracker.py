@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,56 +27,17 @@ from tasks.tracking.trackers import (
 RUN: dict[str, Any] = {"id": "finetune-0123456789ab", "config": {"seed": 5}}
 
 
-class Fake:
-    """A backend that takes everything."""
-
-    away: tuple[type[Exception], ...] = (OSError,)
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.folder, self.updates = "", list[int]()
-
-    def open(self, run: Mapping[str, Any]) -> int:
-        self.folder = run.get("folder", "")
-        return 0
-
-    def configure(self, config: Mapping[str, Any]) -> None:
-        pass
-
-    def log(self, points: list[Point]) -> None:
-        self.updates += [point.update for point in points]
-
-    def close(self, end: End) -> None:
-        if self.folder:
-            Path(self.folder).write_text(f"{end.status}{self.updates}")
-
-
-ENDED = threading.Event()
-
-
-class Hanging(Fake):
-    def log(self, points: list[Point]) -> None:
-        ENDED.wait()
-
-
-class Broken(Fake):
-    def log(self, points: list[Point]) -> None:
-        raise KeyError("no such thing")
-
-
-FAKES = {"hanging": Hanging, "broken": Broken, "fake": Fake}
-
-
 def step(update: int, **values: float) -> dict[str, Any]:
     return {"event": "step", "step": update, "steps": 100, "eta_seconds": 1.0, **values}
 
 
 class Memory:
-    """A backend that is away for these calls."""
+    """A backend that is away for these calls, and does this before it takes points."""
 
     away: tuple[type[Exception], ...] = (ConnectionError,)
 
-    def __init__(self, has: int = 0, calls_away: Container[int] = ()) -> None:
-        self.has, self.calls_away, self.calls = has, calls_away, 0
+    def __init__(self, has: int = 0, calls_away: Container[int] = (), before: Callable[[], object] = lambda: 0) -> None:
+        self.has, self.calls_away, self.before, self.calls = has, calls_away, before, 0
         self.points: list[tuple[int, dict[str, float]]] = []
         self.config: dict[str, Any] = {}
         self.end: End | None = None
@@ -90,6 +51,7 @@ class Memory:
         self.config.update(config)
 
     def log(self, points: list[Point]) -> None:
+        self.before()
         self.points += [(point.update, dict(point.values)) for point in points]
         self.logged.set()
         self._answer()  # an error comes after it took some
@@ -199,46 +161,48 @@ def test_a_backend_that_is_away_gets_everything_once_or_it_is_said(
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def load(name: str) -> type[Fake]:
-        if name not in FAKES:
-            raise ImportError(f"No module named '{name}'")
-        return FAKES[name]
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Memory | None], None]:
+    def use(backend: Memory | None) -> None:
+        def load_backend(name: str) -> Callable[..., Memory]:
+            if backend is None:
+                raise ImportError(f"No module named '{name}'")
+            return lambda say: backend
+
+        monkeypatch.setattr(tracking, "load_backend", load_backend)
 
     monkeypatch.setattr(tracking, "DEADLINE_SECONDS", 120.0)
-    monkeypatch.setattr(tracking, "load_backend", load)
-    ENDED.clear()
-    yield
-    ENDED.set()
+    return use
 
 
-@pytest.mark.usefixtures("fake")
+ENDED = threading.Event()
+
+
 @pytest.mark.parametrize(
-    ("backend", "last_words"),
+    ("backend", "updates", "words"),
     [
-        ("hanging", ["hanging: did not finish in time"]),
-        ("absent", ["absent: is not installed (No module named 'absent'): pip install absent"]),
-        ("broken", ["broken: stopped recording; history.csv has all updates (KeyError: 'no such thing')"]),
+        (Memory(before=ENDED.wait), 12_000, "memory: did not finish in time"),
+        (None, 100, "memory: is not installed (No module named 'memory'): pip install memory"),
+        (Memory(before=lambda: {}["x"]), 100, "memory: stopped recording; history.csv has all updates (KeyError: 'x')"),
     ],
+    ids=["hanging", "absent", "broken"],
 )
-def test_a_bad_tracker_is_said_once_and_costs_nothing(backend: str, last_words: list[str]) -> None:
-    said: list[str] = []
-    trackers = Trackers([backend], RUN, said.append)
-    slowest = 0.0
-    for update in range(1, 12_001 if backend == "hanging" else 101):
+def test_a_bad_tracker_is_said_once_and_costs_nothing(load: Any, backend: Any, updates: int, words: str) -> None:
+    load(backend)
+    lines: list[str] = []
+    trackers, slowest = Trackers(["memory"], RUN, lines.append), 0.0
+    for update in range(1, updates + 1):
         began = time.perf_counter()
         trackers.on_event(step(update, loss=1.0, learning_rate=1e-3))
         slowest = max(slowest, time.perf_counter() - began)
     began = time.perf_counter()
     trackers.close("finished", {"finetune": {"loss": 1.0}}, 100, seconds=1.0)
     assert time.perf_counter() - began < 60.0, "it hangs until the test ends"
+    ENDED.set()
     assert slowest < 10.0
-    for words in last_words:
-        assert len([line for line in said if line.startswith(f"tracking: {words}")]) == 1, said
-    assert len(said) <= 2
+    assert [line.startswith(f"tracking: {words}") for line in lines].count(True) == 1, lines
+    assert len(lines) <= 2
 
 
-@pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -247,16 +211,24 @@ def test_a_bad_tracker_is_said_once_and_costs_nothing(backend: str, last_words: 
         (KeyboardInterrupt(), "killed"),
     ],
 )
-def test_a_tracker_hears_how_the_training_ended(tmp_path: Path, error: BaseException, status: str) -> None:
+def test_a_tracker_hears_how_the_training_ended(load: Any, error: BaseException, status: str) -> None:
+    backend = Memory()
+    load(backend)
+
     def train() -> None:
-        with Trackers(["fake"], {**RUN, "folder": str(tmp_path / "said")}) as trackers:
+        with Trackers(["memory"], RUN) as trackers:
             trackers.on_event(step(10, loss=1.0))
             raise error
 
     with pytest.raises(type(error)):
         train()
-    assert (tmp_path / "said").read_text() == f"{status}[10]"
-    said: list[str] = []
+    assert backend.points == [(10, {"loss": 1.0})]
+    assert backend.end is not None
+    assert backend.end.status == status
+
+
+def test_a_verdict_without_a_training_is_said_where_there_is_a_tracker(tmp_path: Path) -> None:
+    lines: list[str] = []
     for backends in ([], ["mlflow"]):
-        record_verdict(TrackingParams(backends=backends), "finetune", [], tmp_path, said.append)
-    assert len(said) == 1, "a verdict without a training is said where there is a tracker"
+        record_verdict(TrackingParams(backends=backends), "finetune", [], tmp_path, lines.append)
+    assert len(lines) == 1
