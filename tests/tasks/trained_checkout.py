@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ipu_model.core.files import sha256_of, write_text
+from ipu_model.core.files import read_json, sha256_of, write_json, write_text
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.subject import ReleaseSubject, make_subject
 from tasks.downstream.texts.schemas import make_schema
@@ -20,20 +17,21 @@ from tasks.downstream.texts.task_table import TASKS, TextTask
 from tasks.params.downstream import EntryPublishParams, defaults_of
 from tasks.params.entries import find_entry
 from tasks.params.schema import Params, load_params, parameter_values, validate_params
-from tasks.params.strict_yaml import parse_yaml, read_yaml, value_at
+from tasks.params.strict_yaml import read_yaml, value_at
 from tasks.plan.dvc_records import LOCK
 from tasks.plan.plan_file import make_plan
 from tasks.plan.stages import define
-from tasks.plan.writing import write_plan
 from tasks.stage import artifacts
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
-from tests.places import ROOT as PROJECT
-from tests.tasks.downstream.entries import lay_over, part_of, write_parameters
+from tests.tasks.downstream.entries import part_of, values_with, write_parameters
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 WORDS = ["where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", "."]
 
 
+PHASE1 = {
+    "pretrain": {"phase1": {"steps": 600, "global_batch_size": 64, "learning_rate": 2.0e-3, "warmup_fraction": 0.1}}
+}
 TEXT = "The river rises in the northern hills and ends in a lake."
 ASKED = {"q1": ("Where does the river rise?", "northern hills"), "q2": ("Where does the river end?", "a lake")}
 """Question and answer by id; the model answers both right."""
@@ -41,24 +39,11 @@ ASKED = {"q1": ("Where does the river rise?", "northern hills"), "q2": ("Where d
 
 def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
     """Fill `root` with model, tokenizer, questions, predictions, metrics, gate verdict, reports and parameters."""
-    root.mkdir(parents=True, exist_ok=True)
-    (root / artifacts.PARAMS).write_text(params_text(), encoding="utf-8")
-    write_plan(root, define(load_params(root / artifacts.PARAMS)))
+    write_parameters(root, values_with(**PHASE1))
     (root / artifacts.TOKENIZER).mkdir(parents=True)
     make_wordpiece((*SPECIAL, *WORDS), lowercase=True).write(512, root / artifacts.TOKENIZER)
     write_entry(root, "squad", seed)
     write_gate(root, accepted=accepted)
-    return root
-
-
-def add_entry(root: Path, name: str, seed: int = 1, **sections: Any) -> Path:
-    """A copy of the entry `squad` that differs in `sections`, with a model of its own, as if its stages had run."""
-    values = read_yaml(root / artifacts.PARAMS)
-    values["downstream"][name] = copy.deepcopy(values["downstream"]["squad"])
-    lay_over(values["downstream"][name], {"publish": {"folder": f"published/{name}"}, **sections})
-    write_parameters(root, values)
-    write_entry(root, name, seed)
-    write_gate(root, name=name)
     return root
 
 
@@ -73,34 +58,24 @@ def write_entry(root: Path, name: str, seed: int) -> None:
     subject = subject_in(root, name)
     for split in ("train", "dev"):
         write_questions(root / artifacts.examples_file(name, split))
-    _json(root / subject.predictions, {asked: answer for asked, (_, answer) in ASKED.items()})
+    write_json(root / subject.predictions, {asked: answer for asked, (_, answer) in ASKED.items()})
     write_text(root / artifacts.evaluation_page(subject.name), "<p>Where does the river rise?</p>")
     write_text(root / artifacts.mistakes_file(subject.name), "line,question\n")
     for verdict in subject.verdicts:
         checks = [{"name": "no nulls", "ok": True}]
-        _json(
+        write_json(
             root / artifacts.validation_report(verdict), {"data": verdict, "valid": True, "rows": 12, "checks": checks}
         )
-    _json(
+    write_json(
         root / artifacts.rows_folder(name, "train") / "manifest.json",
         {"rows": 40, "sequences": 100, "real_tokens": 4321, "row_length": 128},
     )
     for training in subject.trainings:
         figures = {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32", "packing_factor": 1.5}
-        _json(root / artifacts.METRICS / f"{training}.json", figures)
+        write_json(root / artifacts.METRICS / f"{training}.json", figures)
     write_model(root, seed, name)
 
 
-METRICS: dict[str, Any] = {
-    "exact_match": 91.2,
-    "exact_match_low": 89.0,
-    "exact_match_high": 93.1,
-    "f1": 94.5678,
-    "f1_low": 93.0,
-    "f1_high": 96.0,
-    "total": 1000,
-}
-"""Of a card; those of the checkout are counted."""
 SLICES = [{"by": "question word", "slice": "where", "f1": 100.0}, {"by": "title", "slice": "Rivers", "f1": 100.0}]
 
 
@@ -125,44 +100,34 @@ def write_metrics(root: Path, name: str = "squad", params: Params | None = None)
     entry = find_entry(params := params or load_params(root / artifacts.PARAMS), name)
     subject = make_subject(entry, params)
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
-    found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
+    hashes = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
     scores, examples = part_of(entry, "scores").read_all(root)
     rule, outcomes = scores.choose_rule(root), scores.outcomes_of(examples, scores.read_predictions(files[1], examples))
     counted = scores.figures(outcomes, scores.baseline(examples, rule))
     baseline = {"baseline": rule} if rule else {}
     slices = {"slices": SLICES} if entry.kind == "squad" else {}
-    _json(root / subject.metrics, {**counted, **baseline, "files": found, **slices})
+    write_json(root / subject.metrics, {**counted, **baseline, "files": hashes, **slices})
 
 
-def write_gate(
-    root: Path, *, accepted: bool = True, parameters: Mapping[str, Any] | None = None, name: str = "squad"
-) -> None:
+def write_gate(root: Path, *, accepted: bool = True, name: str = "squad") -> None:
     """Scores, verdict and dvc.lock of what is in `root` now; rejected against the evidence if `accepted` is False."""
-    values = parameters or parameter_values(load_params(root / artifacts.PARAMS))
+    params = load_params(root / artifacts.PARAMS)
     write_metrics(root, name)
-    write_lock(root, validate_params(dict(values)))
-    gate(values, name, root)
+    write_lock(root, params)
+    gate(parameter_values(params), name, root)
     if not accepted:
         path = root / artifacts.metrics_file(name, "gate")
-        verdict = json.loads(path.read_text(encoding="utf-8"))
-        verdict |= {"accepted": False, "reasons": ["f1 12.30 is under the floor 85.00"]}
-        _json(path, verdict)
+        write_json(path, read_json(path) | {"accepted": False, "reasons": ["f1 12.30 is under the floor 85.00"]})
 
 
 def write_lock(root: Path, params: Params) -> None:
     """A dvc.lock as if every stage had run with these parameters; it says nothing of files."""
     values = {artifacts.PARAMS.name: parameter_values(params)}
-    stages = {
-        stage.name: {
-            "cmd": stage.cmd,
-            "params": {
-                file: {key: value_at(values[file], key) for key in keys}
-                for file, keys in stage.params.items()
-                if file in values
-            },
-        }
-        for stage in make_plan(define(params)).values()
-    }
+    stages = {}
+    for stage in make_plan(define(params)).values():
+        files = {file: keys for file, keys in stage.params.items() if file in values}
+        used = {file: {key: value_at(values[file], key) for key in keys} for file, keys in files.items()}
+        stages[stage.name] = {"cmd": stage.cmd, "params": used}
     lock = json.dumps({"schema": "2.0", "stages": stages}, indent=1)  # JSON is YAML, and faster
     write_text(root / LOCK, lock)
 
@@ -182,11 +147,13 @@ def make_glue_checkout(root: Path, task: TextTask = TASKS["sst2"]) -> Path:
         rows = [{**text, "id": str(number)} for number, text in enumerate(texts)]
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), root / reference)
     predicted = [1 - label if number % 10 == 0 else label for number, label in enumerate(labels)]
-    _json(root / subject.predictions, dict.fromkeys(dict(task.dev), predicted))
+    write_json(root / subject.predictions, dict.fromkeys(dict(task.dev), predicted))
     for verdict in subject.verdicts:
-        _json(root / artifacts.validation_report(verdict), {"data": verdict, "valid": True, "rows": 20, "checks": []})
+        write_json(
+            root / artifacts.validation_report(verdict), {"data": verdict, "valid": True, "rows": 20, "checks": []}
+        )
     for training in subject.trainings:
-        _json(root / artifacts.METRICS / f"{training}.json", {"steps": 5, "final_loss": 0.5})
+        write_json(root / artifacts.METRICS / f"{training}.json", {"steps": 5, "final_loss": 0.5})
     write_gate(root, name=name)
     return root
 
@@ -197,28 +164,13 @@ def write_model(root: Path, seed: int, name: str = "squad") -> None:
     for file in ("tokenizer.json", "tokenizer_config.json"):  # a model of this project lies apart from its tokenizer
         (folder / file).unlink()
     digest = sha256_of(root / artifacts.TOKENIZER / "tokenizer.json")
-    _json(folder / "podium.json", {"tokenizer_sha256": digest, "kind": "finetune", "steps": 500, "seed": 5})
-
-
-def params_text() -> str:
-    """The project's params.yaml with a phase 1 that tests can state."""
-    head, phase = (PROJECT / "params.yaml").read_text(encoding="utf-8").split("\n  phase1:\n    steps:", 1)
-    values = {"global_batch_size": "64", "learning_rate": "2.0e-3", "warmup_fraction": "0.1"}
-    phase = re.sub(r"\S+", "600", phase, count=1)
-    for name, value in values.items():
-        phase = re.sub(rf"\b{name}: \S+", f"{name}: {value}", phase, count=1)
-    return f"{head}\n  phase1:\n    steps:{phase}"
+    write_json(folder / "podium.json", {"tokenizer_sha256": digest, "kind": "finetune", "steps": 500, "seed": 5})
 
 
 def params_with(name: str = "squad", **publish: Any) -> Params:
     """The parameters of a checkout with other values of publishing, of all releases or of that of an entry."""
-    values = parse_yaml(params_text())
+    values = values_with(**PHASE1)
     for key, value in publish.items():
-        own = key in EntryPublishParams.model_fields
-        (values["downstream"][name]["publish"] if own else values["publish"])[key] = value
+        of_entry = key in EntryPublishParams.model_fields
+        (values["downstream"][name] if of_entry else values)["publish"][key] = value
     return validate_params(values)
-
-
-def _json(path: Path, values: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values), encoding="utf-8")
