@@ -17,11 +17,11 @@ from tasks.params.schema import DeviceParams, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage.errors import ParamsError
 from tests.ipu_model.tiny_jobs import TORCHRUN, make_columns, make_job, write_rows
-from tests.tasks.trained_checkout import PROJECT
+from tests.places import ROOT
 
 
 def params(**values: Any) -> Any:
-    content = read_yaml(PROJECT / "params.yaml")
+    content = read_yaml(ROOT / "params.yaml")
     content["device"].update(values)
     return validate_params(content)
 
@@ -73,26 +73,26 @@ def test_the_options_of_poprun_are_read_in_both_spellings() -> None:
 
 
 def test_the_command_of_the_documents_is_read_and_fits_its_preset() -> None:
-    page = (PROJECT / "docs" / "ipu.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "ipu.md").read_text(encoding="utf-8")
     [command] = re.findall(r"^PODIUM_DEVICE_LAUNCHER=('.*?')$", page, re.MULTILINE | re.DOTALL)
     words = launch_command(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": shlex.split(command)[0]})
     assert words[0] == "poprun"
     assert words[-1] == "--mpi-local-args=-x PYTHONPATH -x PODIUM_EXECUTABLE_CACHE -x PODIUM_KEEP_MEMORY"
     assert parse_poprun_options(words) == {"count": 2, "total_replicas": 16, "ipus_per_replica": 4}
-    preset = resolve(read_yaml(PROJECT / "params.yaml"), "ipu-large-pod64-examples", [], PROJECT / "presets")
+    preset = resolve(read_yaml(ROOT / "params.yaml"), "ipu-large-pod64-examples", [], ROOT / "presets")
     for phase in ("phase1", "phase2"):
         assert preset["ipu"][phase]["replication_factor"] == 16
         assert len(preset["ipu"][phase]["layers_per_ipu"]) == 4
 
 
 def test_the_unit_of_a_worker_may_lock_memory_and_its_file_names_a_partition() -> None:
-    unit = (PROJECT / "deploy" / "podium-worker@.service").read_text(encoding="utf-8").splitlines()
+    unit = (ROOT / "deploy" / "podium-worker@.service").read_text(encoding="utf-8").splitlines()
     assert unit.index("[Service]") < unit.index("LimitMEMLOCK=infinity") < unit.index("[Install]")
-    page = (PROJECT / "docs" / "workers.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")
     [files] = re.findall(r"```text\n(# /etc/podium/data.env.*?)```", page, re.DOTALL)
     settings = dict(re.findall(r"([A-Z_]+)=(\S+)$", files, re.MULTILINE))
     assert {"PODIUM_DEVICE_PYTHON", "IPUOF_VIPU_API_HOST", "IPUOF_VIPU_API_PARTITION_ID"} <= set(settings)
-    assert f"# {settings['PODIUM_DEVICE_PYTHON']}," in (PROJECT / "docs" / "ipu.md").read_text(encoding="utf-8")
+    assert f"# {settings['PODIUM_DEVICE_PYTHON']}," in (ROOT / "docs" / "ipu.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_settings_that_do_not_go_together_are_refused(values: dict[str, Any], me
 
 
 def test_a_remote_with_a_password_is_refused_without_repeating_it() -> None:
-    content = read_yaml(PROJECT / "params.yaml")
+    content = read_yaml(ROOT / "params.yaml")
     content["checkpoint"]["remote"] = "sftp://me:hunter2@host/path"
     with pytest.raises(ParamsError, match="in the environment") as caught:
         validate_params(content)

@@ -18,9 +18,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.hub_server import HubServer, running_hub
+from tests.places import ROOT
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.downstream.squad.question_files import qa, squad, write
-from tests.tasks.trained_checkout import PROJECT, WORDS, make_checkout
+from tests.tasks.trained_checkout import WORDS, make_checkout
 
 DOCUMENTS = [
     {"title": "Mirn", "text": "Mirn lies on the river Olt.\nIts founder was Ada Venn."},
@@ -103,7 +104,7 @@ def make_steps(root: Path, **repositories: str) -> list[dict[str, Any]]:
 
 def run_stages(steps: list[dict[str, Any]], root: Path, endpoint: str, **settings: str) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-    environment |= {"PYTHONPATH": str(PROJECT), "HF_ENDPOINT": endpoint, "HF_HOME": str(root / "hf-home"), **settings}
+    environment |= {"PYTHONPATH": str(ROOT), "HF_ENDPOINT": endpoint, "HF_HOME": str(root / "hf-home"), **settings}
     command = [sys.executable, "-c", RUN_STAGES, json.dumps(steps)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,10 +15,11 @@ from ipu_model.core.files import HOST, read_json, sha256_of, write_json
 from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, InputError, PodiumError, PublishError
 from tests.hub_server import HubServer
+from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME, commits, content
 from tests.tasks.release.released_checkout import publish_here
-from tests.tasks.trained_checkout import PROJECT, make_glue_checkout, subject_in, write_gate, write_model
+from tests.tasks.trained_checkout import make_glue_checkout, subject_in, write_gate, write_model
 
 QUESTIONS, GLUE = "squad", "glue-sst2"
 GATE, METRICS = artifacts.metrics_file("squad", "gate"), artifacts.metrics_file("squad")
@@ -303,7 +304,7 @@ def test_copies_are_for_this_user_alone_and_those_of_a_killed_publish_go_away(pr
     left, running = (project / "runs" / f"held.{HOST}-{process}.partial" for process in (dead.pid, os.getppid()))
     for folder in (left, running):
         folder.mkdir(mode=0o700, parents=True)
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", WATCH], cwd=project, env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "['0o700']", done.stderr
     assert [path.name for path in (project / "runs").iterdir()] == [running.name]

@@ -1,54 +1,19 @@
 """Scores by hash in place of predictions: the same comparison, the same decision, and not a word of the data."""
 
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ipu_model.core.files import write_json, write_text
-from tasks.downstream.gate.gate import paired_differences
-from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes, read_scores, scores_json
-from tasks.downstream.squad.questions import SquadQuestion, read_questions
+from tasks.downstream.gate.released_scores import read_released_outcomes, read_scores, scores_json
+from tasks.downstream.squad.questions import read_questions
 from tasks.records.answer_places import ReferenceAnswer
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import dev_set, make_question, task_with
 from tests.tasks.downstream.gate.gate_checkout import LIMITS, decide_on, passing_checkout  # noqa: F401 (a fixture)
 
 SQUAD = task_with("squad", "scores")
-WORDS = ("red", "blue", "green", "house", "river", "the", "a", "St.", "1990")
-
-
-def questions_and_answers(count: int, seed: int) -> tuple[list[SquadQuestion], dict[str, str], dict[str, str]]:
-    """Questions, and what two models answered to most of them."""
-    draw = random.Random(seed)  # noqa: S311 (no secret)
-
-    def text() -> str:
-        return " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))
-
-    questions = [make_question(f"q{n}", f"What {text()}?", f"{text()} {n}", (text(), text())) for n in range(count)]
-    models = [
-        {q.id: q.texts[0] if draw.random() < right else text() for q in questions if draw.random() < 0.95}
-        for right in (0.6, 0.7)
-    ]
-    return questions, models[0], models[1]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_scores_give_the_very_comparison_that_predictions_give(tmp_path: Path, seed: int) -> None:
-    questions, ours, theirs = questions_and_answers(200, seed)
-    examples, answers = {"dev": questions}, {"dev": [ours.get(question.id) for question in questions]}
-    released = {"dev": [theirs.get(question.id) for question in questions]}
-    for name in ("scores", "predictions"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "scores/scores.json").write_text(scores_json(SQUAD, examples, released), encoding="utf-8")
-    write_json(tmp_path / "predictions/predictions.json", theirs)
-    outcomes, compared = mark_unanswered(SQUAD.outcomes_of(examples, answers), answers), []
-    for name in ("scores", "predictions"):
-        found = read_released_outcomes(SQUAD, examples, tmp_path / name)
-        compared.append(paired_differences(SQUAD, outcomes, found))  # sample size, bootstrap and McNemar's test
-    assert compared[0] == compared[1]
-    assert 150 < compared[0][0] < 200, "some were not answered"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +58,6 @@ def test_a_key_is_of_this_very_question(change: dict[str, object]) -> None:
         '{"scores": {"dev": {"q0": [1, 1]}}}',
         '{"scores": {"dev": {"%s": [0.5, 1]}}}',
         '{"scores": {"dev": {"%s": [1, 7]}}}',
-        '{"scores": {"dev": {"%s": [1]}}}',
         '{"scores": {"dev": {"%s": "11"}}}',
         '{"scores": {"dev": {"%s": [1, NaN]}}}',
     ],

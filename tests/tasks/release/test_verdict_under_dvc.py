@@ -21,8 +21,9 @@ from tasks.plan.plan_file import read_definitions
 from tasks.plan.writing import write_plan
 from tasks.stage import artifacts
 from tests.parts import in_part
+from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters
-from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, subject_in, write_metrics
+from tests.tasks.trained_checkout import make_checkout, params_with, subject_in, write_metrics
 
 MADE = [f"{place}/squad" for place in ("data/examples", "data/rows", "models", "evaluation")]
 MADE += ["data/tokenizer", "metrics/squad.json"]
@@ -45,8 +46,8 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_checkout(tmp_path_factory.mktemp("decided") / "project")
     change_parameters(root, {"downstream": {"squad": {"gate": {"released": "inputs/released"}}}})
     for package in ("tasks", "ipu_model/rows"):
-        shutil.copytree(PROJECT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(PROJECT / ".dvcignore", root)  # packages are dependencies, without their __pycache__
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / ".dvcignore", root)  # packages are dependencies, without their __pycache__
     for folder in subject_in(root).rows:
         write_json(root / folder / "manifest.json", {"rows": 1})
     for path in (artifacts.PLOTS / "squad-finetune.csv", artifacts.held_out_plot("squad-finetune")):

@@ -25,7 +25,7 @@ from tasks.tracking import trackers as tracking
 from tasks.tracking.trackers import Trackers, record_verdict, run_id
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.optimizers import optimizer_config
-from tests.tasks.trained_checkout import PROJECT
+from tests.places import ROOT
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -283,7 +283,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
     Its folder, the id of its run, and what people heard.
     """
     root = tmp_path_factory.mktemp("watched")
-    (root / "params.yaml").write_bytes((PROJECT / "params.yaml").read_bytes())
+    (root / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     write_rows(root / "rows", "pretrain", make_columns("pretrain", 8))
     device = root / "device-python"
     device.write_text(DEVICE.format(python=sys.executable))
@@ -414,7 +414,7 @@ def test_a_wandb_run_continues_and_tells_nothing_of_the_host(tmp_path: Path, mon
     assert (run.lines, [body["exitcode"] for body in sent if "exitcode" in body][-1]) == ([], 0)
     text = json.dumps(sent)
     assert "finetune/steps" in text
-    for private in (socket.gethostname(), str(tmp_path), str(PROJECT), *SECRETS.values()):
+    for private in (socket.gethostname(), str(tmp_path), str(ROOT), *SECRETS.values()):
         assert private not in text, private
 
 
