@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from flows import cli
 from ipu_model.core.files import sha256_of
 from tasks.release.hub.name_tags import HubReleases
 from tasks.release.hub.newest import newest_releases
@@ -18,11 +17,12 @@ from tasks.release.hub.transaction import release_on_hub
 from tasks.release.names import FolderReleases, NamedReleases, find_named
 from tasks.release.release import PROVENANCE, ComparedRelease, Release, folder_hashes, release_file, write_folder
 from tasks.stage.errors import ParamsError, PublishError
-from tests.hub_server import Fault, HubServer
+from tests.hub_server import HubServer
 from tests.places import ROOT
+from tests.podium_here import call_podium
 from tests.tasks.release.hub_publishing import NAME, commits, publish_small, repository, small_release
 
-DAY = datetime(2026, 1, 1, 12)
+DAY = datetime(2026, 1, 1, 12).timestamp()
 """On which all releases of a target were published, as the Hub says it."""
 
 
@@ -36,15 +36,19 @@ class Target(NamedTuple):
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     if request.param == "hub":
         request.getfixturevalue("hub")
-        return Target(lambda text: str(publish_small(text).tag), lambda: HubReleases(NAME))
+        return Target(on_hub, lambda: HubReleases(NAME))
 
     def publish(text: str) -> str:
         release = in_folder(text)
         write_folder(release, tmp_path / "demo")
-        os.utime(tmp_path / "demo/provenance.json", (DAY.timestamp(), DAY.timestamp()))
+        os.utime(tmp_path / "demo/provenance.json", (DAY, DAY))
         return release.tag
 
     return Target(publish, lambda: FolderReleases(tmp_path / "demo"))
+
+
+def on_hub(text: str) -> str:
+    return str(publish_small(text).tag)
 
 
 def in_folder(text: str) -> Release:
@@ -90,13 +94,15 @@ def promote_in_process(folder: Path, tag: str) -> None:
 
 
 def test_promotions_of_several_processes_end_with_name_and_record_equal(tmp_path: Path) -> None:
-    tags, folder = [], tmp_path / "demo"
-    for text in "abcde":
-        write_folder(in_folder(text), folder)
-        tags.append(in_folder(text).tag)
-    context = multiprocessing.get_context("fork")
+    releases, folder, context = (
+        [in_folder(text) for text in "abcde"],
+        tmp_path / "demo",
+        multiprocessing.get_context("fork"),
+    )
+    for release in releases:
+        write_folder(release, folder)
     for _ in range(8):
-        started = [context.Process(target=promote_in_process, args=(folder, tag)) for tag in tags]
+        started = [context.Process(target=promote_in_process, args=(folder, release.tag)) for release in releases]
         for process in started:
             process.start()
         for process in started:
@@ -105,11 +111,11 @@ def test_promotions_of_several_processes_end_with_name_and_record_equal(tmp_path
         assert names["champion"] == find_named(names)
 
 
-@pytest.mark.parametrize("name", ["main", "release-000000000000", "champion-0001", "Champion", "../x", ""])
-def test_names_of_releases_and_records_are_refused(target: Target, name: str) -> None:
+def test_names_of_releases_and_records_are_refused(target: Target) -> None:
     target.publish("one")
-    with pytest.raises(ParamsError, match="lower-case letters"):
-        target.open().promote(None, name)
+    for name in ("main", "release-000000000000", "champion-0001", "Champion", "../x", ""):
+        with pytest.raises(ParamsError, match="lower-case letters"):
+            target.open().promote(None, name)
 
 
 def test_of_two_promotions_at_the_same_time_the_second_is_refused(target: Target) -> None:
@@ -125,12 +131,12 @@ def test_of_two_promotions_at_the_same_time_the_second_is_refused(target: Target
 
 def test_a_promotion_that_a_newer_one_overtook_says_so(hub: HubServer) -> None:
     """Both created their records; the older one replaces the name last, and does not know the other's release yet."""
-    one, two = (str(publish_small(text).tag) for text in ("one", "two"))
+    one, two, newer = on_hub("one"), on_hub("two"), list[str]()
     HubReleases(NAME).promote(one)
-    late, replace, newer = HubReleases(NAME), HubReleases.replace, list[str]()
+    late, replace = HubReleases(NAME), HubReleases.replace
 
     def overtaken(name: str, release: str) -> None:
-        newer.append(str(publish_small("three").tag))
+        newer.append(on_hub("three"))
         HubReleases(NAME).promote(newer[-1])
         replace(late, name, release)
 
@@ -142,19 +148,18 @@ def test_a_promotion_that_a_newer_one_overtook_says_so(hub: HubServer) -> None:
 
 
 def test_a_tag_made_by_hand_and_a_kept_release_that_changed_are_refused(hub: HubServer, tmp_path: Path) -> None:
-    one = publish_small("one")
-    repository(hub).tags["stable"] = str(one.commit)
+    one, tags = publish_small("one"), repository(hub).tags
+    tags["stable"] = str(one.commit)
     with pytest.raises(PublishError, match="tag stable "):
         HubReleases(NAME).promote(None, "stable")
-    repository(hub).tags[str(one.tag)] = str(publish_small("two").commit)
+    tags[str(one.tag)] = str(publish_small("two").commit)
     with pytest.raises(PublishError, match=f"{one.tag} of {NAME} was changed after it was published"):
         HubReleases(NAME).promote(str(one.tag))
     names = FolderReleases(tmp_path / "demo")
-    write_folder(in_folder("one"), names.folder)
-    first, _ = names.promote(None)
-    write_folder(in_folder("two"), names.folder)
-    names.promote(None)
-    (names.kept / first / "evaluation/metrics.json").write_text("better")
+    for text in ("one", "two"):
+        write_folder(in_folder(text), names.folder)
+        names.promote(None)
+    (names.kept / in_folder("one").tag / "evaluation/metrics.json").write_text("better")
     with pytest.raises(PublishError, match="was changed"):
         names.rollback()
 
@@ -163,7 +168,7 @@ def test_a_tag_made_by_hand_and_a_kept_release_that_changed_are_refused(hub: Hub
 def test_a_promotion_that_died_between_its_requests_counts_and_is_mended(hub: HubServer, request_: str) -> None:
     one, two = publish_small("one"), publish_small("two")
     HubReleases(NAME).promote(one.tag)
-    hub.faults.append(Fault(request_, "/tag/", times=99, after=request_ == "POST", status=401))
+    hub.fault(request_, "/tag/", times=99, after=request_ == "POST", status=401)
     with pytest.raises(PublishError, match="the same command mends it"):
         HubReleases(NAME).promote(two.tag)
     hub.faults.clear()
@@ -174,7 +179,7 @@ def test_a_promotion_that_died_between_its_requests_counts_and_is_mended(hub: Hu
     assert newest_releases(NAME, "publish.repository", 1)[0].commit == two.commit
     assert HubReleases(NAME).promote(two.tag) == (two.tag, two.tag)
     assert tags["champion"] == two.commit
-    assert sorted(tags) == ["champion", "champion-0001", "champion-0002", *sorted([str(one.tag), str(two.tag)])]
+    assert {*tags} == {"champion", "champion-0001", "champion-0002", str(one.tag), str(two.tag)}
 
 
 def test_an_unsigned_release_does_not_replace_a_signed_one(hub: HubServer, tmp_path: Path) -> None:
@@ -190,9 +195,9 @@ def test_an_unsigned_release_does_not_replace_a_signed_one(hub: HubServer, tmp_p
 
 def test_gates_compare_with_the_champion_and_publish_refuses_another(hub: HubServer) -> None:
     one, two = publish_small("one"), publish_small("two")
-    assert [found.tag for found in newest_releases(NAME, "key", 2)] == [two.tag, one.tag]
+    assert [newest.tag for newest in newest_releases(NAME, "key", 2)] == [two.tag, one.tag]
     HubReleases(NAME).promote(one.tag)
-    assert [found.tag for found in newest_releases(NAME, "key", 2)] == [one.tag, two.tag]
+    assert [newest.tag for newest in newest_releases(NAME, "key", 2)] == [one.tag, two.tag]
     compared = ComparedRelease(two.tag, two.commit, "0" * 64)
     with pytest.raises(PublishError, match=f"champion of {NAME} was released meanwhile"):
         release_on_hub(small_release("three"), NAME, private=True, compared=compared)
@@ -210,39 +215,29 @@ def test_a_folder_compares_with_its_champion(tmp_path: Path) -> None:
     write_folder(in_folder("two"), folder)
     champion = names.named_release()
     assert champion == tmp_path / "demo.releases" / in_folder("one").tag
-    weights = sha256_of(champion / "model.safetensors")
-    assert weights == small_release("one").files["model.safetensors"].sha256
-    other = ComparedRelease("release-1", None, small_release("two").files["model.safetensors"].sha256)
+    weights, other = (small_release(text).files["model.safetensors"].sha256 for text in ("one", "two"))
+    assert sha256_of(champion / "model.safetensors") == weights
     with pytest.raises(PublishError, match="was released meanwhile"):
-        write_folder(in_folder("three"), folder, other, champion)
+        write_folder(in_folder("three"), folder, ComparedRelease("release-1", None, other), champion)
     assert write_folder(in_folder("three"), folder, ComparedRelease("release-0", None, weights), champion)
     (folder / PROVENANCE).write_text("{}")
     (champion / PROVENANCE).write_text('{"other": 1}')
     assert names.find_other_champion() == champion.name
 
 
-def test_the_commands_of_the_documents(hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.chdir(ROOT)
-    one, two = str(publish_small("one").tag), str(publish_small("two").tag)
+def test_the_commands_of_the_documents(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def podium(words: str = "", name: str = f" {NAME}") -> Any:
+        done = call_podium("--project", str(ROOT), *f"releases {words}{name}".split())
+        return done.stdout + done.stderr
 
-    def podium(words: str) -> str:
-        with contextlib.suppress(SystemExit):
-            cli.main(["--project", str(ROOT), *words.replace("user/name", NAME).split()])
-        out, err = capsys.readouterr()
-        return str(out + err)
-
-    commands = (
-        "releases promote user/name release-0123456789ab --as fallback",
-        "releases promote user/name",
-        "releases rollback user/name",
-        "releases user/name",
-    )
-    assert "has no release release-0123456789ab" in podium(commands[0])
-    podium(f"releases promote user/name {one}")
-    said = podium(commands[1])
-    assert said.startswith(f"champion of {NAME} is {two} (before: {one})\n")
-    assert f"podium predict {NAME}@champion --text TEXT" in said
-    assert podium(commands[2]).startswith(f"champion of {NAME} is {one} (before: {two})\n")
-    assert podium(commands[3]) == f"{two}  2026-01-01    unsigned\n{one}  2026-01-01    unsigned  champion\n"
+    one, two = on_hub("one"), on_hub("two")
+    unknown = podium(f"promote {NAME} release-0123456789ab --as fallback", "")
+    assert "has no release release-0123456789ab" in unknown
+    podium(f"promote {NAME} {one}", "")
+    promoted = podium("promote")
+    assert promoted.startswith(f"champion of {NAME} is {two} (before: {one})\n")
+    assert f"podium predict {NAME}@champion --text TEXT" in promoted
+    assert podium("rollback").startswith(f"champion of {NAME} is {one} (before: {two})\n")
+    assert podium() == f"{two}  2026-01-01    unsigned\n{one}  2026-01-01    unsigned  champion\n"
     monkeypatch.delenv("HF_TOKEN")
-    assert "export a write token as HF_TOKEN" in podium(commands[1])
+    assert "HF_TOKEN" in podium("promote")
