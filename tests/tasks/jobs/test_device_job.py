@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from click.testing import CliRunner
 from flows.cli import cli
 from flows.commands import ledger as flows_ledger
 from ipu_model.core.errors import OutOfMemory
+from ipu_model.core.files import write_text
 from tasks.estimates import job_estimates
 from tasks.estimates.job_estimates import NotMeasured, measure
 from tasks.estimates.planned_jobs import PlannedRows
@@ -27,21 +27,7 @@ from tasks.stage.row_folders import read_manifest
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.places import ROOT
 
-RESULT = JobResult(
-    kind="pretrain",
-    runtime="cpu",
-    runtime_reason="asked for",
-    precision="fp32",
-    steps=3,
-    resumed_from_step=0,
-    final_loss=2.5,
-    final_losses={"mlm_loss": 2.0, "nsp_loss": 0.5},
-    sequences=12,
-    real_tokens=600,
-    train_seconds=2.0,
-    compile_seconds=0.0,
-    peak_memory_mb=100.0,
-)
+RESULT = JobResult("pretrain", "cpu", "asked for", "fp32", 3, 0, 2.5, {"mlm_loss": 2.0}, 12, 600, 2.0, 0.0, 100.0)
 
 ENDS_WELL = f"""
 job = json.load(open(sys.argv[3]))
@@ -58,13 +44,11 @@ def job(tmp_path):
 def interpreter(tmp_path):
     """Makes an executable that is called as an interpreter would be: -m ipu_model job.json."""
 
-    def make(body):
-        path = tmp_path / "device-python"
-        path.write_text(
-            f"#!{sys.executable}\nimport json, os, sys\nassert sys.argv[1:3] == ['-m', 'ipu_model']\n{body}\n"
-        )
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        return str(path)
+    def make(body, name="device-python"):
+        check = "" if name == "launch it" else "assert sys.argv[1:3] == ['-m', 'ipu_model']"
+        write_text(tmp_path / name, f"#!{sys.executable}\nimport json, os, sys\n{check}\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+        return str(tmp_path / name)
 
     return make
 
@@ -114,17 +98,18 @@ def test_a_program_that_is_not_there_is_named_with_its_knob_and_an_older_result_
 
 def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, interpreter, tmp_path):
     python = interpreter(ENDS_WELL)
-    launcher = tmp_path / "launch it"
-    launcher.write_text(
-        f"#!{sys.executable}\nimport json, os, sys\n"
-        f"json.dump(sys.argv[1:], open({str(tmp_path / 'seen.json')!r}, 'w'))\nos.execv(sys.argv[3], sys.argv[3:])\n"
-    )
-    launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
-    words = [str(launcher), "--num-replicas", "4; $HOME *"]
+    seen = tmp_path / "seen.json"
+    keep = f"json.dump(sys.argv[1:], open({str(seen)!r}, 'w'))\nos.execv(sys.argv[3], sys.argv[3:])"
+    words = [interpreter(keep, "launch it"), "--num-replicas", "4; $HOME *"]
     assert run_device_job(job, python=python, launcher=words, say=lambda text: None) == RESULT
-    job_file = str(tmp_path / "run" / "job.json")
-    seen = json.loads((tmp_path / "seen.json").read_text())
-    assert seen == ["--num-replicas", "4; $HOME *", python, "-m", "ipu_model", job_file]
+    assert json.loads(seen.read_text()) == [
+        "--num-replicas",
+        "4; $HOME *",
+        python,
+        "-m",
+        "ipu_model",
+        str(tmp_path / "run" / "job.json"),
+    ]
 
 
 @pytest.mark.parametrize(("own", "launcher"), [(None, []), ("", ["env"]), ("/sdk/python:/sdk/more", [])])
