@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tasks.stage.parallel import (
     useful_workers,
     worker_count,
 )
+from tests.faults.processes import wait_for
 from tests.places import ROOT
 from tests.tasks.stage.mapped import dies_on_three, fails_on_three, process_id, slow_first
 
@@ -60,34 +62,30 @@ def test_only_a_bounded_number_of_items_is_read_ahead() -> None:
     results.close()  # type: ignore[attr-defined]
 
 
-def test_an_error_of_the_function_is_passed_on() -> None:
-    with pytest.raises(InputError, match="three was found"):
-        list(ordered_map(fails_on_three, range(8), workers=2))
-
-
-def test_a_killed_process_is_reported_with_the_knob() -> None:
-    with pytest.raises(PodiumError, match="PODIUM_WORKERS"):
-        list(ordered_map(dies_on_three, range(8), workers=2))
+@pytest.mark.parametrize(
+    ("function", "error", "words"),
+    [(fails_on_three, InputError, "three was found"), (dies_on_three, PodiumError, "PODIUM_WORKERS")],
+)
+def test_an_error_of_the_function_and_a_killed_process_are_reported(function: Any, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        list(ordered_map(function, range(8), workers=2))
 
 
 def test_workers_do_not_outlive_a_killed_parent() -> None:
-    code = (
-        "import time\n"
-        "from tests.tasks.stage.mapped import process_id\n"
-        "from tasks.stage.parallel import ordered_map\n"
-        "results = ordered_map(process_id, range(1000), workers=2)\n"
-        "print(next(results), flush=True)\n"
-        "time.sleep(600)\n"
-    )
+    code = """
+import time
+from tests.tasks.stage.mapped import process_id
+from tasks.stage.parallel import ordered_map
+results = ordered_map(process_id, range(1000), workers=2)
+print(next(results), flush=True)
+time.sleep(600)
+"""
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     worker = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 10
-    while is_running(worker):
-        assert time.monotonic() < deadline, "the worker outlives its parent"
-        time.sleep(0.05)
+    wait_for(lambda: not is_running(worker), 10, "the worker ends with its parent")
 
 
 def is_running(process: int) -> bool:

@@ -25,15 +25,8 @@ def ended(body, stdout=subprocess.PIPE, closed=None, **variables):
     program = f"{BEFORE}def main():\n    {body}\nrun_main(main)\n"
     words = [program] if closed is None else [CLOSING, str(closed), program]
     environment = {**os.environ, "PYTHONUNBUFFERED": "", **variables}
-    return subprocess.run(
-        [sys.executable, "-c", *words],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": subprocess.PIPE}
+    return subprocess.run([sys.executable, "-c", *words], cwd=ROOT, env=environment, check=False, **streams)
 
 
 def unread(body):
