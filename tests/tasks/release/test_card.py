@@ -192,20 +192,6 @@ def test_numbers_and_the_words_to_choose_from_are_stated() -> None:
     assert withheld == {"path", "text_column", "dataset_split", "config", "train_path", "dev_path", "dataset"}
 
 
-def test_a_path_becomes_the_hash_that_dvc_has_of_it(tmp_path: Path) -> None:
-    values = shipped()
-    values["corpus"]["path"], values["downstream"]["squad"]["data"]["dev_path"] = "inputs/kunden/", "/data/fragen.json"
-    dependencies = [
-        {"path": "inputs/kunden", "hash": "md5", "md5": "ab12.dir", "size": 1, "nfiles": 1},
-        {"path": "/data/fragen.json", "hash": "md5", "md5": "cd34", "size": 1},
-    ]
-    stages = {"corpus": {"cmd": "x", "deps": dependencies}, "finetune": {"cmd": "y"}}
-    write_json(tmp_path / "dvc.lock", {"schema": "2.0", "stages": stages})
-    released = released_parameters(values, tmp_path)
-    data = released["downstream"]["squad"]["data"]
-    assert (released["corpus"]["path"], data["dev_path"], data["train_path"]) == ("md5:ab12.dir", "md5:cd34", WITHHELD)
-
-
 @pytest.mark.parametrize(
     ("name", "stated"),
     [

@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.records import shards
 from tasks.stage import cluster, exchange, process
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.parallel import ordered_map, useful_workers
-from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
 from tests.tasks.stage.mapped import dies_on_three, fails_on_three, process_id, slow_first
 
 distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
@@ -98,26 +95,6 @@ def test_workers_of_other_versions_without_the_project_or_the_url_are_refused(mo
     refuse(ParamsError, "PODIUM_DATA_FOLDER='nothing://bucket'")
 
 
-@pytest.mark.soak
-def test_rows_are_the_same_on_the_cluster(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    word_tokenizer(tmp_path / "tokenizer")
-    write_corpus(tmp_path / "corpus", random_texts(200), rows_per_group=10)
-    monkeypatch.setattr(shards, "SHARD_BYTES", 4000)  # six shards
-    monkeypatch.chdir(tmp_path)
-    found = []
-    for name, processes in (("one", 1), ("two", 2), ("three", 3), ("cluster", 2), ("url", 2)):
-        if name == "cluster":
-            monkeypatch.setenv(cluster.CLUSTER, address)
-        elif name == "url":
-            monkeypatch.setenv(exchange.FOLDER, (tmp_path / "shared").as_uri())
-        params = pretrain_params(held_out_fraction=0.1, duplicates=2)
-        write_pretrain_rows(params, "phase1", Path("corpus"), Path("tokenizer"), Path(name), processes)
-        found.append({path.name: path.read_bytes() for path in Path(name).rglob("*.*")})
-    assert found[0]
-    assert found == [found[0]] * 5
-    assert not list((tmp_path / "shared").iterdir())
-
-
 @dataclass(frozen=True)
 class Copier:
     folder: Path
@@ -151,7 +128,6 @@ def test_workers_without_the_project_exchange_files_at_a_url(tmp_path: Path, mon
         ("tls://", "", False),
         ("tls://10.0.0.1:8786", "", True),
         ("tcp://127.0.0.1:8786", "", True),
-        ("tcp://localhost:8786", "", True),
         ("", "", True),
     ],
 )
