@@ -54,12 +54,12 @@ def interpreter(tmp_path):
 
 
 def test_the_result_comes_back_and_events_are_said_in_words(job, interpreter, tmp_path):
-    said = []
+    lines = []
     step = {"event": "step", "step": 3, "steps": 3, "loss": 2.5, "learning_rate": 1e-3}
     step |= {"real_tokens_per_second": 1234.0, "eta_seconds": 0.0}
     python = interpreter(f"print('a warning of a library')\nprint({json.dumps(json.dumps(step))})\n{ENDS_WELL}")
-    assert run_device_job(job, python=python, say=said.append) == RESULT
-    assert said == ["[100%] update 3/3  loss 2.5000  learning rate 1.00e-03  1,234 tokens/s  0 s left"]
+    assert run_device_job(job, python=python, say=lines.append) == RESULT
+    assert lines == ["[100%] update 3/3  loss 2.5000  learning rate 1.00e-03  1,234 tokens/s  0 s left"]
     assert "a warning of a library" in (tmp_path / "run" / "job.log").read_text()
     assert Job.from_json((tmp_path / "run" / "job.json").read_text()) == job
 
@@ -68,15 +68,15 @@ ERROR = json.dumps({"event": "error", "type": "RowsError", "text": "rows of anot
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "words"),
     [
         (f"print({ERROR!r}); sys.exit(2)", "pretrain job: rows of another tokenizer"),
         ("1 / 0", r"(?s)exit code 1 of .*ZeroDivisionError.*job\.log"),
         ("import signal; os.kill(os.getpid(), signal.SIGKILL)", r"SIGKILL \(killed; often .*memory\) .*`podium plan`"),
     ],
 )
-def test_a_job_that_fails_says_why(job, interpreter, body, said):
-    with pytest.raises(DeviceJobFailed, match=said):
+def test_a_job_that_fails_says_why(job, interpreter, body, words):
+    with pytest.raises(DeviceJobFailed, match=words):
         run_device_job(job, python=interpreter(body))
 
 
@@ -88,11 +88,11 @@ def test_a_program_that_is_not_there_is_named_with_its_knob_and_an_older_result_
     with pytest.raises(DeviceJobFailed, match="ended without"):
         run_device_job(job, python=interpreter("pass"))
     monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere/python")
-    for launcher, said in (
+    for launcher, words in (
         ([], "/python .*PODIUM_DEVICE_PYTHON"),
         (["/nowhere/poprun"], r"/poprun .*device\.launcher"),
     ):
-        with pytest.raises(DeviceJobFailed, match=said):
+        with pytest.raises(DeviceJobFailed, match=words):
             run_device_job(job, launcher=launcher)
 
 
@@ -191,18 +191,18 @@ def test_a_job_enters_what_it_took_next_to_what_was_estimated(tmp_path: Path, ke
     assert (row["device"], row["kind"], row["jobs"]) == ("CPU, 1 process", "pretrain", 2)
     [row] = flows_ledger.summarize([first.foretold])
     assert row["ratios"]["memory"] is row["ratios"]["update_seconds"] is None
-    said = CliRunner().invoke(cli, ["--project", str(ROOT), "plan", "--ledger"])
-    assert "CPU, 1 process  pretrain" in said.stdout, said.stderr
-    assert str(kept) in said.stderr
+    result = CliRunner().invoke(cli, ["--project", str(ROOT), "plan", "--ledger"])
+    assert "CPU, 1 process  pretrain" in result.stdout, result.stderr
+    assert str(kept) in result.stderr
 
 
 @pytest.mark.soak
 def test_a_ledger_that_cannot_be_written_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state").write_text("a file, where a folder should be")
     monkeypatch.setenv(ledger.LEDGER, str(tmp_path / "state" / "ledger.json"))
-    said: list[str] = []
-    assert run_device_job(job_in(tmp_path, "first"), say=said.append).steps
-    assert any("the ledger" in line for line in said)
+    lines: list[str] = []
+    assert run_device_job(job_in(tmp_path, "first"), say=lines.append).steps
+    assert any("the ledger" in line for line in lines)
 
 
 def test_a_measurement_leaves_nothing(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,9 +210,9 @@ def test_a_measurement_leaves_nothing(tmp_path: Path, kept: Path, monkeypatch: p
     rows = PlannedRows(read_manifest(Path(job.rows)))
     shutil.rmtree(job.rows)
     before = sorted(tmp_path.rglob("*"))
-    found = measure(job, rows)
-    assert (found["runtime"], found["precision"]) == ("cpu", "fp32")
-    assert found["update_seconds"] > 0
+    measured = measure(job, rows)
+    assert (measured["runtime"], measured["precision"]) == ("cpu", "fp32")
+    assert measured["update_seconds"] > 0
     assert sorted(tmp_path.rglob("*")) == before
     too_few = dataclasses.replace(job, geometry=BatchGeometry(1000, 4))
     with pytest.raises(NotMeasured, match="use more data"):
@@ -241,12 +241,12 @@ def compare(groups: np.ndarray) -> dict[str, float]:
 
 
 def test_the_change_is_that_of_the_mean_over_masked_tokens() -> None:
-    found = compare(np.array([[30.0, 20.0, 10], [90.0, 88.0, 30]]))
-    assert found["mlm_loss"] == 3.0
-    assert found["change"] == pytest.approx((108 - 120) / 40)
+    change = compare(np.array([[30.0, 20.0, 10], [90.0, 88.0, 30]]))
+    assert change["mlm_loss"] == 3.0
+    assert change["change"] == pytest.approx((108 - 120) / 40)
     # residuals -7 and 7, so the error is sqrt(2 * 98) / 40; Student's t of one degree of freedom is 12.706
     half = 12.7062 * 14 / 40
-    assert (found["change_low"], found["change_high"]) == pytest.approx((-0.3 - half, -0.3 + half), rel=1e-4)
+    assert (change["change_low"], change["change_high"]) == pytest.approx((-0.3 - half, -0.3 + half), rel=1e-4)
     assert compare(np.array([[30.0, 20.0, 10]])) == {"mlm_loss": 3.0, "new_head": False, "change": -1.0, "groups": 1}
 
 
@@ -257,6 +257,6 @@ def test_intervals_contain_the_truth_in_about_95_percent_of_cases(groups: int) -
         labels = rng.integers(5, 20, groups).astype(float)
         old = labels * rng.normal(5, 1, groups)
         new = old + labels * rng.normal(-0.3, 0.5, groups)
-        found = compare(np.stack([old, new, labels], 1))
-        covered += found["change_low"] <= -0.3 <= found["change_high"]
+        change = compare(np.stack([old, new, labels], 1))
+        covered += change["change_low"] <= -0.3 <= change["change_high"]
     assert 0.93 < covered / 2000 < 0.97

@@ -82,10 +82,10 @@ def test_no_text_is_a_formula_to_the_hub_which_looks_for_them_before_it_reads_ma
 @every_text
 def test_a_table_has_no_formula_and_as_many_cells_as_were_written(text: str) -> None:
     cells = [text, f" {text}", f"\t{text}", -0.5, None, "\uff1d1+1", "plain"]
-    (head, found) = csv.reader(io.StringIO(csv_text([text, *"bcdefg"], [cells]), newline=""))
-    assert len(head) == len(found) == 7
-    assert found[3:] == ["-0.5", "", "'\uff1d1+1", "plain"]
-    for cell in (head[0], *found[:3]):
+    (head, row) = csv.reader(io.StringIO(csv_text([text, *"bcdefg"], [cells]), newline=""))
+    assert len(head) == len(row) == 7
+    assert row[3:] == ["-0.5", "", "'\uff1d1+1", "plain"]
+    for cell in (head[0], *row[:3]):
         assert not cell.lstrip().startswith(FORMULA)
         assert squeezed(cell).removeprefix("'") == squeezed(text).removeprefix("'")
 
@@ -216,14 +216,14 @@ WRITERS: dict[str, Callable[[str], object]] = {
 @pytest.mark.parametrize("kind", WRITERS)
 def test_nobody_else_writes_these_formats(kind: str) -> None:
     files = [path for folder in ("flows", "tasks", "ipu_model", "bench") for path in (ROOT / folder).rglob("*.py")]
-    found = [path.relative_to(ROOT).as_posix() for path in files if WRITERS[kind](path.read_text(encoding="utf-8"))]
+    writers = [path.relative_to(ROOT).as_posix() for path in files if WRITERS[kind](path.read_text(encoding="utf-8"))]
     allowed = {
         "html": {"tasks/validation/validate.py"},  # what pages of Great Expectations say, which they do not escape
         "templates": {"tasks/pages/render.py", "tasks/pages/plots.py"},  # the latter writes SVG as a tree
         "csv": {"tasks/pages/markup.py"},
         "yaml": {"tasks/params/strict_yaml.py"},
     }
-    assert set(found) <= allowed[kind]
+    assert set(writers) <= allowed[kind]
 
 
 def test_no_template_passes_text_on_as_it_is() -> None:
@@ -251,10 +251,10 @@ def test_every_value_of_a_short_line_is_shown_and_a_long_one_keeps_its_ends_and_
     assert not re.search(r"script|style|href|<!--|http(?!://www.w3.org/2000/svg)", plot)
     points = [(float(step), 1.0) for step in range(10_000)]
     points[4321] = (4321.0, 99.0)
-    found = tips(plotted(points))
-    assert len(found) <= MAX_POINTS
-    assert {"training\nupdate 0\nloss (nats) 1", "training\nupdate 4,321\nloss (nats) 99"} <= set(found)
-    assert found[-1] == "training\nupdate 9,999\nloss (nats) 1"
+    shown = tips(plotted(points))
+    assert len(shown) <= MAX_POINTS
+    assert {"training\nupdate 0\nloss (nats) 1", "training\nupdate 4,321\nloss (nats) 99"} <= set(shown)
+    assert shown[-1] == "training\nupdate 9,999\nloss (nats) 1"
 
 
 @pytest.mark.parametrize(

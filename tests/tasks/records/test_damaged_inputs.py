@@ -83,8 +83,8 @@ def arrow(table: pa.Table, new: Any) -> bytes:
 def read_sequences(path: Path) -> Any:
     limits = RowLimits(read_tokenizer_info(load_tokenizer(path.parent / "tokenizer")), 16, 4, "pretrain_rows.phase1")
     phase = pretrain_params(path=str(path)).phase1
-    found = read_prepared_batches(phase, "files", "pretrain_rows.phase1", Interpretation())
-    return [validate_and_unpad(one, limits) for one in found]
+    batches = read_prepared_batches(phase, "files", "pretrain_rows.phase1", Interpretation())
+    return [validate_and_unpad(batch, limits) for batch in batches]
 
 
 TABLES: dict[str, tuple[bytes, Callable[[Path], Any]]] = {

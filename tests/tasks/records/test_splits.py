@@ -27,8 +27,8 @@ def titled(count: int) -> list[dict[str, object]]:
 
 def test_whole_titles_are_set_apart_and_nothing_is_lost(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.parquet", titled(500)), tmp_path / "dev.parquet"
-    found = split_off_dev(train, dev, GROUPS, 0.1, 3, KEYS)
-    assert (found.grouping, found.examples, found.total) == ("title", 50, 500)
+    split = split_off_dev(train, dev, GROUPS, 0.1, 3, KEYS)
+    assert (split.grouping, split.examples, split.total) == ("title", 50, 500)
     ours, theirs = read(train), read(dev)
     assert len(theirs) == 50
     assert not {row["title"] for row in ours} & {row["title"] for row in theirs}
@@ -61,14 +61,14 @@ def test_examples_that_all_belong_together_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_sample_is_of_the_seed_in_order_and_all_where_the_limit_is_larger(tmp_path: Path) -> None:
-    found = []
+    samples = []
     for seed in (0, 0, 1):
         path = write(tmp_path / "a.parquet", titled(10_000))
         assert sample_examples(path, 100, seed) == 10_000
-        found.append([row["number"] for row in read(path)])
-    assert found[0] == found[1] == sorted(found[0]) != found[2]
-    assert len(found[0]) == 100
-    assert 4000 < sum(map(int, found[0])) / 100 < 6000, "any example has the same chance"
+        samples.append([row["number"] for row in read(path)])
+    assert samples[0] == samples[1] == sorted(samples[0]) != samples[2]
+    assert len(samples[0]) == 100
+    assert 4000 < sum(map(int, samples[0])) / 100 < 6000, "any example has the same chance"
     before = (tmp_path / "a.parquet").read_bytes()
     assert sample_examples(tmp_path / "a.parquet", 100, 0) == 100
     assert (tmp_path / "a.parquet").read_bytes() == before

@@ -93,12 +93,16 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
     folder = tmp_path / "released"
     write_text(folder / "scores.json", scores_json(task, sets, answers))
     write_json(tmp_path / "old/predictions.json", answers)
-    found, old = read_released_outcomes(task, sets, folder), read_released_outcomes(task, sets, tmp_path / "old")
+    read, old = read_released_outcomes(task, sets, folder), read_released_outcomes(task, sets, tmp_path / "old")
     for split in sets:
-        assert found[split].tolist() == old[split].tolist()
-        assert found[split][:, 1].tolist() == answers[split]
+        assert read[split].tolist() == old[split].tolist()
+        assert read[split][:, 1].tolist() == answers[split]
     assert read_released_outcomes(task, sets, tmp_path / "none") is None
-    other = {split: dev_set(task, [*one.texts[:-1], "another"], one.labels) for split, one in sets.items()}
+    other = {
+        split: dev_set(task, [*examples.texts[:-1], "another"], examples.labels) for split, examples in sets.items()
+    }
     write_text(folder / "scores.json", scores_json(task, other, answers))
     changed = read_released_outcomes(task, sets, folder)
-    assert [int(np.isnan(one[:, 1]).sum()) for one in changed.values()] == [1] * len(sets), "what it did not answer"
+    assert [int(np.isnan(outcomes[:, 1]).sum()) for outcomes in changed.values()] == [1] * len(sets), (
+        "what it did not answer"
+    )

@@ -80,11 +80,11 @@ def save_model(family: str, form: str, folder: Path) -> Path:
 def release(theirs: Path, kind: str, folder: Path) -> Path:
     """What the stages tokenizer and base_model make of a model, in one folder, which is what a release copies."""
     project = folder / "project"  # elsewhere, so that paths are absolute
-    found = model_parameters(str(theirs), folder, project)
-    found |= add_prefix_space(found, project) if kind_params(kind).reads_words else {}
-    own = {name.partition(".")[2]: value for name, value in found.items() if name.startswith("tokenizer.")}
+    stated = model_parameters(str(theirs), folder, project)
+    stated |= add_prefix_space(stated, project) if kind_params(kind).reads_words else {}
+    settings = {name.partition(".")[2]: value for name, value in stated.items() if name.startswith("tokenizer.")}
     made = folder / "release"
-    make_tokenizer(TokenizerParams(**own), 64, folder, made)
+    make_tokenizer(TokenizerParams(**settings), 64, folder, made)
     weights = theirs  # as the stage finetune leaves a model that transformers computes
     if packs_rows(json.loads((theirs / "config.json").read_text())["model_type"]):
         (weights := folder / "weights").mkdir()
@@ -126,9 +126,9 @@ def compute(released: Path, kind: str, path: Path) -> tuple[list[list[int]], lis
         part_of(entry, "inference").write_labelled(path, entry.examples_file(split), Interpretation())
         run_inference(part_of(entry, "encoder"), model, split, InferenceOptions(RuntimeSpec("cpu", "fp32"), 4, print))
         [rows] = entry.rows_folder(split).glob("*.arrow")
-        found = read_table(rows)
-        numbers = found["feature_ids"].to_pylist()
-        pairs = zip(numbers, found["input_ids"].to_pylist(), found["sequence_ids"].to_pylist(), strict=True)
+        table = read_table(rows)
+        numbers = table["feature_ids"].to_pylist()
+        pairs = zip(numbers, table["input_ids"].to_pylist(), table["sequence_ids"].to_pylist(), strict=True)
         ids = {row[0]: np.array(tokens)[np.array(owners) > 0].tolist() for row, tokens, owners in pairs}
         logits = read_table(Path("predictions") / entry.name / f"{split}.arrow")
     outputs = [name for name in logits.schema.names if name != "feature_id"]
@@ -158,5 +158,5 @@ def test_a_release_has_the_ids_and_logits_of_podium(
         with torch.no_grad():
             output = model(**encoded)
         theirs = [output.start_logits, output.end_logits] if form == "squad" else [output.logits]
-        for ours, own in zip(logits[number], theirs, strict=True):
-            np.testing.assert_allclose(ours.reshape(own[0].shape), own[0].numpy(), rtol=1e-4, atol=1e-5)
+        for ours, expected in zip(logits[number], theirs, strict=True):
+            np.testing.assert_allclose(ours.reshape(expected[0].shape), expected[0].numpy(), rtol=1e-4, atol=1e-5)

@@ -143,8 +143,8 @@ def test_dvc_sees_a_change_of_everything_that_was_judged(project: Path) -> None:
         with judged[name].open("ab") as stream:
             stream.write(b" ")
     (project / "inputs/released/predictions.json").write_text("{}")
-    found = json.loads(dvc(project, "status", "--json", "gate@squad"))["gate@squad"]
-    seen = {path for part in found if isinstance(part, dict) for path in part.get("changed deps", ())}
+    changes = json.loads(dvc(project, "status", "--json", "gate@squad"))["gate@squad"]
+    seen = {path for part in changes if isinstance(part, dict) for path in part.get("changed deps", ())}
     folders = {name: {name, *map(str, Path(name).parents)} for name in there}
     assert [name for name, places in folders.items() if not places & seen] == []
     assert "inputs/released" in seen
@@ -155,9 +155,9 @@ def test_a_verdict_that_was_changed_in_place_is_refused_and_made_anew(project: P
     assert path.stat().st_nlink == 2, "the cache has the same file"
     rewrite(path, accept)
     assert "didn't change" in dvc(project, "repro", "gate@squad"), "DVC looks at times"
-    said = refused(project)
-    assert "metrics/squad-gate.json is not what its stage wrote" in said
-    assert f"removed from DVC's cache: files/md5/{object_of(project, Path()).parent.name}" in said
+    message = refused(project)
+    assert "metrics/squad-gate.json is not what its stage wrote" in message
+    assert f"removed from DVC's cache: files/md5/{object_of(project, Path()).parent.name}" in message
     assert not object_of(project, project / ".dvc/cache").exists(), "DVC would put it back"
     assert "Running stage 'gate@squad'" in dvc(project, "repro", "gate@squad")
     require_rejected(project)

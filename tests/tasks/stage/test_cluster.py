@@ -46,9 +46,9 @@ def dies_once(marker: str) -> int:
 @pytest.mark.usefixtures("on_cluster")
 def test_results_come_in_order_from_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(ordered_map(slow_first, range(7))) == [item * 10 for item in range(7)]
-    found = set(ordered_map(process_id, range(20)))
-    assert os.getpid() not in found
-    assert len(found) == process.MAPS[-1].processes == 2
+    processes = set(ordered_map(process_id, range(20)))
+    assert os.getpid() not in processes
+    assert len(processes) == process.MAPS[-1].processes == 2
     with pytest.raises(InputError, match="three was found"):
         list(ordered_map(fails_on_three, range(8)))
     monkeypatch.setenv("PODIUM_WORKERS", "1")

@@ -105,9 +105,9 @@ def test_code_that_changed_after_its_import_does_not_run_in_the_server(server, f
     (folder / "work.py").write_text(WORK.replace("standard error", "nowhere"))
     capfd.readouterr()
     assert run(folder, server[1], "works") == 0
-    said = capfd.readouterr()
-    assert "False True" in said.out
-    assert "to nowhere" in said.err
+    printed = capfd.readouterr()
+    assert "False True" in printed.out
+    assert "to nowhere" in printed.err
 
 
 def test_a_stage_whose_server_is_gone_runs_by_itself(server, folder, capfd):

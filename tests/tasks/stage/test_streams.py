@@ -53,7 +53,7 @@ def test_a_reader_that_has_gone_ends_a_command_in_silence_and_hides_no_error(bod
 
 
 @pytest.mark.parametrize(
-    ("failure", "code", "said"),
+    ("failure", "code", "words"),
     [
         ("InputError('corpus.path is empty')", 1, b"error: corpus.path is empty"),
         ("ParamsError('fintune is not known')", 2, b"error: fintune is not known"),
@@ -64,10 +64,10 @@ def test_a_reader_that_has_gone_ends_a_command_in_silence_and_hides_no_error(bod
         ("ZeroDivisionError", 1, b"Traceback"),
     ],
 )
-def test_each_kind_of_error_has_its_exit_code_and_only_a_defect_of_ours_a_traceback(failure, code, said):
+def test_each_kind_of_error_has_its_exit_code_and_only_a_defect_of_ours_a_traceback(failure, code, words):
     done = ended(f"raise {failure}")
     assert done.returncode == code
-    assert said in done.stderr
+    assert words in done.stderr
     assert (b"Traceback" in done.stderr) == (failure == "ZeroDivisionError")
 
 

@@ -128,38 +128,6 @@ def test_what_the_run_has_is_not_recorded_again() -> None:
     assert backend.end == End("finished", 30, 0.0, {"f1": 80.0})
 
 
-AWAY = "tracking: memory: cannot record now, retrying (ConnectionError: noone)"
-
-
-@pytest.mark.parametrize(
-    ("calls_away", "last_words"),
-    [
-        ([1, 3], []),
-        (range(10**9), ["tracking: memory: stopped recording; history.csv has all updates (ConnectionError: noone)"]),
-    ],
-)
-def test_a_backend_that_is_away_gets_everything_once_or_it_is_said(
-    monkeypatch: pytest.MonkeyPatch, calls_away: Container[int], last_words: list[str]
-) -> None:
-    backend, said, heard = Memory(calls_away=calls_away), list[str](), threading.Event()
-
-    def say(text: str) -> None:
-        said.append(text)
-        heard.set()
-
-    monkeypatch.setattr(tracking, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(tracking, "load_backend", lambda name: lambda say: backend)
-    tracker = Tracker("memory", RUN, say)
-    for update in range(1, 8):
-        tracker.send(Point(update, 0.0, {"loss": 1.0}))
-    assert (backend.logged if not last_words else heard).wait(60.0)
-    tracker.send(End("finished"))
-    tracker.wait(time.monotonic() + 60.0)
-    assert said == [AWAY, *last_words]
-    assert [update for update, _ in backend.points] == ([] if last_words else list(range(1, 8)))
-    assert (backend.end is None) == bool(last_words)
-
-
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Memory | None], None]:
     def use(backend: Memory | None) -> None:
@@ -172,6 +140,38 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Memory | None], None]:
 
     monkeypatch.setattr(tracking, "DEADLINE_SECONDS", 120.0)
     return use
+
+
+AWAY = "tracking: memory: cannot record now, retrying (ConnectionError: noone)"
+
+
+@pytest.mark.parametrize(
+    ("calls_away", "last_words"),
+    [
+        ([1, 3], []),
+        (range(10**9), ["tracking: memory: stopped recording; history.csv has all updates (ConnectionError: noone)"]),
+    ],
+)
+def test_a_backend_that_is_away_gets_everything_once_or_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, load: Any, calls_away: Container[int], last_words: list[str]
+) -> None:
+    backend, lines, heard = Memory(calls_away=calls_away), list[str](), threading.Event()
+
+    def say(text: str) -> None:
+        lines.append(text)
+        heard.set()
+
+    monkeypatch.setattr(tracking, "AGAIN_SECONDS", 0.01)
+    load(backend)
+    tracker = Tracker("memory", RUN, say)
+    for update in range(1, 8):
+        tracker.send(Point(update, 0.0, {"loss": 1.0}))
+    assert (backend.logged if not last_words else heard).wait(60.0)
+    tracker.send(End("finished"))
+    tracker.wait(time.monotonic() + 60.0)
+    assert lines == [AWAY, *last_words]
+    assert [update for update, _ in backend.points] == ([] if last_words else list(range(1, 8)))
+    assert (backend.end is None) == bool(last_words)
 
 
 ENDED = threading.Event()

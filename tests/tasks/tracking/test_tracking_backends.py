@@ -78,11 +78,11 @@ def read_tensorboard(folder: Path) -> dict[str, Recorded]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import metadata
 
-    found = {}
+    runs = {}
     for files in {path.parent for path in (folder / "tensorboard").rglob("*tfevents*")}:
         events = EventAccumulator(str(files), size_guidance={"scalars": 0})
         events.Reload()
-        run = found[files.name] = Recorded(group=files.parent.name)
+        run = runs[files.name] = Recorded(group=files.parent.name)
         for tag in events.Tags()["scalars"]:
             for event in events.Scalars(tag):
                 run.add(tag, event.step, event.value)
@@ -91,7 +91,7 @@ def read_tensorboard(folder: Path) -> dict[str, Recorded]:
             for name, value in metadata.parse_session_start_info_plugin_data(content).hparams.items():
                 run.config[name] = getattr(value, value.WhichOneof("kind"))
         run.summary = {name: points[-1][1] for name, points in run.curves.items()}
-    return found
+    return runs
 
 
 def read_mlflow(folder: Path) -> dict[str, Recorded]:
@@ -100,17 +100,17 @@ def read_mlflow(folder: Path) -> dict[str, Recorded]:
 
     client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("podium")
-    found = {}
+    runs = {}
     for kept in client.search_runs([experiment.experiment_id]):
         tags = kept.data.tags
-        run = found[tags["podium.run"]] = Recorded(
+        run = runs[tags["podium.run"]] = Recorded(
             config=dict(kept.data.params), status=kept.info.status, group=tags["group"]
         )
         for name in kept.data.metrics:
             for point in client.get_metric_history(kept.info.run_id, name):
                 run.add(name, point.step, point.value)
         run.summary = {**tags, **kept.data.metrics}
-    return found
+    return runs
 
 
 def read_trackio(folder: Path) -> dict[str, Recorded]:
@@ -118,17 +118,17 @@ def read_trackio(folder: Path) -> dict[str, Recorded]:
     from trackio import sqlite_storage
     from trackio.api import Api
 
-    found = {}
+    runs = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite_storage, "TRACKIO_DIR", folder / "trackio")
         for kept in Api().runs("podium"):
             config = kept.config or {}
-            run = found[kept.id] = Recorded(config=config, group=config["_Group"])
+            run = runs[kept.id] = Recorded(config=config, group=config["_Group"])
             for row in sqlite_storage.SQLiteStorage.get_logs("podium", kept.name, run_id=kept.id):
                 for name in row.keys() - {"step", "timestamp"}:
                     run.add(name, row["step"], row[name])
             run.summary = {**config, **{name: points[-1][1] for name, points in run.curves.items()}}
-    return found
+    return runs
 
 
 def read_wandb(folder: Path) -> dict[str, Recorded]:
@@ -136,15 +136,15 @@ def read_wandb(folder: Path) -> dict[str, Recorded]:
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
 
-    found: dict[str, Recorded] = {}
+    runs: dict[str, Recorded] = {}
     for path in sorted((folder / "wandb").glob("offline-run-*/run-*.wandb")):
         store = DataStore()
         store.open_for_scan(str(path))
         while (data := store.scan_data()) is not None:
             record = Record()
             record.ParseFromString(data)
-            _enter(record, found.setdefault(path.stem.removeprefix("run-"), Recorded()))
-    return found
+            _enter(record, runs.setdefault(path.stem.removeprefix("run-"), Recorded()))
+    return runs
 
 
 def _enter(record: Any, run: Recorded) -> None:
