@@ -43,7 +43,8 @@ def test_figures_records_and_the_receipt_are_taken_and_of_a_running_training_its
 OTHERS = ("dvc.yaml", "tasks/corpus/corpus.py", "../params.yaml", "metrics/../dvc.yaml", "/etc/passwd", "dvc.lock")
 OTHERS += ("metrics/squad-gate.json", "metrics/a/b.json", "metrics//squad-finetune.json", "plots/other.csv")
 OTHERS += ("reports/publish-squad.json",)
-NO_JSON = ("", "[]", '{"a": NaN}', "[" * 100_000, "{", '"' + "x" * 1_000_001 + '"', 7, "!!python/object:os.system")
+NO_JSON = ("", "[]", '{"a": NaN}', "[" * 100_000, "{", '{"a": "' + "x" * 1_000_001 + '"}', 7)
+NO_JSON += ("!!python/object:os.system",)
 NO_CSV = ("a,b\n1\n", 'a\n"x', "a\n\0\n")
 
 
