@@ -16,7 +16,7 @@ from tasks.plan.plan_file import make_plan, read_plan
 from tests.places import ROOT
 
 GIVEN = ("pretrain.enabled=false", "base_model.source=folder", "tokenizer.source=file")
-"""A model that one has, with its vocabulary."""
+"""A model that somebody has, with its vocabulary."""
 EVERYTHING = (
     "device.runtime=ipu",
     "base_model.source=folder",
@@ -28,8 +28,6 @@ EVERYTHING = (
     "downstream.texts={kind: classification}",
     *(f"downstream.glue-{task}={{kind: glue, task: {task}, gate: {{released: published}}}}" for task in TASKS),
 )
-
-
 NOT_ON_IPUS = ("base_model.source=folder", "downstream.search={kind: pairs, start: base}")
 """Entries of kinds that the parameters above exclude."""
 
@@ -57,22 +55,18 @@ def stages_of(values, part=ALL, to=()):
     return select_stages(plan_of(values), part, to)
 
 
-def checkout_of(project, values, name):
-    return checkout.describe_checkout(project, values, validate_params(values), checkout.checkout_folder(project, name))
-
-
 def prepare_own(project, values, name):
-    found = checkout_of(project, values, name)
-    checkout.prepare_checkout(found)
-    return found.folder
+    folder = checkout.checkout_folder(project, name)
+    checkout.prepare_checkout(checkout.describe_checkout(project, values, validate_params(values), folder))
+    return folder
 
 
 @functools.cache
 def everything():
     """Parameters that ask for every stage there is."""
-    found, others = (validate_params(values_with(*some)) for some in (EVERYTHING, NOT_ON_IPUS))
-    found.downstream["search"] = others.downstream["search"]
-    return found
+    params, others = (validate_params(values_with(*overrides)) for overrides in (EVERYTHING, NOT_ON_IPUS))
+    params.downstream["search"] = others.downstream["search"]
+    return params
 
 
 @functools.cache

@@ -11,16 +11,12 @@ from flows.runs import environment
 
 def call_podium(*words):
     """Carry out a command as its process would, without the start of one."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+    prepare = mock.patch.object(environment, "prepare_environment")
     code = 0
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        mock.patch.object(environment, "prepare_environment"),
-    ):
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]), prepare:
         try:
             cli.main(words)
         except SystemExit as end:
             code = int(end.code or 0)
-    said = [stream.buffer.getvalue().decode() for stream in (out, err)]
-    return subprocess.CompletedProcess(words, code, *said)
+    return subprocess.CompletedProcess(words, code, *(stream.buffer.getvalue().decode() for stream in streams))

@@ -14,16 +14,12 @@ from ipu_model.core.files import exclusive_lock
 from tasks.plan import stages
 from tasks.plan.plan_file import read_definitions
 from tests.flows.toy_runs import ACCEPTED, FASTER, podium, run
-from tests.places import ROOT
+from tests.places import DVC_FOLDERS, ROOT, copy_project
 from tests.prefect_home import make_home
 
 DVC_YAML = """
 stages:
-  first:
-    cmd: python stage.py first
-    deps: [stage.py]
-    params: [corpus]
-    outs: [data/first]
+  first: {cmd: python stage.py first, deps: [stage.py], params: [corpus], outs: [data/first]}
   second:
     cmd: python stage.py second
     meta: {page: evaluation/squad/report.html}
@@ -112,56 +108,40 @@ def prefect_session(prefect_server, monkeypatch):
 def toy_project(tmp_path, monkeypatch):
     """A project with the three stages of its dvc.yaml and the real params.yaml, and a DVC apart from the user's."""
     project = tmp_path / "project"
-    (project / ".dvc").mkdir(parents=True)
+    for folder in (".dvc", "flows", "ipu_model", "tasks/release"):
+        (project / folder).mkdir(parents=True)
     (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     (project / "dvc.yaml").write_text(DVC_YAML)
     (project / "stage.py").write_text(STAGE)
-    (project / "flows").mkdir()
-    (project / "ipu_model").mkdir()
     for package in ("tasks", "tasks/release"):
-        (project / package).mkdir()
         # It comes before the installed one; what it lacks is the real one's.
         (project / package / "__init__.py").write_text(f"__path__.append({str(ROOT / package)!r})\n")
     (project / "tasks/release/publish.py").write_text(PUBLISH)
-    for name in ("params.yaml", ".dvcignore", "pyproject.toml"):
-        shutil.copy(ROOT / name, project / name)
-    shutil.copytree(ROOT / "inputs", project / "inputs")
-    shutil.copytree(ROOT / "presets", project / "presets")
-    for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
+    copy_project(project, ("params.yaml", ".dvcignore", "pyproject.toml", "inputs", "presets"))
+    for name in DVC_FOLDERS:
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "ran.txt"))
     monkeypatch.setattr("flows.runs.checkout.CODE", ("stage.py", "tasks", ".dvcignore"))
-
-    def define(params):
-        return read_definitions(project)
-
-    monkeypatch.setattr(stages, "define", define)
+    monkeypatch.setattr(stages, "define", lambda params: read_definitions(project))
     monkeypatch.chdir(project)
     return project
 
 
-@pytest.fixture(scope="session")
-def made_runs(tmp_path_factory):
-    """Where projects are kept as they are after some runs; all processes of pytest-xdist have one place."""
-    base = tmp_path_factory.getbasetemp()
-    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made-runs"
-    place.mkdir(exist_ok=True)
-    return place
-
-
 @pytest.fixture
-def after(toy_project, made_runs):
-    """Brings the toy project to where it is after some runs, which happen once for all tests."""
+def after(toy_project, tmp_path_factory):
+    """Brings the toy project to where it is after some runs, which happen once for all processes of pytest-xdist."""
+    base = tmp_path_factory.getbasetemp()
+    kept = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made-runs"
+    kept.mkdir(exist_ok=True)
 
     def bring(name, make):
-        with exclusive_lock(made_runs / f"{name}.lock"):
-            if not (made_runs / name).is_dir():
+        with exclusive_lock(kept / f"{name}.lock"):
+            if not (kept / name).is_dir():
                 make()
-                shutil.copytree(toy_project, made_runs / f"{name}.part", symlinks=True)
-                (made_runs / f"{name}.part").rename(made_runs / name)
+                shutil.copytree(toy_project, kept / f"{name}.part", symlinks=True)
+                (kept / f"{name}.part").rename(kept / name)
                 return toy_project
-        shutil.copytree(made_runs / name, toy_project, symlinks=True, dirs_exist_ok=True)
-        return toy_project
+        return shutil.copytree(kept / name, toy_project, symlinks=True, dirs_exist_ok=True)
 
     return bring
 

@@ -43,7 +43,7 @@ for folder, variables in json.load(sys.stdin):
 def test_the_cache_is_the_one_that_dvc_uses_whoever_configured_it(tmp_path, monkeypatch):
     for name in ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
         monkeypatch.delenv(name, raising=False)
-    asked, found = [], []
+    asked, caches = [], []
     for situation, (variables, files) in CACHES.items():
         here = tmp_path / situation
         project, checkout = here / "project", here / "project/runs/checkouts/one"
@@ -54,19 +54,24 @@ def test_the_cache_is_the_one_that_dvc_uses_whoever_configured_it(tmp_path, monk
             (here / name).parent.mkdir(parents=True, exist_ok=True)
             with (here / name).open("a") as stream:
                 stream.write(f"[cache]\n    dir = {here}{cache}\n")
-        own = {name: value.replace("HERE", str(here)) for name, value in variables.items()} | {
-            "HOME": str(here / "home")
-        }
-        asked.append((str(project), own))
+        environment = {name: value.replace("HERE", str(here)) for name, value in variables.items()}
+        environment["HOME"] = str(here / "home")
+        asked.append((str(project), environment))
         with monkeypatch.context() as patch:
-            for name, value in own.items():
+            for name, value in environment.items():
                 patch.setenv(name, value)
-            found.append(str(find_cache(project) / "files" / "md5"))
+            caches.append(str(find_cache(project) / "files" / "md5"))
             share_cache(project, checkout)
             assert find_cache(checkout).resolve() == find_cache(project).resolve(), situation
     words = [sys.executable, "-c", USED]
     done = subprocess.run(words, input=json.dumps(asked), text=True, stdout=subprocess.PIPE, check=True, cwd=tmp_path)
-    assert dict(zip(CACHES, found, strict=True)) == dict(zip(CACHES, done.stdout.splitlines(), strict=True))
+    assert dict(zip(CACHES, caches, strict=True)) == dict(zip(CACHES, done.stdout.splitlines(), strict=True))
+
+
+def commit(folder, *words):
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "all", *words)
 
 
 @pytest.fixture
@@ -75,19 +80,16 @@ def clone(tmp_path):
     project = tmp_path / "outer" / "project"
     (project / "tasks").mkdir(parents=True)
     (project / "tasks/gate.py").write_text("x = 1\n")
-    git(project, "init", "-q")
-    git(project, "add", ".")
-    git(project, "commit", "-qm", "code")
+    commit(project)
     return project
 
 
 def of_a_hook(project, monkeypatch):
     other = project.parent / "other"
-    git(project.parent, "init", "-q", str(other))
-    git(other, "commit", "-q", "--allow-empty", "-m", "other")
-    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(other))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git/index"))
+    other.mkdir()
+    commit(other, "--allow-empty")
+    for name, value in (("DIR", other / ".git"), ("WORK_TREE", other), ("INDEX_FILE", other / ".git/index")):
+        monkeypatch.setenv(f"GIT_{name}", str(value))
 
 
 def of_another_user(project, monkeypatch):
@@ -96,17 +98,14 @@ def of_another_user(project, monkeypatch):
     for path in (project, *project.rglob("*")):
         os.chown(path, 12345, 12345)
     monkeypatch.setenv("HOME", str(project.parent))
-    assert subprocess.run(["git", "-C", project, "status"], capture_output=True, check=False).returncode, (
-        "git refuses it"
-    )
+    refused = subprocess.run(["git", "-C", project, "status"], capture_output=True, check=False).returncode
+    assert refused, "git refuses it"
 
 
 def unpacked(project, monkeypatch):
     shutil.rmtree(project / ".git")
     (project.parent / ".gitignore").write_text("project\n")
-    git(project.parent, "init", "-q")
-    git(project.parent, "add", ".gitignore")
-    git(project.parent, "commit", "-qm", "dotfiles")
+    commit(project.parent)
 
 
 def without_git(project, monkeypatch):
@@ -134,7 +133,7 @@ NO_RENAMES = with_git("2.17.1", "--no-renames")
 
 
 @pytest.mark.parametrize(
-    ("change", "recorded", "said"),
+    ("change", "recorded", "warning"),
     [
         (lambda project, monkeypatch: None, True, None),
         (of_a_hook, True, None),
@@ -146,14 +145,14 @@ NO_RENAMES = with_git("2.17.1", "--no-renames")
         (with_git("3.0.0"), True, None),
     ],
 )
-def test_the_revision_is_that_of_the_repository_that_tracks_the_code(clone, monkeypatch, change, recorded, said):
+def test_the_revision_is_that_of_the_repository_that_tracks_the_code(clone, monkeypatch, change, recorded, warning):
     revision = git(clone, "rev-parse", "HEAD")
     change(clone, monkeypatch)
     state = git_state(clone)
     assert (state["revision"], state["dirty"]) == ((revision, False) if recorded else (None, None))
     assert (read_revision(clone)[0] is not None) is (recorded or change is NO_RENAMES)
-    warnings = [result.text for result in check_git(SimpleNamespace(project=clone))]
-    assert [said in text for text in warnings] == [True] * (said is not None)
+    texts = [result.text for result in check_git(SimpleNamespace(project=clone))]
+    assert [warning in text for text in texts] == [True] * (warning is not None)
     (clone / "tasks/gate.py").write_text("x = 2\n")
     assert git_state(clone)["changed"] == (["tasks/gate.py"] if recorded else [])
 
@@ -175,10 +174,9 @@ def test_a_version_that_cannot_work_is_refused_before_the_first_stage(monkeypatc
         return version if name == package else OLDEST[name]
 
     monkeypatch.setattr(metadata, "version", read_version)
-    found = [
-        (one.level, one.text.endswith(f"'{package}>={OLDEST[package]}'")) for one in check_packages(SimpleNamespace())
-    ]
-    assert found == ([] if works else [("problem", True)])
+    needed = f"'{package}>={OLDEST[package]}'"
+    findings = [(finding.level, finding.text.endswith(needed)) for finding in check_packages(SimpleNamespace())]
+    assert findings == ([] if works else [("problem", True)])
 
 
 def test_packages_with_which_dvc_cannot_be_imported_are_named_before_the_first_stage(tmp_path, monkeypatch):
@@ -191,9 +189,7 @@ def test_packages_with_which_dvc_cannot_be_imported_are_named_before_the_first_s
 def test_a_named_run_in_a_larger_repository_has_the_changes_of_its_project(clone):
     shutil.rmtree(clone / ".git")
     (clone / ".gitignore").write_text("/runs/\n")
-    git(clone.parent, "init", "-q")
-    git(clone.parent, "add", ".")
-    git(clone.parent, "commit", "-qm", "all")
+    commit(clone.parent)
     run = clone / "runs/checkouts/mine"
     shutil.copytree(clone / "tasks", run / "tasks")
     assert git_state(run) == {"revision": git(clone, "rev-parse", "HEAD"), "dirty": False, "changed": []}

@@ -1,5 +1,6 @@
 """Runs of the toy project: started, asked for by commands, held by another process, and stages and DVC alone."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -17,7 +18,6 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from flows.runs import locks
-from tests.plans import prepare_own
 with locks.hold_run(Path.cwd(), sys.argv[2], print):
     print("held", flush=True)
     sys.stdin.read()
@@ -47,25 +47,17 @@ def podium(capsys, *words):
 
 def require_end(capsys, code, text, *words):
     """A command ends with this code and says this text."""
-    ended, said = podium(capsys, *words)
-    assert (ended, text in said.out + said.err) == (code, True), said
+    ended, printed = podium(capsys, *words)
+    assert (ended, text in printed.out + printed.err) == (code, True), printed
 
 
-class Holding:
-    """Another process that holds a run, as a running one does."""
-
-    def __init__(self, name):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLDS, str(ROOT), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout.readline() == "held\n"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.communicate()
+@contextlib.contextmanager
+def holding(name):
+    """Another process, which holds a run as a running one does, until the body ends or kills it."""
+    words = [sys.executable, "-c", HOLDS, str(ROOT), name]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
 
 
 def git(folder, *words):
@@ -74,15 +66,12 @@ def git(folder, *words):
     return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def repro(stage, root, said=None, shares=None, sent=None):
-    """Returns the verdict of a stage after those it needs; `said` and `shares` get the lines and the progress, `sent`
-    are the stages that may run."""
-    said, shares = ([] if given is None else given for given in (said, shares))
-    leftovers.repair(root, said.append)
-    listener = Listener(said.append, said.append, lambda percent, text: shares.append(percent))
+def repro(stage, root, say=print, sent=None):
+    """The verdict of a stage after those it needs; `say` gets the lines, `sent` are the stages that may run."""
+    leftovers.repair(root, say)
     with DvcSession(root, sent) as session:
-        for one in read_plan(root).with_upstream([stage]):
-            verdict = session.update(one, listener, pull=dvc.has_remote(root))
+        for needed in read_plan(root).with_upstream([stage]):
+            verdict = session.update(needed, Listener(say, say), pull=dvc.has_remote(root))
     return verdict
 
 

@@ -14,30 +14,23 @@ import pytest
 from flows import dvc
 from flows.commands import clean
 from flows.runs import listing, report
-from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, call, podium, require_end, run, statuses
+from tests.flows.toy_runs import ACCEPTED, FASTER, call, holding, podium, require_end, run, statuses
 
 pytestmark = pytest.mark.usefixtures("prefect_session")
 
 
 def names(project):
-    return {one.name for one in listing.list_all(project)}
+    return {run.name for run in listing.list_all(project)}
 
 
 def objects(project):
     return sorted(path.parent.name + path.name for path in (project / ".dvc/cache/files/md5").glob("??/*"))
 
 
-def aged(project, name, days):
-    """Let a run have ended so long ago."""
-    record = report.read_report(project, listing.run_folder(project, name))
-    record.began = record.ended = time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime(time.time() - days * 86400))
-    record.save(project)
-
-
 def test_first_it_says_what_would_go_and_removes_nothing_unless_told(three, capsys):
-    code, said = podium(capsys, "clean", "fast")
-    assert re.search(r"^fast +[\d.]+ kB +rejected$", said.out, re.MULTILINE)
-    assert (code, said.err) == (0, "next: nothing was removed; to remove it: podium clean fast --yes\n")
+    code, printed = podium(capsys, "clean", "fast")
+    assert re.search(r"^fast +[\d.]+ kB +rejected$", printed.out, re.MULTILINE)
+    assert (code, "podium clean fast --yes" in printed.err) == (0, True)
     assert names(three) == {".", "good", "fast"}
     assert podium(capsys, "clean", "fast", "--yes")[0] == 0
     assert (three / "data" / "second").read_text() == "done"
@@ -47,18 +40,16 @@ def test_first_it_says_what_would_go_and_removes_nothing_unless_told(three, caps
 
 
 def test_a_run_that_is_at_work_stays_whatever_is_asked(three, capsys):
-    with Holding("fast"):
-        code, said = podium(capsys, "clean", "good", "fast", "--yes")
-        assert (code, "fast cannot be removed, so nothing was: it is running" in said.err) == (1, True)
+    with holding("fast"):
+        require_end(capsys, 1, "fast cannot be removed, so nothing was", "clean", "good", "fast", "--yes")
         require_end(capsys, 0, "fast stays: it is running", "clean", "--all", "--orphans", "--yes")
         assert names(three) == {"fast"}
         assert objects(three), "its objects are in use, and others may become so"
-    found, _ = clean.plan_removal(three, ["fast"])
-    with Holding("fast"):
-        said = []
-        clean.remove_items(three, found, said.append)
-    assert len(said) == 1, "it began after the look"
-    assert names(three) == {"fast"}
+    planned, _ = clean.plan_removal(three, ["fast"])
+    lines = []
+    with holding("fast"):
+        clean.remove_items(three, planned, lines.append)
+    assert (len(lines), names(three)) == (1, {"fast"}), "it began after the look"
 
 
 def test_a_run_in_which_somebody_calls_dvc_is_in_use(three, capsys):
@@ -71,8 +62,8 @@ def test_a_run_in_which_somebody_calls_dvc_is_in_use(three, capsys):
     try:
         dvc_process = int(process.stdout.readline())
         assert any(line == "here\n" for line in process.stdout)
-        code, said = podium(capsys, "clean", "fast", "--yes")
-        assert (code, f"process {dvc_process}" in said.err, folder.is_dir()) == (1, True, True)
+        require_end(capsys, 1, f"process {dvc_process}", "clean", "fast", "--yes")
+        assert folder.is_dir()
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # whatever was asserted: nothing waits for it
         process.communicate()
@@ -86,10 +77,8 @@ def test_a_release_that_lies_in_the_checkout_or_links_into_it_keeps_it(three, ca
         (folder / "reports/publish-squad.json").write_text(json.dumps({"folder": "mine"}))
     else:
         (three / "published/podium-demo/weights").symlink_to(folder / "data/second")
-    for words in (("good",), ("--all",)):
-        code, said = podium(capsys, "clean", *words, "--yes")
-        assert code == (1 if words == ("good",) else 0)
-        assert "its published model is inside it or links into it" in said.out + said.err
+    for word, code in (("good", 1), ("--all", 0)):
+        require_end(capsys, code, "its published model is inside it or links into it", "clean", word, "--yes")
         assert folder.is_dir()
 
 
@@ -101,31 +90,30 @@ def test_nothing_is_removed_through_a_link(three, tmp_path, capsys):
         (three / "runs" / name).symlink_to(tmp_path / name)
     (three / "runs/checkouts").rename(tmp_path / "checkouts")
     (three / "runs/checkouts").symlink_to(tmp_path / "checkouts")
-    _, said = podium(capsys, "clean", "--older-than", "1h", "--yes")
-    assert said.err.count("nothing is removed through links") == 2
-    _, said = podium(capsys, "clean", "fast", "--yes")
-    assert f"fast stays: {three / 'runs/checkouts'} is a link" in said.err
+    assert podium(capsys, "clean", "--older-than", "1h", "--yes")[1].err.count("removed through links") == 2
+    assert f"fast stays: {three / 'runs/checkouts'} is a link" in podium(capsys, "clean", "fast", "--yes")[1].err
     assert [(tmp_path / name).exists() for name in ("logs/old.log", "damaged/old.log", "checkouts/fast")] == [True] * 3
 
 
 def test_age_takes_runs_logs_and_damaged_files_of_that_age_and_leaves_what_was_published(three, capsys):
-    weights, logs, damaged = three / "published/podium-demo/weights", three / "runs/logs", three / "runs/damaged"
+    weights, folders = three / "published/podium-demo/weights", [three / "runs/logs", three / "runs/damaged"]
     weights.write_text("weights")
-    for folder in (logs, damaged):
+    for folder in folders:
         folder.mkdir()
         for name, days in (("old.log", 10), ("new.log", 1)):
             (folder / name).write_text("x")
             os.utime(folder / name, (time.time() - days * 86400,) * 2)
     for name, days in (("good", 40), (".", 40), ("fast", 8)):
-        aged(three, name, days)
+        record = report.read_report(three, listing.run_folder(three, name))
+        record.began = record.ended = time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime(time.time() - days * 86400))
+        record.save(three)
     for age, left in (("30d", {".", "good", "fast"}), ("1w", {".", "good"})):
         assert podium(capsys, "clean", "--older-than", age, "--yes")[0] == 0
         assert names(three) == left
-    assert [path.name for path in (*logs.iterdir(), *damaged.iterdir())] == ["new.log", "new.log"]
+    assert [path.name for folder in folders for path in folder.iterdir()] == ["new.log", "new.log"]
     require_end(capsys, 2, "'soon' is not an age", "clean", "--older-than", "soon")
     assert podium(capsys, "clean", "good", "--yes")[0] == 0
-    assert names(three) == {"."}
-    assert weights.read_text() == "weights"
+    assert (names(three), weights.read_text()) == ({"."}, "weights")
 
 
 @pytest.mark.soak
@@ -135,20 +123,19 @@ def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(thre
     lost = three / ".dvc/cache/files/md5/00" / ("0" * 30)
     lost.parent.mkdir(exist_ok=True)
     lost.write_bytes(b"x" * 10_000)
-    said = call("gc", "--workspace", "--dry", "--projects", str(three / "runs/checkouts/fast"), root=three).stdout
-    code, shown = podium(capsys, "clean", "--orphans")
-    assert said.count("\nRemoved 2 objects") == 1, said
-    assert "2 objects in DVC's cache that no run uses" in shown.out, "the verdict of the run that went, and a lost one"
+    output = call("gc", "--workspace", "--dry", "--projects", str(three / "runs/checkouts/fast"), root=three).stdout
+    assert output.count("\nRemoved 2 objects") == 1, output
+    # The verdict of the run that went, and a lost one.
+    require_end(capsys, 0, "2 objects in DVC's cache that no run uses", "clean", "--orphans")
     assert lost.exists()
-    code, shown = podium(capsys, "clean", "--orphans", "--yes")
-    assert (code, lost.exists()) == (0, False)
-    assert len(objects(three)) == len(before) - 1
+    assert podium(capsys, "clean", "--orphans", "--yes")[0] == 0
+    assert (lost.exists(), len(objects(three))) == (False, len(before) - 1)
     ran()
     for root in (three, three / "runs/checkouts/fast"):
         shutil.rmtree(root / "data")
         shutil.rmtree(root / "metrics")
-    for options in ({}, {"name": "fast"}):
-        run(*([FASTER] if options else []), **options)
+    for overrides, options in (((), {}), ((FASTER,), {"name": "fast"})):
+        run(*overrides, **options)
         assert set(statuses(three).values()) == {"restored"}
     run(*ACCEPTED, name="good")
     assert statuses(three)["gate@squad"] == "ran", "what went is made again, by the same words"
@@ -174,10 +161,9 @@ def test_caches_are_removed_when_asked_for_and_all_leaves_what_was_published_and
         folder.mkdir(parents=True)
         (folder / "file").write_text("x")
     (three / "inputs" / "mine.txt").write_text("mine")
-    with Holding("fast"):
+    with holding("fast"):
         podium(capsys, "clean", "--caches", "--yes")
-        assert (home / "file").exists(), "a running run may use it"
-        assert (live / "file").exists()
+        assert ((home / "file").exists(), (live / "file").exists()) == (True, True), "a running run may use it"
     assert podium(capsys, "clean", "--caches", "--yes")[0] == 0
     assert (home.parent.exists(), live.exists()) == (False, False)
     assert names(three) == {".", "good", "fast"}

@@ -1,6 +1,7 @@
 """`podium params`: what can be set, what results, where it comes from, how presets differ."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -9,16 +10,13 @@ from flows import cli
 from tasks.params.documentation import collect_meanings
 from tasks.params.overlays import layers, list_preset_names, read_preset, resolve
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
-from tasks.params.tables import add_kinds, compare_presets, find_origins, format_differences, format_params, search
+from tasks.params.tables import add_kinds, compare_presets, format_differences, search
 from tasks.stage.errors import ParamsError
 from tests.flows.toy_runs import git
 from tests.places import ROOT
+from tests.plans import resolved_params
 
 PRESETS = ROOT / "presets"
-
-
-def difference(base, first, second, presets):
-    return format_differences(compare_presets(base, (first, second), presets), first, second)
 
 
 @pytest.fixture
@@ -29,42 +27,18 @@ def base():
 @pytest.fixture
 def presets(tmp_path):
     """Two presets that differ in three values, one of them a mapping that the other does not have."""
-    (tmp_path / "one.yaml").write_text(
-        "description: the first\nsource: ['a/b:c.md']\nexpected: {f1: 88.5, exact_match: 81}\n"
-        "downstream: {squad: {kind: squad, finetune: {epochs: 3}, "
-        "ipu: {finetune: {layers_per_ipu: [1, 1], replication_factor: 2}}}}\n"
-    )
-    (tmp_path / "two.yaml").write_text(
-        "description: the second\ndownstream: {squad: {kind: squad, finetune: {epochs: 4, seed: 9}}}\n"
-    )
+    finetune = "{epochs: 3}, ipu: {finetune: {layers_per_ipu: [1, 1], replication_factor: 2}}"
+    for name, entry in (("one", finetune), ("two", "{epochs: 4, seed: 9}")):
+        text = f"description: {name}\ndownstream: {{squad: {{kind: squad, finetune: {entry}}}}}\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
     return tmp_path
 
 
-def test_what_is_shown_is_a_params_file_with_the_values_that_result(base, presets):
-    stated = [
-        "downstream.squad.ipu.finetune.replication_factor=4",
-        "downstream.squad.finetune.learning_rate=3e-5",
-        "corpus.path='a b: c'",
-    ]
-    assert parse_yaml(format_params(base, "one", stated, presets)) == resolve(base, "one", stated, presets)
-
-
-def test_every_value_names_where_it_was_said_last(base, presets):
-    ipu, floor = "downstream.squad.ipu.finetune", "downstream.squad.gate.min_f1"
-    stated = [f"{ipu}.replication_factor=4", f"{floor}=1", f"{floor}=2"]
-    found = find_origins(base, "one", stated, presets)
-    preset = str(presets / "one.yaml")
-    assert found["downstream.squad.finetune.epochs"] == found[f"{ipu}.layers_per_ipu"] == preset
-    assert found[f"{ipu}.replication_factor"] == f"--set {ipu}.replication_factor=4"
-    assert found[floor] == f"--set {floor}=2"
-    assert "downstream.squad.finetune.seed" not in found, "a default"
-    assert find_origins(base, None, [], presets)["downstream.squad.finetune.seed"] == "params.yaml"
-    lines = format_params(base, "one", [], presets).splitlines()
-    assert [line.split("#")[1].strip() for line in lines if line.strip().startswith("epochs: 3 ")][0] == preset
-
-
 def test_two_presets_differ_in_what_they_say_differently(base, presets):
-    assert [line.split() for line in difference(base, "one", "two", presets).splitlines()] == [
+    def difference(*names):
+        return format_differences(compare_presets(base, names, presets), *names)
+
+    assert [line.split() for line in difference("one", "two").splitlines()] == [
         ["one", "two"],
         ["downstream.squad"],
         ["finetune.seed", "42", "9"],
@@ -72,31 +46,35 @@ def test_two_presets_differ_in_what_they_say_differently(base, presets):
         ["ipu.finetune.layers_per_ipu", "[1,", "1]", "-"],
         ["ipu.finetune.replication_factor", "2", "-"],
     ], "and nothing of ipu.finetune, which is null in the one and has these keys in the other"
-    assert difference(base, "two", "two", presets) == "two and two have the same values\n"
+    assert difference("two", "two") == "two and two have the same values\n"
 
 
 def test_a_parameter_is_found_by_its_name_and_by_what_is_said_of_it(base):
-    said = collect_meanings(base)
-    assert ("downstream.squad.rows.doc_stride", base["downstream"]["squad"]["rows"]["doc_stride"]) in [
-        row[:2] for row in search(base, said, "STRIDE")
-    ]
-    names = [name for name, _, _ in search(base, said, "bootstrap")]
+    meanings = collect_meanings(base)
+    stride = ("downstream.squad.rows.doc_stride", base["downstream"]["squad"]["rows"]["doc_stride"])
+    assert stride in [row[:2] for row in search(base, meanings, "STRIDE")]
+    names = [name for name, _, _ in search(base, meanings, "bootstrap")]
     assert names == ["downstream.squad.gate.confidence"], "found in its meaning"
-    assert search(base, said, "no such thing") == []
-    assert [row[0] for row in search(base, said, "")] == [name for name, _ in leaves(base)]
+    assert search(base, meanings, "no such thing") == []
+    assert [row[0] for row in search(base, meanings, "")] == [name for name, _ in leaves(base)]
+    for entries in ({}, base["downstream"]):
+        values = add_kinds({**base, "downstream": entries})
+        for name in ("data.tag_scheme", "data.label_separator", "evaluate.null_threshold", "task"):
+            names = [row[0] for row in search(values, collect_meanings(values), name)]
+            assert any(row.startswith("downstream.") and row.endswith(f".{name}") for row in names), "of every kind"
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
+    ("head", "reason"),
     [
         ("description: x\nexpected: {exact_macht: 1}\n", "expected.exact_macht"),
         ("description: x\nsource: a/b:c\n", "source='a/b:c'"),
         ("source: ['a/b:c']\n", "description is missing"),
     ],
 )
-def test_a_head_that_is_wrong_is_refused(tmp_path, head, said):
+def test_a_head_that_is_wrong_is_refused(tmp_path, head, reason):
     (tmp_path / "wrong.yaml").write_text(head)
-    with pytest.raises(ParamsError, match=f"(?s)wrong.yaml.*{said}"):
+    with pytest.raises(ParamsError, match=f"(?s)wrong.yaml.*{reason}"):
         read_preset("wrong", tmp_path)
 
 
@@ -119,47 +97,53 @@ def podium(monkeypatch, capsys):
     return run
 
 
-def test_what_is_shown_follows_the_words_of_the_command(podium):
-    floor, entry = "downstream.squad.gate.min_f1=12.5", "downstream.glue-rte={kind: glue, task: rte}"
-    shown = podium("params", "show", "--set", floor, "--set", entry)
-    assert "min_f1: 12.5" in shown
-    assert "task: rte" in shown
-    shown = json.loads(podium("params", "show", "--json", "--set", floor, "--set", entry))
-    assert shown["downstream.squad.gate.min_f1"] == {"value": 12.5, "origin": f"--set {floor}"}
-    assert shown["downstream.glue-rte.task"] == {"value": "rte", "origin": f"--set {entry}"}
-    assert shown["downstream.glue-rte.rows.row_length"]["origin"] == "default"
-    assert "downstream.squad" not in podium("params", "show", "--json", "--set", "downstream.squad=null")
+def test_what_is_shown_is_a_params_file_with_the_values_that_result_each_with_where_it_was_said_last(podium):
+    floor, entry = "downstream.squad.gate.min_f1", "downstream.glue-rte={kind: glue, task: rte}"
+    settings = [f"{floor}=1", f"{floor}=12.5", entry, "corpus.path='a b: c'"]
+    words = ["params", "show", "--preset", "small-files", *(word for text in settings for word in ("--set", text))]
+    preset = "presets/small-files.yaml"
+    shown = podium(*words)
+    assert parse_yaml(shown) == resolved_params(ROOT, "small-files", settings)
+    assert re.search(rf"epochs: 2 +# {preset}", shown)
+    values = json.loads(podium(*words, "--json"))
+    assert values[floor] == {"value": 12.5, "origin": f"--set {floor}=12.5"}
+    assert values["downstream.glue-rte.task"] == {"value": "rte", "origin": f"--set {entry}"}
+    assert values["downstream.squad.finetune.epochs"] == {"value": 2, "origin": preset}
+    assert values["downstream.squad.finetune.seed"]["origin"] == "default"
+    values = json.loads(podium("params", "show", "--json", "--set", "downstream.squad=null"))
+    assert values["pretrain.seed"]["origin"] == "params.yaml"
+    assert not [name for name in values if name.startswith("downstream.squad")]
 
 
 @pytest.mark.parametrize(
-    ("stated", "said"),
+    ("setting", "reason"),
     [
         ("tuning.epoch=1", "tuning is not known; valid: base_model, "),
         ("validate.max_unknown=0.3", "did you mean max_unknown_share"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest_or_with_all(podium, base, tmp_path, stated, said):
+def test_an_unknown_name_is_answered_with_the_nearest_or_with_all(podium, base, tmp_path, setting, reason):
     for words in (["params", "show"], ["plan"]):
-        with pytest.raises(ParamsError, match=said):
-            podium(*words, "--set", stated)
-    (layer,) = layers(None, [stated])
+        with pytest.raises(ParamsError, match=reason):
+            podium(*words, "--set", setting)
+    (layer,) = layers(None, [setting])
     (tmp_path / "ours.yaml").write_text(f"description: ours\n{yaml.safe_dump(layer.values)}")
-    with pytest.raises(ParamsError, match=f"ours.yaml: .*{said}"):
+    with pytest.raises(ParamsError, match=f"ours.yaml: .*{reason}"):
         resolve(base, "ours", [], tmp_path)
 
 
 def test_presets_are_listed_shown_and_compared(podium):
-    assert len(podium("params", "presets").splitlines()) == 1 + len(list_preset_names(PRESETS))
-    assert [line.split()[0] for line in podium("params", "presets", "pod64").splitlines()[1:]] == [
-        name for name in list_preset_names(PRESETS) if "pod64" in name
-    ]
+    names = list_preset_names(PRESETS)
+    assert len(podium("params", "presets").splitlines()) == 1 + len(names)
+    rows = podium("params", "presets", "pod64").splitlines()[1:]
+    assert [row.split()[0] for row in rows] == [name for name in names if "pod64" in name]
     records = json.loads(podium("params", "presets", "list", "--json", "optimum"))
     assert {"name", "description", "source", "expected"} <= set(records[0])
     assert podium("params", "presets", "show", "small-files") == (PRESETS / "small-files.yaml").read_text("utf-8")
     different = json.loads(podium("params", "diff", "small-files", "--json"))
     assert different["corpus.source"] == {"small-files": "files", "demo": "demo"}
-    found = podium("params", "list", "first_batch_size").split()
-    assert found[:2] == ["pretrain.phase1.first_batch_size", "null"], "a default that the file leaves out"
+    row = podium("params", "list", "first_batch_size").split()
+    assert row[:2] == ["pretrain.phase1.first_batch_size", "null"], "a default that the file leaves out"
 
 
 def test_an_edited_params_yaml_is_named_where_a_preset_runs_without_it(toy_project, monkeypatch, capsys):
@@ -176,11 +160,3 @@ def test_an_edited_params_yaml_is_named_where_a_preset_runs_without_it(toy_proje
     params.write_text(params.read_text().replace("min_documents: 10", "min_documents: 11"))
     assert noted("--preset", "bert")
     assert not noted(), "it is read"
-
-
-@pytest.mark.parametrize("name", ["data.tag_scheme", "data.label_separator", "evaluate.null_threshold", "task"])
-def test_parameters_of_every_kind_are_found_whatever_entries_there_are(name, base):
-    for entries in ({}, base["downstream"]):
-        values = add_kinds({**base, "downstream": entries})
-        rows = search(values, collect_meanings(values), name)
-        assert any(one.endswith(f".{name}") and one.startswith("downstream.") for one, _, _ in rows)

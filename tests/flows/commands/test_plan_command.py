@@ -63,9 +63,13 @@ def wanted(preset=None, *overrides, **choices):
     return resolve_request(Path.cwd(), RunOptions(preset, overrides, name="of-a-test", **choices))
 
 
+def findings(*asked, **choices):
+    """What is said of the jobs of a run of this preset with these overrides: levels and texts."""
+    return [(finding.level, finding.text) for finding in device.check_fit(wanted(*asked, **choices))]
+
+
 def problems(*asked, **choices):
-    """Why a run of this preset with these overrides is refused."""
-    return [one.text for one in device.check_fit(wanted(*asked, **choices)) if one.level == "problem"]
+    return [text for level, text in findings(*asked, **choices) if level == "problem"]
 
 
 PRESETS = list_preset_names(ROOT / "presets")
@@ -74,28 +78,28 @@ LARGE = "pretrain.phase1.micro_batch_size=512"
 
 
 @pytest.mark.parametrize(
-    "preset", [*PRESETS[::2], *(pytest.param(one, marks=pytest.mark.soak) for one in PRESETS[1::2])]
+    "preset", [*PRESETS[::2], *(pytest.param(preset, marks=pytest.mark.soak) for preset in PRESETS[1::2])]
 )
 def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset):
     began = time.process_time()
-    found = estimate_run(wanted(preset))
+    run = estimate_run(wanted(preset))
     assert time.process_time() - began < SECONDS
-    starting = [one.stage for one in found.stages if one.stage.split("@")[0] in ("pretrain", "finetune", "predict")]
-    assert [job.planned.stage for job in found.jobs] == starting
-    assert [job.problem for job in found.jobs if job.estimate is None] == []
-    assert [job.name for job in found.jobs if job.verdict == DOES_NOT_FIT and job.runtime == "ipu"] == []
-    for job in found.jobs:
+    starting = [stage.stage for stage in run.stages if stage.stage.split("@")[0] in ("pretrain", "finetune", "predict")]
+    assert [job.planned.stage for job in run.jobs] == starting
+    assert [job.problem for job in run.jobs if job.estimate is None] == []
+    assert [job.name for job in run.jobs if job.verdict == DOES_NOT_FIT and job.runtime == "ipu"] == []
+    for job in run.jobs:
         assert job.estimate.memory[0].total.low > 0
         assert (job.time is not None) == (job.runtime == "ipu"), "of others a measurement tells, or the ledger"
-    json.dumps(found.as_values(), allow_nan=False)
+    json.dumps(run.as_values(), allow_nan=False)
 
 
 def test_the_page_of_the_documents_shows_what_is_said():
     page = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^podium plan (.*) --page plan.html$", page, re.MULTILINE)
-    said = plan(*command.split())
+    output = plan(*command.split())
     for part in re.findall(r"```text\n(about.*?)```", page, re.DOTALL)[0].split("...\n"):
-        assert part in said
+        assert part in output
 
 
 def test_a_plan_of_a_pod_for_programs_and_without_torch():
@@ -117,28 +121,26 @@ def test_what_does_not_fit_is_refused_with_its_largest_part_unless_forced():
     assert not problems(POD16, LARGE, force=True)
     with pytest.raises(InputError, match="(?s)nothing was started.*does not fit"):
         preflight.require_runnable(wanted(POD16, LARGE))
-    said = []
+    lines = []
     with pytest.raises(ParamsError, match="pretrain@phase1 does not fit"):
-        device.require_fit(wanted(POD16, LARGE), said.append)
-    assert len(said) == 4, "a line a job"
-    device.require_fit(wanted(POD16, LARGE, force=True), said.append)
+        device.require_fit(wanted(POD16, LARGE), lines.append)
+    assert len(lines) == 4, "a line a job"
+    device.require_fit(wanted(POD16, LARGE, force=True), lines.append)
     done = CliRunner().invoke(cli.cli, ["plan", "--preset", POD16, "--set", LARGE], catch_exceptions=False)
     assert (done.exit_code, "podium run" in done.stderr, "change the parameter" in done.stderr) == (0, False, True)
 
 
 def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_host(monkeypatch):
     monkeypatch.setattr("ipu_model.estimates.host.memory_limit", lambda others: 100 << 20)
-    levels = [one.level for one in device.check_fit(wanted())]
-    assert levels == ["problem"] * 4
-    assert [one.level for one in device.check_fit(wanted(on_workers=True))] == ["ok"] * 4
+    assert [level for level, _ in findings()] == ["problem"] * 4
+    assert [level for level, _ in findings(on_workers=True)] == ["ok"] * 4
 
 
-def test_the_memory_of_another_host_can_be_stated():
-    for limit, verdict in ((4e9, DOES_NOT_FIT), (8e9, TIGHT), (1e12, FITS)):
-        [job, *_] = estimate_run(wanted("cuda-large-optimum"), options=EstimateOptions(limit=limit)).jobs
-        assert job.verdict == verdict
-    [job, *_] = estimate_run(wanted("cuda-large-optimum")).jobs
-    assert job.verdict == "", "no one knows how much memory that GPU has"
+@pytest.mark.parametrize(("limit", "verdict"), [(4e9, DOES_NOT_FIT), (8e9, TIGHT), (1e12, FITS), (None, "")])
+def test_the_memory_of_another_host_can_be_stated(limit, verdict):
+    """And where it is not, no one knows how much memory that GPU has."""
+    [job, *_] = estimate_run(wanted("cuda-large-optimum"), options=EstimateOptions(limit=limit)).jobs
+    assert job.verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -149,17 +151,15 @@ def test_the_memory_of_another_host_can_be_stated():
     ],
 )
 def test_what_no_model_can_compute_is_refused_by_the_plan_as_by_the_run(changes, why):
-    sets = [word for change in ("pretrain_rows.next_sentence=false", *changes) for word in ("--set", change)]
     with pytest.raises(ParamsError, match=why):
-        plan(*sets)
+        plan(*(word for change in ("pretrain_rows.next_sentence=false", *changes) for word in ("--set", change)))
 
 
 def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path):
     page = tmp_path / "plan.html"
     plan("--preset", "ipu-large-pod16-examples-8ipu", "--page", str(page))
     text = without_own_script(page.read_text(encoding="utf-8"))
-    assert "<svg" in text
-    assert "IPU 7" in text
+    assert ("<svg" in text, "IPU 7" in text) == (True, True)
     assert not re.search(r"<script|https?://|url\(", text)
     hostile = wanted("bert", "device.runtime=ipu", f'ipu.phase1.layers_per_ipu="{MARKUP}"')
     shown = plan_page.render_plan(estimate_run(hostile), hostile, ROOT, MARKUP)
@@ -167,23 +167,25 @@ def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path):
     assert shown.count("&lt;img src=x") == 2, "the command, and the problem of the job"
 
 
-UNRUNNABLE = (
-    ("ipu.phase1={layers_per_ipu: [3, 3, 3]}", "pretrain@phase1: ", "places 9 encoder layers, the model has 12"),
-    ("ipu.phase1={layers_per_ipu: [4, 4, 4]}", "pretrain@phase1: ", "ipus_per_replica=3 is not a power of two"),
-    ("ipu.phase2.replication_factor=3", "pretrain@phase2: ", "= 12 IPUs is not a power of two"),
-    ("ipu.phase1={layers_per_ipu: [0, 4, 4, 4], matmul_proportion: [0.2]}", "pretrain@phase1: ", "has 1 entries"),
-    ("downstream.squad.finetune.global_batch_size=16", "finetune@squad: ", "cannot fill the pipeline"),
-    ("pretrain.phase1.global_batch_size=65000", "pretrain@phase1: ", "cannot be cut into micro-batches"),
+ATTACHED = ("ipu.phase2.replication_factor=32", "pretrain@phase2", "a process attaches at most 64")
+CLIPPED = ("pretrain.max_grad_norm=1.0", "pretrain@phase1", "max_grad_norm")
+
+
+@pytest.mark.parametrize(
+    ("override", "job", "reason"),
+    [
+        ("ipu.phase1={layers_per_ipu: [4, 4, 4]}", "pretrain@phase1", "ipus_per_replica=3 is not a power of two"),
+        ("ipu.phase2.replication_factor=3", "pretrain@phase2", "= 12 IPUs is not a power of two"),
+        ("downstream.squad.finetune.global_batch_size=16", "finetune@squad", "cannot fill the pipeline"),
+        ("pretrain.phase1.global_batch_size=65000", "pretrain@phase1", "cannot be cut into micro-batches"),
+        ATTACHED,
+        CLIPPED,
+    ],
 )
-ATTACHED = ("ipu.phase2.replication_factor=32", "pretrain@phase2: ", "a process attaches at most 64")
-CLIPPED = ("pretrain.max_grad_norm=1.0", "pretrain@phase1: ", "max_grad_norm")
-
-
-@pytest.mark.parametrize(("override", "job", "reason"), [*UNRUNNABLE, ATTACHED, CLIPPED])
 def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage(override, job, reason):
-    [refused, *_] = [one for one in device.check_fit(wanted(POD16, override)) if one.level == "problem"]
+    [refused, *_] = [finding for finding in device.check_fit(wanted(POD16, override)) if finding.level == "problem"]
     assert refused.of_parameters, "exit code 2"
-    assert refused.text.startswith(job)
+    assert refused.text.startswith(f"{job}: ")
     assert reason in refused.text
 
 
@@ -195,71 +197,63 @@ def test_such_a_job_is_refused_though_forced_and_no_run_is_proposed(capsys, over
     with pytest.raises(ParamsError, match=re.escape(reason)):
         device.require_fit(wanted(POD16, override), lambda text: None)
     for more in ([], ["--json"]):
-        code, said = podium(capsys, "plan", "--preset", POD16, "--set", override, *more)
-        assert (code, f"next: {job[:-2]}" in said.err) == (2, True), said.err
-        assert "podium run" not in said.err + said.out
+        code, printed = podium(capsys, "plan", "--preset", POD16, "--set", override, *more)
+        assert (code, f"next: {job}" in printed.err) == (2, True), printed.err
+        assert "podium run" not in printed.err + printed.out
 
 
 def test_a_fine_tuning_is_measured_and_planned_instead_of_run(tmp_path, project, capsys, monkeypatch):
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "120")  # hosts of tests are busy
-    write_tiny_model(tmp_path / "my-bert", ("fine", "dull"))
-    rows = [f"{'fine' if number % 2 else 'dull'} film,{number % 2}" for number in range(40)]
-    (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]))
-    words = ("--model", str(tmp_path / "my-bert"), "--train", str(tmp_path / "reviews.csv"), "--plan")
-    code, said = podium(capsys, "finetune", "classification", *words)
-    assert (code, said.err.endswith("next: the same command without --plan\n")) == (0, True), said.err
-    first = next(line for line in said.out.splitlines() if line.startswith("about "))
-    assert re.fullmatch(r"about [\d.]+ \w+, .* of memory, 8 stages not timed", first)
-    assert "reviews.csv: CSV, UTF-8" in said.out
-    assert re.search(r"^classification: With \d+ development examples", said.out, re.MULTILINE)
-    code, said = podium(capsys, "finetune", "classification", *words, "--column", "label=stars")
-    assert (code, said.out, "'stars'" in said.err) == (1, "", True)
+    model, reviews = write_tiny_model(tmp_path / "my-bert", ("fine", "dull")), tmp_path / "reviews.csv"
+    reviews.write_text("text,label\n" + "fine film,1\ndull film,0\n" * 20)
+    words = ("finetune", "classification", "--model", str(model), "--train", str(reviews), "--plan")
+    code, printed = podium(capsys, *words)
+    assert (code, printed.err.endswith("next: the same command without --plan\n")) == (0, True), printed.err
+    assert re.search(r"(?m)^about [\d.]+ \w+, .* of memory, 8 stages not timed$", printed.out)
+    assert "reviews.csv: CSV, UTF-8" in printed.out
+    assert re.search(r"(?m)^classification: With \d+ development examples", printed.out)
+    code, printed = podium(capsys, *words, "--column", "label=stars")
+    assert (code, printed.out, "'stars'" in printed.err) == (1, "", True)
     assert not (project / "runs/checkouts").exists()
 
 
-def test_what_only_assumed_rows_speak_against_is_a_warning():
+@pytest.mark.parametrize(("size", "levels"), [(64, ["problem"]), (100, ["warning"]), (200, [])])
+def test_what_only_assumed_rows_speak_against_is_a_warning(size, levels):
     """2.2 packed sequences in a row are assumed: 32 rows hold 71 of them, and 3 micro-batches fill the pipeline."""
-    preset, batch = "ipu-base-pod16-run-qa-fast", "downstream.squad.finetune.global_batch_size"
-    for size, level in ((64, "problem"), (100, "warning"), (200, None)):
-        found = device.check_fit(wanted(preset, f"{batch}={size}"))
-        assert [one.level for one in found if "cannot fill the pipeline" in one.text] == [level][: level is not None]
+    asked = findings("ipu-base-pod16-run-qa-fast", f"downstream.squad.finetune.global_batch_size={size}")
+    assert [level for level, text in asked if "cannot fill the pipeline" in text] == levels
 
 
-FACTOR = "downstream.squad.ipu.finetune.embedding_serialization_factor"
+IPU = "downstream.squad.ipu.finetune"
+FACTOR = f"{IPU}.embedding_serialization_factor"
 QUESTIONS = "ipu-base-pod16-run-qa"
 VOCABULARY = ("tokenizer.source=file", "tokenizer.path=known/vocab.txt")
+KNOWN_MODEL = ("base_model.source=folder", "base_model.path=known")
 
 
 @pytest.mark.parametrize(
     ("preset", "overrides", "reason", "level"),
     [
-        (
-            QUESTIONS,
-            ("downstream.squad.ipu.finetune.auto_loss_scaling=true", "device.precision=fp32"),
-            "set optimizer.accumulator_precision to fp16",
-            "problem",
-        ),
-        (QUESTIONS, (f"{FACTOR}=4",), "30522 / 4 leaves 2", "warning"),
+        (QUESTIONS, (f"{IPU}.auto_loss_scaling=true", "device.precision=fp32"), "accumulator_precision", "problem"),
         (QUESTIONS, (f"{FACTOR}=4", *VOCABULARY), "30522 / 4 leaves 2", "warning"),
-        (QUESTIONS, (f"{FACTOR}=3", "base_model.source=folder", "base_model.path=known"), "30526 / 3", "problem"),
-        (QUESTIONS, (f"{FACTOR}=2", "base_model.source=folder", "base_model.path=known"), "", None),
+        (QUESTIONS, (f"{FACTOR}=3", *KNOWN_MODEL), "30526 / 3", "problem"),
+        (QUESTIONS, (f"{FACTOR}=2", *KNOWN_MODEL), "", None),
         (POD16, (f"{FACTOR}=4", *VOCABULARY), "30522 / 4 leaves 2", "problem"),
         (POD16, (f"{FACTOR}=4", "tokenizer.source=train"), "30522 / 4 leaves 2", "warning"),
     ],
 )
 def test_what_only_a_compiler_would_refuse_is_refused_before_the_first_stage_where_it_is_certain(
-    project, monkeypatch, capsys, preset, overrides, reason, level
+    project, capsys, preset, overrides, reason, level
 ):
     """The word table of a base model may have more rows than its tokenizer has entries."""
     known = project / "known"
     known.mkdir(exist_ok=True)
     (known / "vocab.txt").write_text("".join(f"word{number}\n" for number in range(30522)))
-    config = get_family("bert").write_values(configure_model(30526, "bert"))
-    (known / "config.json").write_text(json.dumps(config))
-    found = [one for one in device.check_fit(wanted(preset, *overrides)) if one.text.startswith("finetune@squad: ")]
-    assert [one.level for one in found if one.level != "ok"] == ([level] if level else [])
-    assert reason in found[0].text
-    code, _ = podium(capsys, "plan", "--preset", preset, *(word for one in overrides for word in ("--set", one)))
+    (known / "config.json").write_text(json.dumps(get_family("bert").write_values(configure_model(30526, "bert"))))
+    jobs = [(found, text) for found, text in findings(preset, *overrides) if text.startswith("finetune@squad: ")]
+    assert [found for found, _ in jobs if found != "ok"] == ([level] if level else [])
+    assert reason in jobs[0][1]
+    code, _ = podium(capsys, "plan", "--preset", preset, *(word for text in overrides for word in ("--set", text)))
     assert code == (2 if level == "problem" else 0)
 
 
@@ -270,31 +264,29 @@ EVALUATES = (
     "downstream.squad.rows.held_out_fraction=0.1",
     "downstream.squad.finetune.evaluate_every_updates=10",
 )
-INFERENCE = "downstream.squad.ipu.finetune.inference_layers_per_ipu"
 
 
 @pytest.mark.parametrize(
-    ("words", "overrides", "reason", "level"),
+    ("words", "overrides", "job", "reason", "level"),
     [
-        (None, (*POPRUN, f"{PHASE1}=32"), "", None),
-        ("poprun --num-instances=2 --num-replicas 4 --ipus-per-replica 4", (), "", None),
-        ("own-poprun.sh", (f"{PHASE1}=32",), "at most 64", "warning"),
-        (None, ("device.launcher=poprun", "device.processes=3"), "processes=3 cannot share", "problem"),
-        ("poprun --num-instances 3", (), "4 replicas cannot be shared by 3 instances", "problem"),
-        ("poprun --num-instances 3", (f"{PHASE1}=12", "pretrain.phase1.global_batch_size=65664"), "", None),
-        ("poprun --num-instances 2", (f"{PHASE1}=12",), "each of 2 instances = 24 IPUs", "problem"),
-        ("poprun --num-instances 2 --num-replicas 8", (), "--num-replicas 8", "problem"),
-        ("poprun --num-instances 2 --ipus-per-replica 2", (), "--ipus-per-replica 2", "problem"),
-        ("poprun --num-instances two", (), "a positive integer", "problem"),
-        (None, (*EVALUATES, f"{INFERENCE}=[6, 6]"), "2 instances evaluate", "problem"),
-        (None, (*EVALUATES, f"{INFERENCE}=[3, 3, 3, 3]"), "", None),
-        (None, EVALUATES, "", None),
+        (None, (*POPRUN, f"{PHASE1}=32"), "pretrain@phase1", "", None),
+        ("poprun --num-instances=2 --num-replicas 4 --ipus-per-replica 4", (), "pretrain@phase1", "", None),
+        ("own-poprun.sh", (f"{PHASE1}=32",), "pretrain@phase1", "at most 64", "warning"),
+        (None, ("device.launcher=poprun", "device.processes=3"), "pretrain@phase1", "processes=3", "problem"),
+        ("poprun --num-instances 3", (), "pretrain@phase1", "shared by 3 instances", "problem"),
+        ("poprun --num-instances 2", (f"{PHASE1}=12",), "pretrain@phase1", "each of 2 instances = 24", "problem"),
+        ("poprun --num-instances 2 --num-replicas 8", (), "pretrain@phase1", "--num-replicas 8", "problem"),
+        ("poprun --num-instances 2 --ipus-per-replica 2", (), "pretrain@phase1", "--ipus-per-replica 2", "problem"),
+        ("poprun --num-instances two", (), "pretrain@phase1", "a positive integer", "problem"),
+        (None, (*EVALUATES, f"{IPU}.inference_layers_per_ipu=[6, 6]"), "finetune@squad", "2 instances", "problem"),
+        (None, (*EVALUATES, f"{IPU}.inference_layers_per_ipu=[3, 3, 3, 3]"), "finetune@squad", "", None),
     ],
 )
-def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(monkeypatch, words, overrides, reason, level):
+def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(
+    monkeypatch, words, overrides, job, reason, level
+):
     monkeypatch.delenv("PODIUM_DEVICE_LAUNCHER", raising=False)
     if words is not None:
         monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", words)
-    job = "finetune@squad" if overrides[:2] == EVALUATES[:2] and overrides[2:3] == EVALUATES[2:3] else "pretrain@phase1"
-    found = [one for one in device.check_fit(wanted(POD16, *overrides)) if one.text.startswith(job)]
-    assert [(one.level, reason in one.text) for one in found if one.level != "ok"] == ([(level, True)] if level else [])
+    jobs = [(found, reason in text) for found, text in findings(POD16, *overrides) if text.startswith(job)]
+    assert [found for found in jobs if found[0] != "ok"] == ([(level, True)] if level else [])

@@ -1,7 +1,6 @@
 """`podium plan --write`, and the effect of a dvc.yaml that is not written again; real files, real DVC."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -20,8 +19,8 @@ from tasks.plan.stages import define
 from tasks.plan.writing import plan_text, require_plan
 from tasks.stage.errors import InputError, ParamsError
 from tests.flows.toy_runs import ACCEPTED, podium, repro, require_end, run, statuses
-from tests.places import ROOT
-from tests.plans import GIVEN, resolved_params, values_with, write_outs
+from tests.places import ROOT, copy_project
+from tests.plans import GIVEN, prepare_own, resolved_params, values_with, write_outs
 
 UNKNOWN_NOW = ("data/corpus", "data/rows/phase1", "models/phase1", "metrics/pretrain-phase2.json")
 STILL_KNOWN = ("data/tokenizer", "data/rows/squad", "models/squad", "metrics/squad.json")
@@ -30,11 +29,7 @@ STILL_KNOWN = ("data/tokenizer", "data/rows/squad", "models/squad", "metrics/squ
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """The plan of this project, as if all of it had run."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    for name in ("params.yaml", "dvc.yaml"):
-        shutil.copy(ROOT / name, folder / name)
-    shutil.copytree(ROOT / "presets", folder / "presets")
+    folder = copy_project(tmp_path / "project", ("params.yaml", "dvc.yaml", "presets"))
     write_outs(folder)
     monkeypatch.chdir(folder)
     return folder
@@ -54,30 +49,41 @@ def everything(project):
     return {path.relative_to(project): path.read_bytes() for path in project.rglob("*") if path.is_file()}
 
 
-def stages_of_lock(project):
-    return set(yaml.safe_load((project / LOCK).read_text())["stages"])
+def read_lock(project):
+    return yaml.safe_load((project / LOCK).read_text())
+
+
+def add_to_lock(project, name, outs):
+    lock = read_lock(project)
+    lock["stages"][name] = {"cmd": "x", "outs": outs}
+    (project / LOCK).write_text(yaml.safe_dump(lock))
+
+
+def out_of(project, path):
+    return {"path": path, "hash": "md5", "md5": compute_md5(project / path)}
 
 
 def test_the_plan_is_written_and_what_went_away_goes_with_its_lines_of_the_lock(project, capsys, tmp_path_factory):
     """What was changed by hand is left and named, and of a link only the link goes."""
-    (project / "models/phase1").write_text("weights of the user's own")
+    changed, linked = project / "models/phase1", project / "data/corpus"
+    changed.write_text("weights of the user's own")
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "text"
-    (project / "data/corpus").rename(elsewhere)
-    (project / "data/corpus").symlink_to(elsewhere)
+    linked.rename(elsewhere)
+    linked.symlink_to(elsewhere)
     params = write_params(project, *GIVEN)
     write()
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert (project / "dvc.yaml").read_text() == plan_text(define(params))
-    assert said.err == "next: dvc repro, or podium run\n"
+    assert printed.err == "next: dvc repro, or podium run\n"
     assert [path for path in UNKNOWN_NOW if (project / path).exists()] == ["models/phase1"]
     assert [path for path in STILL_KNOWN if not (project / path).exists()] == []
-    assert all(path in said.out for path in UNKNOWN_NOW)
-    assert "models/phase1 was kept" in said.out
-    assert (project / "models/phase1").read_text() == "weights of the user's own"
-    assert elsewhere.is_file()
-    assert not (project / "data/corpus").is_symlink()
-    assert not [name for name in stages_of_lock(project) if "phase" in name or "corpus" in name]
-    assert "examples@squad" in stages_of_lock(project)
+    assert all(path in printed.out for path in UNKNOWN_NOW)
+    assert "models/phase1 was kept" in printed.out
+    assert changed.read_text() == "weights of the user's own"
+    assert (elsewhere.is_file(), linked.is_symlink()) == (True, False)
+    stages = read_lock(project)["stages"]
+    assert not [name for name in stages if "phase" in name or "corpus" in name]
+    assert "examples@squad" in stages
     before = everything(project)
     write()
     assert "already up to date" in capsys.readouterr().out
@@ -85,8 +91,7 @@ def test_the_plan_is_written_and_what_went_away_goes_with_its_lines_of_the_lock(
 
 
 def test_an_entry_that_is_taken_away_goes_and_its_neighbours_stay(project):
-    other = "downstream.other={kind: squad, publish: {folder: published/other}}"
-    write_params(project, other)
+    write_params(project, "downstream.other={kind: squad, publish: {folder: published/other}}")
     write()
     write_outs(project)
     (project / "published/other").mkdir(parents=True)
@@ -98,27 +103,23 @@ def test_an_entry_that_is_taken_away_goes_and_its_neighbours_stay(project):
 
 
 def test_nothing_outside_of_the_folders_of_runs_goes_whatever_the_lock_says(project):
-    lock, kept = yaml.safe_load((project / LOCK).read_text()), []
+    kept = []
     for place in ("../mine", "data/../../yours", "docs", "runs/checkouts", "inputs/mine", "published"):
-        path = project / place
-        path.mkdir(parents=True)
-        kept.append(path / "kept.txt")
+        (project / place).mkdir(parents=True)
+        kept.append(project / place / "kept.txt")
         kept[-1].write_text("kept")
-        out = {"path": place, "hash": "md5", "md5": compute_md5(path)}
-        lock["stages"][f"old-{place}"] = {"cmd": "x", "outs": [out, {**out, "path": str(path)}]}
-    (project / LOCK).write_text(yaml.safe_dump(lock))
+        out = out_of(project, place)
+        add_to_lock(project, f"old-{place}", [out, {**out, "path": str(project / place)}])
     write()
     assert [path.read_text() for path in kept] == ["kept"] * 6
-    assert not [name for name in stages_of_lock(project) if name.startswith("old")]
+    assert not [name for name in read_lock(project)["stages"] if name.startswith("old")]
 
 
 HALVES = ("sche", "schema: '2.0'\nstages:\n", "stages:\n  old: {outs: [pa", "stages: []")
-OUTS = (None, ["data/corpus"], [{"hash": "md5"}], [{"path": "", "md5": "0"}])
+OUTS = ("null", "[data/corpus]", "[{hash: md5}]", "[{path: '', md5: '0'}]")
 
 
-@pytest.mark.parametrize(
-    "half", [*HALVES, *(yaml.safe_dump({"stages": {"old": {"cmd": "x", "outs": outs}}}) for outs in OUTS)]
-)
+@pytest.mark.parametrize("half", [*HALVES, *(f"stages: {{old: {{cmd: x, outs: {outs}}}}}" for outs in OUTS)])
 def test_half_of_a_lock_removes_nothing(project, half):
     (project / LOCK).write_text(half)
     params = write_params(project, *GIVEN)
@@ -166,87 +167,81 @@ def test_a_stage_under_dvc_refuses_a_plan_of_other_parameters_and_names_the_comm
 
 
 def test_a_run_writes_the_plan_and_says_what_went_away(project):
-    params, said = write_params(project, *GIVEN), []
+    params, lines = write_params(project, *GIVEN), []
     with pytest.raises(InputError):
         require_plan(project, params)
     values = resolved_params(project, None, [])
-    own = checkout.describe_checkout(project, values, validate_params(values), project)
-    checkout.prepare_checkout(own, said.append)
+    checkout.prepare_checkout(
+        checkout.describe_checkout(project, values, validate_params(values), project), lines.append
+    )
     require_plan(project, load_params(project / "params.yaml"))
-    assert "data/corpus" in "".join(said)
+    assert "data/corpus" in "".join(lines)
     assert not (project / "data/corpus").exists()
 
 
 def test_a_checkout_forgets_the_stages_that_only_an_older_dvc_yaml_has(toy_project):
     values = resolved_params(toy_project, None, [])
-    one = checkout.describe_checkout(toy_project, values, validate_params(values), toy_project / "runs/checkouts/one")
-    checkout.prepare_checkout(one)
-    write_outs(one.folder)
-    before = everything(one.folder)
-    lock, old = yaml.safe_load((one.folder / LOCK).read_text()), one.folder / "data/near_duplicates/squad.json"
-    kept = [{**out, "md5": "0" * 32} for stage in lock["stages"].values() for out in stage["outs"]]
+    folder = prepare_own(toy_project, values, "one")
+    write_outs(folder)
+    before, old = everything(folder), folder / "data/near_duplicates/squad.json"
+    kept = [{**out, "md5": "0" * 32} for stage in read_lock(folder)["stages"].values() for out in stage["outs"]]
     old.parent.mkdir(parents=True)
     old.write_text("{}")
-    gone = {"path": str(old.relative_to(one.folder)), "hash": "md5", "md5": compute_md5(old)}
-    lock["stages"]["validate_examples@squad"] = {"cmd": "", "outs": [*kept, gone]}
-    (one.folder / LOCK).write_text(yaml.safe_dump(lock))
-    checkout.prepare_checkout(one)
-    assert not old.exists()
-    after = everything(one.folder)
-    assert before.keys() == after.keys()
-    assert "validate_examples@squad" not in stages_of_lock(one.folder)
+    add_to_lock(folder, "validate_examples@squad", [*kept, out_of(folder, "data/near_duplicates/squad.json")])
+    prepare_own(toy_project, values, "one")
+    assert everything(folder).keys() == before.keys()
+    assert "validate_examples@squad" not in read_lock(folder)["stages"]
 
 
-def told(project, *overrides):
+def forecast(project, *overrides):
     """Stage -> status and reasons, as podium plan finds them."""
-    found = resolve_request(project, RunOptions(None, overrides)).forecast
-    return {one.stage: (one.status, one.why) for one in found}
+    stages = resolve_request(project, RunOptions(None, overrides)).forecast
+    return {stage.stage: (stage.status, stage.why) for stage in stages}
 
 
-def ran_as(project, *overrides):
-    """Stage -> status, as a run reports it."""
+def statuses_of_run(project, *overrides):
     run(*overrides, publish=False)
     return statuses(project)
 
 
 def test_what_is_forecast_is_what_a_run_then_does(request, toy_project):
-    found = told(toy_project)
-    assert found["first"] == ("runs", ("never ran here",))
-    assert found["gate@squad"] == ("runs", ("after second",))
+    expected = forecast(toy_project)
+    assert expected["first"] == ("runs", ("never ran here",))
+    assert expected["gate@squad"] == ("runs", ("after second",))
     request.getfixturevalue("rejected")
-    assert set(told(toy_project).values()) == {("skipped", ())}
+    assert set(forecast(toy_project).values()) == {("skipped", ())}
 
     rate = "downstream.squad.finetune.learning_rate=3e-5"
-    found = told(toy_project, rate)
-    assert found["first"][0] == "restored"
-    assert found["second"] == ("runs", ("downstream.squad.finetune.learning_rate 0.001 -> 3e-05",))
-    assert found["gate@squad"][1] == ("after second",), "what second makes is not known; DVC may find it unchanged"
-    ran = ran_as(toy_project, rate)
-    assert (ran["first"], ran["second"]) == ("restored", "ran")
-    assert {status for status, _ in told(toy_project, rate).values()} == {"skipped"}
+    expected = forecast(toy_project, rate)
+    assert expected["first"][0] == "restored"
+    assert expected["second"] == ("runs", ("downstream.squad.finetune.learning_rate 0.001 -> 3e-05",))
+    assert expected["gate@squad"][1] == ("after second",), "what second makes is not known; DVC may find it unchanged"
+    ended = statuses_of_run(toy_project, rate)
+    assert (ended["first"], ended["second"]) == ("restored", "ran")
+    assert {status for status, _ in forecast(toy_project, rate).values()} == {"skipped"}
 
     (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + "# a change\n")
-    assert told(toy_project)["first"][1] == ("stage.py changed",)
-    assert ran_as(toy_project)["first"] == "ran"
+    assert forecast(toy_project)["first"][1] == ("stage.py changed",)
+    assert statuses_of_run(toy_project)["first"] == "ran"
     (toy_project / "data" / "first").unlink()
-    assert told(toy_project)["first"] == ("restored", ("data/first is missing",))
+    assert forecast(toy_project)["first"] == ("restored", ("data/first is missing",))
     shutil.rmtree(toy_project / ".dvc" / "cache" / "files")
-    assert told(toy_project)["first"] == ("runs", (LOST,))
-    found = preflight.check_cache(resolve_request(toy_project, RunOptions()))
-    [said] = [one for one in found if one.level == "warning"]
-    assert said.text.startswith("data/first")
+    assert forecast(toy_project)["first"] == ("runs", (LOST,))
+    findings = preflight.check_cache(resolve_request(toy_project, RunOptions()))
+    [warning] = [finding.text for finding in findings if finding.level == "warning"]
+    assert warning.startswith("data/first")
 
 
 def test_a_plan_changes_nothing_in_the_project(rejected, toy_project, capsys):
     before = everything(toy_project)
     require_end(capsys, 0, "downstream.squad.gate.min_f1 85.0 -> 80.0", "plan", "--set", *ACCEPTED)
     stages = json.loads(podium(capsys, "plan", "--json")[1].out)["stages"]
-    assert [one["status"] for one in stages] == ["skipped"] * 3
+    assert [stage["status"] for stage in stages] == ["skipped"] * 3
     assert everything(toy_project) == before
-    assert os.getcwd() == str(toy_project)
+    assert Path.cwd() == toy_project
 
 
 def test_a_given_folder_that_cannot_be_looked_at_is_refused_by_its_name(toy_project, capsys):
     (toy_project / "inputs" / "corpus" / "lost.txt").symlink_to("nowhere.txt")
-    code, said = podium(capsys, "plan")
-    assert (code, "corpus.path=" in said.err, "lost.txt" in said.err) == (2, True, True)
+    code, printed = podium(capsys, "plan")
+    assert (code, "corpus.path=" in printed.err, "lost.txt" in printed.err) == (2, True, True)

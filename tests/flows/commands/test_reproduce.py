@@ -39,19 +39,19 @@ def podium(clone, *words):
 
 @pytest.mark.soak
 def test_a_run_is_repeated_from_its_own_revision(clone, tmp_path):
-    code, said = podium(clone, *RUN, "--model", str(tmp_path / "my-bert"), "--name", "first")
-    assert code in (0, 3), said
+    code, output = podium(clone, *RUN, "--model", str(tmp_path / "my-bert"), "--name", "first")
+    assert code in (0, 3), output
     (clone / "tasks" / "downstream" / "examples.py").write_text("raise SystemExit('the code of today')\n")
     git(clone, "commit", "--all", "--message", "a later revision")
-    code, said = podium(clone, "reproduce", "first")
-    assert code == 0, said
-    assert "models/classification: the same" in said
-    assert "6 of 6 outputs of first are the same" in said
+    code, output = podium(clone, "reproduce", "first")
+    assert code == 0, output
+    assert "models/classification: the same" in output
+    assert "6 of 6 outputs of first are the same" in output
     assert not list((clone / "runs" / "reproduced").iterdir())
     git(clone, "checkout", "--quiet", "--orphan", "other")
     git(clone, "commit", "--message", "another history")
     branches = git(clone, "branch", "--format", "%(refname:short)").split()
     git(clone, "branch", "--delete", "--force", *(name for name in branches if name != "other"))
-    code, said = podium(clone, "reproduce", "first")
+    code, output = podium(clone, "reproduce", "first")
     assert code == 1
-    assert "is on no branch here" in said
+    assert "is on no branch here" in output

@@ -10,7 +10,7 @@ from flows.runs import listing
 from flows.runs.report import read_report
 from flows.runs.run_params import read_run_params
 from tasks.params.tables import find_differing
-from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, podium, require_end, run, statuses
+from tests.flows.toy_runs import ACCEPTED, FASTER, holding, podium, require_end, run, statuses
 from tests.plans import prepare_own, resolved_params
 
 
@@ -41,35 +41,26 @@ def test_an_unfinished_run_resumes_with_the_parameters_and_options_it_had(
     require_end(capsys, 1, "podium resume mine", "publish", "mine")
     require_end(capsys, 1, "run mine has published nothing", "predict", "published/mine", "--text", "a")
     monkeypatch.chdir(toy_project / "inputs")  # nothing depends on the folder, or on params.yaml of now
-    text = (toy_project / "params.yaml").read_text()
-    (toy_project / "params.yaml").write_text(text.replace("min_f1: 85.0", "min_f1: 99.0"))
-    code, said = podium(capsys, "resume", "mine")
-    assert code == 0, said.err
+    params = toy_project / "params.yaml"
+    params.write_text(params.read_text().replace("min_f1: 85.0", "min_f1: 99.0"))
+    code, printed = podium(capsys, "resume", "mine")
+    assert code == 0, printed.err
     assert statuses(toy_project) == {"first": "skipped", "second": "ran", "gate@squad": "ran"}
     record = record_of(toy_project, "mine")
     assert record.command == "podium run with many words", "the list of runs still says what it is"
     assert (record.options["publish"], record.options["to"]) == (False, ["gate"])
     assert not (toy_project / "published").exists(), "--no-publish still holds"
     assert record.overrides == [FASTER, *ACCEPTED]
-    assert [one["outcome"] for one in record.earlier] == [outcome]
+    assert [start["outcome"] for start in record.earlier] == [outcome]
 
 
 def test_resume_says_where_there_is_nothing_to_resume(mine, toy_project, capsys):
     prepare_own(toy_project, resolved_params(toy_project, None, []), "new")
-    for name, code, said in (
-        ("mine", 3, "next: podium run --like mine --set ..."),
-        ("new", 1, "podium run --like new --name new"),
-        ("mien", 2, "did you mean mine"),
-    ):
-        ended, printed = podium(capsys, "resume", name)
-        assert (ended, said in printed.err) == (code, True), printed.err
-    with Holding("mine"):
-        code, said = podium(capsys, "resume", "mine")
-    assert (code, "podium open mine" in said.err) == (1, True)
-
-
-def newest_name(project):
-    return listing.list_all(project)[0].name
+    require_end(capsys, 3, "next: podium run --like mine --set ...", "resume", "mine")
+    require_end(capsys, 1, "podium run --like new --name new", "resume", "new")
+    require_end(capsys, 2, "did you mean mine", "resume", "mien")
+    with holding("mine"):
+        require_end(capsys, 1, "podium open mine", "resume", "mine")
 
 
 @pytest.fixture
@@ -87,12 +78,14 @@ def test_open_shows_a_run_the_newest_one_or_all(toy_project, request, capsys, br
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert podium(capsys, "open")[0] == 1, "no runs yet"
     request.getfixturevalue("three")
-    pages = {name: (toy_project / f"runs/checkouts/{name}/reports/run.html").as_uri() for name in ("good", "fast")}
-    pages["--all"] = (toy_project / "reports/index.html").as_uri()
-    for words, name in ((["good"], "good"), ([], "fast"), (["--all"], "--all")):
-        code, said = podium(capsys, "open", *words)
-        assert (code, said.out) == (0, f"{pages[name]}\n"), said.err
-        assert browser.pop() == pages[name]
+    for words, page in (
+        (["good"], "runs/checkouts/good/reports/run.html"),
+        ([], "runs/checkouts/fast/reports/run.html"),
+        (["--all"], "reports/index.html"),
+    ):
+        code, printed = podium(capsys, "open", *words)
+        assert (code, printed.out) == (0, f"{(toy_project / page).as_uri()}\n"), printed.err
+        assert browser.pop() == (toy_project / page).as_uri()
     require_end(capsys, 2, "did you mean good?", "open", "goood")
     monkeypatch.setenv("PODIUM_PAGES_URL", "https://pages.example/podium/")
     podium(capsys, "open", "good")
@@ -106,33 +99,32 @@ def test_open_prints_the_address_where_no_browser_would_be_seen(mine, toy_projec
         monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 22 10.0.0.2 22")
     elif where == "no display":
         monkeypatch.delenv("DISPLAY")
-    code, said = podium(capsys, "open", "mine")
-    assert (code, said.out) == (0, (toy_project / "runs/checkouts/mine/reports/run.html").as_uri() + "\n")
+    code, printed = podium(capsys, "open", "mine")
+    assert (code, printed.out) == (0, (toy_project / "runs/checkouts/mine/reports/run.html").as_uri() + "\n")
     assert browser == []
 
 
 def test_the_gate_decides_again_and_publish_reads_that_verdict(mine, toy_project, capsys, ran):
-    folder = toy_project / "runs/checkouts/mine"
+    folder, floor = toy_project / "runs/checkouts/mine", "downstream.squad.gate.min_f1"
     ran()
-    code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
-    assert (code, ran()) == (0, []), said.err
-    assert "next: podium publish mine" in said.err
+    code, printed = podium(capsys, "gate", "mine", "--set", "min_f1=80")
+    assert (code, ran()) == (0, []), printed.err
+    assert "next: podium publish mine" in printed.err
     assert not (toy_project / "published").exists(), "publishing is a step of its own"
     assert "min_f1: 80\n" in (folder / "params.yaml").read_text()
     record = record_of(toy_project, "mine")
-    assert record.overrides == ["downstream.squad.gate.min_f1=80"]
-    assert record.details["changed"]["downstream.squad.gate.min_f1"] == "80"
+    assert (record.overrides, record.details["changed"][floor]) == ([f"{floor}=80"], "80")
     assert "accepted" in (folder / "reports/run.html").read_text()
     assert json.loads((folder / "metrics/squad-gate.json").read_text())["accepted"]
     require_end(capsys, 0, "podium predict published/podium-demo", "publish", "mine")
-    code, said = podium(capsys, "gate", "mine", "--set", "downstream.squad.gate.min_f1=85.0")
-    assert (code, "what was published before stays there: published/podium-demo" in said.err) == (3, True)
-    assert "squad gate: rejected\n" in said.out
-    assert "published before: published/podium-demo" in said.out
+    code, printed = podium(capsys, "gate", "mine", "--set", f"{floor}=85.0")
+    assert (code, "what was published before stays there: published/podium-demo" in printed.err) == (3, True)
+    assert "squad gate: rejected\n" in printed.out
+    assert "published before: published/podium-demo" in printed.out
     assert podium(capsys, "releases", "mine")[0] == 0
-    assert record_of(toy_project, "mine").overrides == ["downstream.squad.gate.min_f1=85"], "replaced"
-    code, said = podium(capsys, "run", "--name", "mine", "--to", "gate", "--set", "downstream.squad.gate.min_f1=85.0")
-    assert (code, ran(), "nothing changed: all 3 stages" in said.out) == (3, [], True), "DVC has the same verdict"
+    assert record_of(toy_project, "mine").overrides == [f"{floor}=85"], "replaced"
+    require_end(capsys, 3, "nothing changed: all 3 stages", "run", "--name=mine", "--to=gate", "--set", f"{floor}=85.0")
+    assert ran() == [], "DVC has the same verdict"
 
 
 @pytest.mark.parametrize("change", ["file", "bytes", "code"])
@@ -145,27 +137,28 @@ def test_no_gate_passes_on_stale_evidence(mine, toy_project, capsys, ran, change
     elif change == "code":
         (folder / "stage.py").write_text((folder / "stage.py").read_text() + "\n# other\n")
     else:  # as by a disk: DVC would not notice it
-        seen, text = scores.stat(), scores.read_text().replace("80.5", "99.5")
+        before, text = scores.stat(), scores.read_text().replace("80.5", "99.5")
         scores.chmod(0o644)
         scores.write_text(text)
-        os.utime(scores, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-    before = (folder / "params.yaml").read_bytes()
+        os.utime(scores, ns=(before.st_atime_ns, before.st_mtime_ns))
+    params = (folder / "params.yaml").read_bytes()
     ran()
-    code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
-    assert (code, ran()) == (1, []), said.out
-    assert "is not up to date: " in said.err or "is not what its stage wrote" in said.err
-    assert (folder / "params.yaml").read_bytes() == before
+    code, printed = podium(capsys, "gate", "mine", "--set", "min_f1=80")
+    assert (code, ran()) == (1, []), printed.out
+    assert "is not up to date: " in printed.err or "is not what its stage wrote" in printed.err
+    assert (folder / "params.yaml").read_bytes() == params
     assert not record_of(toy_project, "mine").results["gate@squad"]["decision"]["accepted"]
 
 
 def test_a_gate_that_fails_leaves_the_limits_and_can_be_asked_again(mine, toy_project, capsys, monkeypatch):
-    before = (toy_project / "runs/checkouts/mine/params.yaml").read_bytes()
+    folder = toy_project / "runs/checkouts/mine"
+    before = (folder / "params.yaml").read_bytes()
     monkeypatch.setenv("TOY_FAILS", "gate")
-    code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
-    assert (code, said.err.count("error: "), "stage gate@squad failed" in said.err) == (1, 1, True), said.err
-    assert (toy_project / "runs/checkouts/mine/params.yaml").read_bytes() == before
+    code, printed = podium(capsys, "gate", "mine", "--set", "min_f1=80")
+    assert (code, printed.err.count("error: "), "stage gate@squad failed" in printed.err) == (1, 1, True), printed.err
+    assert (folder / "params.yaml").read_bytes() == before
     monkeypatch.delenv("TOY_FAILS")
-    (toy_project / "runs/checkouts/mine/data/second").write_text("done")  # where a toy that fails leaves its half
+    (folder / "data/second").write_text("done")  # where a toy that fails leaves its half
     assert podium(capsys, "gate", "mine", "--set", "min_f1=80")[0] == 0
 
 
@@ -189,24 +182,25 @@ def test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own(pre
 
     overrides = [FASTER, "downstream.squad.publish.folder=published/mine"]
     prepare_own(toy_project, resolved_params(toy_project, None, overrides), "mine")
-    (toy_project / "params.yaml").write_text((toy_project / "params.yaml").read_text().replace("85.0", "84.0"))
-    code, said = podium(capsys, "run", "--like", "mine", "--name", "next", "--set", "downstream.squad.gate.min_f1=1")
-    assert code == 0, said.err
+    params, floor = toy_project / "params.yaml", "downstream.squad.gate.min_f1"
+    params.write_text(params.read_text().replace("85.0", "84.0"))
+    code, printed = podium(capsys, "run", "--like", "mine", "--name", "next", "--set", f"{floor}=1")
+    assert code == 0, printed.err
     names = [name for name, _ in find_differing([params_of("mine"), params_of("next")])]
-    assert names == ["downstream.squad.gate.min_f1", "downstream.squad.publish.folder"]
+    assert names == [floor, "downstream.squad.publish.folder"]
     assert (toy_project / "published/next").is_dir()
-    code, said = podium(capsys, "run", "--like", "next", "--set", "gate.min_f1=2")
-    assert (code, newest_name(toy_project)[:5]) == (0, "next-"), "a name of its own"
-    newest = params_of(newest_name(toy_project))
-    assert newest["downstream"]["squad"]["gate"]["min_f1"] == 2, "the whole name needs no typing"
-    code, said = podium(capsys, "plan", "next", "--set", "gate.min_f1=2")
-    assert (code, said.err) == (0, "next: podium run --like next --set gate.min_f1=2\n")
+    code, printed = podium(capsys, "run", "--like", "next", "--set", "gate.min_f1=2")
+    newest = listing.list_all(toy_project)[0].name
+    assert (code, newest[:5]) == (0, "next-"), "a name of its own"
+    assert params_of(newest)["downstream"]["squad"]["gate"]["min_f1"] == 2, "the whole name needs no typing"
+    code, printed = podium(capsys, "plan", "next", "--set", "gate.min_f1=2")
+    assert (code, printed.err) == (0, "next: podium run --like next --set gate.min_f1=2\n")
     for words, why in (
         (["mien"], "did you mean mine?"),
         (["mine", "--preset", "bert"], "leave out --preset"),
         (["mine", "--name", "next"], "run next exists with other parameters"),
     ):
         require_end(capsys, 2, why, "run", "--like", *words)
-    code, said = podium(capsys, "params", "list", "squad.finetune.learning_rate", "--name", "mine")
-    assert (code, said.out.split()[1]) == (0, "3.0e-05")
+    code, printed = podium(capsys, "params", "list", "squad.finetune.learning_rate", "--name", "mine")
+    assert (code, printed.out.split()[1]) == (0, "3.0e-05")
     require_end(capsys, 2, "did you mean mine", "params", "list", "--name", "mien")

@@ -20,6 +20,13 @@ def rwlock(toy_project):
     return path
 
 
+def repair(project):
+    """The lines that a repair says."""
+    lines = []
+    leftovers.repair(project, lines.append)
+    return lines
+
+
 @contextlib.contextmanager
 def a_dvc_in(folder):
     """The ID of a process that looks like a DVC running there, and is not a child of this one."""
@@ -34,32 +41,23 @@ def test_a_run_after_a_kill_in_the_middle_of_the_list_works(toy_project, rwlock)
     """The file of DVC's hardlink lock is the lock, which would be held for a year, and so is not made."""
     for left in ("", '{"write": {"data/first": {"pi'):
         rwlock.write_text(left)
-        leftovers.repair(toy_project, (said := []).append)
-        assert len(said) == 1
+        assert len(repair(toy_project)) == 1
         assert list(rwlock.parent.iterdir()) == []
     rwlock.write_text(left)
     assert repro("first", toy_project) == "ran"
 
 
 def test_a_whole_list_no_list_and_one_that_is_being_written_stay_as_they_are(toy_project, rwlock):
-    leftovers.repair(toy_project, pytest.fail)
-    assert not rwlock.exists()
+    assert (repair(toy_project), rwlock.exists()) == ([], False)
     rwlock.write_text(json.dumps({"write": {}, "read": {}}))
-    leftovers.repair(toy_project, pytest.fail)
-    assert json.loads(rwlock.read_text()) == {"write": {}, "read": {}}
+    assert (repair(toy_project), json.loads(rwlock.read_text())) == ([], {"write": {}, "read": {}})
     rwlock.write_text("")
     with rwlock.with_suffix(".lock").open("a") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        leftovers.repair(toy_project, pytest.fail)
-    assert rwlock.exists()
-
-
-def test_a_broken_list_stays_while_another_dvc_works_here(toy_project, rwlock):
-    rwlock.write_text("")
+        assert (repair(toy_project), rwlock.exists()) == ([], True)
     with a_dvc_in(toy_project) as other:
-        leftovers.repair(toy_project, (said := []).append)
-        assert f"process {other}" in said[0]
-    assert rwlock.exists()
+        assert f"process {other}" in repair(toy_project)[0]
+    assert rwlock.exists(), "another DVC works here"
 
 
 @pytest.fixture
@@ -84,62 +82,55 @@ def test_a_half_written_lock_file_is_set_aside_and_no_stage_runs_again(second, t
     broken = toy_project / "runs" / "dvc.lock.broken"
     for left in HALVES:
         (toy_project / "dvc.lock").write_text(left)
-        said = []
-        leftovers.repair(toy_project, said.append)
-        assert len(said) == 1, left
+        assert len(repair(toy_project)) == 1, left
         assert broken.read_text() == left
         broken.unlink()
     (toy_project / "dvc.lock").write_text(HALVES[-1])
     assert repro("second", toy_project) == "restored"
     assert ran() == []
-    assert (repro("second", toy_project, said := []), said) == ("skipped", [])
+    assert repro("second", toy_project, pytest.fail) == "skipped"
 
 
 def entries_of_the_run_cache(project):
     return list((project / ".dvc" / "cache" / "runs").glob("??/*/*"))
 
 
-@pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["half alone", "nothing"])
-def test_an_entry_of_the_run_cache_that_was_not_finished_is_as_none(second, toy_project, alone):
-    """DVC ends at the folder of an entry that holds half of it, or nothing."""
+@pytest.mark.parametrize(
+    ("left", "verdict"),
+    [
+        ("half beside the whole", "restored"),
+        ("half alone", "ran"),
+        pytest.param("an empty folder", "ran", marks=pytest.mark.soak),
+    ],
+)
+def test_what_is_left_of_an_entry_of_the_run_cache_is_removed_and_a_whole_one_is_used(
+    second, toy_project, ran, left, verdict
+):
+    """DVC takes half of it for the entry, as the newest file there, and ends; it ends at an empty folder as well."""
+    ran()
     for entry in entries_of_the_run_cache(toy_project):
-        half = entry.rename(entry.with_name(".3hbIm_kBw2Kh0TEWqyDyCA.tmp"))
-        half.write_text(half.read_text(encoding="utf-8").partition("outs:")[0], encoding="utf-8")
-        if not alone:
+        half = entry.with_name(".3hbIm_kBw2Kh0TEWqyDyCA.tmp")
+        half.write_text(entry.read_text(encoding="utf-8").partition("outs:")[0], encoding="utf-8")
+        if left != "half beside the whole":
+            entry.unlink()
+        if left == "an empty folder":
             half.unlink()
     (toy_project / "dvc.lock").unlink()
-    assert repro("second", toy_project) == "ran"
+    assert repro("second", toy_project) == verdict
+    assert ran() == ([] if verdict == "restored" else ["first", "second"])
     assert len(entries_of_the_run_cache(toy_project)) == 2
 
 
-def test_half_of_an_entry_of_the_run_cache_is_removed_and_no_stage_runs_again(second, toy_project, ran):
-    """DVC takes it for the entry, as it is the newest file there, and ends with 'outs'."""
-    ran()
-    for entry in entries_of_the_run_cache(toy_project):
-        half = entry.read_text(encoding="utf-8").partition("outs:")[0]
-        entry.with_name(".3hbIm_kBw2Kh0TEWqyDyCA.tmp").write_text(half, encoding="utf-8")
-    (toy_project / "dvc.lock").unlink()
-    said = []
-    assert repro("second", toy_project, said) == "restored"
-    assert ran() == []
-    assert len(said) == 1
-
-
 def test_unfinished_files_of_the_cache_go_once_no_dvc_that_could_write_them_is_at_work(toy_project):
-    cache = toy_project / ".dvc" / "cache" / "files" / "md5"
-    (cache / "4a").mkdir(parents=True)
-    whole = cache / "4a" / "21de"
-    left = [cache / ".3hbIm_kBw2Kh0TEWqyDyCA.tmp", cache / "4a" / ".FHm-1Dwn_STBbsB9JSQsKw.tmp"]
-    left.append(toy_project / "data" / ".IqLW4I-8BYjCmFLwLOovjg.tmp")
-    left[-1].parent.mkdir()
+    cache, name = toy_project / ".dvc" / "cache" / "files" / "md5", ".3hbIm_kBw2Kh0TEWqyDyCA.tmp"
+    whole, left = cache / "4a" / "21de", [cache / name, cache / "4a" / name, toy_project / "data" / name]
     for path in (whole, *left):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(1000))
     other = toy_project.parent / "other"  # another checkout on the same cache, as runs with --set are
     (other / ".dvc").mkdir(parents=True)
     (other / ".dvc" / "config").write_text(f"[cache]\n    dir = {toy_project / '.dvc' / 'cache'}\n")
     with a_dvc_in(other):
-        leftovers.repair(toy_project, pytest.fail)
-        assert all(path.exists() for path in left)
-    leftovers.repair(toy_project, print)
-    assert whole.exists()
-    assert not any(path.exists() for path in left)
+        assert (repair(toy_project), all(path.exists() for path in left)) == ([], True)
+    repair(toy_project)
+    assert (whole.exists(), any(path.exists() for path in left)) == (True, False)

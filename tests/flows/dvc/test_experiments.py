@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.places import copy_project
+from tests.places import DVC_FOLDERS, copy_project
 from tests.plans import values_with
 from tests.tasks.downstream.entries import write_parameters
 
@@ -20,7 +20,7 @@ def test_an_experiment_in_a_copy_has_untracked_files_that_are_named(tmp_path, mo
     monkeypatch.chdir(project)
     for role, key in itertools.product(("AUTHOR", "COMMITTER"), WHO):
         monkeypatch.setenv(f"GIT_{role}_{key}", WHO[key])
-    for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
+    for name in DVC_FOLDERS:
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     write_parameters(project, values_with(f"downstream.own={{kind: classification, {DATA}}}"))
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "as it is"]):

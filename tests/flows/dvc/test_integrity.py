@@ -26,20 +26,19 @@ def accept(path):
 
 
 @pytest.fixture
-def linked(toy_project):
+def linked(prefect_session, toy_project):
     """The toy project with a cache of hard links."""
     with (toy_project / ".dvc" / "config").open("a") as config:
         config.write('[cache]\n    type = "hardlink,copy"\n')
     return toy_project
 
 
-def object_of(root, store):
-    stages = yaml.safe_load((root / "dvc.lock").read_text())["stages"]
-    md5 = next(out["md5"] for out in stages["gate@squad"]["outs"] if out["path"] == "metrics/squad-gate.json")
-    return store / "files" / "md5" / md5[:2] / md5[2:]
+def require_rejected_anew(project):
+    assert statuses(project)["gate@squad"] == "ran"
+    assert run_json(project)["results"]["gate@squad"]["decision"]["accepted"] is False
 
 
-def test_a_verdict_changed_in_place_is_made_anew(prefect_session, linked, command):  # noqa: F811
+def test_a_verdict_changed_in_place_is_made_anew(linked, command):
     run()
     gate = linked / "metrics" / "squad-gate.json"
     assert gate.stat().st_nlink == 2
@@ -47,33 +46,34 @@ def test_a_verdict_changed_in_place_is_made_anew(prefect_session, linked, comman
     assert command() is None, "not a run with nothing to do"
     assert not gate.exists()
     run()
-    assert statuses(linked) == {"first": "skipped", "second": "skipped", "gate@squad": "ran"}
-    assert run_json(linked)["results"]["gate@squad"]["decision"]["accepted"] is False
+    require_rejected_anew(linked)
+    assert (statuses(linked)["first"], statuses(linked)["second"]) == ("skipped", "skipped")
     assert ACCEPTED in (linked / "runs" / "damaged" / "metrics" / "squad-gate.json").read_bytes()
     assert command()[0] == 3, "rejected, and nothing to do"
 
 
 @pytest.mark.soak
-def test_a_run_that_goes_the_whole_way_makes_it_anew_too(prefect_session, linked):
+def test_a_run_that_goes_the_whole_way_makes_it_anew_too(linked):
     run()
     accept(linked / "metrics" / "squad-gate.json")
     with pipeline.use_request(resolve_request(linked, RunOptions()), print):  # its DVC is not another one at work here
         pipeline.pipeline(return_state=True)
-    assert statuses(linked)["gate@squad"] == "ran"
-    assert run_json(linked)["results"]["gate@squad"]["decision"]["accepted"] is False
+    require_rejected_anew(linked)
     assert not (linked / "published").exists()
 
 
 @pytest.mark.faults
-def test_a_verdict_that_a_remote_restores_changed_ends_the_run(prefect_session, linked):
-    store = linked.parent / "store"
+def test_a_verdict_that_a_remote_restores_changed_ends_the_run(linked):
+    store, gate = linked.parent / "store", linked / "metrics" / "squad-gate.json"
     local = linked / ".dvc" / "config.local"
     local.write_text(f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n")
     run()
-    bad = object_of(linked, store)
+    outs = yaml.safe_load((linked / "dvc.lock").read_text())["stages"]["gate@squad"]["outs"]
+    [md5] = [out["md5"] for out in outs if out["path"] == "metrics/squad-gate.json"]
+    bad = store / "files" / "md5" / md5[:2] / md5[2:]
     accept(bad)
     shutil.rmtree(linked / ".dvc" / "cache")
-    (linked / "metrics" / "squad-gate.json").unlink()
+    gate.unlink()
     for _ in range(2):
         run()
         report = run_json(linked)
@@ -83,6 +83,5 @@ def test_a_verdict_that_a_remote_restores_changed_ends_the_run(prefect_session, 
         assert report["results"] == {}
     bad.unlink()
     run()
-    assert statuses(linked)["gate@squad"] == "ran"
-    assert run_json(linked)["results"]["gate@squad"]["decision"]["accepted"] is False
+    require_rejected_anew(linked)
     assert REJECTED in bad.read_bytes(), "pushed"

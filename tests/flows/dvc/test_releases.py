@@ -1,7 +1,5 @@
 """The flow fetches what gates compare with before their stages; all workers get what one host chose."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest
@@ -31,14 +29,17 @@ def checkout(tmp_path, monkeypatch):
     return root
 
 
+def fetched(checkout):
+    return [model.tag for model in read_fetched(checkout / FOLDER)]
+
+
 def test_only_a_run_that_compares_fetches(checkout):
-    said: list[str] = []
-    releases.fetch_releases(["tokenizer", "finetune@squad"], checkout, said.append)
-    assert (said, (checkout / FOLDER).exists()) == ([], False)
+    lines = []
+    releases.fetch_releases(["tokenizer", "finetune@squad"], checkout, lines.append)
+    assert (lines, (checkout / FOLDER).exists()) == ([], False)
     tag = release(checkout)
-    releases.fetch_releases(GATE, checkout, said.append)
-    assert said == [f"squad: {tag} (fetched)"]
-    assert [one.tag for one in read_fetched(checkout / FOLDER)] == [tag]
+    releases.fetch_releases(GATE, checkout, lines.append)
+    assert (lines, fetched(checkout)) == ([f"squad: {tag} (fetched)"], [tag])
 
 
 def test_of_a_folder_workers_fetch_nothing_as_each_has_its_own(checkout):
@@ -69,10 +70,9 @@ def test_workers_fetch_what_one_host_chose_whatever_is_released_meanwhile(checko
     assert chosen == {"squad": [f"{first}@{repository(hub).tags[first]}"]}
     policy.require_releases(chosen, values_with())
     release(checkout, seed=1)
-    releases.fetch_releases(GATE, checkout, print, chosen)
-    assert [one.tag for one in read_fetched(checkout / FOLDER)] == [first]
-    releases.fetch_releases(GATE, checkout, print, {"squad": []})
-    assert read_fetched(checkout / FOLDER) == []
+    for choice, tags in ((chosen, [first]), ({"squad": []}, [])):
+        releases.fetch_releases(GATE, checkout, print, choice)
+        assert fetched(checkout) == tags
 
 
 def test_a_hub_that_does_not_answer_ends_the_run_with_its_address(checkout, hub, monkeypatch):

@@ -13,45 +13,44 @@ import yaml
 from flows import pipeline
 from flows.runs import checkout, policy
 from flows.workers import stage_flow
-from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage.errors import ParamsError
 from tasks.stage.process import STARTED_BY_A_WORKER
-from tests.places import ROOT
+from tests.places import ROOT, copy_project
+from tests.plans import resolved_params, values_with
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A worker's checkout: params.yaml, inputs and no preset, and nothing in the environment."""
-    folder = tmp_path / "podium"
-    folder.mkdir()
-    shutil.copy(ROOT / "params.yaml", folder)
+    folder = copy_project(tmp_path / "podium", ("params.yaml", "inputs"))
     (folder / "presets").mkdir()
-    shutil.copytree(ROOT / "inputs", folder / "inputs")
     for name in (policy.INPUT_ROOTS, policy.TARGETS):
         monkeypatch.delenv(name, raising=False)
     return folder
 
 
-FOLDERS = ("/srv/www", "flows", "published", ".", "published/../.git", "inputs/corpus", "runs/checkouts/x")
-
-
 def problems(project, *overrides):
     """What the worker says of parameters with these overrides; empty where it takes them."""
-    values = resolve(read_yaml(ROOT / "params.yaml"), None, overrides)
     try:
-        policy.require_parameters(values, project)
+        policy.require_parameters(values_with(*overrides), project)
     except ParamsError as error:
         return str(error)
     return ""
 
 
+def require_refused(project, override, *others):
+    assert problems(project, *others, override).startswith(override.partition("=")[0]), override
+
+
 def test_the_projects_own_parameters_and_every_preset_are_allowed(project):
     assert problems(project) == ""
     shutil.copytree(ROOT / "presets", project / "presets", dirs_exist_ok=True)
-    for preset in sorted((ROOT / "presets").glob("*.yaml")):
-        values = resolve({}, preset.stem, [], ROOT / "presets")
-        policy.require_parameters(values, project)
+    for preset in (ROOT / "presets").glob("*.yaml"):
+        policy.require_parameters(resolved_params(ROOT, preset.stem, []), project)
+
+
+FOLDERS = ("/srv/www", "flows", "published", ".", "published/../.git", "inputs/corpus", "runs/checkouts/x")
 
 
 @pytest.mark.parametrize(
@@ -78,9 +77,8 @@ def test_the_projects_own_parameters_and_every_preset_are_allowed(project):
     ],
 )
 def test_nothing_is_read_outside_of_the_inputs_or_written_outside_of_the_checkout(project, override):
-    found = problems(project, override)
-    assert found.startswith(override.partition("=")[0])
-    assert "and its own params.yaml name" in found
+    require_refused(project, override)
+    assert "and its own params.yaml name" in problems(project, override)
 
 
 def test_roots_of_the_worker_are_read_and_not_left_through_a_link_while_links_of_its_inputs_are_the_owners(
@@ -89,24 +87,23 @@ def test_roots_of_the_worker_are_read_and_not_left_through_a_link_while_links_of
     share, secret = tmp_path / "share", tmp_path / "secret"
     (share / "corpus").mkdir(parents=True)
     secret.mkdir()
-    (share / "theirs").symlink_to(secret)
-    (project / "inputs" / "linked").symlink_to(secret)
+    for link in (share / "theirs", project / "inputs" / "linked"):
+        link.symlink_to(secret)
     monkeypatch.setenv(policy.INPUT_ROOTS, os.pathsep.join(("/nowhere", str(share))))
-    assert problems(project, f"corpus.path={share}/corpus") == ""
-    assert problems(project, f"corpus.path={project}/inputs/corpus") == ""
-    assert problems(project, "corpus.path=inputs/linked") == ""
-    assert problems(project, f"corpus.path={share}/theirs").startswith("corpus.path='")
-    assert problems(project, f"corpus.path={share}/../secret").startswith("corpus.path='")
-    assert problems(project, f"corpus.path={tmp_path}/share2").startswith("corpus.path='")
+    for path in (f"{share}/corpus", f"{project}/inputs/corpus", "inputs/linked"):
+        assert problems(project, f"corpus.path={path}") == ""
+    for path in (f"{share}/theirs", f"{share}/../secret", f"{tmp_path}/share2"):
+        require_refused(project, f"corpus.path={path}")
 
 
 def test_targets_of_the_worker_are_written_to_and_their_neighbours_are_not(project, tmp_path, monkeypatch):
     monkeypatch.setenv(policy.TARGETS, f"{tmp_path}/out, s3://bucket/podium, sftp://host:22, team/podium-*")
-    hub = ("publish.target=hub", "downstream.squad.publish.repository=team/podium-demo")
+    key = "downstream.squad.publish.repository"
+    hub = ("publish.target=hub", f"{key}=team/podium-demo")
     assert problems(project, f"downstream.squad.publish.folder={tmp_path}/out/model") == ""
     assert problems(project, "tracking.folder=s3://bucket/podium/x") == ""
     assert problems(project, "tracking.folder=sftp://host:22/x", *hub) == ""
-    for refused in (
+    for override in (
         f"downstream.squad.publish.folder={tmp_path}/out",
         f"downstream.squad.publish.folder={tmp_path}/out/../x",
         "tracking.folder=s3://bucket/podium2",
@@ -115,56 +112,49 @@ def test_targets_of_the_worker_are_written_to_and_their_neighbours_are_not(proje
         "checkpoint.remote=sftp://host:220/",
         f"checkpoint.remote={tmp_path}/outside",
     ):
-        assert problems(project, refused).startswith(refused.partition("=")[0]), refused
-    key = "downstream.squad.publish.repository"
+        require_refused(project, override)
     for name in ("other/podium-demo", "team/podiumdemo"):
-        assert problems(project, hub[0], f"{key}={name}").startswith(f"{key}='"), name
+        require_refused(project, f"{key}={name}", hub[0])
 
 
-def test_what_the_worker_itself_states_is_allowed_and_its_care_is_not_taken_back(project, tmp_path):
-    own = (
-        "corpus.path=/data/wiki",
-        "checkpoint.remote=s3://own/x",
-        "downstream.squad.publish.repository=team/own",
-        "publish.review=true",
-        "publish.target=hub",
+def test_what_the_worker_itself_states_is_allowed_and_its_care_is_not_taken_back(project):
+    worker = (
+        *("corpus.path=/data/wiki", "checkpoint.remote=s3://own/x"),
+        *("downstream.squad.publish.repository=team/own", "publish.review=true", "publish.target=hub"),
     )
-    (project / "presets" / "ours.yaml").write_text(
-        "description: ours\ndownstream: {squad: {data: {dev_path: /data/dev.json}}}\n"
-    )
-    (project / "params.yaml").write_text(yaml.safe_dump(resolve(read_yaml(ROOT / "params.yaml"), None, own)))
-    sent = *own, "downstream.squad.data.dev_path=/data/dev.json"
+    data = "description: ours\ndownstream: {squad: {data: {dev_path: /data/dev.json}}}\n"
+    (project / "presets" / "ours.yaml").write_text(data)
+    (project / "params.yaml").write_text(yaml.safe_dump(values_with(*worker)))
+    sent = *worker, "downstream.squad.data.dev_path=/data/dev.json"
     assert problems(project, *sent) == ""
-    for refused in (
-        "downstream.squad.data.train_path=/data/dev.json",
-        "publish.review=false",
-        "publish.private=false",
-        "publish.examples=true",
-    ):
-        assert problems(project, *sent, refused).startswith(refused.partition("=")[0]), refused
+    train = "downstream.squad.data.train_path=/data/dev.json"
+    for override in (train, "publish.review=false", "publish.private=false", "publish.examples=true"):
+        require_refused(project, override, *sent)
+
+
+WANDB = "tracking.backends=[wandb]"
 
 
 @pytest.mark.parametrize(
-    ("own", "sent", "key"),
+    ("worker", "sent", "key"),
     [
         (["publish.signing=key"], ["publish.signing=none"], "publish.signing=none: "),
         ([], ["publish.signing=key"], "publish.signing=key: "),
-        ([], ["tracking.backends=[wandb]"], "tracking.backends=wandb: "),
-        (["tracking.backends=[wandb]"], ["tracking.backends=[wandb, mlflow]"], "tracking.backends=wandb, mlflow: "),
-        (["tracking.backends=[wandb]"], ["tracking.backends=[wandb]", "tracking.project=x"], "tracking.project=x: "),
-        (["tracking.backends=[wandb]"], ["tracking.backends=[wandb]"], ""),
+        ([], [WANDB], "tracking.backends=wandb: "),
+        ([WANDB], ["tracking.backends=[wandb, mlflow]"], "tracking.backends=wandb, mlflow: "),
+        ([WANDB], [WANDB, "tracking.project=x"], "tracking.project=x: "),
+        ([WANDB], [WANDB], ""),
         ([], ["tracking.backends=[tensorboard]", "tracking.project=x"], ""),
     ],
 )
-def test_keys_and_accounts_of_a_worker_are_its_own(project, own, sent, key):
-    (project / "params.yaml").write_text(yaml.safe_dump(resolve(read_yaml(ROOT / "params.yaml"), None, own)))
-    found = problems(project, *sent)
-    assert bool(found) == bool(key), found
-    assert found.startswith(key)
+def test_keys_and_accounts_of_a_worker_are_its_own(project, worker, sent, key):
+    (project / "params.yaml").write_text(yaml.safe_dump(values_with(*worker)))
+    problem = problems(project, *sent)
+    assert (bool(problem), problem.startswith(key)) == (bool(key), True), problem
 
 
 def test_values_that_are_no_plain_yaml_are_refused(project):
-    values = resolve(read_yaml(ROOT / "params.yaml"), None, [])
+    values = values_with()
     for key, value in (("phase1", {"a": float("nan")}), ("phase2", {"a": "x" * (1 << 20)})):
         sent = copy.deepcopy(values)
         sent["ipu"][key] = value
@@ -174,15 +164,11 @@ def test_values_that_are_no_plain_yaml_are_refused(project):
         policy.require_parameters({**values, "corpuss": 1}, project)
 
 
-def sent(project, flow=stage_flow.run_stages.fn, **parameters):
+def send(project, flow=stage_flow.run_stages.fn, **parameters):
     """The result of a run that was sent to this checkout; refused ones need no server."""
     values = read_yaml(project / "params.yaml")
-    honest = {
-        "names": ["first"],
-        "values": values,
-        "checkout_name": checkout.default_name(values, None),
-        "code": checkout.hash_code(project),
-    }
+    honest = {"names": ["first"], "values": values, "code": checkout.hash_code(project)}
+    honest["checkout_name"] = checkout.default_name(values, None)
     with mock.patch.object(stage_flow, "get_run_logger", logging.getLogger):
         return flow(**{**honest, **parameters})
 
@@ -198,7 +184,7 @@ def of_squad(**changes):
     return lambda values: values["downstream"]["squad"].update(changes)
 
 
-def other_entry(values):
+def add_entry(values):
     publish = {"folder": "published/x", "repository": None, "data_name": None}
     values["downstream"]["../../docs"] = {**values["downstream"]["squad"], "publish": publish}
 
@@ -208,13 +194,13 @@ STAGES = (["--help"], ["--all-pipelines", "first"], ["first;id"], ["publish"], [
 
 
 @pytest.mark.parametrize(
-    ("change", "parameters", "said"),
+    ("change", "parameters", "reason"),
     [
         *((None, {"checkout_name": name}, "PRESET-") for name in NAMES),
         *((None, {"names": names}, "names=") for names in STAGES),
         (None, {"code": {"dvc.yaml": "0"}}, "dvc.yaml of the checkout"),
         (None, {"code": {"x": "0"}}, "x of the checkout"),
-        (other_entry, {}, "invalid values"),
+        (add_entry, {}, "invalid values"),
         (of_squad(kind="../release"), {}, "invalid values"),
         (of_squad(parity={"against": ["../../docs"], "max_logit_difference": None}), {}, "invalid values"),
         (of_squad(parity={"against": ["cpu:../../docs"], "max_logit_difference": None}), {}, "invalid values"),
@@ -224,28 +210,26 @@ STAGES = (["--help"], ["--all-pipelines", "first"], ["first;id"], ["publish"], [
         (lambda values: values["corpus"].update(path="/nowhere"), {}, "this worker lets sent runs read its folder"),
     ],
 )
-def test_a_sent_run_that_does_not_fit_is_refused_and_nothing_is_touched(toy_project, ran, change, parameters, said):
+def test_a_sent_run_that_does_not_fit_is_refused_and_nothing_is_touched(toy_project, ran, change, parameters, reason):
     before = everything(toy_project)
     values = read_yaml(toy_project / "params.yaml")
     if change is not None:
         change(values)
-    key = checkout.params_key(values)
-    stated = {"values": values, "checkout_name": checkout.default_name(values, None), **parameters}
-    stated["checkout_name"] = stated["checkout_name"].format(key=key)
+    name = parameters.get("checkout_name", checkout.default_name(values, None))
+    sent = {"values": values, **parameters, "checkout_name": name.format(key=checkout.params_key(values))}
     if "code" in parameters:
-        stated["code"] = {**checkout.hash_code(toy_project), **parameters["code"]}
-    state = sent(toy_project, **stated)
-    assert state.is_failed()
-    assert said in state.message
+        sent["code"] = {**checkout.hash_code(toy_project), **parameters["code"]}
+    state = send(toy_project, **sent)
+    assert (state.is_failed(), reason in state.message) == (True, True), state.message
     assert everything(toy_project) == before
     assert not (toy_project / "runs").exists()
     assert ran() == []
 
 
 def test_an_honest_run_under_a_presets_name_does_its_stages(prefect_session, toy_project, ran):
-    values = read_yaml(toy_project / "params.yaml")
+    name = checkout.default_name(read_yaml(toy_project / "params.yaml"), "cpu-base")
     flow = functools.partial(stage_flow.run_stages, return_state=True)
-    assert sent(toy_project, flow, checkout_name=checkout.default_name(values, "cpu-base")).is_completed()
+    assert send(toy_project, flow, checkout_name=name).is_completed()
     assert ran() == ["first"]
 
 

@@ -32,83 +32,82 @@ def project(toy_project):
 
 
 def compared(capsys, *words):
-    code, said = podium(capsys, "compare", *words, "--json")
-    assert code == 0, said.err
-    return json.loads(said.out)
+    """What is said of two runs, and of the pair that they are for their entry."""
+    code, printed = podium(capsys, "compare", *words, "--json")
+    assert code == 0, printed.err
+    values = json.loads(printed.out)
+    [entry] = values["entries"]
+    [pair] = entry["pairs"]
+    return values, pair
 
 
 def test_parameters_scores_and_the_paired_test_against_the_first_on_a_page_that_loads_nothing(project, capsys):
-    found = compared(capsys, "slow", "fast")
-    [row] = found["parameters"]["rows"]
+    values, pair = compared(capsys, "slow", "fast")
+    [row] = values["parameters"]["rows"]
     assert (row["name"], row["values"][1]) == ("downstream.squad.finetune.learning_rate", 3e-5)
-    [entry] = found["entries"]
-    assert entry["scores"]["slow"]["exact_match"]["value"] == 66.6667
-    [pair] = entry["pairs"]
+    assert values["entries"][0]["scores"]["slow"]["exact_match"]["value"] == 66.6667
     assert (pair["first"], pair["second"], pair["common"], pair["examples"]) == ("slow", "fast", 3, [3, 3])
     exact, overlap = (pair["differences"][name] for name in ("exact_match", "f1"))
     assert (round(exact["mean"], 4), exact["low"], exact["high"]) == (33.3333, 0.0, 100.0)
     assert round(overlap["mean"], 4) == 11.1111, "a third of a third"
     assert pair["mcnemar"]["exact_match"] == {"first_only": 0, "second_only": 1, "p_value": 1.0}
     page = without_own_script((project / "reports" / "compare-slow-fast.html").read_text())
-    assert page.count("slow&#10;update 20&#10;loss (nats) 2") == 1
-    assert page.count("fast, held-out&#10;update 10&#10;loss (nats) 4") == 1
+    for tip in ("slow&#10;update 20&#10;loss (nats) 2", "fast, held-out&#10;update 10&#10;loss (nats) 4"):
+        assert page.count(tip) == 1
     assert "<script" not in page
     assert "://" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    [back] = compared(capsys, "fast", "slow")["entries"][0]["pairs"]
+    _, back = compared(capsys, "fast", "slow")
     assert back["differences"]["exact_match"]["mean"] == -exact["mean"]
     assert back["mcnemar"]["exact_match"] == {"first_only": 1, "second_only": 0, "p_value": 1.0}
 
 
 def test_runs_on_other_examples_are_compared_on_those_of_both_in_any_order(project, capsys):
-    folder = made(project, "part", q1="two dogs")
-    path = inputs_of(folder).questions
+    path = inputs_of(made(project, "part", q1="two dogs")).questions
     table = pq.read_table(path)
     pq.write_table(table.filter(pc.not_equal(table["id"], "q0")).take([1, 0]), path)
-    [pair] = compared(capsys, "slow", "part")["entries"][0]["pairs"]
+    _, pair = compared(capsys, "slow", "part")
     assert (pair["common"], pair["examples"]) == (2, [3, 2])
     assert pair["differences"]["exact_match"]["mean"] == 50.0, "q1 of q1 and q2"
     pq.write_table(table.set_column(3, "question", [["Which?"] * 3]), path)
-    code, said = podium(capsys, "compare", "slow", "part")
-    assert (code, "part against slow: no paired test" in said.out) == (0, True), said
-    assert re.search(r"(?m)^part .*  66.67 \(", said.out), "its scores are shown all the same"
+    code, printed = podium(capsys, "compare", "slow", "part")
+    assert (code, "part against slow: no paired test" in printed.out) == (0, True), printed
+    assert re.search(r"(?m)^part .*  66.67 \(", printed.out), "its scores are shown all the same"
 
 
 def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
-    folder = project / "runs/checkouts/fast"
-    task = task_with("squad", "scores")
-    task, examples = task.read_all(folder)
+    folder, scores = project / "runs/checkouts/fast", tmp_path / "release/evaluation/scores.json"
+    task, examples = task_with("squad", "scores").read_all(folder)
     predictions = task.read_predictions(folder / artifacts.predictions_file("squad"), examples)
-    release = tmp_path / "release"
-    (release / "evaluation").mkdir(parents=True)
-    (release / "evaluation" / "scores.json").write_text(scores_json(task, examples, predictions))
-    [pair] = compared(capsys, "slow", str(release))["entries"][0]["pairs"]
+    scores.parent.mkdir(parents=True)
+    scores.write_text(scores_json(task, examples, predictions))
+    release = str(tmp_path / "release")
+    _, pair = compared(capsys, "slow", release)
     assert (pair["common"], pair["differences"]["exact_match"]["mean"]) == (3, pytest.approx(100 / 3))
-    require_end(capsys, 2, "is not a run", "compare", str(release), "slow")
-    (release / "evaluation" / "scores.json").unlink()
-    assert podium(capsys, "compare", "slow", str(release))[0] == 1
+    require_end(capsys, 2, "is not a run", "compare", release, "slow")
+    scores.unlink()
+    assert podium(capsys, "compare", "slow", release)[0] == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "reason"),
     [
-        (["slow", "none"], 2, "run none not found"),
-        (["slow", "slow"], 2, "the same run is named twice"),
-        (["slow", "fast:glue"], 2, "params.yaml has no entry 'glue' in downstream"),
-        (["slow", "fast", "--confidence", "0.9"], 2, "--confidence applies to files of predictions only"),
-        (["a.json", "b.json", "c.json"], 2, "files of predictions are compared in pairs"),
-        (["slow"], 2, "argument OTHERS... is missing"),
+        (["slow", "none"], "run none not found"),
+        (["slow", "slow"], "the same run is named twice"),
+        (["slow", "fast:glue"], "params.yaml has no entry 'glue' in downstream"),
+        (["slow", "fast", "--confidence", "0.9"], "--confidence applies to files of predictions only"),
+        (["a.json", "b.json", "c.json"], "files of predictions are compared in pairs"),
+        (["slow"], "argument OTHERS... is missing"),
     ],
 )
-def test_what_cannot_be_compared_is_said(project, capsys, words, code, said):
-    found, told = podium(capsys, "compare", *words)
-    assert (found, said in told.err) == (code, True), told.err
+def test_what_cannot_be_compared_is_said(project, capsys, words, reason):
+    require_end(capsys, 2, reason, "compare", *words)
 
 
 def test_a_run_that_was_not_evaluated_is_named_and_shown(project, capsys):
     prepare_own(project, resolved_params(project, None, []), "new")
     for words in (("slow", "new"), ("new", "slow")):
-        code, said = podium(capsys, "compare", *words)
-        assert (code, said.out.count("new has no scores")) == (0, 1), said
+        code, printed = podium(capsys, "compare", *words)
+        assert (code, printed.out.count("new has no scores")) == (0, 1), printed
     require_end(capsys, 0, "new: never started", "runs", "show", "new")
     report.RunReport("runs/checkouts/fast", began="2026-01-01T10:00:00+0000").save(project)
     shown = json.loads(podium(capsys, "runs", "show", "fast", "--json")[1].out)
@@ -129,22 +128,23 @@ def evaluated(project, name, hour, *overrides, dev="dev.json", **answers):
 
 def test_the_score_is_compared_with_the_newest_earlier_run_on_the_same_examples(toy_project):
     shutil.copy(ROOT / "dvc.yaml", toy_project / "dvc.yaml")
-    evaluated(toy_project, "oldest", 10)
-    evaluated(toy_project, "slow", 11)
-    evaluated(toy_project, "elsewhere", 12, dev="other.json")
-    evaluated(toy_project, "later", 14)
+    for name, hour, dev in (
+        *(("oldest", 10, "dev.json"), ("slow", 11, "dev.json")),
+        *(("elsewhere", 12, "other.json"), ("later", 14, "dev.json")),
+    ):
+        evaluated(toy_project, name, hour, dev=dev)
     record = evaluated(toy_project, "fast", 13, FASTER, q1="two dogs")
     compare_with_run_before(record, toy_project)
     before = record.results["gate@squad"]["before"]
     assert (before["run"], before["metric"], round(before["mean"], 4)) == ("slow", "exact_match", 33.3333)
     assert (before["low"], before["high"]) == (0.0, 100.0)
-    line = "no difference from run slow shown: +33.33 (+0.00 to +100.00)"
-    assert f"  {line}" in RunView(record, toy_project / record.folder, toy_project).list_lines()
+    line = "  no difference from run slow shown: +33.33 (+0.00 to +100.00)"
+    assert line in RunView(record, toy_project / record.folder, toy_project).list_lines()
     record.save(toy_project)
     change = listing.find_changes(listing.list_all(toy_project))["fast"]
     assert (change.before, change.text, change.is_better) == ("slow", "+33.33", None)
     del record.results["gate@squad"]["before"]
-    shutil.rmtree(toy_project / "runs/checkouts/slow/data")
-    shutil.rmtree(toy_project / "runs/checkouts/oldest/data")
+    for name in ("slow", "oldest"):
+        shutil.rmtree(toy_project / "runs/checkouts" / name / "data")
     compare_with_run_before(record, toy_project)
     assert "before" not in record.results["gate@squad"], "their files are gone"

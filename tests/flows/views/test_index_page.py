@@ -15,9 +15,11 @@ from tests.flows.toy_runs import podium
 from tests.flows.views.shown_runs import shown
 from tests.tasks.hostile import HOSTILE, Page
 
+DATA = "downstream.squad.data"
 
-def page(found, folder=Path("/project")):
-    return index_page.render_index(folder, found)
+
+def page(runs, folder=Path("/project")):
+    return index_page.render_index(folder, runs)
 
 
 def ordered(runs):
@@ -28,10 +30,11 @@ def ordered(runs):
 
 
 def test_a_score_is_compared_with_the_run_before_on_the_same_development_data():
-    other = {"downstream.squad.data.dev_path": '"other.json"'}
-    runs = ordered([shown(0, changed={}), shown(1, changed=other), shown(2), shown(3, changed=other), shown(4)])
+    other = {f"{DATA}.dev_path": '"other.json"'}
+    changes = ({}, other, None, other, None)
+    runs = ordered([shown(n, **({} if change is None else {"changed": change})) for n, change in enumerate(changes)])
     runs[0].record.results["gate"]["intervals"] = {"f1": [82.5, 85.5]}
-    assert {name: (one.before, one.text, one.is_better) for name, one in find_changes(runs).items()} == {
+    assert {name: (change.before, change.text, change.is_better) for name, change in find_changes(runs).items()} == {
         "run-2": ("run-0", "+2.00", None),
         "run-3": ("run-1", "+2.00", None),
         "run-4": ("run-2", "+2.00", True),
@@ -40,23 +43,21 @@ def test_a_score_is_compared_with_the_run_before_on_the_same_development_data():
 
 
 def test_development_data_set_aside_from_other_training_data_are_others():
-    data = "downstream.squad.data."
+    paths = enumerate(("null", "null", "null", '"dev.json"', '"dev.json"'))
     runs = [
-        shown(number, changed={f"{data}dev_path": dev, f"{data}train_path": f'"{number // 2}.json"'})
-        for number, dev in enumerate(("null", "null", "null", '"dev.json"', '"dev.json"'))
+        shown(number, changed={f"{DATA}.dev_path": dev, f"{DATA}.train_path": f'"{number // 2}.json"'})
+        for number, dev in paths
     ]
-    found = find_changes(ordered(runs))
-    assert {name: one.before for name, one in found.items()} == {"run-1": "run-0", "run-4": "run-3"}
+    changes = find_changes(ordered(runs))
+    assert {name: change.before for name, change in changes.items()} == {"run-1": "run-0", "run-4": "run-3"}
 
 
 def test_a_pre_training_has_its_loss_as_score_and_less_is_better():
-    runs = []
-    for number, loss in ((0, 3.0), (1, 2.5)):
-        run = shown(number, entries={})
+    runs = [shown(number, entries={}) for number in (0, 1)]
+    for run, loss in zip(runs, (3.0, 2.5), strict=True):
+        phase = {"name": "phase1", "scores": {"mlm_loss": loss, "perplexity": 12.18}, "rows": 9, "steps": 5}
         run.record.results = {}
-        made = {"name": "phase1", "scores": {"mlm_loss": loss, "perplexity": 12.18}, "rows": 9, "steps": 5}
-        run.record.pretraining = {"pretrain@phase1": {**made, "training_loss": 2.0, "model": "models/phase1"}}
-        runs.append(run)
+        run.record.pretraining = {"pretrain@phase1": {**phase, "training_loss": 2.0, "model": "models/phase1"}}
     change = find_changes(ordered(runs))["run-1"]
     assert (change.text, change.is_better) == ("-0.5000", True)
 
@@ -71,64 +72,54 @@ def test_the_trials_of_a_sweep_are_one_plot_and_one_table_with_the_best_marked(t
     html = page([shown(1), *(replace(shown(number), name=f"try-{number}") for number in (5, 4, 3))], tmp_path)
     assert "Best: try-4 (epochs 3, learning rate 0.0001), held-out loss 0.2500." in html
     assert re.findall(r'data-word="(.*?)"', html) == ["run-1", "try-4"], "the best trial is a run like others"
-    plot = html[html.index('class="plot parallel"') :].partition("</figure>")[0]
+    plot = html.partition('class="plot parallel"')[2].partition("</figure>")[0]
     axes = re.findall(r'<text class="title"[^>]*>(.*?)</text>', plot)
     assert axes == ["learning rate", "loss"], "epochs has one value"
-    lines = re.findall(r'd="M([0-9.]+) ([0-9.]+)L([0-9.]+) ([0-9.]+)"></path><circle[^>]* data-tip="(try-.)', plot)
-    assert lines[-1][4] == "try-4", "the best is drawn last"
-    heights = {name: float(first) for _, first, _, _, name in lines}
-    assert heights["try-3"] < heights["try-4"] < heights["try-5"], "the largest is highest"
-    middle = (heights["try-3"] + heights["try-5"]) / 2
-    assert abs(middle - heights["try-4"]) < 0.2, "the axis is logarithmic"
-    assert float(lines[-1][3]) > max(float(line[3]) for line in lines[:-1]), "the lowest loss is the best"
-    table = html[html.index('aria-label="trials of try"') :].partition("</table>")[0]
+    lines = re.findall(r'd="M[0-9.]+ ([0-9.]+)L[0-9.]+ ([0-9.]+)"></path><circle[^>]* data-tip="(try-.)', plot)
+    assert lines[-1][2] == "try-4", "the best is drawn last"
+    rates, losses = ({line[2]: float(line[place]) for line in lines} for place in (0, 1))
+    assert rates["try-3"] < rates["try-4"] < rates["try-5"], "the largest is highest"
+    assert abs((rates["try-3"] + rates["try-5"]) / 2 - rates["try-4"]) < 0.2, "the axis is logarithmic"
+    assert max(losses, key=losses.get) == "try-4", "the lowest loss is the best"
+    table = html.partition('aria-label="trials of try"')[2].partition("</table>")[0]
     table = " ".join(re.sub("<[^>]*>", " ", table).split())
     assert "try-4 complete 0.0001 0.2500 12 min 31 s try-3 complete 0.001 0.5000" in table
 
 
 def test_losses_are_drawn_only_next_to_those_on_the_same_data():
-    def trained(number, path):
-        return shown(number, changed={"downstream.squad.data.train_path": path})
-
-    assert "<h2>Losses</h2>" not in page([trained(1, "a"), trained(2, "b")])
-    html = page([trained(1, "a"), trained(2, "b"), trained(3, "a")])
-    losses = html[html.index("<h2>Losses</h2>") :]
-    assert "run-1&#10;update" in losses
-    assert "run-3&#10;update" in losses
-    assert "run-2&#10;update" not in losses
+    runs = [shown(number, changed={f"{DATA}.train_path": path}) for number, path in ((1, "a"), (2, "b"), (3, "a"))]
+    assert "<h2>Losses</h2>" not in page(runs[:2])
+    losses = page(runs).partition("<h2>Losses</h2>")[2]
+    assert [f"run-{number}&#10;update" in losses for number in (1, 2, 3)] == [True, False, True]
 
 
 def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte():
     entries = {f"entry-{number}": "squad" for number in range(4)}
     changed = {f"downstream.{entry}.finetune.parameter_{n}": "9" * 500 for entry in entries for n in range(5)}
-    found = [_with_entries(shown(number, "-" + "long" * 18, changed=changed), entries) for number in range(500)]
-    found.append(_with_entries(shown(500), entries))
-    html = page(found)
+    runs = [shown(number, "-" + "long" * 18, changed=changed, entries=entries) for number in range(500)]
+    for run in runs:
+        [result] = run.record.results.values()
+        run.record.results = {f"gate@{name}": {**result, "name": name} for name in entries}
+    html = page(runs)
     assert len(html.encode()) < 1_000_000
     assert html.count("<tr data-run=") > 150
     assert "<code>podium runs</code> lists" in html, "those that are left out are counted"
 
 
-def _with_entries(one, entries):
-    [result] = one.record.results.values()
-    one.record.results = {f"gate@{name}": {**result, "name": name} for name in entries}
-    one.record.details["entries"] = entries
-    return one
-
-
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_texts_never_become_markup(text):
-    hostile, plain = (Page(page([shown(1, one), shown(2, one)])) for one in (text, "plain"))
+    hostile, plain = (Page(page([shown(1, words), shown(2, words)])) for words in (text, "plain"))
     assert hostile.elements == plain.elements
 
 
 def test_the_end_of_a_run_writes_the_page_with_what_became_of_it(three, toy_project, capsys):
-    text = (toy_project / artifacts.INDEX_PAGE).read_text(encoding="utf-8")
+    file = toy_project / artifacts.INDEX_PAGE
+    text = file.read_text(encoding="utf-8")
     assert 'href="../runs/checkouts/good/reports/run.html"' in text
     assert ">running<" not in text, "the run that wrote it had ended"
-    (toy_project / artifacts.INDEX_PAGE).unlink()
+    file.unlink()
     assert podium(capsys, "runs", "--page")[0] == 0
-    assert (toy_project / artifacts.INDEX_PAGE).read_text(encoding="utf-8").count("<tr data-run=") == 3
+    assert file.read_text(encoding="utf-8").count("<tr data-run=") == 3
     assert podium(capsys, "runs", "good", "--page")[0] == 2, "it always has all runs"
 
 

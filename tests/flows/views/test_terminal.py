@@ -14,7 +14,6 @@ import time
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL
@@ -36,14 +35,13 @@ checkout.CODE = ("stage.py", "tasks", ".dvcignore")
 {TOY_PLAN}
 cli.main(["run", *sys.argv[1:]])
 """
-RED = "\x1b[31m"
 WAITS = """
 import os, signal, sys, time
 from tasks.stage.events import report
 report("progress", percent=42, text="update 3/7  loss 5.1234  12 s left")
 open("here", "w").write(str(os.getpid()))
 """
-WORKS = "while True:\n    time.sleep(0.05)\n"
+WORKS = f"{WAITS}while True:\n    time.sleep(0.05)\n"
 """In pieces: Python notices a signal that comes just before a sleep only after it."""
 TRAINS = f"""{WAITS}
 asked = []
@@ -57,73 +55,64 @@ report("paused", text="pretrain job: stopped on request, " + where + "; run it a
 sys.exit(4)
 """
 BEFORE_ANY_UPDATE = TRAINS.replace("after update 3 of 7 (checkpoint saved)", "before the first update")
-IS_DEAF = f"""{WAITS}
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-open("deaf", "w").write("yes")
-{WORKS}"""
-ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+IS_DEAF = WORKS.replace("while", "signal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('deaf', 'w').write('yes')\nwhile")
 CTRL_C = b"\x03"
 
 
-class Terminal:
-    """A command in the foreground of a terminal of its own; the terminal is its standard input, output and error."""
+def at_a_terminal():
+    """As a shell starts a command in its foreground, whatever started these tests."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
-    def __init__(self, words, cwd, environment):
-        self._ours, theirs = pty.openpty()
+
+class Terminal:
+    """A `podium run` in the foreground of a terminal of its own, which is its standard input, output and error."""
+
+    def __init__(self, project, environment, *words):
+        self.end, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-        options = {"env": {**environment, "TERM": "xterm"}, "start_new_session": True, "preexec_fn": _at_a_terminal}
-        self.process = subprocess.Popen(words, cwd=cwd, **streams, **options)
+        options = {"env": environment, "start_new_session": True, "preexec_fn": at_a_terminal, **streams}
+        self.process = subprocess.Popen([sys.executable, "-c", COMMAND, *words], cwd=project, **options)
         os.close(theirs)
         self.raw = ""
 
-    def type(self, keys):
-        """Press keys; Ctrl-C reaches every process in the foreground, as the kernel does it."""
-        os.write(self._ours, keys)
+    def press_ctrl_c(self):
+        """It reaches every process in the foreground, as the kernel does it."""
+        os.write(self.end, CTRL_C)
 
     def hang_up(self):
         """Close the terminal, as a lost connection does, which sends SIGHUP; returns the exit code of the command."""
-        os.close(self._ours)
+        os.close(self.end)
         return self.process.wait(timeout=120.0)
 
-    def wait_for(self, pattern, seconds=120.0):
-        """Read on until something was written that `pattern` finds; TimeoutError if it did not come."""
+    def read(self, pattern=None, seconds=120.0):
+        """Read until `pattern` was written, else to the end; whether it was."""
         until = time.monotonic() + seconds
-        while not re.search(pattern, ESCAPE.sub("", self.raw)):
-            if time.monotonic() > until or not self._read(until - time.monotonic()):
-                raise TimeoutError(f"{pattern!r} did not come; the terminal shows:\n{self.plain()}")
+        while pattern is None or not re.search(pattern, self.plain()):
+            if not select.select([self.end], [], [], max(0.0, until - time.monotonic()))[0]:
+                return False
+            try:
+                self.raw += os.read(self.end, 65536).decode(errors="replace")
+            except OSError:  # Linux: everybody has closed the other end
+                return False
+        return True
 
-    def end(self, seconds=120.0):
-        """Read until the command ends; returns its exit code."""
-        until = time.monotonic() + seconds
-        while self._read(until - time.monotonic()):
-            pass
-        os.close(self._ours)
-        return self.process.wait(timeout=max(1.0, until - time.monotonic()))
+    def wait(self):
+        """Read until the command ends; its exit code."""
+        self.read()
+        return self.hang_up()
 
     def plain(self):
         """What was written, without escape codes; a line that was written over keeps its last words only."""
-        lines = ESCAPE.sub("", self.raw).replace("\r\n", "\n").split("\n")
+        lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw).replace("\r\n", "\n").split("\n")
         return "\n".join(line.rsplit("\r", 1)[-1].rstrip() for line in lines)
 
-    def _read(self, seconds):
-        """Take what comes next; False where the command has closed the terminal, or nothing came in time."""
-        ready, _, _ = select.select([self._ours], [], [], max(0.0, seconds))
-        if not ready:
-            return False
-        try:
-            found = os.read(self._ours, 65536)
-        except OSError:  # Linux: everybody has closed the other end
-            return False
-        self.raw += found.decode(errors="replace")
-        return bool(found)
-
-
-def _at_a_terminal():
-    """As a shell starts a command in its foreground, whatever started these tests."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    def last(self):
+        # Prefect may warn of events that it did not send.
+        lines = [line for line in self.plain().strip().split("\n") if " | WARNING | EventsWorker - " not in line]
+        return lines[-1]
 
 
 @pytest.fixture
@@ -131,15 +120,22 @@ def environment(prefect_session, toy_project):
     """Of commands on the server of this session, in colour."""
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     # A busy host would have a note on what did not answer in time.
-    return {**kept, "PREFECT_API_URL": PREFECT_API_URL.value(), "PODIUM_CHECK_SECONDS": "120"}
+    return {**kept, "PREFECT_API_URL": PREFECT_API_URL.value(), "PODIUM_CHECK_SECONDS": "120", "TERM": "xterm"}
 
 
-def words(*more):
-    return [sys.executable, "-c", COMMAND, *more]
+@pytest.fixture
+def start(toy_project, environment):
+    """Starts a run in a terminal, with this as each stage."""
+
+    def start(stage, *words):
+        (toy_project / "stage.py").write_text(stage)
+        return Terminal(toy_project, environment, *words)
+
+    return start
 
 
-def wait_for_file(path, terminal):
-    return wait_until(lambda: path.exists() and path.read_text(), f"{path.name} of {terminal}", 120)
+def wait_for_file(path):
+    return wait_until(lambda: path.exists() and path.read_text(), path.name, 120)
 
 
 HOSTILE = """
@@ -151,57 +147,49 @@ sys.exit(1)
 """
 
 
-def test_a_failed_run_says_its_error_once_last_and_in_red_and_nothing_that_a_terminal_obeys(toy_project, environment):
-    (toy_project / "stage.py").write_text(HOSTILE)
-    terminal = Terminal(words("--verbose"), toy_project, environment)
-    assert terminal.end() == 1, terminal.plain()
-    *before, last = terminal.plain().strip().split("\n")
-    assert last == "error: stage first failed (exit code 1): \\x1b[2J[bold]gone"
-    assert terminal.plain().count("gone") == 1
-    assert terminal.raw.rstrip().split("\n")[-1].startswith(RED), "in red"
-    assert "\\x1b]0;owned\\x07[red]x[/red] \\x9b2J" in terminal.plain()
-    for noise in ("NoneType", "Crash", "View at", " | INFO", "Traceback"):
-        assert noise not in terminal.plain()
-    (named,) = [line.removeprefix("log: ") for line in before if line.startswith("log: ")]
+def test_a_failed_run_says_its_error_once_last_and_in_red_and_nothing_that_a_terminal_obeys(toy_project, start):
+    terminal = start(HOSTILE, "--verbose")
+    assert terminal.wait() == 1, terminal.plain()
+    plain = terminal.plain().strip()
+    assert plain.endswith("\nerror: stage first failed (exit code 1): \\x1b[2J[bold]gone")
+    assert plain.count("gone") == 1
+    assert terminal.raw.rstrip().split("\n")[-1].startswith("\x1b[31m"), "in red"
+    assert "\\x1b]0;owned\\x07[red]x[/red] \\x9b2J" in plain
+    assert not re.search(r"NoneType|Crash|View at| \| INFO|Traceback", plain)
+    (named,) = re.findall(r"(?m)^log: (.*)$", plain)
     log = (toy_project / named).read_text()
     assert "\\x1b]0;owned" in log, "which someone shows on a terminal later, and workers at once"
     for shown in (terminal.raw, log):
-        assert "\x1b]0" not in shown
-        assert "\x1b[2J" not in shown
+        assert not re.search(r"\x1b\]0|\x1b\[2J", shown)
+
+
+ENDS = (
+    (TRAINS, "keys", 4, "paused"),
+    (TRAINS, signal.SIGINT, 4, "paused"),  # as a batch system does, which knows this process only
+    (TRAINS, signal.SIGTERM, 4, "paused"),
+    (TRAINS, "lost", 4, "paused"),
+    (WORKS, "keys", 130, "cancelled"),
+    (WORKS, signal.SIGTERM, 143, "cancelled"),
+    (WORKS, "lost", 129, "cancelled"),
+    (BEFORE_ANY_UPDATE, "keys", 130, "cancelled"),
+)
 
 
 @pytest.mark.parametrize(
-    ("stage", "how", "code", "status"),
-    [
-        (TRAINS, "keys", 4, "paused"),
-        *(
-            pytest.param(*row, marks=pytest.mark.soak)
-            for row in (
-                (TRAINS, signal.SIGINT, 4, "paused"),  # as a batch system does, which knows this process only
-                (TRAINS, signal.SIGTERM, 4, "paused"),
-                (TRAINS, "lost", 4, "paused"),
-                (WAITS + WORKS, "keys", 130, "cancelled"),
-                (WAITS + WORKS, signal.SIGTERM, 143, "cancelled"),
-                (WAITS + WORKS, "lost", 129, "cancelled"),
-                (BEFORE_ANY_UPDATE, "keys", 130, "cancelled"),
-            )
-        ),
-    ],
+    ("stage", "how", "code", "status"), [ENDS[0], *(pytest.param(*row, marks=pytest.mark.soak) for row in ENDS[1:])]
 )
 def test_a_stopped_run_waits_for_the_checkpoint_or_ends_as_the_signal_does(
-    toy_project, environment, stage, how, code, status
+    toy_project, start, stage, how, code, status
 ):
-    (toy_project / "stage.py").write_text(stage)
-    terminal = Terminal(words(), toy_project, environment)
-    terminal.wait_for(r"42% first .*12 s left")
+    terminal = start(stage)
+    assert terminal.read(r"42% first .*12 s left"), terminal.plain()
     if how == "lost":
         assert terminal.hang_up() == code
     else:
-        terminal.type(CTRL_C) if how == "keys" else os.kill(terminal.process.pid, how)
-        assert terminal.end() == code, terminal.plain()
-        last = terminal.plain().strip().split("\n")[-1]
-        assert last == run_json(toy_project)["paused" if code == 4 else "error"]
-        assert ("after update 3 of 7 (checkpoint saved)" if code == 4 else RESUME_HINT) in last
+        terminal.press_ctrl_c() if how == "keys" else os.kill(terminal.process.pid, how)
+        assert terminal.wait() == code, terminal.plain()
+        assert terminal.last() == run_json(toy_project)["paused" if code == 4 else "error"]
+        assert ("after update 3 of 7 (checkpoint saved)" if code == 4 else RESUME_HINT) in terminal.last()
         assert "Crash" not in terminal.plain()
     assert run_json(toy_project)["stages"][-1]["status"] == status
     with get_client(sync_client=True) as client:
@@ -210,20 +198,15 @@ def test_a_stopped_run_waits_for_the_checkpoint_or_ends_as_the_signal_does(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("stage", "end"), [(WAITS + WORKS, "nothing half-written was kept"), (TRAINS, "checkpoint saved")]
-)
-def test_a_run_that_is_cancelled_in_prefect_stops_and_is_cancelled_everywhere(toy_project, environment, stage, end):
-    (toy_project / "stage.py").write_text(stage)
-    terminal = Terminal(words(), toy_project, environment)
-    wait_for_file(toy_project / "here", terminal)
+@pytest.mark.parametrize(("stage", "end"), [(WORKS, "nothing half-written was kept"), (TRAINS, "checkpoint saved")])
+def test_a_run_that_is_cancelled_in_prefect_stops_and_is_cancelled_everywhere(toy_project, start, stage, end):
+    terminal = start(stage)
+    wait_for_file(toy_project / "here")
     with get_client(sync_client=True) as client:
-        (run,) = client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=["RUNNING"])))
-        )
+        [run] = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
         client.set_flow_run_state(run.id, Cancelling())
-        terminal.end()
-        assert end in terminal.plain().strip().split("\n")[-1]
+        terminal.wait()
+        assert end in terminal.last()
         assert client.read_flow_run(run.id).state.type == StateType.CANCELLED
     record = read_report(toy_project, toy_project)
     assert (run_outcome(record), record.interrupted) == ("cancelled", "a cancellation in Prefect")
@@ -232,30 +215,26 @@ def test_a_run_that_is_cancelled_in_prefect_stops_and_is_cancelled_everywhere(to
 @pytest.mark.soak
 def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_ends(toy_project, environment):
     """There the shell lets everything ignore SIGINT."""
-    (toy_project / "stage.py").write_text(WAITS + WORKS)
-    ignores = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
-    command = subprocess.Popen(words(), cwd=toy_project, env=environment, preexec_fn=ignores)
-    wait_for_file(toy_project / "here", command)
+    (toy_project / "stage.py").write_text(WORKS)
+    script = f"trap '' INT; exec {sys.executable} -c \"$0\""
+    command = subprocess.Popen(["/bin/sh", "-c", script, COMMAND], cwd=toy_project, env=environment)
+    stage = int(wait_for_file(toy_project / "here"))
     command.terminate()
     assert command.wait(60) == 143
-    assert {one["status"] for one in run_json(toy_project)["stages"]} == {"cancelled"}
-    wait_until(lambda: not is_alive(int((toy_project / "here").read_text())), "the end of the stage", 10)
+    assert {record["status"] for record in run_json(toy_project)["stages"]} == {"cancelled"}
+    wait_until(lambda: not is_alive(stage), "the end of the stage", 10)
 
 
 @pytest.mark.soak
-def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project, environment):
-    (toy_project / "stage.py").write_text(IS_DEAF)
-    terminal = Terminal(words(), toy_project, environment)
-    wait_for_file(toy_project / "deaf", terminal)
+def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project, start):
+    terminal = start(IS_DEAF)
+    wait_for_file(toy_project / "deaf")
     stage = int((toy_project / "here").read_text())
-    terminal.type(CTRL_C)
-    with pytest.raises(TimeoutError):
-        terminal.wait_for("Podium run", seconds=2.0)  # it waits for the stage
-    terminal.type(CTRL_C)
-    assert terminal.end(60) == 130, terminal.plain()
-    # Prefect may warn of events that it did not send.
-    own = [line for line in terminal.plain().strip().split("\n") if " | WARNING | EventsWorker - " not in line]
-    assert "nothing half-written was kept" in own[-1]
+    terminal.press_ctrl_c()
+    assert not terminal.read("Podium run", seconds=2.0), "it waits for the stage"
+    terminal.press_ctrl_c()
+    assert terminal.wait() == 130, terminal.plain()
+    assert "nothing half-written was kept" in terminal.last()
     wait_until(lambda: not is_alive(stage), "the end of the stage", 10)
 
 

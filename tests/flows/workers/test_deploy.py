@@ -3,7 +3,6 @@
 import contextlib
 import http.server
 import json
-import shutil
 import subprocess
 import sys
 import threading
@@ -19,14 +18,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
 from flows.workers import deploy, dispatch, versions
-from flows.workers.deploy import create_pools
 from flows.workers.dispatch import Queue
 from flows.workers.versions import check_workers, state_versions
 from tasks.stage.errors import ParamsError, PodiumError
 from tests.flows.workers.worker_hosts import Server, wait_until
-from tests.places import ROOT
-
-PREFECTS_OWN = ProcessWorker.get_default_base_job_template()
+from tests.places import ROOT, copy_project
 
 
 @pytest.fixture
@@ -41,111 +37,101 @@ def client(prefect_session):
 
 
 @pytest.fixture
-def said():
+def lines():
+    """What is said."""
     return []
 
 
-def test_a_pool_of_another_type_is_refused_by_name_and_nothing_is_made(client, said):
+def test_a_pool_of_another_type_is_refused_by_name_and_nothing_is_made(client, lines):
     client.create_work_pool(WorkPoolCreate(name="ipu", type="kubernetes"))
     with pytest.raises(PodiumError, match="the work pool ipu of type kubernetes"):
-        deploy.create_pools(client, said.append)
-    assert [pool.name for pool in client.read_work_pools()] == ["ipu"]
-    assert said == []
+        deploy.create_pools(client, lines.append)
+    assert ([pool.name for pool in client.read_work_pools()], lines) == (["ipu"], [])
 
 
-def test_pools_keep_what_they_are_and_those_with_prefects_own_template_get_ours(client, said):
+def test_pools_keep_what_they_are_and_those_with_prefects_own_template_get_ours(client, lines):
     theirs = {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}}}}
-    client.create_work_pool(WorkPoolCreate(name="cpu", type="process", description="ours", concurrency_limit=3))
-    client.create_work_pool(WorkPoolCreate(name="ipu", type="process", base_job_template=PREFECTS_OWN))
-    client.create_work_pool(WorkPoolCreate(name="cuda", type="process", base_job_template=theirs))
-    deploy.create_pools(client, said.append)
+    for name, values in {
+        "cpu": {"description": "ours", "concurrency_limit": 3},
+        "ipu": {"base_job_template": ProcessWorker.get_default_base_job_template()},
+        "cuda": {"base_job_template": theirs},
+    }.items():
+        client.create_work_pool(WorkPoolCreate(name=name, type="process", **values))
+    deploy.create_pools(client, lines.append)
     pools = {pool.name: pool for pool in client.read_work_pools()}
-    assert {name for name, pool in pools.items() if pool.base_job_template == deploy.TEMPLATE} == {
-        "cpu",
-        "ipu",
-        "flows",
-    }
+    ours = {name for name, pool in pools.items() if pool.base_job_template == deploy.TEMPLATE}
+    assert ours == {"cpu", "ipu", "flows"}
     assert (pools["cpu"].description, pools["cpu"].concurrency_limit) == ("ours", 3)
     assert pools["cuda"].base_job_template == theirs
-    [kept] = [line for line in said if "the work pool cuda" in line]
-    said.clear()
-    deploy.create_pools(client, said.append)
-    assert said == [kept], "it is said each time"
+    [kept] = [line for line in lines if "the work pool cuda" in line]
+    lines.clear()
+    deploy.create_pools(client, lines.append)
+    assert lines == [kept], "it is said each time"
 
 
 @pytest.mark.parametrize(
-    ("pools", "said"),
-    [(["cpu"], ""), (["cpu", "ipu"], ""), ([], "no pool has workers"), (["cuda", "ipu"], "pools cuda and ipu")],
+    ("pools", "refused"), [(["cpu", "ipu"], ""), ([], "no pool has workers"), (["cuda", "ipu"], "pools cuda and ipu")]
 )
-def test_the_device_pool_of_runtime_auto_is_the_one_with_workers(client, said, pools):
+def test_the_device_pool_of_runtime_auto_is_the_one_with_workers(client, pools, refused):
     deploy.create_pools(client, print)
     for pool in pools:
         client.send_worker_heartbeat(pool, "here")
-    if said:
-        with pytest.raises(ParamsError, match=f"{said}.*device_queue"):
+    if refused:
+        with pytest.raises(ParamsError, match=f"{refused}.*device_queue"):
             dispatch.resolve_queues("auto", "cpu/default", None)
     else:
         assert dispatch.resolve_queues("auto", "cpu/default", None)[1] == Queue(pools[-1], "default")
 
 
-def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(client, said):
+def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(client, lines):
     client.create_work_pool(WorkPoolCreate(name="cuda", type="process"))
-    queue = Queue("cuda", "default")
 
-    def limit_after(asked):
-        deploy.create_queue(client, queue, said.append, asked)
-        return client.read_work_queue_by_name("default", work_pool_name="cuda").concurrency_limit
+    def queue_after(asked):
+        deploy.create_queue(client, Queue("cuda", "default"), lines.append, asked)
+        return client.read_work_queue_by_name("default", work_pool_name="cuda")
 
-    assert limit_after(asked=False) == 1, "no one had given it one"
-    there = client.read_work_queue_by_name("default", work_pool_name="cuda")
-    client.update_work_queue(there.id, concurrency_limit=4)
-    assert limit_after(asked=False) == 4
-    assert limit_after(asked=True) == 1
-    assert limit_after(asked=True) == 1
-    assert len(said) == 3, "what changed, and what was kept"
+    queue = queue_after(asked=False)
+    assert queue.concurrency_limit == 1, "no one had given it one"
+    client.update_work_queue(queue.id, concurrency_limit=4)
+    assert [queue_after(asked).concurrency_limit for asked in (False, True, True)] == [4, 1, 1]
+    assert len(lines) == 3, "what changed, and what was kept"
 
 
 @pytest.mark.soak
-def test_deploy_keeps_the_schedules_limits_and_pauses_that_users_set(client, said, monkeypatch):
+def test_deploy_keeps_the_schedules_limits_and_pauses_that_users_set(client, lines, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value())
-    deploy.deploy(ROOT, [], said.append)
-    found = client.read_deployment_by_name("podium/podium")
-    assert [schedule.active for schedule in found.schedules] == [False], "as prefect.yaml states"
+    deploy.deploy(ROOT, [], lines.append)
+    before = client.read_deployment_by_name("podium/podium")
+    assert [schedule.active for schedule in before.schedules] == [False], "as prefect.yaml states"
     night = {"schedule": {"cron": "5 4 * * *", "timezone": "Europe/Berlin"}, "parameters": {"name": "{{ x }}"}}
     settings = {"paused": True, "concurrency_limit": 3, "concurrency_options": {"collision_strategy": "CANCEL_NEW"}}
     settings["schedules"] = [{**night, "active": True, "slug": "night"}]
-    client.update_deployment(found.id, DeploymentUpdate.model_validate(settings))
-    said.clear()
-    deploy.deploy(ROOT, [], said.append)
-    assert "the deployment podium keeps its schedules" in said
+    client.update_deployment(before.id, DeploymentUpdate.model_validate(settings))
+    deploy.deploy(ROOT, [], lines.append)
+    assert "the deployment podium keeps its schedules" in lines
     kept = client.read_deployment_by_name("podium/podium")
     [schedule] = kept.schedules
-    assert (kept.id, kept.paused, kept.global_concurrency_limit.limit) == (found.id, True, 3)
+    assert (kept.id, kept.paused, kept.global_concurrency_limit.limit) == (before.id, True, 3)
     assert kept.concurrency_options.collision_strategy == "CANCEL_NEW"
     assert (schedule.schedule.cron, schedule.schedule.timezone) == ("5 4 * * *", "Europe/Berlin")
     assert (schedule.active, schedule.parameters, schedule.slug) == (True, {"name": "{{ x }}"}, "night")
 
 
 def test_another_automation_of_that_name_is_replaced_and_one_that_is_up_to_date_is_not_and_so_forgets_no_run(
-    client, said
+    client, lines
 ):
-    def trigger_id():
-        (found,) = client.read_automations()
-        return client.request("GET", f"/automations/{found.id}").json()["trigger"]["id"]
-
     wanted = deploy.lost_run_automation()
     older = wanted.trigger.model_copy(update={"match_related": EventTrigger(posture="Proactive").match_related})
     for _ in range(2):  # two hosts deployed at the same moment
         client.create_automation(wanted.model_copy(update={"trigger": older}))
-    deploy.create_automation(client, wanted, said.append)
-    (found,) = client.read_automations()
-    assert found.trigger == wanted.trigger != older
-    before = trigger_id()
-    deploy.create_automation(client, deploy.lost_run_automation(), said.append)
-    assert trigger_id() == before
-    deploy.create_automation(client, deploy.lost_run_automation(timedelta(seconds=45)), said.append)
-    assert trigger_id() != before
-    assert said == ["replaced the automation podium-lost-runs"] * 2
+    triggers = []
+    for automation in (wanted, deploy.lost_run_automation(), deploy.lost_run_automation(timedelta(seconds=45))):
+        deploy.create_automation(client, automation, lines.append)
+        (there,) = client.read_automations()
+        assert there.trigger == automation.trigger != older
+        triggers.append(client.request("GET", f"/automations/{there.id}").json()["trigger"]["id"])
+    assert triggers[0] == triggers[1] != triggers[2]
+    assert lines == ["replaced the automation podium-lost-runs"] * 2
 
 
 def test_a_queue_that_is_not_there_or_not_in_a_pool_that_runs_stages_is_refused(prefect_session):
@@ -155,10 +141,10 @@ def test_a_queue_that_is_not_there_or_not_in_a_pool_that_runs_stages_is_refused(
         Queue.parse("pod/a", "--queue")
 
 
-def test_without_a_server_deploy_says_what_to_name(tmp_path, said):
+def test_without_a_server_deploy_says_what_to_name(tmp_path):
     settings = temporary_settings(restore_defaults={PREFECT_API_URL})
     with settings, pytest.raises(PodiumError, match="PREFECT_API_URL is not set"):
-        deploy.deploy(tmp_path, [], said.append)
+        deploy.deploy(tmp_path, [], print)
 
 
 @contextlib.contextmanager
@@ -172,19 +158,10 @@ def webhook():
             self.send_response(204)
             self.end_headers()
 
-        def log_message(self, *args):
-            pass
-
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/", received
         server.shutdown()
-
-
-def save_block(url):
-    text = {"text": "{{subject}} | {{body}}"}
-    block = CustomWebhookNotificationBlock(name="team", url=url, json_data=text, allow_private_urls=True)
-    block.save("team", overwrite=True)
 
 
 RUNS = """
@@ -207,25 +184,26 @@ for number in (3, 0, 1, 2):
 """
 
 
-def test_a_run_that_is_rejected_fails_or_pauses_calls_someone(tmp_path, said):
+def test_a_run_that_is_rejected_fails_or_pauses_calls_someone(tmp_path):
     server = Server(tmp_path / "server")
     try:
         with temporary_settings({PREFECT_API_URL: server.url}), webhook() as (url, received):
-            save_block(url)
+            text = {"text": "{{subject}} | {{body}}"}
+            block = CustomWebhookNotificationBlock(name="team", url=url, json_data=text, allow_private_urls=True)
+            block.save("team", overwrite=True)
             with get_client(sync_client=True) as client:
-                block = deploy.find_block(client, "custom-webhook/team")
-                deploy.create_automation(client, deploy.alarm_automation([block]), said.append)
+                automation = deploy.alarm_automation([deploy.find_block(client, "custom-webhook/team")])
+                deploy.create_automation(client, automation, print)
             subprocess.run([sys.executable, "-c", RUNS], check=True, env=server.environment())
             wait_until(lambda: len(received) == 3, "three notifications", alive=server.process)
     finally:
         server.stop()
-    texts = sorted(one["text"] for one in received)
-    heads = [
-        "Podium: run-0 is rejected | F1 is below 80\n",
-        "Podium: run-1 is failed | no space\n",
-        "Podium: run-2 is paused | \n",
+    texts = sorted(body["text"] for body in received)
+    assert [text.partition("\n")[0] for text in texts] == [
+        "Podium: run-0 is rejected | F1 is below 80",
+        "Podium: run-1 is failed | no space",
+        "Podium: run-2 is paused | ",
     ]
-    assert [text.startswith(head) for text, head in zip(texts, heads, strict=True)] == [True] * 3, texts
     assert "/runs/flow-run/" in texts[0]
 
 
@@ -236,27 +214,15 @@ def test_an_alarm_needs_a_block_that_notifies(client):
             deploy.find_block(client, block)
 
 
-@pytest.fixture
-def other_code(tmp_path):
-    for part in ("flows", "tasks", "ipu_model"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in (".dvcignore", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    with (tmp_path / "flows/cli.py").open("a") as file:
-        file.write("# changed\n")
-    return tmp_path
-
-
-def see(name, pool):
-    with get_client(sync_client=True) as client:
-        create_pools(client, lambda text: None)
+def test_a_worker_of_other_code_a_newer_prefect_or_none_stated_is_named_with_what_to_do(client, tmp_path, monkeypatch):
+    def see(name, pool):
+        deploy.create_pools(client, lambda text: None)
         body = {"name": name, "heartbeat_interval_seconds": 30}
         client.request("POST", f"/work_pools/{pool}/workers/heartbeat", json=body)
 
-
-def test_a_worker_of_other_code_a_newer_prefect_or_none_stated_is_named_with_what_to_do(
-    prefect_server, other_code, monkeypatch
-):
+    other_code = copy_project(tmp_path / "project")
+    with (other_code / "flows/cli.py").open("a") as file:
+        file.write("# changed\n")
     assert [*check_workers(ROOT)] == [], "no worker is online"
     see("same", "cpu")
     state_versions(ROOT, "cpu", [], "same")
@@ -266,21 +232,21 @@ def test_a_worker_of_other_code_a_newer_prefect_or_none_stated_is_named_with_wha
     see("other", "ipu")
     state_versions(other_code, "ipu", ["pod-a"], "other")
     see("silent", "flows")
-    silent, other = sorted((one.text for one in check_workers(ROOT)), key=lambda text: "runs other code" in text)
+    texts = [finding.text for finding in check_workers(ROOT)]
+    silent, other = sorted(texts, key=lambda text: "runs other code" in text)
     assert silent.startswith("silent of pool flows states no versions")
     assert other.startswith("other of pool ipu on ")
     assert "in flows (commit " in other
 
-    state_versions(ROOT, "ipu", ["pod-a"], "other")
     state_versions(ROOT, "flows", [], "silent")
     monkeypatch.setattr(versions.metadata, "version", lambda name: "99.1.0")
     state_versions(ROOT, "ipu", ["pod-a"], "other")
-    host, worker = (one.text for one in check_workers(ROOT))
+    host, worker = (finding.text for finding in check_workers(ROOT))
     assert "this host 99.1.0: update the server first" in host
     assert worker.startswith("other of pool ipu has Prefect 99.1.0, newer")
 
     probe = [sys.executable, "-m", "flows.workers.versions"]
     env = {"PATH": "/usr/bin", "PREFECT_API_URL": PREFECT_API_URL.value()}
     asked = json.dumps({"project": str(ROOT)})
-    said = subprocess.run(probe, input=asked, env=env, cwd=ROOT, text=True, capture_output=True)
-    assert json.loads(said.stdout)["text"] == worker, said.stderr
+    done = subprocess.run(probe, input=asked, env=env, cwd=ROOT, text=True, capture_output=True)
+    assert json.loads(done.stdout)["text"] == worker, done.stderr

@@ -16,33 +16,28 @@ from flows.server import api, stage_tasks
 from flows.server.stage_tasks import describe_cancellation
 from flows.workers import dispatch, stage_flow
 from flows.workers.dispatch import Queue, group_by_queue, resolve_queues
-from tasks.params.schema import validate_params
-from tasks.plan.plan_file import make_plan
-from tasks.plan.stages import define
 from tasks.stage.errors import ParamsError
 from tasks.stage.process import STARTED_BY_A_WORKER
-from tests.plans import values_with
+from tests.plans import plan_of, values_with
 
 CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
-KNOWN = make_plan(define(validate_params(values_with())))
 
 
 def test_consecutive_stages_of_one_queue_travel_together():
     before, after = ["corpus@text", "validate@corpus"], ["evaluate@squad", "gate@squad"]
     device = ["pretrain@phase1", "finetune@squad", "predict@squad"]
-    plan = [*before, *device, *after]
-    assert list(group_by_queue(plan, KNOWN, CPU, POD)) == [(CPU, before), (POD, device), (CPU, after)]
-    assert list(group_by_queue(plan, KNOWN, CPU, CPU)) == [(CPU, plan)]
+    plan, known = [*before, *device, *after], plan_of(values_with())
+    assert list(group_by_queue(plan, known, CPU, POD)) == [(CPU, before), (POD, device), (CPU, after)]
+    assert list(group_by_queue(plan, known, CPU, CPU)) == [(CPU, plan)]
     assert resolve_queues("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
     assert resolve_queues("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
 
 
 @pytest.mark.parametrize("text", ["cpu", "cpu/default?x=1#", "cpu?/default", "cpu/..", "cpu/a b", "cpu/%2e", "cpu/-x"])
 def test_a_queue_that_an_address_would_cut_is_refused(text):
-    with pytest.raises(ParamsError, match="^cpu_queue"):
-        resolve_queues("cpu", text, None)
-    with pytest.raises(ParamsError, match="^device_queue"):
-        resolve_queues("cpu", "cpu/default", text)
+    for key, queues in (("cpu_queue", (text, None)), ("device_queue", ("cpu/default", text))):
+        with pytest.raises(ParamsError, match=f"^{key}"):
+            resolve_queues("cpu", *queues)
 
 
 @pytest.mark.parametrize(
@@ -57,20 +52,23 @@ def test_the_log_of_a_sent_run_is_a_file_among_the_logs(log):
 
 def test_a_stage_that_was_sent_again_keeps_what_it_cost():
     run = RunReport(".")
-    run.add_stage(StageRecord("finetune@squad", "paused", 10.0, "pod-a"))
-    run.add_stage(StageRecord("finetune@squad", "ran", 5.0, "pod-b"))
-    run.add_stage(StageRecord("finetune@squad", "skipped", 0.5, "pod-b"))
-    assert run.stages == [StageRecord("finetune@squad", "ran", 15.5, "pod-b")]
-    run.add_stage(StageRecord("corpus@text", "ran", 9.0, "a"))
-    run.add_stage(StageRecord("corpus@text", "restored", 1.0, "b"))
-    assert run.stages[1] == StageRecord("corpus@text", "ran", 10.0, "a")
+    for name, status, seconds, host in (
+        ("finetune@squad", "paused", 10.0, "pod-a"),
+        ("finetune@squad", "ran", 5.0, "pod-b"),
+        ("finetune@squad", "skipped", 0.5, "pod-b"),
+        ("corpus@text", "ran", 9.0, "a"),
+        ("corpus@text", "restored", 1.0, "b"),
+    ):
+        run.add_stage(StageRecord(name, status, seconds, host))
+    tuned, corpus = StageRecord("finetune@squad", "ran", 15.5, "pod-b"), StageRecord("corpus@text", "ran", 10.0, "a")
+    assert run.stages == [tuned, corpus]
     run.paused = "stage finetune@squad paused"
     assert run_outcome(run) == "paused"
 
 
 def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_up(monkeypatch):
     monkeypatch.setattr(api, "WAIT_S", 0.0)
-    answers, said = [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), "here"], []
+    answers, lines = [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), "here"], []
 
     def call():
         answer = answers.pop(0)
@@ -78,27 +76,11 @@ def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_u
             raise answer
         return answer
 
-    assert api.retry_call(call, said.append) == "here"
-    assert len(said) == 2, "it went away, and is back"
+    assert api.retry_call(call, lines.append) == "here"
+    assert len(lines) == 2, "it went away, and is back"
     answers[:] = [httpx.ConnectError("refused")] * 2
     with pytest.raises(httpx.ConnectError):
-        api.retry_call(call, said.append, patience_s=-1.0)
-
-
-@pytest.fixture
-def send(tmp_path, monkeypatch):
-    """Sends a run to a server whose client is given, and returns it; what was sent is in `send.sent`."""
-
-    def run_deployment(*words, **more):
-        send.sent = more
-        return SimpleNamespace(id=uuid4(), state=None)
-
-    def send(client, queue=POD, folder="."):
-        sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport(folder), print, str(uuid4()))
-        return dispatch.RemoteRun(sender, client, queue, ["pretrain@phase1"], False)
-
-    monkeypatch.setattr(dispatch, "run_deployment", run_deployment)
-    return send
+        api.retry_call(call, lines.append, patience_s=-1.0)
 
 
 class Answers:
@@ -119,6 +101,22 @@ class Answers:
         self.ended.append(state.type.value)
 
 
+@pytest.fixture
+def send(tmp_path, monkeypatch):
+    """Sends a run to a server whose client is given, and returns it; what was sent is in `send.sent`."""
+
+    def run_deployment(*words, **more):
+        send.sent = more
+        return SimpleNamespace(id=uuid4(), state=None)
+
+    def send(client, queue=POD, folder="."):
+        sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport(folder), print, str(uuid4()))
+        return dispatch.RemoteRun(sender, client, queue, ["pretrain@phase1"], False)
+
+    monkeypatch.setattr(dispatch, "run_deployment", run_deployment)
+    return send
+
+
 def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(send):
     run = send(Answers(Cancelled(message="by hand")), folder="runs/checkouts/evening")
     assert send.sent["flow_run_name"] == "evening on ipu: pretrain@phase1"
@@ -129,14 +127,14 @@ def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(send):
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "reason"),
     [(Scheduled(), "podium deploy --queue ipu/pod-a"), (None, "lost the run sent to ipu/pod-a")],
 )
 def test_a_sent_run_whose_pool_was_deleted_or_whose_server_forgot_it_fails(
-    prefect_session, monkeypatch, send, state, said
+    prefect_session, monkeypatch, send, state, reason
 ):
     monkeypatch.setattr(dispatch, "REPORT_POLL_S", -1.0)
-    with pytest.raises(RunFailed, match=said):
+    with pytest.raises(RunFailed, match=reason):
         send(Answers(state)).poll()
 
 

@@ -12,7 +12,7 @@ from prefect.exceptions import ObjectNotFound
 
 from flows.workers.deploy import create_automation, lost_run_automation
 from tests.flows.workers.worker_hosts import kill_tree, start_process, wait_until
-from tests.flows.workers.worker_team import a_team
+from tests.flows.workers.worker_team import a_team, read_states, start_deployment
 
 pytestmark = pytest.mark.soak
 
@@ -40,59 +40,46 @@ if __name__ == "__main__":
 """
 
 
-class Stranger:
-    """Someone who shares the server and knows nothing of Podium: a script, and a deployment that it serves."""
+@contextlib.contextmanager
+def stranger(team):
+    """Someone who shares the server and knows nothing of Podium: a script by hand, and a run of a deployment that it
+    serves, which last until `hold` is gone; the process of the former."""
+    folder, hold = team.folder / "stranger", str(team.folder / "hold")
+    folder.mkdir()
+    (folder / "theirs.py").write_text(THEIRS)
+    homes = {"HOME": str(folder), "PREFECT_HOME": str(folder / "prefect"), "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
+    with contextlib.ExitStack() as stack, (folder / "said.txt").open("a") as output:
 
-    def __init__(self, team):
-        self.folder, self.hold = team.folder / "stranger", team.folder / "hold"
-        self.folder.mkdir()
-        self.script = self.folder / "theirs.py"
-        self.script.write_text(THEIRS)
-        self.environment = {
-            **team.server.environment(),
-            "HOME": str(self.folder),
-            "PREFECT_HOME": str(self.folder / "prefect"),
-            "PREFECT_RUNNER_POLL_FREQUENCY": "1",
-        }
-        self.processes = []
+        def start(word):
+            command = [sys.executable, str(folder / "theirs.py"), word]
+            process = start_process(command, {**team.server.environment(), **homes}, output, folder)
+            stack.callback(kill_tree, process)
+            return process
 
-    def _start(self, *words):
-        with (self.folder / "said.txt").open("a") as said:
-            command = [sys.executable, str(self.script), *words]
-            self.processes.append(start_process(command, self.environment, said, self.folder))
-        return self.processes[-1]
+        by_hand, serving = start(hold), start("serve")
 
-    def run_by_hand(self):
-        return self._start(str(self.hold))
+        def start_nightly():
+            with contextlib.suppress(ObjectNotFound):
+                return start_deployment("theirs/nightly", parameters={"hold": hold}, name="nightly")
 
-    def run_deployment(self):
-        """Serve the flow as `theirs/nightly`, and start a run of it that lasts until `hold` is gone."""
-        serving = self._start("serve")
-        with get_client(sync_client=True) as client:
-            deployment = wait_until(lambda: _deployment(client, "theirs/nightly"), "theirs/nightly", alive=serving)
-            client.create_flow_run_from_deployment(deployment.id, parameters={"hold": str(self.hold)}, name="nightly")
-
-    def close(self):
-        for process in self.processes:
-            kill_tree(process)
-
-
-def _deployment(client, name):
-    try:
-        return client.read_deployment_by_name(name)
-    except ObjectNotFound:
-        return None
+        wait_until(start_nightly, "theirs/nightly", alive=serving)
+        yield by_hand
 
 
 def histories():
     """Name of a run, or of its flow in a shell -> the states that it went through since it was taken."""
-    found = {}
+    names = {}
     with get_client(sync_client=True) as client:
         for run in client.read_flow_runs(sort=FlowRunSort.START_TIME_ASC):
-            states = sorted(client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
             name = run.name.rpartition(": ")[2] if run.deployment_id else client.read_flow(run.flow_id).name
-            found.setdefault(name, []).append([state.name for state in states if not state.is_scheduled()])
-    return found
+            states = [state.name for state in read_states(run.id) if not state.is_scheduled()]
+            names.setdefault(name, []).append(states)
+    return names
+
+
+def running():
+    """Names of the runs that are running now, or were until someone changed their state."""
+    return {name for name, runs in histories().items() if any(states[-1:] == ["Running"] for states in runs)}
 
 
 @pytest.fixture
@@ -105,18 +92,14 @@ def team(tmp_path):
 
 
 def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_is_found_and_sent_again(team):
-    with contextlib.closing(Stranger(team)) as stranger:
-        sending, _ = team.start_training()
-        plain = team.host("plain").start("flows", "run", "--set", "pretrain.seed=21")
-        theirs = stranger.run_by_hand()
-        stranger.run_deployment()
+    sending, _ = team.start_training()
+    plain = team.host("plain").start("flows", "run", "--set", "pretrain.seed=21")
+    with stranger(team) as theirs:
         wait_until(lambda: "pretrain@phase1" in team.hosts["plain"].ran(), "the plain run's training", alive=plain)
         wait_until(lambda: {"theirs", "nightly"} <= running(), "the runs of someone else", alive=theirs)
         began = time.monotonic()
         team.hosts["training"].lose()
-        wait_until(
-            lambda: [*TAKEN, "Crashed"] in histories()["pretrain@phase1"], "the lost run was found", alive=sending
-        )
+        wait_until(lambda: [*TAKEN, "Crashed"] in histories()["pretrain@phase1"], "the lost run", alive=sending)
         team.host("spare").start_worker("cpu", "trainer", "cpu")
         time.sleep(max(0.0, began + 2 * WINDOW.total_seconds() + 20 - time.monotonic()))
         team.sender.hold.unlink()
@@ -131,8 +114,3 @@ def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_
         "evaluate@squad .. gate@squad": [[*TAKEN, "Completed"]],
     }
     assert "sent again (1 of 3)" in team.sender.said()
-
-
-def running():
-    """Names of the runs that are running now, or were until someone changed their state."""
-    return {name for name, runs in histories().items() if any(states[-1:] == ["Running"] for states in runs)}

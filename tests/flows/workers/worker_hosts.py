@@ -1,7 +1,6 @@
 """Hosts for tests of runs on workers: separate homes, checkouts and DVC caches, one remote, one real Prefect server."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,27 +10,22 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import psutil
+
 from tasks.stage.process import die_with_parent
 from tests.flows.conftest import PUBLISH
-from tests.places import ROOT
+from tests.places import DVC_FOLDERS, TRACKED, copy_project
 from tests.prefect_home import make_home
-
-COPIED = ("flows", "tasks", "ipu_model", "inputs", "presets")
-COPIED += ("params.yaml", "prefect.yaml", "pyproject.toml", ".dvcignore")
 
 ALL = ["corpus", "validate@corpus", "pretrain@phase1", "evaluate@squad", "gate@squad"]
 DVC_YAML = """
 stages:
-  corpus:
-    cmd: python -m tasks.toy corpus
-    deps: [tasks/toy.py]
-    params: [corpus]
-    outs: [data/corpus]
+  corpus: {cmd: python -m tasks.toy corpus, deps: [tasks/toy.py], params: [corpus], outs: [data/corpus]}
   validate:
     foreach: [corpus]
     do:
       cmd: python -m tasks.toy validate corpus
-      meta: {page: "reports/validation/corpus.json"}
+      meta: {page: reports/validation/corpus.json}
       deps: [tasks/toy.py, data/corpus]
       outs: [reports/validation/corpus.json]
   pretrain:
@@ -47,18 +41,18 @@ stages:
     foreach: [squad]
     do:
       cmd: python -m tasks.toy evaluate
-      meta: {page: "evaluation/squad/report.html"}
+      meta: {page: evaluation/squad/report.html}
       deps: [tasks/toy.py, models/phase1]
-      outs: ["evaluation/squad"]
-      metrics: ["metrics/squad.json"]
+      outs: [evaluation/squad]
+      metrics: [metrics/squad.json]
   gate:
     foreach: [squad]
     do:
       cmd: python -m tasks.toy gate
       meta: {publish: tasks.release.publish}
-      deps: [tasks/toy.py, "metrics/squad.json"]
-      params: ["downstream.squad.gate"]
-      metrics: ["metrics/squad-gate.json"]
+      deps: [tasks/toy.py, metrics/squad.json]
+      params: [downstream.squad.gate]
+      metrics: [metrics/squad-gate.json]
 """
 TOY_TABLE = """
 
@@ -118,11 +112,11 @@ def free_port():
 def wait_until(condition, what, seconds=240, alive=None):
     """Return what `condition` returns as soon as it is true; fail after `seconds`, or when `alive` has ended."""
     until = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert alive is None or alive.poll() is None, f"{what}: the process it depends on has ended"
         assert time.monotonic() < until, f"{what}: not within {seconds} s"
         time.sleep(0.1)
-    return found
+    return result
 
 
 def start_process(words, environment, log, folder=None, user=None):
@@ -141,14 +135,10 @@ class Server:
         self.start()
 
     def environment(self):
-        return {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PODIUM_"))},
-            "PREFECT_API_URL": self.url,
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "DO_NOT_TRACK": "1",
-            "PREFECT_SERVER_UI_ENABLED": "false",
-            "PREFECT_WORKER_QUERY_SECONDS": "1",
-        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PODIUM_"))}
+        quiet = dict.fromkeys(("PREFECT_SERVER_ANALYTICS_ENABLED", "PREFECT_SERVER_UI_ENABLED"), "false")
+        kept |= {"PREFECT_API_URL": self.url, "PREFECT_WORKER_QUERY_SECONDS": "1", "DO_NOT_TRACK": "1"}
+        return kept | quiet
 
     def own_environment(self):
         return {**self.environment(), "PREFECT_HOME": str(self.folder)}
@@ -178,32 +168,20 @@ class Host:
         self.log, self.hold = folder / "ran.txt", folder.parent / "hold"
         self.worker = None
         self.make_project()
-        (self.project / ".dvc" / "config").write_text(
-            f"[core]\n    no_scm = true\n    analytics = false\n    remote = store\n"
-            f"['remote \"store\"']\n    url = {remote}\n"
-        )
-        self.environment = {
-            **server.environment(),
-            "HOME": str(folder),
-            "PREFECT_HOME": str(folder / "prefect"),
-            "DVC_SITE_CACHE_DIR": str(folder / "dvc-site"),
-            "DVC_GLOBAL_CONFIG_DIR": str(folder / "dvc-global"),
-            "DVC_SYSTEM_CONFIG_DIR": str(folder / "dvc-system"),
-            "TOY_LOG": str(self.log),
-            "TOY_HOLD": str(self.hold),
-        }
+        settings = "[core]\n    no_scm = true\n    analytics = false\n    remote = store\n"
+        (self.project / ".dvc/config").write_text(f"{settings}['remote \"store\"']\n    url = {remote}\n")
+        self.environment = {**server.environment(), "HOME": str(folder), "PREFECT_HOME": str(folder / "prefect")}
+        self.environment |= {"TOY_LOG": str(self.log), "TOY_HOLD": str(self.hold)}
+        self.environment |= {name: str(folder / name) for name in DVC_FOLDERS}
 
     def make_project(self):
         """Make the checkout: this one, with toys in place of its stages."""
-        (self.project / ".dvc").mkdir(parents=True)
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-            copy(ROOT / name, self.project / name)
-        for place in ("dvc.yaml", "tasks/toys.yaml"):
-            (self.project / place).write_text(DVC_YAML)
+        copy_project(self.project, (*TRACKED, "prefect.yaml"))
+        for name in ("dvc.yaml", "tasks/toys.yaml"):
+            (self.project / name).write_text(DVC_YAML)
         with (self.project / "tasks/plan/stages.py").open("a") as table:
             table.write(TOY_TABLE)
-        (self.project / "tasks" / "toy.py").write_text(TOY)
+        (self.project / "tasks/toy.py").write_text(TOY)
         (self.project / "tasks/release/publish.py").write_text(PUBLISH)
 
     def start_worker(self, pool, queue, kinds, *options):
@@ -213,8 +191,8 @@ class Host:
 
     def start(self, *words):
         """Start a module of the checkout; what it says is in `said`."""
-        with (self.folder / "said.txt").open("w") as said:
-            return start_process([sys.executable, "-m", *words], self.environment, said, self.project)
+        with (self.folder / "said.txt").open("w") as output:
+            return start_process([sys.executable, "-m", *words], self.environment, output, self.project)
 
     def run(self, *words):
         return self.start(*words).wait(timeout=400)
@@ -230,9 +208,9 @@ class Host:
         return [int(line.split()[1]) for line in self.log.read_text().splitlines()]
 
     def flow(self):
-        started = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(self.worker.pid)}
-        (found,) = (pid for pid, command in started.items() if b"flows.commands.worker_entry" in command)
-        return found
+        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(self.worker.pid)}
+        (flow,) = (pid for pid, command in commands.items() if b"flows.commands.worker_entry" in command)
+        return flow
 
     def lose(self):
         """The machine is gone: worker, flow and stages at once."""
@@ -242,11 +220,7 @@ class Host:
 
 def descendants(pid):
     """Process ids below `pid`, whatever session or group they made for themselves."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += [int(child), *descendants(child)]
-    return found
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)] if psutil.pid_exists(pid) else []
 
 
 def kill_tree(process):

@@ -13,6 +13,19 @@ from tasks.params.strict_yaml import read_yaml
 from tests.flows.workers.worker_hosts import Host, Server, descendants, is_alive, wait_until
 
 
+def start_deployment(name, **options):
+    """Start a run of a deployment, as a form or another run does; its id."""
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name(name)
+        return client.create_flow_run_from_deployment(deployment.id, **options).id
+
+
+def read_states(run):
+    """The states of a run, the newest last."""
+    with get_client(sync_client=True) as client:
+        return sorted(client.read_flow_run_states(run), key=lambda state: state.timestamp)
+
+
 class Team:
     """The server, the hosts made so far, and one that starts runs."""
 
@@ -39,22 +52,16 @@ class Team:
     def start_training(self, *overrides):
         """Start a run whose training waits for `hold` to go; returns the run and the training stage's process id."""
         training = self.hosts["training"]
-        seen = len(training.ran())
+        before = len(training.ran())
         self.sender.hold.touch()
         run = self.start(*overrides)
-        wait_until(lambda: len(training.ran()) > seen, "training", alive=run)
+        wait_until(lambda: len(training.ran()) > before, "training", alive=run)
         return run, training.processes()[-1]
 
-    def start_deployment(self, **parameters):
-        """Start a run of the deployment podium/podium, as a form does; its id."""
-        with get_client(sync_client=True) as client:
-            deployment = client.read_deployment_by_name("podium/podium")
-            return client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
+    states = staticmethod(read_states)
 
-    def states(self, run):
-        """The states of a run, the newest last."""
-        with get_client(sync_client=True) as client:
-            return sorted(client.read_flow_run_states(run), key=lambda state: state.timestamp)
+    def start_deployment(self, **parameters):
+        return start_deployment("podium/podium", parameters=parameters)
 
     def report(self):
         """reports/run.json of the last run from the host that sends."""
@@ -86,34 +93,20 @@ def parameters_of_training(host, seed):
     """Arguments of `podium-stages` for the stages up to a training, as a run from this host would send them."""
     values = read_yaml(host.project / "params.yaml")
     values["pretrain"]["seed"] = seed
-    return {
-        "names": ["corpus", "validate@corpus", "pretrain@phase1"],
-        "values": values,
-        "code": checkout.hash_code(host.project),
-        "checkout_name": checkout.default_name(values, None),
-    }
+    names, code = ["corpus", "validate@corpus", "pretrain@phase1"], checkout.hash_code(host.project)
+    return {"names": names, "values": values, "code": code, "checkout_name": checkout.default_name(values, None)}
 
 
 class Training:
     """A run that was sent to the worker, and waits in its training."""
 
     def __init__(self, host, seed):
-        parameters = parameters_of_training(host, seed)
         before = host.ran().count("pretrain@phase1")
-        with get_client(sync_client=True) as client:
-            deployment = client.read_deployment_by_name("podium-stages/cpu")
-            self.id = client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
+        self.id = start_deployment("podium-stages/cpu", parameters=parameters_of_training(host, seed))
         wait_until(lambda: host.ran().count("pretrain@phase1") > before, "training", alive=host.worker)
-        self.stage = host.processes()[-1]
-        self.flow = host.flow()
+        self.stage, self.flow = host.processes()[-1], host.flow()
         self.processes = [self.flow, *descendants(self.flow)]
         assert self.stage in self.processes
-
-    def states(self):
-        """The names of the states that the run went through since a worker took it."""
-        with get_client(sync_client=True) as client:
-            states = sorted(client.read_flow_run_states(self.id), key=lambda state: state.timestamp)
-        return [state.name for state in states if not state.is_scheduled()]
 
     def state(self):
         with get_client(sync_client=True) as client:
@@ -126,7 +119,8 @@ class Training:
     def went_through(self, *states):
         """Wait for the run's end: these states came after Running, and no other."""
         wait_until(lambda: self.state().is_final(), "the run's end")
-        assert self.states() == ["Pending", "Submitting", "Running", *states]
+        names = [state.name for state in read_states(self.id) if not state.is_scheduled()]
+        assert names == ["Pending", "Submitting", "Running", *states]
 
     def ends_as(self, *states):
         """The same, of a run whose worker says how it ended: nothing of it is running by then."""
