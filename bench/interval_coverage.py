@@ -104,8 +104,8 @@ def cover_difference(name: str, size: int, trials: int) -> float:
         values, errors, other = generator.normal(size=(3, size))
         first = 0.85 * values + np.sqrt(1 - 0.85**2) * errors
         second = 0.02 * (0.8 * values + 0.6 * (0.6 * errors + 0.8 * other))
-        models = ({"dev": np.stack([values, predicted], axis=1)} for predicted in (first, second))
-        difference = score.differences(*models, 0.95)[name]
+        best, other = ({"dev": np.stack([values, predicted], axis=1)} for predicted in (first, second))
+        difference = score.differences(best, other, 0.95)[name]
         held += difference.low <= 100 * truth <= difference.high
     return held / trials
 
@@ -164,8 +164,8 @@ class World:
         """Return right (100) or wrong (0) for every model and example, [K, N]."""
         skills = generator.normal(0, self.skill, (self.models, 1))
         tastes = generator.normal(0, TASTE, (self.models, self.examples))
-        scores: Array = 100.0 * (LEVEL + generator.normal(0, DIFFICULTY, self.examples) + skills + tastes > 0)
-        return scores
+        levels = LEVEL + generator.normal(0, DIFFICULTY, self.examples) + skills + tastes
+        return np.where(levels > 0, 100.0, 0.0)
 
 
 def use_one_model(measured: Array, drawn: Array, examples: int) -> tuple[float, float]:
