@@ -101,11 +101,11 @@ def cover_difference(name: str, size: int, trials: int) -> float:
     generator, score, held = np.random.default_rng(0), Metrics((metric(name),)), 0
     truth = 0.05 if name == "pearson" else 6 / np.pi * (np.arcsin(0.85 / 2) - np.arcsin(0.8 / 2))
     for _ in range(trials):
-        values, errors, other = generator.normal(size=(3, size))
+        values, errors, noise = generator.normal(size=(3, size))
         first = 0.85 * values + np.sqrt(1 - 0.85**2) * errors
-        second = 0.02 * (0.8 * values + 0.6 * (0.6 * errors + 0.8 * other))
-        best, other = ({"dev": np.stack([values, predicted], axis=1)} for predicted in (first, second))
-        difference = score.differences(best, other, 0.95)[name]
+        second = 0.02 * (0.8 * values + 0.6 * (0.6 * errors + 0.8 * noise))
+        before, after = ({"dev": np.stack([values, predicted], axis=1)} for predicted in (first, second))
+        difference = score.differences(before, after, 0.95)[name]
         held += difference.low <= 100 * truth <= difference.high
     return held / trials
 

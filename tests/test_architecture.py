@@ -140,6 +140,13 @@ def test_helpers_of_ipu_model_need_the_standard_library_alone():
     assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
 
 
+def test_nothing_uses_a_private_module_of_prefect():
+    """Neither by an import nor by its name in a text: what is not documented may be another with any version."""
+    private = re.compile(r"\bprefect(?:\.\w+)*\._\w+")
+    texts = {name_of(path): f"{path.read_text(encoding='utf-8')} {imported_modules(path)}" for path in sources(*PACKAGES)}
+    assert {name: private.findall(text) for name, text in texts.items() if private.search(text)} == {}
+
+
 def may_import(here, name):
     allowed = None if is_helper(name) else ALLOWED.get(name.split(".")[0])
     return allowed is None or any(here == rule or (rule.endswith("/") and here.startswith(rule)) for rule in allowed)
