@@ -7,11 +7,12 @@ import tasks  # noqa: F401 (it says which memory pyarrow takes, before a test im
 from ipu_model.distributed.process import limit_spinning
 
 LONGEST = (
+    "test_pages.py",
+    "test_preflight.py",
     "test_run_again.py",
     "test_runs.py",
     "test_plan_command.py",
     "test_dvc_session.py",
-    "test_preflight.py",
     "test_remotes.py",
     "test_run_page.py",
     "test_golden.py",

@@ -143,7 +143,9 @@ def test_helpers_of_ipu_model_need_the_standard_library_alone():
 def test_nothing_uses_a_private_module_of_prefect():
     """Neither by an import nor by its name in a text: what is not documented may be another with any version."""
     private = re.compile(r"\bprefect(?:\.\w+)*\._\w+")
-    texts = {name_of(path): f"{path.read_text(encoding='utf-8')} {imported_modules(path)}" for path in sources(*PACKAGES)}
+    texts = {
+        name_of(path): f"{path.read_text(encoding='utf-8')} {imported_modules(path)}" for path in sources(*PACKAGES)
+    }
     assert {name: private.findall(text) for name, text in texts.items() if private.search(text)} == {}
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import lru_cache
-from typing import Any, List
+from typing import Any, Tuple
 
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.family import Family
 from ipu_model.models.transformers_family import make_family
 
 
-def list_families() -> List[str]:
+@lru_cache(maxsize=None)  # a plan asks a hundred thousand times
+def list_families() -> Tuple[str, ...]:
     """Return the model types of all families."""
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
 
 
-@lru_cache(maxsize=None)  # a plan asks for it a hundred thousand times
 def get_family(model_type: str) -> Family:
     """Return the family with this model type; one without a file here is computed by transformers' own modules."""
     if model_type not in list_families():
