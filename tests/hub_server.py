@@ -6,11 +6,11 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable
+from collections import namedtuple
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from types import SimpleNamespace
 from urllib.parse import parse_qs, unquote, urlsplit
 
 MOMENT = "2026-01-01T00:00:00.000Z"
@@ -19,11 +19,7 @@ GITATTRIBUTES = b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
 
 
 class HubError(Exception):
-    """An answer that is not success: status, the Hub's error code header, and a message."""
-
-    def __init__(self, status, message, code=None):
-        super().__init__(message)
-        self.status, self.message, self.code = status, message, code
+    """An answer that is not success: its status, a message, and the Hub's error code header."""
 
 
 def refuse(wrong, status, message, code=None):
@@ -37,13 +33,12 @@ def git_blob(data):
 
 @dataclass(frozen=True)
 class Blob:
-    """One file of a commit."""
+    """One file of a commit; `oid` is git's hash of its bytes, or of the pointer that stands for a large file."""
 
     sha256: str
     size: int
     lfs: bool
     oid: str
-    """Git's hash of the bytes, or of the pointer that stands for a large file."""
 
     def about_lfs(self, hash_name):
         """What an answer says of a large file, which names its hash so; nothing of a small one."""
@@ -94,13 +89,10 @@ class HubStore:
 
     def create(self, kind, name, *, private=False):
         repository = self.repositories[kind, name] = Repository(kind, name, private)
-        self.commit(repository, "main", {".gitattributes": self.small(GITATTRIBUTES)}, (), None, "initial commit")
+        self.commit(repository, "main", {".gitattributes": self.small(GITATTRIBUTES)}, "initial commit")
         return repository
 
-    def find(self, kind, name):
-        return self.repositories[kind, name]
-
-    def commit(self, repository, branch, added, deleted, parent, title):
+    def commit(self, repository, branch, added, title, deleted=(), parent=None):
         """One commit on `branch`; `parent`, where given, must be its head (else 412)."""
         head = repository.branches.get(branch)
         moved = parent is not None and (head is None or not head.startswith(parent))
@@ -110,18 +102,15 @@ class HubStore:
             refuse(path not in tree, 404, f'A file with this name doesn\'t exist: "{path}"', "EntryNotFound")
             del tree[path]
         tree |= added
-        lines = [head or "", title, str(len(repository.commits))]
-        lines += [f"{path} {blob.sha256}" for path, blob in sorted(tree.items())]
-        commit = Commit(hashlib.sha1("\n".join(lines).encode()).hexdigest(), head, title, tree)
+        text = repr((head, title, len(repository.commits), sorted(tree.items())))
+        commit = Commit(hashlib.sha1(text.encode()).hexdigest(), head, title, tree)
         repository.commits[commit.oid] = commit
         repository.branches[branch] = commit.oid
         return commit
 
     def add_files(self, repository, files):
         with self.lock:
-            return self.commit(
-                repository, "main", {p: self.blob(p, d) for p, d in files.items()}, (), None, "add files"
-            )
+            return self.commit(repository, "main", {p: self.blob(p, d) for p, d in files.items()}, "add files")
 
     def blob(self, path, data):
         return self.large(self.keep(data), len(data)) if path.endswith(LFS_SUFFIXES) else self.small(data)
@@ -138,56 +127,13 @@ class HubStore:
         self.objects[digest] = data
         return digest
 
-    def read(self, sha256):
-        return self.objects[sha256]
 
-
-@dataclass
-class Request:
-    """One request as the routes see it: decoded path pieces, query, headers, body."""
-
-    method: str
-    path: str
-    query: dict[str, list[str]]
-    headers: Any
-    body: bytes
-    user: dict[str, str] | None = None
-
-    def asks(self, name, default):
-        return self.query.get(name, [default])[0]
-
-    def json(self):
-        return json.loads(self.body)
-
-
-@dataclass
-class Response:
-    status: int = 200
-    body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
+Response = namedtuple("Response", "status body headers")
 
 
 def json_response(values, status=200, headers=None):
     body = json.dumps(values).encode()
     return Response(status, body, {"Content-Type": "application/json; charset=utf-8", **(headers or {})})
-
-
-@dataclass
-class Fault:
-    """What goes wrong with the next `times` requests that match."""
-
-    method: str
-    pattern: str
-    times: int = 1
-    after: int = 0
-    """Matching requests that are let through first."""
-    status: int | None = None
-    """Answer with this status instead of handling the request."""
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b'{"error": "injected fault"}'
-    drop: str | None = None
-    """before: close the connection unhandled; after: handle, then close without an answer."""
-    hook: Callable = lambda: None
 
 
 NAME = r"(?P<name>[\w.-]+/[\w.-]+)"
@@ -208,33 +154,25 @@ def serves(method, pattern, right=None):
 
 
 def route(hub, request):
-    method = "GET" if request.method == "HEAD" else request.method
+    method = "GET" if request.command == "HEAD" else request.command
     for verb, pattern, right, handler in ROUTES:
         match = pattern.fullmatch(request.path)
         if verb != method or not match:
             continue
         pieces = match.groupdict()
-        request.user = authenticate(hub, request)
+        token = request.headers.get("Authorization")
+        request.user = hub.users.get((token or "").removeprefix("Bearer "))
+        refuse(token and not request.user, 401, "Invalid credentials in Authorization header")
         if right in ("read", "write"):
             kind = (pieces.pop("kind") or "models/").rstrip("/").removesuffix("s")
-            pieces["repository"] = allowed(hub, request, kind, pieces.pop("name"), right)
+            pieces["repository"] = allowed(hub, request.user, kind, pieces.pop("name"), right)
         refuse(right == "user" and request.user is None, 401, "Invalid username or password.")
         return handler(hub, request, **pieces)
-    raise HubError(400, "no such route")
+    raise HubError(400, "no such route", None)
 
 
-def authenticate(hub, request):
-    header = request.headers.get("Authorization")
-    if header is None:
-        return None
-    scheme, _, token = header.partition(" ")
-    refuse(scheme != "Bearer" or token not in hub.users, 401, "Invalid credentials in Authorization header")
-    return hub.users[token]
-
-
-def allowed(hub, request, kind, name, right):
+def allowed(hub, user, kind, name, right):
     """The repository, if the user may `right` it. What may not be seen is answered as not there."""
-    user = request.user
     owner = user is not None and user["name"] == name.split("/")[0]
     repository = hub.store.repositories.get((kind, name))
     hidden = repository is None or (repository.private and not owner)
@@ -243,6 +181,10 @@ def allowed(hub, request, kind, name, right):
     may_write = owner and user["role"] == "write"
     refuse(right == "write" and not may_write, 403, "Forbidden: you must use a write token to upload to a repository.")
     return repository
+
+
+FAULT = {"times": 1, "after": 0, "status": None, "headers": {}, "body": b'{"error": "injected fault"}'}
+FAULT |= {"drop": None, "hook": lambda: None}
 
 
 class HubServer:
@@ -262,14 +204,19 @@ class HubServer:
         return token
 
     def fault(self, method, pattern, **how):
-        self.faults.append(Fault(method, pattern, **how))
+        """Spoil the next `times` requests that match, after as many as `after` says.
+
+        A `status` is the answer, unhandled; `drop` closes the connection before or after a request is handled, and
+        `hook` is called before it is.
+        """
+        self.faults.append(SimpleNamespace(**FAULT | {"method": method, "pattern": pattern} | how))
 
     def sent(self, method, pattern):
         return [code for verb, path, code in self.requests if verb == method and re.search(pattern, path)]
 
     def answer(self, request):
         """The response, or None to drop the connection."""
-        fault = self._next_fault(request) or Fault("", "")
+        fault = self.next_fault(request)
         if fault.status is not None:
             return Response(fault.status, fault.body, {"Content-Type": "application/json", **fault.headers})
         if fault.drop == "before":
@@ -279,82 +226,77 @@ class HubServer:
             with self.store.lock:
                 response = route(self, request)
         except HubError as error:
-            if error.status == 400:
-                self.failures.append(f"{request.method} {request.path}: {error.message}")
-            headers = {"X-Error-Message": error.message} | ({"X-Error-Code": error.code} if error.code else {})
-            response = json_response({"error": error.message}, error.status, headers)
+            status, message, code = error.args
+            if status == 400:
+                self.failures.append(f"{request.command} {request.path}: {message}")
+            headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
+            response = json_response({"error": message}, status, headers)
         return None if fault.drop == "after" else response
 
-    def _next_fault(self, request):
+    def next_fault(self, request):
         with self.store.lock:
             for fault in self.faults:
-                if fault.times and fault.method == request.method and re.search(fault.pattern, request.path):
-                    if fault.after:
-                        fault.after -= 1
-                        continue
-                    fault.times -= 1
-                    return fault
-        return None
+                if fault.times and fault.method == request.command and re.search(fault.pattern, request.path):
+                    if not fault.after:
+                        fault.times -= 1
+                        return fault
+                    fault.after -= 1
+        return SimpleNamespace(**FAULT)
 
 
-def handler_of(hub):
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # headers and body in one packet: two would wait 40 ms for each other
-        disable_nagle_algorithm = True
+class Handler(BaseHTTPRequestHandler):
+    """One request as the routes see it: decoded path, query, headers, body, and the user who sent it."""
 
-        def handle_one_request(self):
-            try:
-                super().handle_one_request()
-            except (ConnectionError, TimeoutError):  # the client went away
-                self.close_connection = True
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # headers and body in one packet: two would wait 40 ms for each other
+    disable_nagle_algorithm = True
 
-        def _serve(self):
-            url = urlsplit(self.path)
-            path, query = unquote(url.path), parse_qs(url.query, keep_blank_values=True)
-            request = Request(self.command, path, query, self.headers, self._read_body())
-            index = len(hub.requests)
-            hub.requests.append((self.command, path, 0))
-            hub.tokens.append((path, self.headers.get("Authorization")))
-            response = hub.answer(request)
-            if response is None:
-                self.close_connection = True
-                self.connection.shutdown(socket.SHUT_RDWR)
-                return
-            hub.requests[index] = (self.command, path, response.status)
-            self.send_response(response.status)
-            for name, value in {"Content-Length": str(len(response.body)), **response.headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(response.body)
+    def asks(self, name, default):
+        return self.query.get(name, [default])[0]
 
-        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve
+    def json(self):
+        return json.loads(self.body)
 
-        def _read_body(self):
-            if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            data = b""
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                data += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-            return data
+    def handle_one_request(self):
+        try:
+            super().handle_one_request()
+        except (ConnectionError, TimeoutError):  # the client went away
+            self.close_connection = True
 
-        def log_message(self, *_):
-            pass
+    def serve(self):
+        hub, url = self.server.hub, urlsplit(self.path)
+        self.path, self.query = unquote(url.path), parse_qs(url.query, keep_blank_values=True)
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        index = len(hub.requests)
+        hub.requests.append((self.command, self.path, 0))
+        hub.tokens.append((self.path, self.headers.get("Authorization")))
+        response = hub.answer(self)
+        if response is None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        hub.requests[index] = (self.command, self.path, response.status)
+        self.send_response(response.status)
+        for name, value in {"Content-Length": str(len(response.body)), **response.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(response.body)
 
-    return Handler
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = serve
+
+    def log_message(self, *_):
+        pass
 
 
 @contextmanager
 def running_hub():
     """A Hub on free ports of this host; at the end it must have understood every request."""
     hub = HubServer()
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler_of(hub)) for _ in ("hub", "storage")]
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in ("hub", "storage")]
     hub.endpoint, hub.storage = (f"http://127.0.0.1:{server.server_address[1]}" for server in servers)
     for server in servers:
-        server.daemon_threads = True
+        server.hub, server.daemon_threads = hub, True
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
         yield hub
@@ -443,7 +385,7 @@ def resolve(hub, request, repository, revision, path):
     refuse(blob is None, 404, "Entry not found", "EntryNotFound")
     headers = {"X-Repo-Commit": commit.oid, "ETag": f'"{blob.oid}"'}
     if not blob.lfs:
-        return ranged(hub.store.read(blob.sha256), request, headers)
+        return ranged(hub.store.objects[blob.sha256], request, headers)
     linked = {"X-Linked-Etag": f'"{blob.sha256}"', "X-Linked-Size": str(blob.size)}
     return Response(302, b"", {**headers, **linked, "Location": f"{hub.storage}/objects/{blob.sha256}"})
 
@@ -451,7 +393,7 @@ def resolve(hub, request, repository, revision, path):
 @serves("GET", "/objects/(?P<oid>[0-9a-f]{64})")
 def stored_object(hub, request, oid):
     refuse(request.headers.get("Authorization") is not None, 400, "the storage host was sent a token")
-    return ranged(hub.store.read(oid), request, {"ETag": f'"{oid}"'})
+    return ranged(hub.store.objects[oid], request, {"ETag": f'"{oid}"'})
 
 
 def ranged(data, request, headers):
@@ -539,26 +481,18 @@ def lfs_verify(hub, request, repository):
 @serves("POST", f"{API}/commit/{REVISION}", "write")
 def commit(hub, request, repository, revision):
     (_, header), *lines = [json.loads(line).values() for line in request.body.splitlines()]
-    asked_for_review = request.query.get("create_pr") == ["1"]
-    if asked_for_review:
-        revision = open_request(request, repository, header)
+    parent, url = header.get("parentCommit"), f"{hub.endpoint}/{repository.name}"
+    answer = {"success": True}
+    if request.query.get("create_pr") == ["1"]:
+        base, number = repository.resolve(parent or "main"), max(repository.pulls, default=0) + 1
+        repository.pulls[number] = {"title": header["summary"], "status": "open", "author": request.user["name"]}
+        revision = f"refs/pr/{number}"
+        repository.branches[revision] = base.oid
+        answer["pullRequestUrl"] = f"{url}/discussions/{number}"
     deleted = [value["path"] for key, value in lines if key == "deletedFile"]
     added = {value["path"]: added_file(hub, value) for key, value in lines if key != "deletedFile"}
-    done = hub.store.commit(repository, revision, added, deleted, header.get("parentCommit"), header["summary"])
-    url = f"{hub.endpoint}/{repository.name}"
-    answer = {"success": True, "commitOid": done.oid, "commitUrl": f"{url}/commit/{done.oid}"}
-    if asked_for_review:
-        answer["pullRequestUrl"] = f"{url}/discussions/{revision.rpartition('/')[2]}"
-    return json_response(answer)
-
-
-def open_request(request, repository, header):
-    """A new pull request on the parent the header names, or on main; its ref."""
-    base = repository.resolve(header.get("parentCommit", "main"))
-    number = max(repository.pulls, default=0) + 1
-    repository.pulls[number] = {"title": header["summary"], "status": "open", "author": request.user["name"]}
-    repository.branches[f"refs/pr/{number}"] = base.oid
-    return f"refs/pr/{number}"
+    done = hub.store.commit(repository, revision, added, header["summary"], deleted, parent)
+    return json_response({**answer, "commitOid": done.oid, "commitUrl": f"{url}/commit/{done.oid}"})
 
 
 def added_file(hub, value):

@@ -130,7 +130,7 @@ def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub, project):
     printed = (project.parent / "printed.txt").read_text()
     assert "GET /api/whoami-v2: status 503" in printed, "waiting is reported"
     assert "*** may not" in printed
-    assert len(hub.store.find("model", NAME).tags) == 1, "it did publish"
+    assert len(hub.store.repositories["model", NAME].tags) == 1, "it did publish"
     (project.parent / "log.txt").write_text(f"token {TOKEN}")
     with pytest.raises(AssertionError, match=r"HF_TOKEN.*log\.txt"):  # what was written is found
         require_no_leak(project.parent)

@@ -6,9 +6,6 @@ import base64
 import hashlib
 from html.parser import HTMLParser
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
-
 from tasks.pages.render import page_script
 
 HOSTILE = {
@@ -62,24 +59,3 @@ def without_own_script(html: str) -> str:
     assert html.count(script) == 1
     assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in html
     return html.replace(script, "")
-
-
-def markdown_tokens(text: str) -> list[Token]:
-    """What a reader of Markdown with tables sees, HTML and strike-through switched on."""
-    text.encode("utf-8")
-    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    found = []
-    for token in parser.parse(text):
-        found += [token, *(token.children or ())]
-    return found
-
-
-def structure(text: str) -> list[str]:
-    """Kinds of the parts of a Markdown text, without the texts; a soft break and joined texts count as nothing."""
-    return [token.type for token in markdown_tokens(text) if token.type not in ("text", "softbreak")]
-
-
-def words(text: str) -> str:
-    """What a reader of Markdown shows, code included."""
-    shown = ("text", "code_inline", "fence", "code_block")
-    return "\n".join(token.content for token in markdown_tokens(text) if token.type in shown)

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from ipu_model.core.files import read_json, sha256_of, write_json, write_text
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.subject import ReleaseSubject, make_subject
+from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.texts.schemas import make_schema
-from tasks.downstream.texts.task_table import TASKS, TextTask
 from tasks.params.downstream import EntryPublishParams, defaults_of
 from tasks.params.entries import find_entry
 from tasks.params.schema import Params, load_params, parameter_values, validate_params
@@ -23,12 +23,10 @@ from tasks.plan.plan_file import make_plan
 from tasks.plan.stages import define
 from tasks.stage import artifacts
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
-from tests.tasks.downstream.entries import part_of, values_with, write_parameters
+from tests.tasks.downstream.entries import make_question, part_of, values_with, write_parameters
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 WORDS = ["where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", "."]
-
-
 PHASE1 = {
     "pretrain": {"phase1": {"steps": 600, "global_batch_size": 64, "learning_rate": 2.0e-3, "warmup_fraction": 0.1}}
 }
@@ -56,43 +54,32 @@ def subject_in(root: Path, name: str = "squad") -> ReleaseSubject:
 def write_entry(root: Path, name: str, seed: int) -> None:
     """What the stages before the gate leave of an entry of questions, and of all before it; scores aside."""
     subject = subject_in(root, name)
+    questions = [make_question(key, text, TEXT, [it], [TEXT.index(it)]) for key, (text, it) in ASKED.items()]
+    (root / artifacts.examples_file(name, "dev")).parent.mkdir(parents=True, exist_ok=True)
     for split in ("train", "dev"):
-        write_questions(root / artifacts.examples_file(name, split))
+        write_questions(questions, root / artifacts.examples_file(name, split))
     write_json(root / subject.predictions, {asked: answer for asked, (_, answer) in ASKED.items()})
     write_text(root / artifacts.evaluation_page(subject.name), "<p>Where does the river rise?</p>")
     write_text(root / artifacts.mistakes_file(subject.name), "line,question\n")
-    for verdict in subject.verdicts:
-        checks = [{"name": "no nulls", "ok": True}]
-        write_json(
-            root / artifacts.validation_report(verdict), {"data": verdict, "valid": True, "rows": 12, "checks": checks}
-        )
     write_json(
         root / artifacts.rows_folder(name, "train") / "manifest.json",
         {"rows": 40, "sequences": 100, "real_tokens": 4321, "row_length": 128},
     )
-    for training in subject.trainings:
-        figures = {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32", "packing_factor": 1.5}
-        write_json(root / artifacts.METRICS / f"{training}.json", figures)
+    write_reports(root, subject)
     write_model(root, seed, name)
 
 
+def write_reports(root: Path, subject: ReleaseSubject) -> None:
+    """What validation and training say."""
+    for verdict in subject.verdicts:
+        report = {"data": verdict, "valid": True, "rows": 12, "checks": [{"name": "no nulls", "ok": True}]}
+        write_json(root / artifacts.validation_report(verdict), report)
+    for training in subject.trainings:
+        figures = {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32", "packing_factor": 1.5}
+        write_json(root / artifacts.METRICS / f"{training}.json", figures)
+
+
 SLICES = [{"by": "question word", "slice": "where", "f1": 100.0}, {"by": "title", "slice": "Rivers", "f1": 100.0}]
-
-
-def write_questions(path: Path) -> None:
-    """The questions, as the stage examples writes them; those of training are the same."""
-    rows = [
-        {
-            "id": name,
-            "title": "",
-            "context": TEXT,
-            "question": question,
-            "answers": [{"text": answer, "answer_start": TEXT.index(answer)}],
-        }
-        for name, (question, answer) in ASKED.items()
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), path)
 
 
 def write_metrics(root: Path, name: str = "squad", params: Params | None = None) -> None:
@@ -132,28 +119,23 @@ def write_lock(root: Path, params: Params) -> None:
     write_text(root / LOCK, lock)
 
 
-def make_glue_checkout(root: Path, task: TextTask = TASKS["sst2"]) -> Path:
-    """The same for a GLUE task with two classes: 20 examples, of which one in ten is answered wrong."""
+def make_glue_checkout(root: Path) -> Path:
+    """The same for the GLUE task sst2: 20 examples, of which one in ten is answered wrong."""
     make_checkout(root)
-    name, labels = f"glue-{task.name}", [number % 2 for number in range(20)]
+    name, labels = "glue-sst2", [number % 2 for number in range(20)]
     values = read_yaml(root / artifacts.PARAMS)
-    values["downstream"] = {name: {**defaults_of("glue", name), "task": task.name}}
+    values["downstream"] = {name: {**defaults_of("glue", name), "task": "sst2"}}
     schema = make_schema(find_entry(write_parameters(root, values), name).params.text_task)
     subject = subject_in(root, name)
     (root / artifacts.model_folder("squad")).rename(root / subject.model)
+    texts = [{"first": f"text {n}", "second": None, "label": label} for n, label in enumerate(labels)]
+    rows = [{**text, "id": str(number)} for number, text in enumerate(texts)]
     for reference in subject.references:
         (root / reference).parent.mkdir(parents=True, exist_ok=True)
-        texts = [{"first": f"text {n}", "second": None, "label": label} for n, label in enumerate(labels)]
-        rows = [{**text, "id": str(number)} for number, text in enumerate(texts)]
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), root / reference)
     predicted = [1 - label if number % 10 == 0 else label for number, label in enumerate(labels)]
-    write_json(root / subject.predictions, dict.fromkeys(dict(task.dev), predicted))
-    for verdict in subject.verdicts:
-        write_json(
-            root / artifacts.validation_report(verdict), {"data": verdict, "valid": True, "rows": 20, "checks": []}
-        )
-    for training in subject.trainings:
-        write_json(root / artifacts.METRICS / f"{training}.json", {"steps": 5, "final_loss": 0.5})
+    write_json(root / subject.predictions, {"dev": predicted})
+    write_reports(root, subject)
     write_gate(root, name=name)
     return root
 

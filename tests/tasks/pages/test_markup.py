@@ -14,6 +14,8 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from ruamel.yaml import YAML
 
 from flows.runs.report import RunReport, StageRecord
@@ -27,12 +29,30 @@ from tasks.params.strict_yaml import yaml_text
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.hostile import HOSTILE, markdown_tokens, structure, words
+from tests.tasks.hostile import HOSTILE
 from tests.tasks.release.card_facts import CHECKS, ORIGIN, facts
 from tests.tasks.trained_checkout import params_with
 
 PLAIN = "plain"
 every_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+
+
+def markdown_tokens(text: str) -> list[Token]:
+    """What a reader of Markdown with tables sees, HTML and strike-through switched on."""
+    text.encode("utf-8")
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    return [part for token in tokens for part in (token, *(token.children or ()))]
+
+
+def structure(text: str) -> list[str]:
+    """Kinds of the parts of a Markdown text, without the texts; a soft break and joined texts count as nothing."""
+    return [token.type for token in markdown_tokens(text) if token.type not in ("text", "softbreak")]
+
+
+def words(text: str) -> str:
+    """What a reader of Markdown shows, code included."""
+    shown = ("text", "code_inline", "fence", "code_block")
+    return "\n".join(token.content for token in markdown_tokens(text) if token.type in shown)
 
 
 def squeezed(text: str) -> str:

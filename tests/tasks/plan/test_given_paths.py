@@ -42,8 +42,6 @@ from tests.tasks.downstream.entries import changed_params
 from tests.tasks.downstream.texts.glue_checkout import make_glue_data
 from tests.tasks.tiny_model import write_tiny_model
 
-NOBODY = 65534
-
 
 def linked_file(folder: Path) -> None:
     (folder.parent / "secret.txt").write_text("Not given.\n")
@@ -111,13 +109,13 @@ def folder_that_all_users_reach() -> Iterator[Path]:
         yield Path(folder)
 
 
-AS_NOBODY = f"""
+AS_NOBODY = """
 import os, sys
 from tasks.corpus import corpus, documents
 from tasks.plan import named_files
 from tasks.records import text_files  # what is imported later, this user may not read
 if os.getuid() == 0:
-    os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sys.argv = ["corpus"]
 corpus.run_main(corpus.main)
 """
@@ -126,7 +124,6 @@ corpus.run_main(corpus.main)
 @pytest.mark.parametrize(
     ("path", "closed", "mode", "words"),
     [
-        ("given", "given/closed", 0o000, "contains files that this user cannot read, closed"),
         ("given", "given/closed", 0o300, "contains files that this user cannot read, closed"),
         ("given", "given/closed", 0o600, "contains files that this user cannot read, closed"),
         ("given", "given/b.txt", 0o000, "contains files that this user cannot read, b.txt (Permission denied): "),

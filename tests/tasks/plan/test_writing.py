@@ -22,8 +22,6 @@ THIRD = ("pretrain.phases=[phase1, phase2, phase3]", "pretrain.phase3.steps=10",
 OF_AN_ENTRY = {"examples", "rows", "finetune", "predict", "predict_released", "evaluate", "gate"}
 TEXT = {"corpus@text", "validate@corpus", "tokenizer"}
 ROTARY = ("model.family=modernbert", "pretrain_rows.next_sentence=false", "pretrain.phase2.global_rope_theta=2e4")
-
-
 TEXTS = "downstream.texts={kind: classification, publish: {folder: published/texts}}"
 
 

@@ -33,8 +33,6 @@ from tests.tasks.pretraining.row_inputs import GOLDEN, pretrain_params, word_tok
 from tests.tasks.tiny_model import write_tiny_model
 
 COUNT, TABLE_COUNT = 90, 60
-
-
 QUESTION = {"id": "1", "context": "Ada came.", "question": "Who?", "answers": {"text": ["Ada"], "answer_start": [0]}}
 TRAIN_PATH = "downstream.squad.data.train_path"
 

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 import zipfile
@@ -33,12 +32,14 @@ QUESTIONS = {
     "train": [("t1", "Where does Mirn lie?", "the river Olt", 13), ("t2", "Who founded Mirn?", "Ada Venn", 44)],
     "dev": [("d1", "What lies on the Olt?", "Mirn", 0)],
 }
-MODULES = {
-    "corpus": "tasks.corpus.corpus",
-    "questions": "tasks.downstream.examples",
-    "tokenizer": "tasks.vocabulary.tokenizer",
-    "base_model": "tasks.pretraining.base_model",
+STAGES = {
+    "corpus": ("tasks.corpus.corpus", "corpus.dataset", "user/towns"),
+    "questions": ("tasks.downstream.examples", "data.dataset", "user/asked"),
+    "tokenizer": ("tasks.vocabulary.tokenizer", "tokenizer.repository", "user/model"),
+    "base_model": ("tasks.pretraining.base_model", "base_model.repository", "user/model"),
 }
+"""Stage -> its module, the setting that names its repository, and that repository."""
+REPOSITORIES = {stage: repository for stage, (_, _, repository) in STAGES.items()}
 RUN_STAGES = """
 import contextlib, io, json, os, runpy, sys, time, traceback
 sleep = time.sleep
@@ -73,19 +74,12 @@ def squad_parquet(questions: list[tuple[str, str, str, int]]) -> bytes:
     return bytes(sink.getvalue())
 
 
-SETTINGS = {
-    "corpus": "corpus.dataset",
-    "questions": "data.dataset",
-    "tokenizer": "tokenizer.repository",
-    "base_model": "base_model.repository",
-}
-"""Stage -> the setting that names its repository."""
 LINES = "".join(json.dumps(document) + "\n" for document in DOCUMENTS).encode()
 DATA = {f"data/{split}-00000.parquet": squad_parquet(questions) for split, questions in QUESTIONS.items()}
 
 
 def hub_section(stage: str, repository: str) -> dict[str, Any]:
-    return {stage: {"source": "hub", SETTINGS[stage].rpartition(".")[2]: repository}}
+    return {stage: {"source": "hub", STAGES[stage][1].rpartition(".")[2]: repository}}
 
 
 def make_step(stage: str, folder: Path, name: str = "", **sections: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +88,7 @@ def make_step(stage: str, folder: Path, name: str = "", **sections: dict[str, An
     write_parameters(folder, values_with({"squad": {"data": {"min_examples": 1, **data}}}, **sections))
     arguments = ["squad"] if stage == "questions" else []
     name = name or f"{stage} {folder.parent.name}"
-    return {"name": name, "stage": stage, "module": MODULES[stage], "folder": str(folder), "arguments": arguments}
+    return {"name": name, "stage": stage, "module": STAGES[stage][0], "folder": str(folder), "arguments": arguments}
 
 
 def make_steps(root: Path, **repositories: str) -> list[dict[str, Any]]:
@@ -116,14 +110,6 @@ class Runs:
     root: Path
     results: dict[str, Any]
     hub: HubServer
-
-
-REPOSITORIES = {
-    "corpus": "user/towns",
-    "questions": "user/asked",
-    "tokenizer": "user/model",
-    "base_model": "user/model",
-}
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +148,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         hub.store.add_files(hub.store.create("model", "user/model"), files)
         steps = [make_step(stage, root / "here", f"{stage} here", **here) for stage in here]
         steps += [make_step(stage, root / "there", f"{stage} there", **there) for stage in REPOSITORIES]
-        steps += make_steps(root / "missing", **dict.fromkeys(SETTINGS, "user/none"))
+        steps += make_steps(root / "missing", **dict.fromkeys(STAGES, "user/none"))
         steps += [make_step("corpus", root / name, name, **hub_section("corpus", f"user/{name}")) for name in hostile]
         yield Runs(root, run_stages(steps, root, hub.endpoint), hub)
 
@@ -191,7 +177,7 @@ def test_a_hub_model_is_taken_in_as_its_folder_has_it(runs: Runs) -> None:
         name: weights.tobytes() for name, weights in theirs.items()
     }
     record = json.loads((base / "base_model.json").read_text(encoding="utf-8"))
-    commit = runs.hub.store.find("model", "user/model").history()[-1].oid
+    commit = runs.hub.store.repositories["model", "user/model"].history()[-1].oid
     assert [record[name] for name in ("commit", "source", "repository")] == [commit, "hub", "user/model"]
     assert record["origin"] == {"license": "mit", "language": ["en", "de"], "name": "user/model"}
 
@@ -200,20 +186,18 @@ def test_a_hub_model_is_taken_in_as_its_folder_has_it(runs: Runs) -> None:
 def down(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Each stage with no server at the endpoint."""
     root = tmp_path_factory.mktemp("unreachable")
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    return root, run_stages(make_steps(root / "down", **dict.fromkeys(SETTINGS, "user/none")), root, endpoint)
+    steps = make_steps(root / "down", **dict.fromkeys(STAGES, "user/none"))
+    return root, run_stages(steps, root, "http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("case", ["down", "missing"])
-@pytest.mark.parametrize("stage", SETTINGS)
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_hub_without_it_is_one_error_and_nothing_half_written(runs: Runs, down: Any, stage: str, case: str) -> None:
     root, results = down if case == "down" else (runs.root, runs.results)
     result = results[f"{stage} {case}"]
     assert result["code"] == 1
     assert result["err"].count("error:") == 1
-    assert SETTINGS[stage] in result["err"]
+    assert STAGES[stage][1] in result["err"]
     assert "Traceback" not in result["err"]
     left = [path for path in (root / case / stage).rglob("*") if path.name not in ("params.yaml", "dvc.yaml")]
     assert [path for path in left if path.is_file() or ".partial" in path.name] == []
@@ -246,7 +230,7 @@ def test_a_sent_run_reads_what_the_worker_names_with_its_token_and_nothing_else(
     assert hub.tokens != []
     readable = "user/towns" if reads else "nothing"
     assert [path for path, token in hub.tokens if token is not None and readable not in path] == []
-    for stage in SETTINGS:
+    for stage in STAGES:
         result = results[f"{stage} sent"]
         assert result["code"] == (0 if reads and stage == "corpus" else 1), result["err"]
         assert "Traceback" not in result["err"]

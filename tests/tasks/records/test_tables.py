@@ -107,11 +107,6 @@ def test_a_damaged_csv_file_is_refused_with_its_line(tmp_path: Path, text: str, 
         read(put(tmp_path / "a.csv", text), layouts)
 
 
-def test_a_record_is_where_its_first_line_is(tmp_path: Path) -> None:
-    lines = read_lines(put(tmp_path / "lines.csv", 'text,label\n"a\nb",1\nc,0\n'))
-    assert [line.where for line in lines] == ["line 2", "line 4"]
-
-
 def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tasks.records.csv_files.MAX_LINE_BYTES", 1000)
     path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
@@ -291,11 +286,6 @@ def test_other_json_is_refused_with_its_place(tmp_path: Path, text: str, message
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(InputError, match=message):
         read(path)
-
-
-def test_columns_of_json_are_one_record_whose_kind_refuses_its_text(tmp_path: Path) -> None:
-    columns = {"text": {"0": "a"}, "label": {"0": 1}}
-    assert read(put(tmp_path / "a.json", json.dumps(columns) + "\n")) == [columns]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.tsv"])

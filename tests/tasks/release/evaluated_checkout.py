@@ -4,19 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from tasks.downstream.squad.examples import write_questions
 from tasks.stage import artifacts
+from tests.tasks.downstream.entries import make_question
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
 
 CONTEXTS = ("the red house by the sea", "one cat and two dogs", "from Ærø & <b>Fyn</b> to Lolland")
 QUESTIONS = ("In what house?", "How many dogs?", "Islands?")
 ANSWERS = {"q0": ["the red house"], "q1": ["two dogs"], "q2": ["Ærø & <b>Fyn</b>"]}
-SCHEMA = pa.schema(
-    [(name, pa.string()) for name in ("id", "title", "context", "question")]
-    + [("answers", pa.list_(pa.struct([("text", pa.string()), ("answer_start", pa.int32())])))]
-)
 
 
 @dataclass(frozen=True)
@@ -41,18 +36,13 @@ def write_checkout(root: Path, answers: Mapping[str, Sequence[str]] | None = Non
     inputs = inputs_of(root)
     inputs.questions.parent.mkdir(parents=True)
     wanted = {**ANSWERS, **(answers or {})}
-    rows = [
-        {
-            "id": f"q{i}",
-            "title": "",
-            "context": CONTEXTS[i],
-            "question": QUESTIONS[i],
-            "answers": [{"text": text, "answer_start": max(0, CONTEXTS[i].find(text))} for text in wanted[f"q{i}"]],
-        }
-        for i in range(3)
-    ]
+    questions = []
+    for number, (text, context) in enumerate(zip(QUESTIONS, CONTEXTS, strict=True)):
+        known = wanted[f"q{number}"]
+        starts = [max(0, context.find(answer)) for answer in known]
+        questions.append(make_question(f"q{number}", text, context, known, starts))
     for path in (inputs.questions, inputs.questions.with_name("train.parquet")):
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+        write_questions(questions, path)
     tokens = [words(context) for context in CONTEXTS]
     windows = [
         Window(0, tokens[0], start=[0, 5, 0, 0, 0, 0], end=[0, 0, 5, 0, 0, 0]),

@@ -22,7 +22,7 @@ def publish_small(text: str = "one", waits: list[float] | None = None, *, review
 
 
 def repository(hub: HubServer) -> Repository:
-    return hub.store.find("model", NAME)
+    return hub.store.repositories["model", NAME]
 
 
 def commits(hub: HubServer) -> list[Commit]:
@@ -31,7 +31,7 @@ def commits(hub: HubServer) -> list[Commit]:
 
 
 def content(hub: HubServer, commit: Commit) -> dict[str, bytes]:
-    return {path: hub.store.read(blob.sha256) for path, blob in commit.tree.items() if path != ".gitattributes"}
+    return {path: hub.store.objects[blob.sha256] for path, blob in commit.tree.items() if path != ".gitattributes"}
 
 
 def open_requests(hub: HubServer) -> list[int]:

@@ -320,23 +320,16 @@ def test_a_release_that_lands_between_the_look_and_the_commit_is_not_replaced(
 
 
 @pytest.mark.parametrize("on_hub", ["review"], indirect=True)
-def test_review_replaces_only_what_was_compared_with(on_hub: list[Path], hub: HubServer) -> None:
+def test_a_review_or_a_merge_over_what_was_not_compared_with_is_no_release(on_hub: list[Path], hub: HubServer) -> None:
     first, second = on_hub
     assert publish_here(first)["pull_request"] == 1
+    target = repository(hub)
+    proposed = target.resolve("refs/pr/1")
     tag = publish_here(second)["tag"]
     with pytest.raises(PublishError, match=f"^{tag} of {NAME} was released meanwhile"):
         publish_here(first)
     assert open_requests(hub) == [1]
-
-
-@pytest.mark.parametrize("on_hub", ["review"], indirect=True)
-def test_a_request_merged_over_a_release_is_not_tagged(on_hub: list[Path], hub: HubServer) -> None:
-    first, second = on_hub
-    publish_here(first)
-    target = repository(hub)
-    proposed = target.resolve("refs/pr/1")
-    tag = publish_here(second)["tag"]
-    merged = hub.store.commit(target, "main", dict(proposed.tree), (), None, f"{proposed.title} (#1)")
+    merged = hub.store.commit(target, "main", dict(proposed.tree), f"{proposed.title} (#1)")
     target.branches["refs/pr/1"] = merged.oid
     merge(hub, 1)
     with pytest.raises(PublishError, match=f"^{tag} of {NAME} was released meanwhile"):

@@ -94,11 +94,8 @@ def promote_in_process(folder: Path, tag: str) -> None:
 
 
 def test_promotions_of_several_processes_end_with_name_and_record_equal(tmp_path: Path) -> None:
-    releases, folder, context = (
-        [in_folder(text) for text in "abcde"],
-        tmp_path / "demo",
-        multiprocessing.get_context("fork"),
-    )
+    releases, folder = [in_folder(text) for text in "abcde"], tmp_path / "demo"
+    context = multiprocessing.get_context("fork")
     for release in releases:
         write_folder(release, folder)
     for _ in range(8):

@@ -1,7 +1,6 @@
 """Publishing to a Hub over real HTTP: one commit, or one pull request, verified, tagged, read back."""
 
 import re
-import socket
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -167,9 +166,7 @@ def test_where_a_release_may_not_go_nothing_is_sent(
 
 
 def test_no_hub_at_the_endpoint_is_said_with_its_address(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        unreachable = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    unreachable = "http://127.0.0.1:1"
     monkeypatch.setenv("HF_ENDPOINT", unreachable)
     waits: list[float] = []
     with pytest.raises(PublishError, match=rf"ConnectError.*{unreachable} \(HF_ENDPOINT\)"):
@@ -257,7 +254,7 @@ def test_a_request_that_was_closed_or_changed_is_not_taken_for_ours(hub: HubServ
         repository(hub).pulls[1]["status"] = "closed"
     else:
         blob = hub.store.blob("model.safetensors", b"other weights")
-        hub.store.commit(repository(hub), "refs/pr/1", {"model.safetensors": blob}, (), None, "change")
+        hub.store.commit(repository(hub), "refs/pr/1", {"model.safetensors": blob}, "change")
     assert publish_small(review=True).pull_request == 2
 
 

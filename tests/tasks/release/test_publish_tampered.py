@@ -89,12 +89,9 @@ def reseal(root: Path, *names: Path) -> None:
     change(root / GATE, judged={**read_json(root / GATE)["judged"], **judged})
 
 
-def with_judged_hash(**values: Any) -> Callable[[Path], None]:
-    def attack(root: Path) -> None:
-        change(root / METRICS, **values)
-        reseal(root, METRICS)
-
-    return attack
+def change_scores_and_seal(root: Path, **values: Any) -> None:
+    change(root / METRICS, **values)
+    reseal(root, METRICS)
 
 
 def a_false_that_became_true(root: Path) -> None:
@@ -105,10 +102,6 @@ def a_false_that_became_true(root: Path) -> None:
 def a_failed_check(root: Path) -> None:
     first, *others = read_json(root / GATE)["checks"]
     change(root / GATE, checks=[{**first, "ok": False}, *others])
-
-
-def change_file(path: Path, **values: Any) -> Callable[[Path], None]:
-    return lambda root: change(root / path, **values)
 
 
 def a_whole_verdict(root: Path) -> None:
@@ -139,9 +132,9 @@ def weights_judged_hash_and_all(root: Path) -> None:
 
 
 def a_link_to_others(root: Path) -> None:
-    (root / "others").write_bytes(b"others")
-    (root / MODEL / "model.safetensors").unlink()
+    (root / MODEL / "model.safetensors").rename(root / "others")
     (root / MODEL / "model.safetensors").symlink_to(root / "others")
+    (root / "others").write_bytes(b"others")
 
 
 def a_missing_floor_unsaid(root: Path) -> None:
@@ -151,29 +144,26 @@ def a_missing_floor_unsaid(root: Path) -> None:
     change(root / GATE, without_floor="published with a floor")
 
 
-def a_verdict_from_before(root: Path) -> None:
-    write_json(root / GATE, {name: value for name, value in read_json(root / GATE).items() if name != "judged"})
-
-
 def a_pipe(root: Path) -> None:
     (root / MODEL / "config.json").unlink()
     os.mkfifo(root / MODEL / "config.json")
 
 
 LOWER = {"downstream": {"squad": {"gate": {"min_f1": 0.0}}}}
+HONESTY = {"honesty": 100.0, "honesty_low": 99.0, "honesty_high": 100.0}
 
 
 @pytest.mark.parametrize(
     ("attack", "words"),
     [
-        (change_file(METRICS, f1=99.9), "metrics/squad.json has SHA-256"),
-        (with_judged_hash(f1_low=99.9), "f1_low=99.9, computed"),
-        (with_judged_hash(honesty=100.0, honesty_low=99.0, honesty_high=100.0), "honesty_low"),
+        (lambda root: change(root / METRICS, f1=99.9), "metrics/squad.json has SHA-256"),
+        (lambda root: change_scores_and_seal(root, f1_low=99.9), "f1_low=99.9, computed"),
+        (lambda root: change_scores_and_seal(root, **HONESTY), "honesty_low"),
         (a_false_that_became_true, "differs from .*: reasons. "),
         (a_failed_check, "differs from .*: f1, checks. "),
-        (change_file(GATE, checks=[]), "differs from .*: f1, .*scores_belong_to_predictions"),
-        (change_file(GATE, metrics={"exact_match": 100.0, "f1": 99.9}), "differs from .*: metrics. "),
-        (change_file(GATE, recipe=[{"title": "F1", "mean": 99.9}]), "differs from .*: recipe. "),
+        (lambda root: change(root / GATE, checks=[]), "differs from .*: f1, .*scores_belong_to_predictions"),
+        (lambda root: change(root / GATE, metrics={"exact_match": 100.0, "f1": 99.9}), "differs from .*: metrics. "),
+        (lambda root: change(root / GATE, recipe=[{"title": "F1", "mean": 99.9}]), "differs from .*: recipe. "),
         (a_whole_verdict, "accepts the model, but the evidence does not"),
         (predictions_that_fit_forged_metrics, "other files: evaluation/squad/predictions.json has SHA-256"),
         (weights_judged_hash_and_all, "or weights"),
@@ -181,7 +171,7 @@ LOWER = {"downstream": {"squad": {"gate": {"min_f1": 0.0}}}}
         (a_missing_floor_unsaid, "differs from .*: without_floor. "),
         (lambda root: (root / MODEL / "ipu_config.json").write_text("{}"), "ipu_config.json has SHA-256 .* was none"),
         (lambda root: change_parameters(root, LOWER), r"gate\.min_f1 is 0\.0, .* gate@squad ran with 85\.0\. Run"),
-        (a_verdict_from_before, "does not list the evaluated files"),
+        (lambda root: write_json(root / GATE, {"accepted": True}), "does not list the evaluated files"),
         (a_pipe, "config.json"),
     ],
 )

@@ -163,19 +163,11 @@ def test_a_verdict_that_was_changed_in_place_is_refused_and_made_anew(project: P
     require_rejected(project)
 
 
-@pytest.mark.parametrize(
-    "name",
-    in_part(
-        [
-            "models/squad/model.safetensors",
-            "data/tokenizer/tokenizer.json",
-            "evaluation/squad/predictions.json",
-            "data/rows/squad/train/manifest.json",
-            "metrics/squad.json",
-        ],
-        0,
-    ),
-)
+JUDGED = ["models/squad/model.safetensors", "data/tokenizer/tokenizer.json", "evaluation/squad/predictions.json"]
+JUDGED += ["data/rows/squad/train/manifest.json", "metrics/squad.json"]
+
+
+@pytest.mark.parametrize("name", in_part(JUDGED, 0))
 def test_a_judged_file_that_was_changed_in_place_is_refused_and_made_anew(project: Path, name: str) -> None:
     answer(project / "made", "northern hills")
     assert "gate of squad: accepted" in dvc(project, "repro", "gate@squad")

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,16 +62,13 @@ LOSSES = [(update, 1 / update) for update in range(10, 101, 10)]
 
 @dataclass
 class Recorded:
-    curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     """Metric -> (update, value), in the order they were recorded."""
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     """The end's figures; for backends that hold them as metrics, they are in `curves` as well."""
     status: str = ""
     group: str = ""
-
-    def add(self, name: str, update: int, value: float) -> None:
-        self.curves.setdefault(name, []).append((update, value))
 
 
 def read_tensorboard(folder: Path) -> dict[str, Recorded]:
@@ -85,7 +83,7 @@ def read_tensorboard(folder: Path) -> dict[str, Recorded]:
         run = runs[files.name] = Recorded(group=files.parent.name)
         for tag in events.Tags()["scalars"]:
             for event in events.Scalars(tag):
-                run.add(tag, event.step, event.value)
+                run.curves[tag].append((event.step, event.value))
         if metadata.SESSION_START_INFO_TAG in events.Tags()["tensors"]:
             content = events.PluginTagToContent(metadata.PLUGIN_NAME)[metadata.SESSION_START_INFO_TAG]
             for name, value in metadata.parse_session_start_info_plugin_data(content).hparams.items():
@@ -108,7 +106,7 @@ def read_mlflow(folder: Path) -> dict[str, Recorded]:
         )
         for name in kept.data.metrics:
             for point in client.get_metric_history(kept.info.run_id, name):
-                run.add(name, point.step, point.value)
+                run.curves[name].append((point.step, point.value))
         run.summary = {**tags, **kept.data.metrics}
     return runs
 
@@ -126,7 +124,7 @@ def read_trackio(folder: Path) -> dict[str, Recorded]:
             run = runs[kept.id] = Recorded(config=config, group=config["_Group"])
             for row in sqlite_storage.SQLiteStorage.get_logs("podium", kept.name, run_id=kept.id):
                 for name in row.keys() - {"step", "timestamp"}:
-                    run.add(name, row["step"], row[name])
+                    run.curves[name].append((row["step"], row[name]))
             run.summary = {**config, **{name: points[-1][1] for name, points in run.curves.items()}}
     return runs
 
@@ -158,7 +156,7 @@ def _enter(record: Any, run: Recorded) -> None:
         values = values_of(record.history.item)
         for name in values:
             if not name.startswith("_"):
-                run.add(name, int(values["_step"]), values[name])
+                run.curves[name].append((int(values["_step"]), values[name]))
     elif kind == "summary":
         run.summary |= values_of(record.summary.update)
     elif kind == "exit":
