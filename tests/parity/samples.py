@@ -135,14 +135,19 @@ def count_labels(sample):
     return int((sample["labels"] != -100).sum()) if "labels" in sample else 1
 
 
-def step(optimizer, theirs, every):
-    """One update of their model by the mean loss of all labels, which is returned."""
+def mean_loss(theirs, every):
+    """The mean over all labels of the losses of samples."""
     counts = [count_labels(sample) for sample in every]
+    return sum(theirs(**x).loss * (n / sum(counts)) for x, n in zip(every, counts, strict=True) if n)
+
+
+def step(optimizer, theirs, every):
+    """One update of their model by the mean loss, which is returned."""
     optimizer.zero_grad()
-    losses = [theirs(**x).loss * (n / sum(counts)) for x, n in zip(every, counts, strict=True) if n]
-    sum(losses).backward()
+    loss = mean_loss(theirs, every)
+    loss.backward()
     optimizer.step()
-    return float(sum(losses).detach())
+    return loss.item()
 
 
 def require_same_updates(model, kind, batch, config, theirs):
