@@ -175,13 +175,10 @@ def test_a_process_that_waits_for_others_ends_at_once(words):
 
 
 def ranks(launcher):
-    """Process id of every rank that a torchrun started."""
-    by_rank = {}
-    for process in children_of(launcher):
-        place = re.search(rb"\0RANK=(\d+)", Path(f"/proc/{process}/environ").read_bytes())
-        if place:
-            by_rank[int(place.group(1))] = process
-    return by_rank
+    """Rank -> process id, of those that a torchrun started."""
+    variables = {process: Path(f"/proc/{process}/environ").read_bytes() for process in children_of(launcher)}
+    places = {process: re.search(rb"\0RANK=(\d+)", text) for process, text in variables.items()}
+    return {int(place.group(1)): process for process, place in places.items() if place}
 
 
 def torchrun(job, restarts=0):

@@ -168,9 +168,9 @@ def test_settings_and_classes_are_those_of_the_type_itself(tmp_path):
     """Dropout by the keys of its own config; classes in another order reorder the matrix of classes alone."""
     head = heads.get_head(HEADS[0])
     base = read_model(take_in(tmp_path, make_theirs("mpnet", head.suffix)))
-    found = base.for_labels(head, LABELS[::-1])
+    turned = base.for_labels(head, LABELS[::-1])
     for name, weight in base.state.items():
-        assert torch.equal(found.state[name], weight.flip(0) if "out_proj" in name else weight), name
+        assert torch.equal(turned.state[name], weight.flip(0) if "out_proj" in name else weight), name
     kept = base.for_labels(head, ["good", "bad"]).state
     assert sorted(set(base.state) - set(kept)) == ["classifier.out_proj.bias", "classifier.out_proj.weight"]
     model = build_model(HEADS[0], dataclasses.replace(base.config, hidden_dropout=0.3, attention_dropout=0.2), 3)
