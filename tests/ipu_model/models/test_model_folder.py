@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_jobs import TINY
-from tiny_torch import make_model, write_tiny
+from tiny_torch import VERSION, make_model, write_tiny
 
 from ipu_model.core.errors import CheckpointError
 from ipu_model.core.files import open_regular, read_json
@@ -26,7 +26,7 @@ from ipu_model.models.model_folder import missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
 
 WORDS, WEIGHTS = "bert.embeddings.word_embeddings.weight", "model.safetensors"
-OLD_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) < weight_files.SAFE_TORCH
+OLD_TORCH = VERSION < weight_files.SAFE_TORCH
 
 
 @pytest.fixture
