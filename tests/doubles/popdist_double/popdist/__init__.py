@@ -26,8 +26,12 @@ def getNumLocalReplicas():
     return _number("NUM_LOCAL_REPLICAS")
 
 
+def getNumIpusPerReplica():
+    return _number("NUM_IPUS_PER_REPLICA")
+
+
 def checkNumIpusPerReplica(ipus_per_replica):
-    return _number("NUM_IPUS_PER_REPLICA") == ipus_per_replica
+    return getNumIpusPerReplica() == ipus_per_replica
 
 
 def getNumInstances():
