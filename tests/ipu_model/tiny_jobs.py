@@ -25,7 +25,6 @@ STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
 STEADY = dataclasses.replace(STILL, initializer_range=0.3)
 """Nor are its numbers small."""
 _ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "127.0.0.1")
-ONE_THREAD = {"PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", *_ANY_PORT, "--no-python")
 """As tasks/host/launcher.py starts it, which this Python may not import."""
 L, S, P = 24, 3, 4
@@ -232,14 +231,14 @@ def write_job(job):
 
 
 def start_job(job, environment=None):
-    """Start `python -m ipu_model` on a job, with one thread."""
-    command = [sys.executable, "-m", "ipu_model", write_job(job)]
-    return start(command, {**os.environ, **ONE_THREAD, **(environment or {})})
+    return start([sys.executable, "-m", "ipu_model", write_job(job)], environment)
 
 
 def start(command, environment=None, **more):
+    """Start a program in this checkout, with one thread and these variables."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "universal_newlines": True}
-    return subprocess.Popen(command, cwd=str(ROOT), env=environment, **pipes, **more)
+    variables = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1", **(environment or {})}
+    return subprocess.Popen(command, cwd=str(ROOT), env=variables, **pipes, **more)
 
 
 def finish(process):
@@ -255,21 +254,15 @@ def stop_in_training(process):
     return finish(process)
 
 
-def torchrun(job, processes, restarts=0):
-    program = (sys.executable, "-m", "ipu_model", write_job(job))
-    command = [*TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts), *program]
-    return start(command, {**os.environ, **ONE_THREAD})
-
-
 def until(process, event, ending=""):
     """Wait for the first event of this kind, whose path ends so."""
     events = (json.loads(line) for line in process.stdout)
     assert any(x["event"] == event and x.get("path", "").endswith(ending) for x in events), f"ended without {event}"
 
 
-def wait_for_end(processes, seconds=30):
+def wait_for_end(processes):
     """Of processes that are no children of this one."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 30
     while any(map(_is_running, processes)):
         assert time.monotonic() < deadline, "they are still there"
         time.sleep(0.05)

@@ -67,8 +67,8 @@ def make_model(kind, config=STEADY, seed=3):
 
 
 def write_tiny(folder):
-    weights = build_model("pretraining", TINY).state_dict()
-    write_model(folder, "pretraining", TINY, weights, ModelOrigin("a", "b", "c", 1, 2))
+    weights = make_model("pretraining", TINY).state_dict()
+    write_model(folder, "pretraining", TINY, weights, ModelOrigin("a" * 64, "pretrain", "pretraining", 5, 7))
 
 
 def children_of(parent):

@@ -27,6 +27,9 @@ TASKS = {
     "pretrain": "PreTraining",
 }
 """Kind of rows -> the class of transformers that computes the loss, by its problem_type."""
+OF_SEQUENCES = {"class_labels": "labels", "targets": "labels", "next_sentence_labels": "next_sentence_label"}
+OF_SEQUENCES.update({name: name for name in ("start_positions", "end_positions")}, feature_ids="feature_id")
+"""Columns with a number for each sequence -> arguments of transformers."""
 
 
 def make_batch(folder, kind, config, rows=12, stretch=1):
@@ -39,43 +42,23 @@ def make_batch(folder, kind, config, rows=12, stretch=1):
 
 def samples(batch):
     """Every sequence alone: its tokens, and its labels counted from its own start; no padding."""
-    columns = batch.columns
-    for row, starts in enumerate(columns["cls_positions"]):
-        for slot, first in enumerate(starts):
-            if first < 0:
-                continue
-            here = columns["sequence_ids"][row] == slot + 1
-
-            def tokens(name, row=row, here=here):
-                return torch.tensor(columns[name][row][here].astype(int)[None])
-
-            def number(name, row=row, slot=slot, start=0, kind=int):
-                return torch.tensor([kind(columns[name][row, slot] - start)])
-
-            sample = {"input_ids": tokens("input_ids"), "token_type_ids": tokens("token_type_ids")}
-            if "masked_labels" in columns:
-                labels = torch.full((1, int(here.sum())), -100)
-                slots = zip(columns["masked_positions"][row], columns["masked_labels"][row], strict=True)
-                for position, label in slots:
-                    if label != -100 and here[position]:
-                        labels[0, position - first] = int(label)
-                sample["labels"] = labels
-                if "next_sentence_labels" in columns:
-                    sample["next_sentence_label"] = number("next_sentence_labels")
-            elif "start_positions" in columns:
-                sample.update({name: number(name, start=first) for name in ("start_positions", "end_positions")})
-            elif "class_labels" in columns:
-                sample["labels"] = number("class_labels")
-            elif "label_flags" in columns:
-                flags = columns["label_flags"][row].reshape(len(starts), -1)[slot]
-                sample["labels"] = torch.tensor(flags[None].astype("float32"))
-            elif "token_labels" in columns:
-                sample["labels"] = tokens("token_labels")
-            else:
-                sample["labels"] = number("targets", kind=float)
-            if "feature_ids" in columns:
-                sample["feature_id"] = number("feature_ids")
-            yield sample
+    for row, slot in np.argwhere(batch.columns["cls_positions"] >= 0):
+        numbers = {name: x[row] for name, x in batch.columns.items()}
+        cells = {name: torch.tensor(x if x.dtype == np.float32 else x.astype(int)) for name, x in numbers.items()}
+        here, first = cells["sequence_ids"] == slot + 1, cells["cls_positions"][slot]
+        sample = {name: cells[name][None, here] for name in ("input_ids", "token_type_ids")}
+        for column, name in OF_SEQUENCES.items():
+            if column in cells:
+                sample[name] = cells[column][None, slot] - (first if column.endswith("positions") else 0)
+        if "masked_labels" in cells:
+            labels, used = torch.full((len(here),), -100), cells["masked_labels"] != -100
+            labels[cells["masked_positions"][used]] = cells["masked_labels"][used]
+            sample["labels"] = labels[None, here]
+        elif "label_flags" in cells:
+            sample["labels"] = cells["label_flags"].view(-1, len(LABELS))[None, slot].float()
+        elif "token_labels" in cells:
+            sample["labels"] = cells["token_labels"][None, here]
+        yield sample
 
 
 def configure_theirs(family, labels, **dropouts):
@@ -152,14 +135,19 @@ def count_labels(sample):
     return int((sample["labels"] != -100).sum()) if "labels" in sample else 1
 
 
-def step(optimizer, theirs, every):
-    """One update of their model by the mean loss of all labels, which is returned."""
+def mean_loss(theirs, every):
+    """The mean over all labels of the losses of samples."""
     counts = [count_labels(sample) for sample in every]
+    return sum(theirs(**x).loss * (n / sum(counts)) for x, n in zip(every, counts, strict=True) if n)
+
+
+def step(optimizer, theirs, every):
+    """One update of their model by the mean loss, which is returned."""
     optimizer.zero_grad()
-    losses = [theirs(**x).loss * (n / sum(counts)) for x, n in zip(every, counts, strict=True) if n]
-    sum(losses).backward()
+    loss = mean_loss(theirs, every)
+    loss.backward()
     optimizer.step()
-    return float(sum(losses).detach())
+    return loss.item()
 
 
 def require_same_updates(model, kind, batch, config, theirs):

@@ -10,9 +10,9 @@ from samples import (
     EPS,
     RATE,
     configure_theirs,
-    count_labels,
     draw_theirs,
     load_theirs,
+    mean_loss,
     require_same_weights,
     samples,
     step,
@@ -71,17 +71,10 @@ def continue_theirs(folder, theirs):
 
 
 def read_samples(folder, name):
-    """The sequences with a masked token of a folder of rows, as their model reads them."""
+    """The sequences of a folder of rows, as their model reads them."""
     rows = RowFolder(folder / name, "masked_lm", read_model(folder / "base").config).take(np.arange(ROWS))
     types = json.loads((folder / "theirs" / "config.json").read_text()).get("type_vocab_size", 0)
-    every = [sample for sample in samples(rows) if count_labels(sample)]
-    return [{name: x for name, x in sample.items() if types or name != "token_type_ids"} for sample in every]
-
-
-@torch.no_grad()
-def mean_loss(model, every):
-    counts = [count_labels(sample) for sample in every]
-    return float(sum(model(**x).loss * count for x, count in zip(every, counts, strict=True)) / sum(counts))
+    return [{name: x for name, x in sample.items() if types or name != "token_type_ids"} for sample in samples(rows)]
 
 
 @pytest.mark.parametrize("family", [*list_families(), *OTHERS])
@@ -90,11 +83,11 @@ def test_a_continued_model_has_the_losses_and_weights_of_one_that_transformers_t
     finished, evaluation = continue_theirs(tmp_path, theirs)
     assert finished.of("note") == []
     train, held_out = read_samples(tmp_path, "rows"), read_samples(tmp_path, "held-out")
-    before = mean_loss(theirs, held_out)
+    before = mean_loss(theirs, held_out).item()
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=RATE, weight_decay=0.0, eps=EPS)
     for _ in range(UPDATES):
         step(optimizer, theirs, train)
-    after = mean_loss(theirs, held_out)
+    after = mean_loss(theirs, held_out).item()
     assert abs(before - after) > 1e-4
     original = evaluation["before"]
     assert (original["figures"]["mlm_loss"], evaluation["mlm_loss"]) == pytest.approx((before, after), rel=1e-5)

@@ -4,25 +4,25 @@ import dataclasses
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from tiny_jobs import (
-    ROOT,
     STILL,
+    TORCHRUN,
     finish,
     make_columns,
     make_job,
     result_of,
     run_here,
+    start,
     table_of,
-    torchrun,
     until,
     wait_for_end,
     weights_of,
+    write_job,
     write_rows,
 )
 from tiny_torch import children_of, run_two, start_two
@@ -34,7 +34,6 @@ from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.distributed.torchrun import TorchrunInstances, choose_exit_code, detect_torchrun
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, ScheduleConfig
 from ipu_model.train.job_runner import run_job
-from tests.optimizers import optimizer_config
 
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -168,28 +167,29 @@ PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv
 
 @pytest.mark.parametrize("words", [["-c", WAITS], ["-c", PARENT, WAITS]], ids=["signal", "parent"])
 def test_a_process_that_waits_for_others_ends_at_once(words):
-    env = {**os.environ, **PLACE, "RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "0", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, *words], env=env, stdout=subprocess.PIPE)
+    process = start([sys.executable, *words], {**PLACE, "RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "0"})
     process.stdout.readline()
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == -signal.SIGTERM
-    assert process.stdout.read() == b""  # ends when the one that waits has ended
+    assert process.stdout.read() == ""  # ends when the one that waits has ended
 
 
 def ranks(launcher):
-    """Process id of every rank that a torchrun started."""
-    by_rank = {}
-    for process in children_of(launcher):
-        place = re.search(rb"\0RANK=(\d+)", Path(f"/proc/{process}/environ").read_bytes())
-        if place:
-            by_rank[int(place.group(1))] = process
-    return by_rank
+    """Rank -> process id, of those that a torchrun started."""
+    variables = {process: Path(f"/proc/{process}/environ").read_bytes() for process in children_of(launcher)}
+    places = {process: re.search(rb"\0RANK=(\d+)", text) for process, text in variables.items()}
+    return {int(place.group(1)): process for process, place in places.items() if place}
 
 
-def run_torchrun(job, processes, **how):
-    done = finish(torchrun(job, processes, **how))
+def torchrun(job, restarts=0):
+    """Start a job in two processes."""
+    words = ["--nproc-per-node", "2", "--max-restarts", str(restarts), sys.executable, "-m", "ipu_model"]
+    return start([*TORCHRUN, *words, write_job(job)])
+
+
+def run_torchrun(job):
+    done = finish(torchrun(job))
     assert done.code == 0, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def undisturbed(tmp_path_factory):
     write_rows(folder / "rows", "pretrain", make_columns("pretrain", 32))
     settings = {"schedule": ScheduleConfig(steps=120), "checkpoint_every_updates": 20}
     job = make_job(folder, "pretrain", folder / "rows", **settings)
-    run_torchrun(job, 2)
+    run_torchrun(job)
     return job
 
 
@@ -209,31 +209,8 @@ def again(undisturbed, tmp_path):
 
 
 @pytest.mark.soak
-def test_four_processes_end_as_one_of_the_same_global_batch(tmp_path):
-    write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 32))
-    # 2 to 8 rows in an update, of 1.6 sequences each. Not Adam: it divides by gradients near 0, where all is rounding.
-    settings = {
-        "model": STILL,
-        "geometry": BatchGeometry(13, 2, first_batch_size=4),
-        "schedule": ScheduleConfig(steps=6, warmup_fraction=0.5, batch_warmup_fraction=0.5),
-        "optimizer": optimizer_config(name="sgd", learning_rate=1e-1, max_grad_norm=1.0),
-        "log_every_updates": 1,
-    }
-    single, many = (make_job(tmp_path / name, "pretrain", tmp_path / "rows", **settings) for name in "ab")
-    run_here(single)
-    run_torchrun(many, 4)
-    plans = [result_of(job).plan for job in (single, many)]
-    assert plans[1]["replication_factor"] == 4
-    assert [(plan["rows_per_update"], plan["total_rows"]) for plan in plans] == [(8, 3 + 5 + 7 + 3 * 8)] * 2
-    check_same(many, single, {"rtol": 0, "atol": 1e-6}, 1e-6)
-    losses = table_of(single)[:, 1]
-    assert len(losses) == 6
-    assert abs(losses[0] - losses[-1]) > 1e-3  # something was learned that could have differed
-
-
-@pytest.mark.soak
 def test_after_a_killed_rank_the_run_restarts_from_its_checkpoint_and_ends_as_undisturbed(undisturbed, again):
-    process = torchrun(again, 2, restarts=1)
+    process = torchrun(again, restarts=1)
     until(process, "saved")
     os.kill(ranks(process.pid)[1], signal.SIGKILL)
     done = finish(process)
@@ -245,7 +222,7 @@ def test_after_a_killed_rank_the_run_restarts_from_its_checkpoint_and_ends_as_un
 
 @pytest.mark.soak
 def test_ranks_whose_torchrun_is_killed_save_and_end_and_the_run_continues(undisturbed, again):
-    process = torchrun(again, 2)
+    process = torchrun(again)
     until(process, "saved")
     both = list(ranks(process.pid).values())
     assert len(both) == 2
@@ -253,14 +230,14 @@ def test_ranks_whose_torchrun_is_killed_save_and_end_and_the_run_continues(undis
     wait_for_end(both)
     process.communicate()
     assert list(Path(again.run_folder).glob("step-*[0-9]"))
-    run_torchrun(again, 2)
+    run_torchrun(again)
     torch.testing.assert_close(weights_of(again), weights_of(undisturbed), rtol=0, atol=0)
 
 
 @pytest.mark.soak
 def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(again):
     """One rank alone is asked to stop, where torchrun might restart it."""
-    process = torchrun(again, 2, restarts=3)
+    process = torchrun(again, restarts=3)
     until(process, "saved")
     os.kill(ranks(process.pid)[1], signal.SIGTERM)
     done = finish(process)

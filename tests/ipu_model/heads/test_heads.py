@@ -4,15 +4,14 @@ import dataclasses
 import json
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-from tiny_jobs import LABELS, STEADY, TINY, head_of, make_columns, make_job, run_here, write_rows
+from tiny_jobs import LABELS, TINY, head_of, make_columns, make_job, run_here, write_rows
 from tiny_torch import make_model
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError, RowsError
-from ipu_model.jobs.job import EvaluationConfig, ScheduleConfig
+from ipu_model.jobs.job import ScheduleConfig
 from ipu_model.models.config import read_head_spec
 from ipu_model.models.model_folder import read_model
 from ipu_model.rows.format import get_columns
@@ -101,59 +100,6 @@ def test_tokens_without_a_label_teach_nothing():
     runtime = TorchRuntime(make_model(TOKENS), TOKENS, 4, "fp32", optimizer_config(learning_rate=1e-3), 7)
     step = runtime.train_step(Batch(np.arange(4), columns), 1e-3)
     assert (step.loss, step.gradient_norm) == (0.0, 0.0)
-
-
-def make_learnable(kind, rows):
-    """A token that stands nowhere else says the class (its own, or of the sequence), or twice the value."""
-    columns = make_columns(kind, rows)
-    ids = columns["input_ids"]
-    if kind == TOKENS:
-        named = (ids >= 10) & (ids < 13)
-        columns["token_labels"] = np.where(named, ids.astype(np.int16) - 10, -100).astype(np.int16)
-        return columns
-    ids[(ids >= 10) & (ids < 13)] = 20
-    for row, slot in np.argwhere(columns["cls_positions"] >= 0):
-        number = (row + slot) % 3
-        ids[row, columns["cls_positions"][row, slot] + 1] = 10 + number
-        if kind == CLASSES:
-            columns["class_labels"][row, slot] = number
-        else:
-            columns["targets"][row, slot] = number / 2
-    return columns
-
-
-@pytest.mark.parametrize("kind", [CLASSES, VALUES, TOKENS])
-def test_a_trained_model_predicts_the_labels_it_was_taught(tmp_path, kind):
-    columns, labels = make_learnable(kind, 60), ["value"] if kind == VALUES else list(LABELS)
-    write_rows(tmp_path / "rows", kind, columns)
-    optimizer = optimizer_config(learning_rate=1e-2, weight_decay=0.0, max_grad_norm=1.0)
-    changes = {"model": STEADY, "optimizer": optimizer, "schedule": ScheduleConfig(steps=120, warmup_fraction=0.1)}
-    changes["evaluation"] = EvaluationConfig(str(tmp_path / "rows"), 60, keep="best")
-    changes["checkpoint_every_updates"] = 0
-    head = head_of(kind)
-    run_here(job_of(tmp_path, "finetune", tmp_path / "rows", head=head, labels=labels, **changes))
-    assert list(read_model(tmp_path / "model").labels) == labels
-    header = (tmp_path / "run" / "evaluations.csv").read_text().split("\n")[0]
-    accuracy = {CLASSES: ",label_accuracy", TOKENS: ",token_accuracy"}.get(kind, "")
-    assert header == f"step,loss,label_loss{accuracy}"
-    model = str(tmp_path / "model")
-    run_here(job_of(tmp_path / "p", "predict", tmp_path / "rows", head=head, labels=None, init_checkpoint=model))
-    with pa.memory_map(str(tmp_path / "p" / "logits.arrow")) as source:
-        table = pa.ipc.open_file(source).read_all()
-    here = np.argwhere(columns["feature_ids"] >= 0)
-    assert table["feature_id"].to_pylist() == list(range(len(here)))
-    right = []
-    for feature, flat in enumerate(table["logits"].to_pylist()):
-        row, slot = np.argwhere(columns["feature_ids"] == feature)[0]
-        if kind == TOKENS:
-            expected = columns["token_labels"][row][columns["sequence_ids"][row] == slot + 1]
-            predicted = np.array(flat).reshape(-1, len(LABELS)).argmax(1)
-            right += (predicted == expected)[expected != -100].tolist()
-        elif kind == CLASSES:
-            right.append(np.argmax(flat) == columns["class_labels"][row, slot])
-        else:
-            right.append(abs(flat[0] - columns["targets"][row, slot]) < 0.3)
-    assert np.mean(right) > 0.95
 
 
 def test_labels_and_heads_that_do_not_go_together_are_refused(tmp_path):

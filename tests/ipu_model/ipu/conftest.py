@@ -80,13 +80,12 @@ def _importable(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(monkeypatch):
+def _one_thread():
     """The operations of toys are so small that threads only wait for each other: 10 times slower on two busy cores."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     yield
     torch.set_num_threads(before)
 

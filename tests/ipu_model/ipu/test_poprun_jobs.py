@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_ipu import DROPPING, FOUR_LAYERS, ipu_job, rows_of
-from tiny_jobs import ONE_THREAD, ROOT, finish, result_of, run_here, start, table_of, weights_of, write_job
+from tiny_jobs import ROOT, finish, result_of, run_here, start, table_of, weights_of, write_job
 
 from ipu_model.__main__ import detect_instances
 from ipu_model.core.errors import ConfigError
@@ -45,7 +45,7 @@ def run_instances(job, count, folder, pause=0):
     for index in range(count):
         place = {"NUM_TOTAL_REPLICAS": REPLICAS, "NUM_LOCAL_REPLICAS": local, "REPLICA_INDEX_OFFSET": local * index}
         place = {f"POPDIST_{name}": str(value) for name, value in {**place, "NUM_IPUS_PER_REPLICA": 4}.items()}
-        running.append(start(command, {**os.environ, **ONE_THREAD, "PYTHONPATH": path, **place}))
+        running.append(start(command, {"PYTHONPATH": path, **place}))
     return [finish(process) for process in running]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny_ipu import FOUR_LAYERS, rows_of
-from tiny_jobs import MASKED_KINDS, ROOT, head_of, labels_of, make_columns, start, wait_for_end, write_rows
+from tiny_jobs import MASKED_KINDS, head_of, labels_of, make_columns, start, wait_for_end, write_rows
 
 from ipu_model import heads
 from ipu_model.core.errors import RowsError, RowWorkerLost
@@ -152,7 +152,7 @@ time.sleep(600)
 def test_a_worker_ends_with_its_starter_and_by_no_signal_that_is_meant_for_it(tmp_path):
     """SIGKILL of the starter, of which no one can be told; the worker is small, as it never loads torch."""
     folder = rows_of(tmp_path / "rows", "pretrain", ROWS)
-    starter = start([sys.executable, "-c", STARTER, str(folder)], {**os.environ, "PYTHONPATH": str(ROOT)})
+    starter = start([sys.executable, "-c", STARTER, str(folder)])
     worker, torch_is_loaded = starter.stdout.readline().split()
     assert torch_is_loaded == "False"
     assert Path(f"/proc/{worker}").exists()

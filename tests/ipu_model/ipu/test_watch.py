@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from tiny_ipu import ipu_job, ipu_runtime, make_batches
-from tiny_jobs import ROOT, start
+from tiny_jobs import start
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.compile_watch import MB, CompileProfile, compile_timeout, watch_compile
@@ -54,7 +54,7 @@ def test_a_line_says_what_is_compiled_for_how_long_and_how_far(bar, far):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_compilation_at_once(number):
-    process = start([sys.executable, "-c", COMPILING], {**os.environ, "PYTHONPATH": str(ROOT)})
+    process = start([sys.executable, "-c", COMPILING])
     assert process.stdout.readline() == "compiling\n"
     process.send_signal(number)
     process.communicate(timeout=30)

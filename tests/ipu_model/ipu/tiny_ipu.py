@@ -1,26 +1,13 @@
 """Tiny models on a four-IPU pipeline, next to the same on CPU: runtimes and whole jobs."""
 
 import dataclasses
-import json
-import os
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_jobs import (
-    LABELS,
-    ONE_THREAD,
-    ROOT,
-    TINY,
-    Finished,
-    head_of,
-    make_columns,
-    make_job,
-    write_rows,
-)
+from tiny_jobs import LABELS, TINY, finish, head_of, make_columns, make_job, start, write_rows
 from tiny_torch import make_model
 
 from ipu_model.distributed.poprun import PopRunInstances
@@ -121,11 +108,8 @@ def on_cpu(job, folder, **changes):
 
 
 def run_code(code, arguments, **environment):
-    """Python code in a process of its own, with one thread; every line on its stdout must be an event."""
-    environment = {**os.environ, **ONE_THREAD, **environment}
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, cwd=str(ROOT), env=environment, capture_output=True, text=True, timeout=120)
-    return Finished(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
+    """Python code in a process of its own; every line on its stdout must be an event."""
+    return finish(start([sys.executable, "-c", code, *arguments], environment))
 
 
 def plan_of(job, config=FOUR_LAYERS, count=1, say=lambda line: None):

@@ -78,7 +78,7 @@ def test_data_smaller_than_one_update_is_refused_with_a_setting_that_works(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "said"),
+    ("make", "error", "message"),
     [
         (lambda: ScheduleConfig(steps=10, shape="trapezoid"), ConfigError, "decay_fraction=null"),
         (lambda: ScheduleConfig(steps=10, shape="1-sqrt", decay_fraction=0.0), ConfigError, "above 0 and at most 1"),
@@ -91,8 +91,8 @@ def test_data_smaller_than_one_update_is_refused_with_a_setting_that_works(tmp_p
         (lambda: make_plan(make_job(Path(), "pretrain", Path()), manifest(0, 0), CPU, FP32), RowsError, "no rows"),
     ],
 )
-def test_what_is_no_training_is_refused(make, error, said):
-    with pytest.raises(error, match=said):
+def test_what_is_no_training_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
         make()
 
 

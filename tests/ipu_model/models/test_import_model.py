@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_torch import VERSION
 
 from ipu_model.core.errors import CheckpointError
 from ipu_model.models import weight_files
@@ -15,7 +16,7 @@ from ipu_model.models.model_folder import read_model
 
 transformers = pytest.importorskip("transformers", reason="makes the models that are taken in")
 
-OLD_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) < weight_files.SAFE_TORCH
+OLD_TORCH = VERSION < weight_files.SAFE_TORCH
 WORDS = "bert.embeddings.word_embeddings.weight"
 CONFIG = {
     **{"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},

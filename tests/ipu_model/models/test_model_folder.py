@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_jobs import TINY
-from tiny_torch import make_model
+from tiny_torch import VERSION, make_model, write_tiny
 
 from ipu_model.core.errors import CheckpointError
 from ipu_model.core.files import open_regular, read_json
@@ -22,18 +22,17 @@ from ipu_model.models import weight_files
 from ipu_model.models.architecture import BOUNDS
 from ipu_model.models.family import CONFIG_KEYS
 from ipu_model.models.import_model import import_model
-from ipu_model.models.model_folder import ModelOrigin, missing_parameters, read_model, write_model
+from ipu_model.models.model_folder import missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
 
 WORDS, WEIGHTS = "bert.embeddings.word_embeddings.weight", "model.safetensors"
-OLD_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) < weight_files.SAFE_TORCH
+OLD_TORCH = VERSION < weight_files.SAFE_TORCH
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "model").mkdir()
-    origin = ModelOrigin("a" * 64, "pretrain", "pretraining", 5, 7)
-    write_model(tmp_path / "model", "pretraining", TINY, make_model("pretraining", TINY).state_dict(), origin)
+    write_tiny(tmp_path / "model")
     return tmp_path / "model"
 
 

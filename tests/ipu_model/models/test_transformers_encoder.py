@@ -5,12 +5,12 @@ import importlib
 import itertools
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-from tiny_jobs import LABELS, labels_of, make_columns, make_job, run_here, write_rows
+from tiny_jobs import LABELS, labels_of, make_columns, make_job, result_of, run_here, weights_of, write_rows
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
@@ -138,36 +138,20 @@ def test_folders_logits_and_three_updates_are_those_of_transformers(tmp_path, mo
 
 
 @TYPES
-def test_a_job_trains_in_bf16_with_recomputation_and_predicts_as_transformers(tmp_path, model_type):
+def test_a_job_trains_in_bf16_to_the_same_bits_with_and_without_recomputation(tmp_path, model_type):
     """A new head, drawn from the seed, on an encoder that was saved without one."""
-    kind = HEADS[0]
-    recompute = model_type == "deberta-v2"
     base = take_in(tmp_path, make_theirs(model_type, ""))
-    columns = make_columns(kind, 24)
-    write_rows(tmp_path / "rows", kind, columns)
-    shared = {"head": kind, "labels": list(LABELS), "precision": "bf16", "runtime": "cpu"}
-    train = make_job(
-        tmp_path, "finetune", tmp_path / "rows", model=None, init_checkpoint=str(base), recompute=recompute, **shared,
-        geometry=BatchGeometry(8, 4), schedule=ScheduleConfig(steps=4),
-    )  # fmt: skip
-    finished = run_here(train)
-    (plan,) = finished.of("plan")
+    write_rows(tmp_path / "rows", HEADS[0], make_columns(HEADS[0], 24))
+    settings = {"model": None, "init_checkpoint": str(base), "head": HEADS[0], "labels": list(LABELS)}
+    settings.update(precision="bf16", geometry=BatchGeometry(8, 4), schedule=ScheduleConfig(steps=4))
+    plain = make_job(tmp_path / "plain", "finetune", tmp_path / "rows", **settings)
+    again = dataclasses.replace(plain, run_folder=str(tmp_path / "2"), output=str(tmp_path / "again"))
+    run_here(dataclasses.replace(again, recompute=model_type == "deberta-v2"))
+    (plan,) = run_here(plain).of("plan")
     assert f"{model_type} of transformers" in plan["device"]["encoder"]
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["versions"]["transformers"] == transformers.__version__
-    again = dataclasses.replace(train, run_folder=str(tmp_path / "2"), output=str(tmp_path / "second"), recompute=False)
-    run_here(again)
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("model", "second")]
-    assert weights[0] == weights[1]
-    assert read_model(tmp_path / "model").labels == list(LABELS)
-    predict = make_job(tmp_path, "predict", tmp_path / "rows", **shared, init_checkpoint=str(tmp_path / "model"))
-    run_here(dataclasses.replace(predict, run_folder=str(tmp_path / "3"), precision="fp32"))
-    with pa.memory_map(str(tmp_path / "logits.arrow")) as source:
-        logits = np.array(pa.ipc.open_file(source).read_all()["logits"].to_pylist())
-    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "model")).eval()
-    flat = flatten(Batch(np.arange(24), columns))
-    with torch.no_grad():
-        np.testing.assert_allclose(logits[flat.feature_ids], their_logits(loaded, flat).numpy(), atol=1e-5, rtol=1e-5)
+    assert result_of(plain).versions["transformers"] == transformers.__version__
+    assert read_model(Path(plain.output)).labels == list(LABELS)
+    torch.testing.assert_close(weights_of(again), weights_of(plain), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("call", [0, 30, 10**6])
@@ -184,9 +168,9 @@ def test_settings_and_classes_are_those_of_the_type_itself(tmp_path):
     """Dropout by the keys of its own config; classes in another order reorder the matrix of classes alone."""
     head = heads.get_head(HEADS[0])
     base = read_model(take_in(tmp_path, make_theirs("mpnet", head.suffix)))
-    found = base.for_labels(head, LABELS[::-1])
+    turned = base.for_labels(head, LABELS[::-1])
     for name, weight in base.state.items():
-        assert torch.equal(found.state[name], weight.flip(0) if "out_proj" in name else weight), name
+        assert torch.equal(turned.state[name], weight.flip(0) if "out_proj" in name else weight), name
     kept = base.for_labels(head, ["good", "bad"]).state
     assert sorted(set(base.state) - set(kept)) == ["classifier.out_proj.bias", "classifier.out_proj.weight"]
     model = build_model(HEADS[0], dataclasses.replace(base.config, hidden_dropout=0.3, attention_dropout=0.2), 3)

@@ -20,11 +20,13 @@ holds = partial(require_clean, ours=DeviceJobError)
 """`read` must return, or raise one of our errors with some text."""
 
 
-def test_a_row_manifest(pretrain_rows):
-    path = pretrain_rows / MANIFEST
-    for what, content in damaged_json(json.loads(path.read_text()), COUNT):
-        path.write_bytes(content)
-        holds(lambda: read_manifest(pretrain_rows), what)
+@pytest.mark.parametrize("name", [MANIFEST, "config.json", "podium.json"])
+def test_the_json_of_rows_and_models(pretrain_rows, tmp_path, name):
+    write_tiny(tmp_path)
+    folder, read = (pretrain_rows, read_manifest) if name == MANIFEST else (tmp_path, read_model)
+    for what, content in damaged_json(json.loads((folder / name).read_text()), COUNT):
+        (folder / name).write_bytes(content)
+        holds(lambda: read(folder), what)
 
 
 @pytest.mark.parametrize("name", ["../rows-00000.arrow", "/etc/passwd", "a/rows.arrow", "..", "", "."])
@@ -35,15 +37,6 @@ def test_a_manifest_cannot_name_files_outside_its_folder(pretrain_rows, name):
     path.write_text(json.dumps({**values, "files": {name: 3}}))
     with pytest.raises(RowsError, match="names of files"):
         read_manifest(pretrain_rows)
-
-
-@pytest.mark.parametrize("name", ["config.json", "podium.json"])
-def test_the_json_of_a_model_folder(tmp_path, name):
-    write_tiny(tmp_path)
-    path = tmp_path / name
-    for what, content in damaged_json(json.loads(path.read_text()), COUNT):
-        path.write_bytes(content)
-        holds(lambda: read_model(tmp_path), what)
 
 
 def test_the_header_of_a_safetensors_file(tmp_path):

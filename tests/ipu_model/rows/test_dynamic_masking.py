@@ -71,11 +71,11 @@ def test_chosen_tokens_are_spread_evenly_and_replaced_80_10_10():
         "masked_labels": text[:, 1 : most + 1].astype(np.int32),
     }
     masking = DynamicMasking(3, MASK, SPECIAL, vocabulary)
-    one, two = (masking.mask(columns, np.arange(rows), np.full(rows, epoch)) for epoch in (0, 1))
-    row, slot = np.nonzero(one["masked_labels"] != -100)
+    first, second = (masking.mask(columns, np.arange(rows), np.full(rows, epoch)) for epoch in (0, 1))
+    row, slot = np.nonzero(first["masked_labels"] != -100)
     assert len(row) == rows * most
-    position, label = one["masked_positions"][row, slot], one["masked_labels"][row, slot]
-    after = one["input_ids"][row, position]
+    position, label = first["masked_positions"][row, slot], first["masked_labels"][row, slot]
+    after = first["input_ids"][row, position]
     for share, wanted in (((after == MASK).mean(), 0.8), ((after == label).mean(), 0.1 + 0.1 / 995)):
         assert abs(share - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / len(row))
     drawn = after[(after != MASK) & (after != label)]
@@ -87,8 +87,8 @@ def test_chosen_tokens_are_spread_evenly_and_replaced_80_10_10():
     assert (abs(per_position[1:-1] - mean) < 5 * np.sqrt(mean)).all()
     # The tokens of two epochs are chosen independently: a share of most / 62 is in both.
     masked = [np.zeros((rows, length), bool) for _ in range(2)]
-    for flags, found in zip(masked, (one, two)):
-        np.put_along_axis(flags, found["masked_positions"].astype(int), True, axis=1)
+    for flags, columns in zip(masked, (first, second)):
+        np.put_along_axis(flags, columns["masked_positions"].astype(int), True, axis=1)
     assert (masked[0] & masked[1]).sum() / (rows * most) == pytest.approx(most / (length - 2), abs=0.01)
 
 

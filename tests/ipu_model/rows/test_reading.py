@@ -2,13 +2,11 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tiny_jobs import ROOT, TINY, make_columns, write_rows
+from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError, RowsError
@@ -197,20 +195,3 @@ def test_numbers_travel_to_arrow_and_back_without_a_copy(dtype):
         back = from_arrow(part)
         assert (back.dtype, back.tolist()) == (values.dtype, expected.tolist())
         assert np.shares_memory(back, values) == (len(expected) > 0)
-
-
-def test_reading_rows_imports_no_pandas(tmp_path):
-    """pyarrow would, where pandas is installed: 0.2 s at the start of every job."""
-    write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 9))
-    (tmp_path / "pandas.py").write_text("import sys; sys.stderr.write('pandas is imported')\n", encoding="utf-8")
-    code = (
-        "import sys; from pathlib import Path; import numpy as np\n"
-        "from ipu_model.rows.row_folder import RowFolder; from ipu_model.jobs.job import ModelConfig\n"
-        "from ipu_model.rows.format import to_arrow\n"
-        "batch = RowFolder(Path(sys.argv[1]), 'pretrain', ModelConfig(60)).take(np.arange(9))\n"
-        "print(batch.real_tokens, to_arrow(batch.rows).type)\n"
-    )
-    command, env = [sys.executable, "-c", code, str(tmp_path / "rows")], {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    finished = subprocess.run(command, capture_output=True, text=True, env=env)
-    assert (finished.returncode, finished.stderr) == (0, "")
-    assert finished.stdout.split()[1] == "int64"

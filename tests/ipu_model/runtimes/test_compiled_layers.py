@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tiny_jobs import STILL, TINY
-from tiny_torch import WIDE, Elsewhere, make_batch, make_model, needs_gpu
+from tiny_torch import VERSION, WIDE, Elsewhere, make_batch, make_model, needs_gpu
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.models.encoder import call_layer
@@ -25,7 +25,6 @@ from ipu_model.train import auto_compile
 from ipu_model.train.auto_compile import LayerTrial, describe_short_job, try_compiled
 from tests.optimizers import optimizer_config
 
-VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 needs_new_torch = pytest.mark.skipif(VERSION < OLDEST, reason="compiled layers need torch 2.6")
 HEADS = ("pretraining", "question_answering", "sequence_classification", "token_classification")
 

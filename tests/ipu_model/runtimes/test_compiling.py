@@ -28,23 +28,23 @@ def train(folder, **changes):
 @pytest.mark.soak
 def test_a_compiled_run_trains_as_the_plain_one_and_the_next_finds_its_libraries_unless_damaged(tmp_path):
     write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 24))
-    plain, said, losses, _ = train(tmp_path / "plain")
-    assert "compil" not in said
-    first, said, first_losses, imported = train(tmp_path / "first", compile="optimizer")
+    plain, messages, losses, _ = train(tmp_path / "plain")
+    assert "compil" not in messages
+    first, messages, first_losses, imported = train(tmp_path / "first", compile="optimizer")
     # Gradients come in fp32 and bf16; each library is for tensors of any length.
-    assert said.count("advance_lamb: absent, compiled in") == 2
+    assert messages.count("advance_lamb: absent, compiled in") == 2
     assert "torch._inductor" in imported
     # Dropout is on (0.1): the masks are those of the plain run, so the losses are.
     assert first_losses == pytest.approx(losses, rel=2e-3)
     torch.testing.assert_close(first, plain, rtol=1e-2, atol=5e-3)
-    again, said, _, imported = train(tmp_path / "again", compile="optimizer")
-    assert said.count("advance_lamb: loaded in") == 2
+    again, messages, _, imported = train(tmp_path / "again", compile="optimizer")
+    assert messages.count("advance_lamb: loaded in") == 2
     assert "torch._inductor" not in imported, "another process loads it without the compiler"
     assert sorted(path.name.split("-")[0] for path in (tmp_path / "cache").iterdir()) == ["advance_lamb"] * 4
     library = sorted((tmp_path / "cache").glob("*.so"))[0]
     library.write_bytes(library.read_bytes()[:-100])
-    third, said, _, _ = train(tmp_path / "third", compile="optimizer")
-    assert [said.count(f"advance_lamb: {found} in") for found in ("damaged, compiled", "loaded")] == [1, 1]
+    third, messages, _, _ = train(tmp_path / "third", compile="optimizer")
+    assert [messages.count(f"advance_lamb: {found} in") for found in ("damaged, compiled", "loaded")] == [1, 1]
     for weights in (again, third):
         torch.testing.assert_close(weights, first, rtol=0, atol=0)
 

@@ -57,13 +57,13 @@ def test_too_little_memory_names_the_knob(tmp_path, monkeypatch):
 
 def pair(head, precision, config, optimizer="adamw"):
     """The same model on the CPU in fp32 and on the GPU."""
-    found = []
+    runtimes = []
     for where in ("cpu", "cuda"):
         model = make_model(head, config)
         device = CudaDevice(0, precision, config.num_heads, config.hidden_size) if where == "cuda" else None
         learn = optimizer_config(name=optimizer, learning_rate=1e-3, max_grad_norm=1.0)
-        found.append(TorchRuntime(model, head, 5, precision if device else "fp32", learn, seed=5, device=device))
-    return found
+        runtimes.append(TorchRuntime(model, head, 5, precision if device else "fp32", learn, seed=5, device=device))
+    return runtimes
 
 
 @needs_gpu
@@ -74,16 +74,16 @@ def test_cuda_trains_and_predicts_as_the_cpu_in_fp32(tmp_path, head, optimizer):
     config = dataclasses.replace(STILL, initializer_range=0.2)
     cpu, gpu = pair(head, "fp32", config, optimizer)
     for step in range(10):
-        expected, found = (runtime.train_step(batch, 1e-4) for runtime in (cpu, gpu))
-        assert found.loss == pytest.approx(expected.loss, abs=1e-5), step
-        assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
+        expected, metrics = (runtime.train_step(batch, 1e-4) for runtime in (cpu, gpu))
+        assert metrics.loss == pytest.approx(expected.loss, abs=1e-5), step
+        assert metrics.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
     weights = gpu.state_dict()
     for name, expected_weight in cpu.state_dict().items():
         if not name.endswith("key.bias"):  # its true gradient is 0: Adam makes steps of rounding
             torch.testing.assert_close(weights[name], expected_weight, rtol=0, atol=1e-5)
     if head == "question_answering":
-        for one, other in zip(cpu.predict(batch), gpu.predict(batch)):
-            np.testing.assert_allclose(other.columns["start_logits"], one.columns["start_logits"], rtol=0, atol=1e-4)
+        for theirs, ours in zip(cpu.predict(batch), gpu.predict(batch)):
+            np.testing.assert_allclose(ours.columns["start_logits"], theirs.columns["start_logits"], rtol=0, atol=1e-4)
 
 
 @needs_gpu
@@ -92,8 +92,8 @@ def test_cuda_in_bf16_stays_within_its_rounding(tmp_path, head):
     batch = make_batch(tmp_path / "rows", head)
     cpu, gpu = pair(head, "bf16", dataclasses.replace(WIDE, hidden_dropout=0.0, attention_dropout=0.0))
     for _ in range(10):
-        expected, found = (runtime.train_step(batch, 1e-3) for runtime in (cpu, gpu))
-        assert found.loss == pytest.approx(expected.loss, rel=0.02)
+        expected, metrics = (runtime.train_step(batch, 1e-3) for runtime in (cpu, gpu))
+        assert metrics.loss == pytest.approx(expected.loss, rel=0.02)
     assert all(x.dtype == torch.float32 for x in gpu.state_dict().values())
 
 

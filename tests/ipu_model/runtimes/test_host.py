@@ -98,13 +98,6 @@ def test_a_process_of_its_own_says_python_torch_and_runtime():
     assert (device["name"], device["level"], device["text"]) == ("device", "ok", "cpu (as requested), fp32")
 
 
-@pytest.mark.parametrize(("runtime", "precision"), [("cpu", "fp16"), ("ipu", "bf16")])
-def test_a_precision_that_the_runtime_has_not_is_a_mistake_of_the_parameters(runtime, precision):
-    problems = [result for result in check(runtime=runtime, precision=precision) if result["level"] == "problem"]
-    assert problems[-1]["of_parameters"]
-    assert "set device.precision to" in problems[-1]["text"]
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_cuda_is_a_problem_of_the_host_and_both_reasons_are_said():
     runtime, precision = check(runtime="cuda", precision="fp16")[1:]
@@ -114,13 +107,18 @@ def test_without_a_gpu_cuda_is_a_problem_of_the_host_and_both_reasons_are_said()
 
 
 @pytest.mark.parametrize(
-    ("runtime", "message"),
-    [("ipu", "deberta-v2 models cannot be run on IPUs"), ("cpu", "deberta-v2 need the package transformers")],
+    ("changes", "message"),
+    [
+        ({"precision": "fp16"}, "set device.precision to"),
+        ({"runtime": "ipu", "precision": "bf16"}, "set device.precision to"),
+        ({"runtime": "ipu", "family": "deberta-v2", "pretrains": False}, "deberta-v2 models cannot be run on IPUs"),
+        ({"family": "deberta-v2", "pretrains": False}, "deberta-v2 need the package transformers"),
+    ],
 )
-def test_an_encoder_of_transformers_is_checked_by_name(monkeypatch, runtime, message):
+def test_what_a_runtime_does_not_compute_is_refused_by_name(monkeypatch, changes, message):
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
     describe_type.cache_clear()
-    last = check(runtime=runtime, family="deberta-v2", pretrains=False)[-1]
+    last = check(**changes)[-1]
     assert (last["level"], message in last["text"]) == ("problem", True), last
 
 

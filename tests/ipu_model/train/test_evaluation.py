@@ -11,18 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny_jobs import (
-    STEADY,
-    TINY,
-    head_of,
-    make_columns,
-    make_job,
-    output_bytes,
-    pausing,
-    result_of,
-    run_here,
-    write_rows,
-)
+from tiny_jobs import STEADY, head_of, make_columns, make_job, output_bytes, pausing, result_of, run_here, write_rows
 from tiny_torch import make_model
 
 from ipu_model import heads
@@ -190,7 +179,7 @@ def make_evaluator(folder, spans, losses, **config):
     evaluation = EvaluationConfig(str(folder / "rows"), 10, **config)
     job = SimpleNamespace(head="question_answering", evaluation=evaluation, run_folder=folder)
     plan = SimpleNamespace(micro_batch_size=4, runtime="cpu", updates=60)
-    return Evaluator(job, plan, RowFolder(folder / "rows", job.head, TINY), runtime, lambda *_, **__: None)
+    return Evaluator(job, plan, RowFolder(folder / "rows", job.head, STEADY), runtime, lambda *_, **__: None)
 
 
 def test_the_best_has_the_most_exact_spans_then_the_lowest_loss_then_came_first(tmp_path):

@@ -1,7 +1,6 @@
 """`python -m ipu_model job.json` as a process: what it writes, what it refuses, and how it survives its end."""
 
 import dataclasses
-import os
 import resource
 import signal
 import sys
@@ -145,7 +144,7 @@ child.stdout.read()
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is of Linux")
 def test_a_trainer_ends_when_its_parent_is_killed(tmp_path, pretrain_rows):
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ENDLESS)
-    parent = start([sys.executable, "-c", PARENT, write_job(job)], {**os.environ, "PODIUM_THREADS": "1"})
+    parent = start([sys.executable, "-c", PARENT, write_job(job)])
     child = int(parent.stdout.readline())
     parent.kill()
     parent.wait()  # and not for the child, which has its errors
@@ -199,7 +198,7 @@ def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(t
     # Without byte code: Python takes a short write for a whole one, and would keep it in this checkout.
     full = start(
         [sys.executable, "-m", "ipu_model", write_job(job)],
-        {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        {"PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
     )
     done = finish(full)

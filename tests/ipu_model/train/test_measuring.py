@@ -1,7 +1,6 @@
 """A measurement: updates timed on made-up rows, nothing written, nothing trained."""
 
 import dataclasses
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import pytest
 import torch
 from tiny_jobs import (
     LABELS,
-    ONE_THREAD,
     TINY,
     finish,
     head_of,
@@ -139,7 +137,7 @@ def test_a_job_for_ipus_or_without_an_architecture_is_not_measured(pretrain_rows
 def run_measurement(job):
     path = Path(job.run_folder).parent.parent / "job.json"
     path.write_text(job.to_json(), encoding="utf-8")
-    done = finish(start([sys.executable, "-m", "ipu_model", "--measure", str(path)], {**os.environ, **ONE_THREAD}))
+    done = finish(start([sys.executable, "-m", "ipu_model", "--measure", str(path)]))
     return {"code": done.code, **done.events[-1]}
 
 

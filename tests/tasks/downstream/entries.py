@@ -17,7 +17,7 @@ from tasks.downstream.texts.scores import TextsDevSet
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import Entry, find_entry
 from tasks.params.schema import Params, validate_params
-from tasks.params.strict_yaml import read_yaml, value_at
+from tasks.params.strict_yaml import read_yaml
 from tasks.plan import stages
 from tasks.plan.writing import write_plan
 from tasks.records.answer_places import ReferenceAnswer
@@ -91,12 +91,3 @@ def make_question(
     """A question of squad; an answer without a start begins at 0."""
     references = tuple(ReferenceAnswer(*reference) for reference in zip_longest(answers, starts, fillvalue=0))
     return SquadQuestion(name, title, context, text, references)
-
-
-def changed_params(**changed: Any) -> dict[str, Any]:
-    """The values of params.yaml, some of them changed by their dotted names."""
-    values: dict[str, Any] = read_yaml(ROOT / "params.yaml")
-    for name, value in changed.items():
-        *place, last = name.split("__")
-        value_at(values, ".".join(place))[last] = value
-    return values

@@ -38,7 +38,7 @@ from tests.places import ROOT
 from tests.plans import prepare_own
 from tests.tasks.corpus.made_corpus import documents_of
 from tests.tasks.corpus.made_corpus import params as corpus_params
-from tests.tasks.downstream.entries import changed_params
+from tests.tasks.downstream.entries import values_with
 from tests.tasks.downstream.texts.glue_checkout import make_glue_data
 from tests.tasks.tiny_model import write_tiny_model
 
@@ -73,7 +73,7 @@ TROUBLES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 def prepared(path: Path) -> list[Any]:
-    phase = validate_params(changed_params(pretrain_rows__phase1__path=str(path))).pretrain_rows.phase1
+    phase = validate_params(values_with(pretrain_rows={"phase1": {"path": str(path)}})).pretrain_rows.phase1
     return list(read_prepared_batches(phase, "files", "pretrain_rows.phase1", Interpretation()))
 
 
@@ -136,7 +136,7 @@ def test_what_this_user_cannot_read_ends_the_stage_in_one_line(
     for name in ("a.txt", "b.txt", "closed/b.txt"):
         (shared / "given" / name).parent.mkdir(parents=True, exist_ok=True)
         (shared / "given" / name).write_text("A.\n")
-    (shared / "params.yaml").write_text(yaml.safe_dump(changed_params(corpus__source="files", corpus__path=path)))
+    (shared / "params.yaml").write_text(yaml.safe_dump(values_with(corpus={"source": "files", "path": path})))
     (shared / closed).chmod(mode)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", AS_NOBODY]
@@ -222,7 +222,7 @@ def test_a_link_of_a_model_folder_stays_in_it(tmp_path: Path) -> None:
 
 def project(folder: Path) -> Path:
     """A checkout with all paths of the parameters, and no code."""
-    for path in find_parameters(changed_params(), READ).values():
+    for path in find_parameters(values_with(), READ).values():
         (folder / path).mkdir(parents=True, exist_ok=True)
     for part in checkout.CODE:
         (folder / part).touch()
@@ -232,16 +232,16 @@ def project(folder: Path) -> Path:
 def test_links_in_a_folder_that_is_not_read_are_let_be_unless_dvc_trips_over_them(tmp_path: Path) -> None:
     root = project(tmp_path)
     linked_file(root / "inputs/corpus")
-    assert check_input_paths(changed_params(corpus__source="demo"), root) == []
-    assert len(check_input_paths(changed_params(corpus__source="files"), root)) == 1
+    assert check_input_paths(values_with(corpus={"source": "demo"}), root) == []
+    assert len(check_input_paths(values_with(corpus={"source": "files"}), root)) == 1
     dangling(root / "inputs/corpus")
-    assert len(check_input_paths(changed_params(corpus__source="demo"), root)) == 1
+    assert len(check_input_paths(values_with(corpus={"source": "demo"}), root)) == 1
 
 
 @pytest.mark.parametrize("given", [".", "..", "inputs/..", "/"])
 def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) -> None:
     root = project(tmp_path)
-    problems = check_input_paths(changed_params(corpus__source="files", corpus__path=given), root)
+    problems = check_input_paths(values_with(corpus={"source": "files", "path": given}), root)
     assert [problem.partition(":")[0] for problem in problems] == [f"corpus.path='{given}' contains the project itself"]
 
 
@@ -260,7 +260,7 @@ def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) ->
 def test_a_path_that_means_nothing_is_refused_in_one_sentence(tmp_path: Path, given: str, words: str) -> None:
     root = project(tmp_path)
     (root / "params.yaml").touch()
-    problems = check_input_paths(changed_params(corpus__path=given), root)
+    problems = check_input_paths(values_with(corpus={"path": given}), root)
     assert len(problems) == 1
     assert words in problems[0]
 
@@ -274,7 +274,7 @@ def test_a_path_means_the_same_place_in_the_checkout_of_a_run(tmp_path: Path, gi
     for place in ("own", "../elsewhere/deep", "../elsewhere/far", "../sibling", *PLACES[3:]):
         (root / place).mkdir(parents=True, exist_ok=True)
     (root / "linked").symlink_to("../elsewhere/deep")
-    folder = prepare_own(root, changed_params(corpus__path=given), "run")
+    folder = prepare_own(root, values_with(corpus={"path": given}), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())["corpus"]["path"]
     assert (folder / written).samefile(root / given)
     assert (written == "inputs/corpus") == (given == "inputs//corpus"), (
@@ -287,8 +287,8 @@ def test_a_checkout_works_where_runs_is_a_link_and_finds_folders_in_place_of_hub
     (tmp_path / "disk/of/runs").mkdir(parents=True)
     (root / "runs").symlink_to("../disk/of/runs")
     (root / "own").mkdir()
-    changes = {"corpus__path": "own", "corpus__dataset": "own", "tokenizer__repository": "user/name"}
-    folder = prepare_own(root, changed_params(**changes), "run")
+    changes = {"corpus": {"path": "own", "dataset": "own"}, "tokenizer": {"repository": "user/name"}}
+    folder = prepare_own(root, values_with(**changes), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())
     assert (folder / "inputs").samefile(root / "inputs")
     assert all((folder / written["corpus"][name]).samefile(root / "own") for name in ("path", "dataset"))
@@ -302,7 +302,7 @@ def written_problems(values: dict[str, Any], targets: Path) -> list[str]:
 @pytest.fixture
 def targets(tmp_path: Path) -> Path:
     """A project, and the checkout of a run called mine that fine-tunes for the entry other."""
-    values = changed_params()
+    values = values_with()
     for folder, entry in ((tmp_path, "squad"), (tmp_path / "runs/checkouts/mine", "other")):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "dvc.yaml", folder)
@@ -331,7 +331,7 @@ def targets(tmp_path: Path) -> Path:
 )
 def test_a_release_in_a_folder_that_would_vanish_is_refused(targets: Path, path: str, reason: str):
     for given in (path, str(targets / path)):
-        (problem,) = written_problems(changed_params(downstream__squad__publish__folder=given), targets)
+        (problem,) = written_problems(values_with({"squad": {"publish": {"folder": given}}}), targets)
         assert problem.startswith(f"downstream.squad.publish.folder='{given}' {reason}")
 
 
@@ -339,7 +339,7 @@ def test_a_release_in_a_folder_that_would_vanish_is_refused(targets: Path, path:
 def test_two_entries_do_not_share_a_target_however_it_is_written(targets: Path, path: str):
     (targets / "published/podium-demo").mkdir(parents=True)
     (targets / "same").symlink_to("published/podium-demo")
-    values = changed_params()
+    values = values_with()
     values["downstream"]["other"] = copy.deepcopy(values["downstream"]["squad"])
     values["downstream"]["other"]["publish"]["folder"] = path
     (problem,) = written_problems(values, targets)
@@ -350,14 +350,14 @@ def test_two_entries_do_not_share_a_target_however_it_is_written(targets: Path, 
     "path", ["published/x", "out", "models/mine", "inputs/released/x", "runs/mine", "/elsewhere", ".."]
 )
 def test_other_folders_take_a_release(targets: Path, path: str):
-    assert written_problems(changed_params(downstream__squad__publish__folder=path), targets) == []
+    assert written_problems(values_with({"squad": {"publish": {"folder": path}}}), targets) == []
 
 
 def test_checkpoints_and_curves_are_kept_out_of_outs_as_well(targets: Path):
-    values = changed_params(checkpoint__remote="models/phase1", tracking__folder="metrics/squad.json")
+    values = values_with(checkpoint={"remote": "models/phase1"}, tracking={"folder": "metrics/squad.json"})
     assert [text.split(" is in ")[0] for text in written_problems(values, targets)] == [
         "checkpoint.remote='models/phase1'",
         "tracking.folder='metrics/squad.json'",
     ]
-    free = changed_params(checkpoint__remote="s3://bucket/models/phase1", tracking__folder="runs")
+    free = values_with(checkpoint={"remote": "s3://bucket/models/phase1"}, tracking={"folder": "runs"})
     assert written_problems(free, targets) == []

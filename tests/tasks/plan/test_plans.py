@@ -18,7 +18,7 @@ from tasks.plan.stages import define
 from tasks.plan.writing import write_plan
 from tests.parts import in_part
 from tests.places import ROOT as PROJECT
-from tests.tasks.downstream.entries import changed_params
+from tests.tasks.downstream.entries import values_with
 
 OWN = """
 stages:
@@ -159,7 +159,7 @@ def test_a_folder_that_hides_its_own_from_dvc_is_refused_by_the_stage(project: P
 @pytest.mark.parametrize("name", ["dvc.yaml", "DVC.yaml", "dvc.lock", ".dvcignore", ".dvc", "a/b/dvc.yaml", "a/x.DVC"])
 @pytest.mark.parametrize("where", ["inputs/corpus", "inputs/other", "inputs", "mine"])
 def test_everything_of_the_kind_is_named_whatever_it_is(tmp_path: Path, where: str, name: str) -> None:
-    values = given(tmp_path, corpus__path="mine" if where == "mine" else "inputs/corpus")
+    values = given(tmp_path, path="mine" if where == "mine" else "inputs/corpus")
     for make in (Path.touch, Path.mkdir, lambda path: path.symlink_to("..")):
         place = tmp_path / where / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -171,19 +171,19 @@ def test_everything_of_the_kind_is_named_whatever_it_is(tmp_path: Path, where: s
     assert check_input_paths(values, tmp_path) == []
 
 
-def given(root: Path, **changed: Any) -> dict[str, Any]:
+def given(root: Path, **changed: str) -> dict[str, Any]:
     """Values whose paths are there, and empty."""
     shutil.copytree(PROJECT / "inputs", root / "inputs")
     (root / "mine").mkdir()
-    return changed_params(**changed)
+    return values_with(corpus=changed)
 
 
 @pytest.mark.parametrize(
     ("key", "path", "place"),
     [
-        ("corpus__path", "mine/all/text", "mine/.dvc"),
-        ("corpus__path", "mine/text.dvc", "mine/text.dvc"),
-        ("corpus__dataset", "mine", "mine/x.dvc"),
+        ("path", "mine/all/text", "mine/.dvc"),
+        ("path", "mine/text.dvc", "mine/text.dvc"),
+        ("dataset", "mine", "mine/x.dvc"),
     ],
 )
 def test_folders_above_themselves_and_named_as_on_the_hub(tmp_path: Path, key: str, path: str, place: str) -> None:
@@ -212,7 +212,7 @@ def test_a_dvc_project_outside_may_be_named_as_dvc_takes_no_plan_from_there(proj
     path = str(outside / "text") if written == "absolute" else "../registry/text"
     (project / "dvc.yaml").write_text(OWN.replace("[inputs/corpus]", f"[inputs/corpus, {path}]"))
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
-    assert check_input_paths(changed_params(corpus__path=path), project) == []
+    assert check_input_paths(values_with(corpus={"path": path}), project) == []
     assert list_files(outside / "text", "corpus.path")
     for words in CALLS:
         dvc(project, *words)
@@ -231,7 +231,7 @@ def test_a_dvcignore_outside_is_refused_as_dvc_hashes_no_folder_with_one(project
     (project / "dvc.yaml").write_text(OWN.replace("[inputs/corpus]", "[../text]"))
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
     assert ".dvcignore file should not be in collected dir path" in dvc(project, "repro").stdout
-    (problem,) = check_input_paths(changed_params(corpus__path="../text"), project)
+    (problem,) = check_input_paths(values_with(corpus={"path": "../text"}), project)
     assert problem.startswith("corpus.path='../text' contains 1 .dvcignore")
 
 
@@ -239,9 +239,9 @@ def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
     outside = registry(project.parent / "registry")
     (project / "mine").symlink_to(outside)
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
-    problems = check_input_paths(changed_params(corpus__path="mine/text"), project)
+    problems = check_input_paths(values_with(corpus={"path": "mine/text"}), project)
     assert "DVC would treat mine/.dvc, mine/text/big.txt.dvc, mine/text/dvc.yaml" in "\n".join(problems)
-    assert check_input_paths(changed_params(corpus__path=str(outside / "text")), project) == []
+    assert check_input_paths(values_with(corpus={"path": str(outside / "text")}), project) == []
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_no_path_of_the_parameters_is_run_or_filled_in_by_plain_dvc(project: Pat
     ran = project / "ran"
     named = word.format(ran)
     (project / named).mkdir(parents=True)
-    values = changed_params(corpus__source="files", corpus__path=named)
+    values = values_with(corpus={"source": "files", "path": named})
     (project / "params.yaml").write_text(yaml.safe_dump(values))
     for place in ("tasks/corpus", "tasks/records"):
         (project / place).mkdir(parents=True)

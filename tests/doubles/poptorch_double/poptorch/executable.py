@@ -43,7 +43,6 @@ class Executable:
         self.record = {**self._describe(leaves), "option_calls": calls, "cache": {"hit": self._look_up()}}
         self.record["popart_session_options"] = dict(settings._Popart._values)
         RECORD["executables"].append(self.record)
-        settings._show_progress()
         self.runner = Runner(self)
 
     def _watch(self, leaves):

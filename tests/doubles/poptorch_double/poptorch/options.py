@@ -1,7 +1,6 @@
 """poptorch.Options: everything that decides how a model is compiled and run."""
 
 import copy
-import sys
 
 import torch
 
@@ -56,9 +55,6 @@ def _setter(name):
 
 class _Popart(_Group):
     """Options of PopART by name; names and types are looked at when a model is compiled."""
-
-    def __init__(self):
-        super().__init__(instrumentWithHardwareCycleCounter=False, rearrangeAnchorsOnHost=False)
 
     def set(self, key, value):
         return self._set(key, value, new=True)
@@ -119,7 +115,6 @@ class Options(_Group):
         self._Popart, self.TensorLocations = _Popart(), _TensorLocations()
         self.Precision, self.Training = _Precision(self._Popart), _Training(self._Popart)
         self._strategy = None
-        self._progress_bar = True
         super().__init__(
             replication_factor=1,
             device_iterations=1,
@@ -156,14 +151,6 @@ class Options(_Group):
     def enableExecutableCaching(self, path):
         self._Popart.set("cachePath", path).set("enableEngineCaching", True)
         return self
-
-    def showCompilationProgressBar(self, show=True):
-        self._progress_bar = show
-        return self
-
-    def _show_progress(self):
-        if self._progress_bar:
-            sys.stderr.write("\rGraph compilation: 100%|##########| 100/100\n")
 
     def _freeze(self, frozen=True):
         for group in (self, self._Popart, self.Training, self.TensorLocations):

@@ -5,7 +5,7 @@ from poptorch.kinds import refusal
 _OPTIONS = {
     bool: """
         auto_round_num_ipus enableStochasticRounding enableExplicitIR enableEngineCaching
-        instrumentWithHardwareCycleCounter rearrangeAnchorsOnHost disableGradAccumulationTensorStreams
+        disableGradAccumulationTensorStreams
         scheduleNonWeightUpdateGradientConsumersEarly automaticLossScalingSettings.enabled
         """,
     int: """

@@ -17,16 +17,8 @@ def write_head_model(
     """A model of one layer that looks as the stage finetune leaves it, its tokenizer next to it."""
     folder.mkdir(parents=True)
     make_wordpiece((*SPECIAL, *words), lowercase=True).write(positions, folder)
-    config = ModelConfig(
-        len(SPECIAL) + len(words),
-        hidden_size=32,
-        num_layers=1,
-        num_heads=2,
-        intermediate_size=64,
-        type_vocab_size=types,
-        max_positions=positions,
-        initializer_range=0.5,
-    )
+    sizes = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "initializer_range": 0.5}
+    config = ModelConfig(len(SPECIAL) + len(words), type_vocab_size=types, max_positions=positions, **sizes)
     model = build_model(head, config, len(labels))
     initialise(model, config, seed=1)
     origin = ModelOrigin(sha256_of(folder / "tokenizer.json"), "finetune", head, 10, 1)

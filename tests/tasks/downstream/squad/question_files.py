@@ -46,11 +46,8 @@ VOCABULARY = [
 
 def windows(context_length: int, window: int, doc_stride: int) -> list[tuple[int, int]]:
     """Spans of context tokens that share `doc_stride`: windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]."""
-    spans = [(0, min(window, context_length))]
-    while spans[-1][1] < context_length:
-        start = spans[-1][0] + window - doc_stride
-        spans.append((start, min(start + window, context_length)))
-    return spans
+    starts = range(0, max(1, context_length - doc_stride), window - doc_stride)
+    return [(start, min(start + window, context_length)) for start in starts]
 
 
 def transformers_4() -> tuple[str | None, str]:
