@@ -133,23 +133,19 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_that_ran_and_no_old
 
 @pytest.mark.soak
 def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path, monkeypatch):
-    def publish(gate, root, say):
-        return {"folder": f"published/x-{gate.item}", "unchanged": True}
-
     def published(plan, wanted):
         record = report.RunReport(".")
         with Engine(tmp_path, record) as engine:
             engine.run_plan(plan, publish=wanted)
-        folders = {gate: result["published"] for gate, result in record.results.items()}
-        return {gate: folder and folder["folder"] for gate, folder in folders.items()}, report.run_outcome(record)
+        return {gate: result["published"] for gate, result in record.results.items()}, report.run_outcome(record)
 
     for entry, accepted in (("glue-sst2", True), ("glue-rte", False), ("squad", True)):
         write_json(tmp_path / f"metrics/{entry}-gate.json", {"accepted": accepted, "reasons": []})
     monkeypatch.setattr(Engine, "check_plan", lambda engine, plan, released: PlanStatus(plan, True))
-    monkeypatch.setattr(releases, "publish_release", publish)
+    monkeypatch.setattr(releases, "publish_release", lambda gate, root, say: {"folder": gate.item})
     write_project(tmp_path, "sst2", "rte")
     assert published(stages_of(with_tasks("sst2", "rte")), True) == (
-        {"gate@squad": "published/x-squad", "gate@glue-sst2": "published/x-glue-sst2", "gate@glue-rte": None},
+        {"gate@squad": {"folder": "squad"}, "gate@glue-sst2": {"folder": "glue-sst2"}, "gate@glue-rte": None},
         "rejected",
     )
     assert published(stages_of(values_with()), False)[0] == {"gate@squad": None}
@@ -172,8 +168,9 @@ def test_nothing_changed_is_said_at_once_and_the_report_stays_that_of_the_run_th
 
 
 def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(
-    accepted, toy_project, command, monkeypatch
+    prefect_session, toy_project, command, monkeypatch
 ):
+    run(*ACCEPTED)
     before, words = run_json(toy_project), ("--set", *ACCEPTED)
     code, printed = command(*words)
     assert (code, "published: published/podium-demo (unchanged)" in printed.out) == (0, True)
@@ -193,7 +190,6 @@ def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(
 
 @pytest.mark.parametrize("seen_by", ["nobody", "server", "profile", "profiles of another path", "remote"])
 def test_a_run_that_is_to_be_seen_elsewhere_goes_the_whole_way(rejected, toy_project, command, monkeypatch, seen_by):
-    """Elsewhere is a server that does not answer, or a remote: other hosts may lack what is here."""
     monkeypatch.delenv("PREFECT_PROFILES_PATH", raising=False)
     home = toy_project.parent / "home"
     home.mkdir(exist_ok=True)

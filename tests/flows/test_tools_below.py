@@ -76,7 +76,6 @@ def commit(folder, *words):
 
 @pytest.fixture
 def clone(tmp_path):
-    """A repository with the code of a project, committed."""
     project = tmp_path / "outer" / "project"
     (project / "tasks").mkdir(parents=True)
     (project / "tasks/gate.py").write_text("x = 1\n")
@@ -159,13 +158,7 @@ def test_the_revision_is_that_of_the_repository_that_tracks_the_code(clone, monk
 
 @pytest.mark.parametrize(
     ("package", "version", "works"),
-    [
-        ("dvc", "3.60.1", False),
-        ("dvc", "4.0rc1", True),
-        ("dvc", None, False),
-        ("prefect", "3.6.29", False),
-        ("prefect", "3.10.0", True),
-    ],
+    [("dvc", "3.60.1", False), ("dvc", "4.0rc1", True), ("dvc", None, False), ("prefect", "3.10.0", True)],
 )
 def test_a_version_that_cannot_work_is_refused_before_the_first_stage(monkeypatch, package, version, works):
     def read_version(name):

@@ -46,7 +46,6 @@ def podium(capsys, *words):
 
 
 def require_end(capsys, code, text, *words):
-    """A command ends with this code and says this text."""
     ended, printed = podium(capsys, *words)
     assert (ended, text in printed.out + printed.err) == (code, True), printed
 
@@ -61,7 +60,6 @@ def holding(name):
 
 
 def git(folder, *words):
-    """What git says that somebody calls there."""
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -77,7 +75,5 @@ def repro(stage, root, say=print, sent=None):
 
 def call(*words, root):
     """A command of DVC in the checkout `root`, waited for; what it prints is kept."""
-    command, out = [sys.executable, "-m", "dvc", *words], subprocess.PIPE
-    return subprocess.run(
-        command, cwd=root, env=dvc.stage_environment(), text=True, check=False, stdout=out, stderr=subprocess.STDOUT
-    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": dvc.stage_environment()}
+    return subprocess.run([sys.executable, "-m", "dvc", *words], cwd=root, check=False, **options)

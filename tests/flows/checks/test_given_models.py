@@ -78,7 +78,6 @@ NEW, REORDERED = "the examples have", "its head is reordered to"
         (CLASSES, ("LABEL_0", "LABEL_1"), "classification", "numbers.csv", ""),
         (TAGS, ("I-PER", "B-PER", "O", "B-LOC", "I-LOC"), "ner", "tags.conll", f"{REORDERED} O, B-LOC, I-LOC"),
         (TAGS, ("O", "B-ORG", "I-ORG"), "ner", "tags.conll", "the head is new"),
-        (TAGS, ("O", "B-ORG", "I-ORG"), "classification", "classes.csv", ""),
     ],
 )
 def test_a_head_that_is_new_or_reordered_is_said(place, head, labels, kind, file, note):
@@ -133,7 +132,6 @@ def test_of_a_long_file_no_class_is_called_missing(place, monkeypatch):
     [
         ("classification", "classes.csv", False),
         ("classification", "pairs.csv", True),
-        ("ner", "tags.conll", False),
         ("squad", "questions.json", True),
     ],
 )

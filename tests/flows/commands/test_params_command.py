@@ -87,7 +87,6 @@ def test_every_shipped_preset_says_what_it_is_and_where_it_is_from(name):
 
 @pytest.fixture
 def podium(monkeypatch, capsys):
-    """What `podium WORDS` prints on standard output, called in the project."""
     monkeypatch.chdir(ROOT)
 
     def run(*words):

@@ -78,14 +78,10 @@ def test_open_shows_a_run_the_newest_one_or_all(toy_project, request, capsys, br
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert podium(capsys, "open")[0] == 1, "no runs yet"
     request.getfixturevalue("three")
-    for words, page in (
-        (["good"], "runs/checkouts/good/reports/run.html"),
-        ([], "runs/checkouts/fast/reports/run.html"),
-        (["--all"], "reports/index.html"),
-    ):
-        code, printed = podium(capsys, "open", *words)
-        assert (code, printed.out) == (0, f"{(toy_project / page).as_uri()}\n"), printed.err
-        assert browser.pop() == (toy_project / page).as_uri()
+    for words, folder in ((["good"], "runs/checkouts/good/"), ([], "runs/checkouts/fast/"), (["--all"], "")):
+        page = (toy_project / f"{folder}reports/{'run' if folder else 'index'}.html").as_uri()
+        require_end(capsys, 0, page, "open", *words)
+        assert browser.pop() == page
     require_end(capsys, 2, "did you mean good?", "open", "goood")
     monkeypatch.setenv("PODIUM_PAGES_URL", "https://pages.example/podium/")
     podium(capsys, "open", "good")
@@ -154,8 +150,7 @@ def test_a_gate_that_fails_leaves_the_limits_and_can_be_asked_again(mine, toy_pr
     folder = toy_project / "runs/checkouts/mine"
     before = (folder / "params.yaml").read_bytes()
     monkeypatch.setenv("TOY_FAILS", "gate")
-    code, printed = podium(capsys, "gate", "mine", "--set", "min_f1=80")
-    assert (code, printed.err.count("error: "), "stage gate@squad failed" in printed.err) == (1, 1, True), printed.err
+    require_end(capsys, 1, "stage gate@squad failed", "gate", "mine", "--set", "min_f1=80")
     assert (folder / "params.yaml").read_bytes() == before
     monkeypatch.delenv("TOY_FAILS")
     (folder / "data/second").write_text("done")  # where a toy that fails leaves its half

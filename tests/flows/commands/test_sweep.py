@@ -44,8 +44,7 @@ def option(command, word):
 
 
 def fake_runs(project, monkeypatch, scores, job="squad-finetune", failed="finetune@squad"):
-    """Runs that are not made: those with scores leave their figures, the others fail in the stage `failed`, or before
-    the first; returns their commands, and where the scores of other seeds would have been written."""
+    """The commands of runs that are not made, which leave these scores or fail; what other seeds would have scored."""
     commands, others = [], []
 
     def run(command, where, say, ends_early=None):
@@ -118,7 +117,7 @@ def test_a_sweep_of_pre_training_trains_each_recipe_up_to_its_phase_and_finishes
 
 
 def test_pre_training_is_judged_by_the_loss_of_masked_tokens_and_sets_both_phases(tmp_path):
-    sweep = Sweep("p", Training("pretrain@phase2"), "bert", (), {}, trials=2)
+    sweep = Sweep("p", Training("pretrain@phase2"), "bert", (), {})
     command = sweep.command(Trial("p-01", {"learning_rate": 1e-4, "pretrain.weight_decay": 0.1}))
     rates = [f"pretrain.{phase}.learning_rate=0.0001" for phase in ("phase1", "phase2")]
     assert [word for word in command if "=" in word] == [*rates, "pretrain.weight_decay=0.1"]
@@ -273,10 +272,6 @@ def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_p
     assert record["verdict"][0] in flows(sys.executable, "-m", "flows", "runs", "show", record["best"]).stdout
 
 
-def training_processes(worker):
-    return [pid for pid in descendants(worker.pid) if b"ipu_model" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
 @pytest.mark.soak
 def test_a_hopeless_trial_is_stopped_early_on_the_worker_that_trains_it(tmp_path):
     """Four finished trials are entered by hand; the fifth, at a learning rate that teaches nothing, trains for long."""
@@ -286,6 +281,9 @@ def test_a_hopeless_trial_is_stopped_early_on_the_worker_that_trains_it(tmp_path
     settings = f"[core]\n    no_scm = true\n    remote = store\n['remote \"store\"']\n    url = {tmp_path / 'remote'}\n"
     (project / ".dvc/config").write_text(settings)
     host, file = shutil.copytree(project, tmp_path / "host"), project / SWEEPS / "t.json"
+
+    def training_processes():
+        return [pid for pid in descendants(worker.pid) if b"ipu_model" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def search(end):
         """Start the search, and kill it after the first line for which `end` is true."""
@@ -313,7 +311,7 @@ def test_a_hopeless_trial_is_stopped_early_on_the_worker_that_trains_it(tmp_path
         assert trial["state"] == "pruned"
         assert 2 <= len(trial["scores"]) < 10
         [training] = (host / "runs/checkouts").glob("t-05-*/runs/squad-finetune/*/evaluations.csv")
-        wait_until(lambda: not training_processes(worker), "the end of the training on the worker")
+        wait_until(lambda: not training_processes(), "the end of the training on the worker")
         assert not list((host / "runs/checkouts").glob("t-05-*/metrics/squad-finetune.json"))
 
 
@@ -324,8 +322,8 @@ SPACE = {
 }
 
 
-def ask(trials, seed=42, **options):
-    return ask_trial(Sweep("s", SWEEP.training, "finetune", (), SPACE, trials=12, seed=seed), trials, **options)
+def ask(trials, seed=42, values=None):
+    return ask_trial(Sweep("s", SWEEP.training, "finetune", (), SPACE, trials=12, seed=seed), trials, values)
 
 
 def search(trials, total, seed=42):
@@ -345,8 +343,7 @@ def test_proposals_depend_on_the_seed_and_earlier_trials_only_and_stay_in_their_
         assert 1e-5 <= trial.values["learning_rate"] <= 1e-1
         assert (trial.values["epochs"] in (2, 3, 4), trial.values["global_batch_size"] in (16, 32)) == (True, True)
     interrupted = {"learning_rate": 2e-5, "epochs": 3, "global_batch_size": 32}
-    sweep = Sweep("s", SWEEP.training, "finetune", (), SPACE, trials=12, seed=42)
-    assert ask_trial(sweep, whole[:5], interrupted).params == interrupted
+    assert ask(whole[:5], values=interrupted).params == interrupted
 
 
 def test_a_trial_is_hopeless_below_the_median_of_finished_ones_from_the_second_evaluation_on():
@@ -385,11 +382,9 @@ def test_a_range_is_of_integers_where_they_are_meant_and_ranges_and_lists_are_no
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--trials", "0", "--learning-rate", "1e-5..1e-4"], "0 is not in the range x>=1"),
         (["--trials", "3", "--learning-rate", "1e-4..1e-5"], "its lower end comes first"),
         (["--trials", "3", "--set", "downstream.ner.finetune.warm=0..1"], "downstream.ner.finetune.warm is not known"),
         (["--trials", "3", "--set", "downstream.ner.finetune.warmup_fraction=0..2"], "less than or equal to 1"),
-        (["--trials", "3", "--set", "corpus.path=1..3"], "corpus.path: 1..3"),
         (["--trials", "3", "--set", "pretrain.bias_correction=0..1"], "pretrain.bias_correction"),
         (["--set", "pretrain.weight_decay=0..0.1"], "--trials N"),
         (["--set", "pretrain.seed=1,2.5"], "pretrain.seed: '1,2.5' is not a list"),

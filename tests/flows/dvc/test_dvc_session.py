@@ -82,14 +82,12 @@ run_main(main)
 """
 
 
-@pytest.mark.parametrize(
-    "shell", ["/bin/sh", *(pytest.param(shell, marks=pytest.mark.soak) for shell in (None, "/bin/bash"))]
-)
+@pytest.mark.parametrize("shell", ["/bin/sh", pytest.param(None, marks=pytest.mark.soak)])
 def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
     """Whatever shell DVC finds: services have no $SHELL, and dash stays between DVC and the stage."""
     enter(toy_project, SLOW)
     os.mkfifo(toy_project / "lifeline")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SHELL": shell or ""}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SHELL": str(shell)}
     if shell is None:
         del environment["SHELL"]
     code = "from tests.flows.toy_runs import repro; from pathlib import Path; repro('first', Path('.'))"
@@ -119,14 +117,11 @@ def answers(code):
 def test_one_process_updates_all_stages_and_each_hears_its_own_lines(toy_project, ran):
     lines, shares = ({stage: [] for stage in PLAN} for _ in range(2))
 
+    def listen(stage):
+        return Listener(lines[stage].append, progress=lambda share, text: shares[stage].append(share))
+
     def update(session):
-        return [
-            session.update(
-                stage,
-                Listener(lines[stage].append, progress=lambda share, text, stage=stage: shares[stage].append(share)),
-            )
-            for stage in PLAN
-        ]
+        return [session.update(stage, listen(stage)) for stage in PLAN]
 
     with DvcSession(toy_project) as session:
         assert update(session) == ["ran", "ran", "ran"]

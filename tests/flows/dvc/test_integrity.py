@@ -27,7 +27,6 @@ def accept(path):
 
 @pytest.fixture
 def linked(prefect_session, toy_project):
-    """The toy project with a cache of hard links."""
     with (toy_project / ".dvc" / "config").open("a") as config:
         config.write('[cache]\n    type = "hardlink,copy"\n')
     return toy_project

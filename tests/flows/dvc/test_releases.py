@@ -33,20 +33,15 @@ def fetched(checkout):
     return [model.tag for model in read_fetched(checkout / FOLDER)]
 
 
-def test_only_a_run_that_compares_fetches(checkout):
+def test_only_a_run_that_compares_fetches_and_of_a_folder_workers_nothing_as_each_has_its_own(checkout):
     lines = []
     releases.fetch_releases(["tokenizer", "finetune@squad"], checkout, lines.append)
     assert (lines, (checkout / FOLDER).exists()) == ([], False)
     tag = release(checkout)
-    releases.fetch_releases(GATE, checkout, lines.append)
-    assert (lines, fetched(checkout)) == ([f"squad: {tag} (fetched)"], [tag])
-
-
-def test_of_a_folder_workers_fetch_nothing_as_each_has_its_own(checkout):
-    release(checkout)
     chosen = releases.select_releases(GATE, checkout)
     assert chosen == {"squad": []}
-    assert releases.fetch_releases(GATE, checkout, print)
+    releases.fetch_releases(GATE, checkout, lines.append)
+    assert (lines, fetched(checkout)) == ([f"squad: {tag} (fetched)"], [tag])
     assert releases.fetch_releases(GATE, checkout, print, chosen)
     assert [path.name for path in (checkout / FOLDER).parent.iterdir()] == []
 

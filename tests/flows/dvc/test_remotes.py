@@ -43,15 +43,12 @@ def ssh(tmp_path, monkeypatch):
     host_key, user_key = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
     user_key.write_private_key(str(home / ".ssh" / "id_ed25519"))
     loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(
-        asyncssh.listen(
-            "127.0.0.1",
-            0,
-            server_host_keys=[host_key],
-            authorized_client_keys=asyncssh.import_authorized_keys(user_key.export_public_key().decode()),
-            sftp_factory=lambda channel: asyncssh.SFTPServer(channel, chroot=str(served)),
-        )
-    )
+    options = {
+        "server_host_keys": [host_key],
+        "authorized_client_keys": asyncssh.import_authorized_keys(user_key.export_public_key().decode()),
+        "sftp_factory": lambda channel: asyncssh.SFTPServer(channel, chroot=str(served)),
+    }
+    server = loop.run_until_complete(asyncssh.listen("127.0.0.1", 0, **options))
     threading.Thread(target=loop.run_forever, daemon=True).start()
     port = server.get_port()
     (home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key.export_public_key().decode()}")
@@ -62,7 +59,6 @@ def ssh(tmp_path, monkeypatch):
 
 @pytest.fixture
 def s3(monkeypatch):
-    """The same for a bucket."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

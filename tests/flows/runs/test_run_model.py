@@ -38,7 +38,6 @@ def write_params(project, entries):
 
 
 def train(project, name):
-    """Leave what the stages tokenizer and finetune leave."""
     run = checkout_folder(project, "mine")
     model = write_head_model(run / artifacts.model_folder(name), "sequence_classification", ("bad", "good"), WORDS)
     (run / artifacts.TOKENIZER).mkdir(parents=True, exist_ok=True)

@@ -61,8 +61,6 @@ def test_fine_tuning_of_a_given_model_has_neither_text_nor_pre_training_and_no_e
         ("all", ["finetun"], "did you mean finetune"),
         ("all", ["gate@glue-sst2"], "have no such stage"),
         ("all", ["pretrain@phase3"], "depends on pretrain.enabled"),
-        ("all", ["compile"], "depends on device.runtime"),
-        ("all", ["publish@squad"], "use podium publish"),
         ("all", ["publish"], "use podium publish"),
         ("all", ["validate_examples@squad"], "use --to examples@squad$"),
         ("pretraining", ["gate"], "cannot be combined"),

@@ -85,7 +85,6 @@ def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(
 @pytest.mark.parametrize(
     ("typed", "tags", "name"),
     [
-        ("evening", [], "evening"),
         ("Monday's run", [], "Monday-s-run"),
         ("evening f1 80.50 2026-11-23 14:05", [], "evening"),  # started again
         ("!!!", [], None),
@@ -105,9 +104,7 @@ def test_a_run_has_the_name_that_was_typed_into_prefects_own_field(monkeypatch, 
     ("fields", "reason"),
     [
         ({"overrides": ["pretrain.sed=7"]}, "did you mean seed?"),
-        ({"preset": "bort"}, "preset 'bort'"),
         ({"preset": "bort", "kind": "classification"}, "kind classification does not use preset bort"),
-        # Not the demo's data.
         ({"model": "bert", "train": "a.csv", "columns": ["text=a"]}, "model, train, columns are of a fine-tuning"),
     ],
 )

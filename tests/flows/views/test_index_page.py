@@ -43,11 +43,9 @@ def test_a_score_is_compared_with_the_run_before_on_the_same_development_data():
 
 
 def test_development_data_set_aside_from_other_training_data_are_others():
-    paths = enumerate(("null", "null", "null", '"dev.json"', '"dev.json"'))
-    runs = [
-        shown(number, changed={f"{DATA}.dev_path": dev, f"{DATA}.train_path": f'"{number // 2}.json"'})
-        for number, dev in paths
-    ]
+    runs = []
+    for number, dev in enumerate(("null", "null", "null", '"dev.json"', '"dev.json"')):
+        runs.append(shown(number, changed={f"{DATA}.dev_path": dev, f"{DATA}.train_path": f'"{number // 2}.json"'}))
     changes = find_changes(ordered(runs))
     assert {name: change.before for name, change in changes.items()} == {"run-1": "run-0", "run-4": "run-3"}
 

@@ -38,7 +38,6 @@ def client(prefect_session):
 
 @pytest.fixture
 def lines():
-    """What is said."""
     return []
 
 

@@ -1,6 +1,7 @@
 """Which stages go to which queue, and what the side that sends accepts from workers. No server."""
 
 from types import SimpleNamespace
+from unittest import mock
 from uuid import uuid4
 
 import httpx
@@ -40,9 +41,7 @@ def test_a_queue_that_an_address_would_cut_is_refused(text):
             resolve_queues("cpu", *queues)
 
 
-@pytest.mark.parametrize(
-    "log", ["/etc/passwd", "../x.log", "runs/logs/../../x.log", "runs/logs/passwords", "javascript:alert(1).log"]
-)
+@pytest.mark.parametrize("log", ["/etc/passwd", "runs/logs/../../x.log", "runs/logs/passwords", "javascript:alert.log"])
 def test_the_log_of_a_sent_run_is_a_file_among_the_logs(log):
     for good in (None, "runs/logs/20261125-043325-14027.log"):
         assert check_log(good) == good
@@ -68,59 +67,39 @@ def test_a_stage_that_was_sent_again_keeps_what_it_cost():
 
 def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_up(monkeypatch):
     monkeypatch.setattr(api, "WAIT_S", 0.0)
-    answers, lines = [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), "here"], []
-
-    def call():
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
+    call, lines = mock.Mock(side_effect=[httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), "here"]), []
     assert api.retry_call(call, lines.append) == "here"
     assert len(lines) == 2, "it went away, and is back"
-    answers[:] = [httpx.ConnectError("refused")] * 2
+    call.side_effect = httpx.ConnectError("refused")
     with pytest.raises(httpx.ConnectError):
         api.retry_call(call, lines.append, patience_s=-1.0)
 
 
-class Answers:
+def client_of(state):
     """A client of a server on which the run is in a state, or of one that forgot it."""
-
-    def __init__(self, state):
-        self.state, self.ended = state, []
-
-    def read_flow_run(self, run):
-        if self.state is None:
-            raise ObjectNotFound(None)
-        return SimpleNamespace(state=self.state)
-
-    def read_artifacts(self, **words):
-        return []
-
-    def set_flow_run_state(self, run, state):
-        self.ended.append(state.type.value)
+    client = mock.Mock(**{"read_artifacts.return_value": [], "read_flow_run.return_value.state": state})
+    if state is None:
+        client.read_flow_run.side_effect = ObjectNotFound(None)
+    return client
 
 
 @pytest.fixture
 def send(tmp_path, monkeypatch):
-    """Sends a run to a server whose client is given, and returns it; what was sent is in `send.sent`."""
-
-    def run_deployment(*words, **more):
-        send.sent = more
-        return SimpleNamespace(id=uuid4(), state=None)
+    """Sends a run to the server of a client, and returns it; `send.deployment` is called with what is sent."""
 
     def send(client, queue=POD, folder="."):
         sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport(folder), print, str(uuid4()))
         return dispatch.RemoteRun(sender, client, queue, ["pretrain@phase1"], False)
 
-    monkeypatch.setattr(dispatch, "run_deployment", run_deployment)
+    send.deployment = mock.Mock(return_value=SimpleNamespace(id=uuid4(), state=None))
+    monkeypatch.setattr(dispatch, "run_deployment", send.deployment)
     return send
 
 
 def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(send):
-    run = send(Answers(Cancelled(message="by hand")), folder="runs/checkouts/evening")
-    assert send.sent["flow_run_name"] == "evening on ipu: pretrain@phase1"
-    assert send.sent["tags"] == ["run:evening", "kind:ipu"]
+    run = send(client_of(Cancelled(message="by hand")), folder="runs/checkouts/evening")
+    sent = send.deployment.call_args.kwargs
+    assert (sent["flow_run_name"], sent["tags"]) == ("evening on ipu: pretrain@phase1", ["run:evening", "kind:ipu"])
     with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
         run.poll()
     assert describe_cancellation(stopped.value) == "a cancellation in Prefect"
@@ -135,14 +114,14 @@ def test_a_sent_run_whose_pool_was_deleted_or_whose_server_forgot_it_fails(
 ):
     monkeypatch.setattr(dispatch, "REPORT_POLL_S", -1.0)
     with pytest.raises(RunFailed, match=reason):
-        send(Answers(state)).poll()
+        send(client_of(state)).poll()
 
 
 @pytest.mark.parametrize(("state", "ending"), [(Scheduled(), "CANCELLED"), (Running(), "CANCELLING")])
 def test_a_sent_run_that_no_worker_has_taken_is_cancelled_at_once(send, state, ending):
-    client = Answers(state)
+    client = client_of(state)
     send(client, CPU).cancel()
-    assert client.ended == [ending]
+    assert [sent.args[1].type.value for sent in client.set_flow_run_state.call_args_list] == [ending]
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,7 @@ if __name__ == "__main__":
 
 @contextlib.contextmanager
 def stranger(team):
-    """Someone who shares the server and knows nothing of Podium: a script by hand, and a run of a deployment that it
-    serves, which last until `hold` is gone; the process of the former."""
+    """The process of a script that knows nothing of Podium; a deployment's run lasts as long, until `hold` is gone."""
     folder, hold = team.folder / "stranger", str(team.folder / "hold")
     folder.mkdir()
     (folder / "theirs.py").write_text(THEIRS)

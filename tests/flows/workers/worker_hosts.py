@@ -23,36 +23,23 @@ stages:
   corpus: {cmd: python -m tasks.toy corpus, deps: [tasks/toy.py], params: [corpus], outs: [data/corpus]}
   validate:
     foreach: [corpus]
-    do:
-      cmd: python -m tasks.toy validate corpus
-      meta: {page: reports/validation/corpus.json}
-      deps: [tasks/toy.py, data/corpus]
-      outs: [reports/validation/corpus.json]
+    do: {cmd: python -m tasks.toy validate, deps: [tasks/toy.py, data/corpus], outs: [reports/validation/corpus.json]}
   pretrain:
     foreach: [phase1]
     do:
-      cmd: python -m tasks.toy pretrain phase1
-      meta: {host: device, part: pretraining}
-      deps: [tasks/toy.py, data/corpus, reports/validation/corpus.json]
-      params: [device, pretrain.seed]
-      outs: [models/phase1]
-      metrics: [metrics/pretrain-phase1.json]
+      {cmd: python -m tasks.toy pretrain, deps: [tasks/toy.py, data/corpus, reports/validation/corpus.json],
+       params: [device, pretrain.seed], outs: [models/phase1], metrics: [metrics/pretrain-phase1.json],
+       meta: {host: device, part: pretraining}}
   evaluate:
     foreach: [squad]
     do:
-      cmd: python -m tasks.toy evaluate
-      meta: {page: evaluation/squad/report.html}
-      deps: [tasks/toy.py, models/phase1]
-      outs: [evaluation/squad]
-      metrics: [metrics/squad.json]
+      {cmd: python -m tasks.toy evaluate, deps: [tasks/toy.py, models/phase1], outs: [evaluation/squad],
+       metrics: [metrics/squad.json], meta: {page: evaluation/squad/report.html}}
   gate:
     foreach: [squad]
     do:
-      cmd: python -m tasks.toy gate
-      meta: {publish: tasks.release.publish}
-      deps: [tasks/toy.py, metrics/squad.json]
-      params: [downstream.squad.gate]
-      metrics: [metrics/squad-gate.json]
+      {cmd: python -m tasks.toy gate, deps: [tasks/toy.py, metrics/squad.json], params: [downstream.squad.gate],
+       metrics: [metrics/squad-gate.json], meta: {publish: tasks.release.publish}}
 """
 TOY_TABLE = """
 
@@ -80,9 +67,8 @@ def main():
     elif stage == "validate@corpus":
         write_json(Path("reports/validation/corpus.json"), {"valid": True})
     elif stage == "pretrain@phase1":
-        begun = Path("runs/begun")
-        if params.pretrain.seed == 13 and not begun.exists():
-            write_text(begun, "")
+        if params.pretrain.seed == 13 and not Path("runs/begun").exists():
+            write_text(Path("runs/begun"), "")
             report("paused", text="the wall-clock limit was reached")
             sys.exit(4)
         if params.pretrain.seed == 99:
@@ -136,9 +122,8 @@ class Server:
 
     def environment(self):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PODIUM_"))}
-        quiet = dict.fromkeys(("PREFECT_SERVER_ANALYTICS_ENABLED", "PREFECT_SERVER_UI_ENABLED"), "false")
-        kept |= {"PREFECT_API_URL": self.url, "PREFECT_WORKER_QUERY_SECONDS": "1", "DO_NOT_TRACK": "1"}
-        return kept | quiet
+        kept |= dict.fromkeys(("PREFECT_SERVER_ANALYTICS_ENABLED", "PREFECT_SERVER_UI_ENABLED"), "false")
+        return kept | {"PREFECT_API_URL": self.url, "PREFECT_WORKER_QUERY_SECONDS": "1", "DO_NOT_TRACK": "1"}
 
     def own_environment(self):
         return {**self.environment(), "PREFECT_HOME": str(self.folder)}
@@ -175,7 +160,6 @@ class Host:
         self.environment |= {name: str(folder / name) for name in DVC_FOLDERS}
 
     def make_project(self):
-        """Make the checkout: this one, with toys in place of its stages."""
         copy_project(self.project, (*TRACKED, "prefect.yaml"))
         for name in ("dvc.yaml", "tasks/toys.yaml"):
             (self.project / name).write_text(DVC_YAML)
@@ -190,7 +174,6 @@ class Host:
             self.worker = start_process(words, {**self.environment, "PODIUM_STAGE_KINDS": kinds}, log, self.project)
 
     def start(self, *words):
-        """Start a module of the checkout; what it says is in `said`."""
         with (self.folder / "said.txt").open("w") as output:
             return start_process([sys.executable, "-m", *words], self.environment, output, self.project)
 
@@ -213,7 +196,6 @@ class Host:
         return flow
 
     def lose(self):
-        """The machine is gone: worker, flow and stages at once."""
         kill_tree(self.worker)
         self.worker = None
 

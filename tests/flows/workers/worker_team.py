@@ -21,7 +21,6 @@ def start_deployment(name, **options):
 
 
 def read_states(run):
-    """The states of a run, the newest last."""
     with get_client(sync_client=True) as client:
         return sorted(client.read_flow_run_states(run), key=lambda state: state.timestamp)
 
@@ -64,7 +63,6 @@ class Team:
         return start_deployment("podium/podium", parameters=parameters)
 
     def report(self):
-        """reports/run.json of the last run from the host that sends."""
         return json.loads((self.sender.project / "reports" / "run.json").read_text())
 
     def statuses(self):
@@ -117,13 +115,12 @@ class Training:
             client.set_flow_run_state(self.id, Cancelling())
 
     def went_through(self, *states):
-        """Wait for the run's end: these states came after Running, and no other."""
         wait_until(lambda: self.state().is_final(), "the run's end")
         names = [state.name for state in read_states(self.id) if not state.is_scheduled()]
         assert names == ["Pending", "Submitting", "Running", *states]
 
     def ends_as(self, *states):
-        """The same, of a run whose worker says how it ended: nothing of it is running by then."""
+        """And nothing of it is running by then."""
         wait_until(lambda: self.state().is_final(), "the run's end")
         assert not [pid for pid in self.processes if is_alive(pid)]
         self.went_through(*states)
