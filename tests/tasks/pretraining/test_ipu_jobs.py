@@ -26,7 +26,7 @@ from tasks.params.strict_yaml import read_yaml, yaml_text
 from tasks.pretraining import compile as of_phases
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
-from tasks.stage.errors import DeviceJobFailed, InputError, ParamsError
+from tasks.stage.errors import DeviceJobFailed, InputError
 from tests.optimizers import optimizer_config
 from tests.places import ROOT
 from tests.tasks.pretraining.small_training import params_with
@@ -170,19 +170,3 @@ def test_a_run_is_named_by_its_placement_but_not_by_where_programs_are(checkout,
     job = jobs(params_with(*ON_IPU), checkout)["phase1"]
     assert fingerprint(replace(job, compile_only=True, executables=None)) == fingerprint(job)
     assert (fingerprint(replace(job, ipu_config={**job.ipu_config, **config})) == fingerprint(job)) == same
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("ipu.phase1=3", "valid dictionary"),
-        ("ipu.phase9=null", "did you mean phase"),
-        ("model.family=roberta", "found roberta: set pretrain_rows.next_sentence"),
-        (f"{FINETUNE}.keep=best", "set evaluate_every_updates"),
-        (f"{FINETUNE}.patience=2", "set evaluate_every_updates"),
-        (f"{FINETUNE}.evaluate_every_updates=10", "downstream.squad: .* set rows.held_out_fraction"),
-    ],
-)
-def test_parameters_that_no_job_can_have_are_refused(override, message):
-    with pytest.raises(ParamsError, match=message):
-        params_with(override)
