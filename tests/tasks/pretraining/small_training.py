@@ -1,21 +1,18 @@
 """Parameters of a small training that runs in the process of its test, and documents to make sequences of."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from ipu_model.distributed.process import StopRequest, lock_run_folder
-from ipu_model.jobs.job import Job, JobResult
 from ipu_model.train.job_runner import run_job
-from tasks.params.overlays import resolve
-from tasks.params.schema import Params, validate_params
-from tasks.params.strict_yaml import read_yaml
 from tasks.pretraining.rows.pair_rows import TokenizedDocuments
-from tests.places import ROOT
+from tests.plans import params_of
 
 
-def documents_of(sentence_lengths: list[list[int]]) -> TokenizedDocuments:
+def documents_of(sentence_lengths):
     """Documents whose tokens are 0, 1, 2, ...: a token names its own place."""
     ends = np.cumsum([length for document in sentence_lengths for length in document]).tolist()
     sentences = np.cumsum([len(document) for document in sentence_lengths]).tolist()
@@ -31,13 +28,10 @@ SMALL = (
     "downstream.squad.finetune={epochs: 6.0, global_batch_size: 16, learning_rate: 0.01}",
     "downstream.squad.finetune={evaluate_every_updates: 4, keep: best, patience: 3}",
 )
+params_with = functools.partial(params_of, None)
 
 
-def params_with(*overrides: str) -> Params:
-    return validate_params(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
-
-
-def in_this_process(job: Job, **_: object) -> JobResult:
+def in_this_process(job, **_):
     torch.set_num_threads(1)  # more would wait for one another on a busy machine
     with lock_run_folder(Path(job.run_folder)):
         return run_job(job, lambda event, **fields: None, StopRequest())
