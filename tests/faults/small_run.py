@@ -174,8 +174,11 @@ def require_same(project, reference):
     assert sorted(name for name in {*present, *reference} if present.get(name) != reference.get(name)) == []
 
 
-def require_whole(project):
-    """No temporary names outside runs/, every JSON whole, every object of DVC's cache what its name says."""
+def require_whole(project, reference, published=False):
+    """All is as in the undisturbed run; no temporary names outside runs/, every JSON and object of DVC's cache whole."""
+    require_same(project, reference)
+    if published:
+        require_published_once(project)
     for path in _files(project):
         inside = path.relative_to(project)
         if inside.parts[0] != "runs" and inside.parts[:2] != (".dvc", "tmp"):
