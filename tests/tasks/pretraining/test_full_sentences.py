@@ -2,29 +2,21 @@
 
 import csv
 import dataclasses
-import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from ipu_model.jobs.job import Job, JobResult
-from tasks.jobs import training
-from tasks.jobs.training import train
-from tasks.params.schema import Params
-from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pair_rows import fill_sequences
-from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT
 from tasks.vocabulary.encoding import load_tokenizer
-from tests.tasks.pretraining.row_inputs import CLS, SEP, random_texts, read_rows, unmask, word_tokenizer, write_corpus
-from tests.tasks.pretraining.small_training import SMALL, documents_of, in_this_process, params_with
+from tests.tasks.pretraining.row_inputs import CLS, SEP, random_texts, read_rows, unmask
+from tests.tasks.pretraining.small_training import SMALL, documents_of, make_rows, params_with, train_here
 
 
 def filled(sentence_lengths: list[int], budget: int) -> list[int]:
@@ -53,21 +45,6 @@ def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> 
     assert len(short_starts) > 1.3 * len(starts), "each document to a length of its own"
 
 
-def make_rows(root: Path, params: Params, texts: list[str], phase: str = "phase1") -> tuple[Job, Path]:
-    """Rows of a phase in a checkout, and the job that trains on them."""
-    tokenizer, rows = word_tokenizer(root / artifacts.TOKENIZER), root / artifacts.rows_folder(phase)
-    write_pretrain_rows(params.pretrain_rows, phase, write_corpus(root / "corpus", texts), tokenizer, rows, 1)
-    return make_pretrain_job(phase, params, root), rows
-
-
-def train_here(job: Job, root: Path, phase: str = "phase1") -> tuple[JobResult, dict[str, Any]]:
-    """Train in this process; the result, and the figures of held-out rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "run_device_job", in_this_process)
-        result = train(job, f"pretrain-{phase}", root)
-    return result, json.loads((root / f"metrics/pretrain-{phase}.json").read_text())["held_out"]
-
-
 @pytest.mark.parametrize(
     ("family", "masking", "name"),
     [
@@ -83,7 +60,7 @@ def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transforme
     shape = (f"model.family={family}", "pretrain_rows.next_sentence=false", f"pretrain.masking={masking}")
     job, rows = make_rows(tmp_path, params_with(*SMALL, *shape), random_texts(120))
     assert (job.head, job.masking) == ("masked_lm", masking)
-    _, figures = train_here(job, tmp_path)
+    figures = train_here(job, "pretrain-phase1", tmp_path)[1]["held_out"]
     assert not [figure for figure in figures if "nsp" in figure]
     assert figures["loss"] == figures["mlm_loss"]
     model, report = AutoModelForMaskedLM.from_pretrained(job.output, output_loading_info=True)
@@ -108,16 +85,16 @@ def test_a_continued_model_is_compared_with_its_original_by_document(tmp_path: P
     loaded = load_tokenizer(tmp_path / artifacts.TOKENIZER)
     assert tokens == [Counter(loaded.encode(text, add_special_tokens=False).ids) for text in chosen]
 
-    train_here(job, tmp_path)
+    train_here(job, "pretrain-phase1", tmp_path)
     model = AutoModelForMaskedLM.from_pretrained(job.output)
     again = {"model": None, "init_checkpoint": job.output, "original": job.output, "output": str(tmp_path / "more")}
-    result, figures = train_here(dataclasses.replace(job, **again), tmp_path)
-    assert result.evaluation is not None
+    result, figures = train_here(dataclasses.replace(job, **again), "pretrain-phase1", tmp_path)
+    before = figures["held_out"]["before"]
     groups = result.evaluation["before"]["groups"]
     losses = [list_losses(model, rows, numbers == number) for number in range(len(chosen))]
     assert [group[0] for group in groups] == pytest.approx([loss.sum() for loss in losses], rel=1e-4)
     assert [group[2] for group in groups] == [len(loss) for loss in losses]
-    assert figures["before"]["documents"] == figures["before"]["groups"] == len(chosen)
+    assert before["documents"] == before["groups"] == len(chosen)
 
 
 def held_out_loss(model: torch.nn.Module, folder: Path, count: int) -> float:
@@ -154,7 +131,7 @@ def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(tmp_
     params = params_with(*SMALL, *THREE_PHASES)
     for phase, theta in (("phase1", 1000.0), ("phase2", 20000.0), ("longer", 20000.0)):
         job, rows = make_rows(tmp_path, params, random_texts(120), phase)
-        _, figures = train_here(job, tmp_path, phase)
+        figures = train_here(job, f"pretrain-{phase}", tmp_path)[1]["held_out"]
         model = AutoModelForMaskedLM.from_pretrained(job.output)
         assert model.config.rope_parameters["full_attention"]["rope_theta"] == theta
         assert figures["mlm_loss"] == pytest.approx(held_out_loss(model, rows, figures["rows"]), rel=1e-5)
