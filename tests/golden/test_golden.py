@@ -26,7 +26,7 @@ from tests.flows.conftest import prefect_server, prefect_session, toy_project  #
 from tests.flows.toy_runs import FASTER
 from tests.flows.views.compared_runs import made
 from tests.flows.views.shown_runs import shown
-from tests.places import ROOT, copy_project
+from tests.places import DVC_FOLDERS, ROOT, copy_project
 from tests.tasks.downstream.inference.applied_models import GOOD
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here
@@ -92,8 +92,7 @@ def podium(tmp_path, monkeypatch, capsys):
     for name in (*ours, "PREFECT_API_URL", "NO_COLOR", "FORCE_COLOR", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     fixed = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "PODIUM_THREADS": "1", "PODIUM_CHECK_SECONDS": "120"}
-    homes = ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")
-    for name, value in {**fixed, **{name: str(tmp_path / name.lower()) for name in homes}}.items():
+    for name, value in {**fixed, **{name: str(tmp_path / name.lower()) for name in DVC_FOLDERS}}.items():
         monkeypatch.setenv(name, value)
 
     def call(*words):
