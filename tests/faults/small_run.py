@@ -167,7 +167,7 @@ def require_same(project, reference):
 
 
 def require_whole(project, reference, published=False):
-    """All is as in the undisturbed run; no temporary names outside runs/, every JSON and object of DVC's cache whole."""
+    """All is as in the undisturbed run; no temporary names outside runs/; JSON files and objects of DVC are whole."""
     require_same(project, reference)
     if published:
         require_published_once(project)

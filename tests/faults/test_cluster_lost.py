@@ -253,7 +253,9 @@ def test_tls_admits_only_certificates_of_the_own_authority(tmp_path):
         subprocess.run(["openssl", "req", "-x509", *KEY, *signed, *names], cwd=tmp_path, check=True)
 
     def certified(name, authority):
-        files = {f"{role}__{kind}": f"{name}.{end}" for role in ROLES for kind, end in (("KEY", "key"), ("CERT", "pem"))}
+        files = {
+            f"{role}__{kind}": f"{name}.{end}" for role in ROLES for kind, end in (("KEY", "key"), ("CERT", "pem"))
+        }
         files["CA_FILE"] = f"{authority}.pem"
         return {f"{TLS}{setting}": str(tmp_path / file) for setting, file in files.items()}
 

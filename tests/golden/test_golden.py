@@ -67,7 +67,12 @@ def text_of(html):
 def same(tmp_path):
     """Return a function that compares a text with its golden copy, or writes the copy where PODIUM_WRITE_GOLDEN=1; what
     differs between hosts and runs is replaced first, by `more` patterns before the others."""
-    words = {str(tmp_path / "project"): "PROJECT", str(tmp_path): "FOLDER", sys.executable: "PYTHON", str(ROOT): "PODIUM"}
+    words = {
+        str(tmp_path / "project"): "PROJECT",
+        str(tmp_path): "FOLDER",
+        sys.executable: "PYTHON",
+        str(ROOT): "PODIUM",
+    }
 
     def require_same(name, text, more=()):
         for place in sorted(words, key=len, reverse=True):

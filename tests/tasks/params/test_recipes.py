@@ -1,11 +1,9 @@
-"""The presets of recipes: each number against tables written by hand from the source, each job against the checks of its
-runtime."""
+"""The presets of recipes: each number against tables written by hand, each job against the checks of its runtime."""
 
 import dataclasses
 import re
 from collections import Counter, namedtuple
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,16 +13,15 @@ from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.estimates.ipu import build_program, describe_evaluations
 from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
-from ipu_model.ipu.planning import IpuPlan, plan_ipu
-from ipu_model.jobs.job import EvaluationConfig, Job
-from ipu_model.models.config import ModelConfig
+from ipu_model.ipu.planning import plan_ipu
+from ipu_model.jobs.job import EvaluationConfig
 from ipu_model.rows.format import Manifest
 from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, SAVE_MARGIN
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.training import model_config, optimizer_config
 from tasks.params.entries import find_entry
 from tasks.params.overlays import read_preset, resolve
-from tasks.params.schema import Params, validate_params
+from tasks.params.schema import validate_params
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
 from tasks.stage.row_folders import read_manifest
@@ -125,13 +122,13 @@ base-pod16-paddle           128 20  65536 32  4  512  7038       .006 .28417   5
 base-pod16-paddle           384 56  16384  8  4  512  2137 .002828427 .12822   128         0-4-4-4 5  1
 base-pod16-paddle           384  0    128  2  4   16     4    .000056 .07514   256             6-6 2  4  2 4  4     6-6
 """
-"""A preset on IPUs, and the fields of Row in their order; of fine-tuning then those of `predict`: rows in one micro-batch,
-replicas, device iterations, layers on each IPU."""
+"""A preset on IPUs, and the fields of Row in their order; of fine-tuning then those of `predict`: rows in one
+micro-batch, replicas, device iterations, layers on each IPU."""
 Recipe = namedtuple("Recipe", "phases finetune predict")
 
 
-def read_table() -> dict[str, Recipe]:
-    jobs: dict[str, list[Any]] = {}
+def read_table():
+    jobs = {}
     for line in TABLE.strip().splitlines():
         preset, *words = line.split()
         if preset != "#":
@@ -170,7 +167,7 @@ TokenPhase = namedtuple(
 )
 """A phase of a recipe that counts billions of tokens, in full batches of packed rows: the base of the global rotation,
 where it changes, and the tokens in which the batch grows from the first."""
-TOKENS: dict[str, tuple[tuple[TokenPhase, ...], float]] = {
+TOKENS = {
     "modernbert-base": (
         (
             TokenPhase(1024, 1719, 4608, 96, 8e-4, 3, "constant", 1e4, 768, 50),
@@ -198,7 +195,7 @@ TOKENS: dict[str, tuple[tuple[TokenPhase, ...], float]] = {
 }
 """Phases, and the weight decay of AdamW: that of the source by its learning rate."""
 
-PORTABLE: dict[str, tuple[tuple[Phase, Phase] | None, Squad]] = {
+PORTABLE = {
     "cuda-base-optimum": (OPTIMUM, Squad(128, 3, 7e-5, 0.1)),
     "cuda-large-optimum": (OPTIMUM, Squad(256, 2, 2e-4, 0.0, weight_decay=0.0)),
     "cuda-base-examples": (EXAMPLES, Squad(32, 3, 6e-5, 0.25)),
@@ -231,25 +228,25 @@ SQUAD_PACKING_FACTOR = {384: 2.18, 512: 2.2}
 (LPFHP of graphcore/examples:tutorials/blogs_code/packedBERT on their histogram); 512: Optimum's packed notebook."""
 
 
-def resolved(name: str) -> Params:
+def resolved(name):
     return validate_params(resolve({}, name, [], PRESETS))
 
 
-def shape_of(params: Params) -> tuple[int, ...]:
+def shape_of(params):
     model = params.model
     return model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size
 
 
-def manifest(name: str, row_length: int, factor: float) -> Manifest:
+def manifest(name, row_length, factor):
     rows = 1_000_000
     kind = "question_answering" if name.startswith("squad") else "pretrain"
     return Manifest(kind, row_length, 3, 20, VOCABULARY, "0", 0, rows, round(rows * factor), rows, {})
 
 
-def planned(job: Job, model: ModelConfig, factor: float) -> IpuPlan:
+def planned(job, model, factor):
     """The plan of the IPU runtime, which refuses what cannot run; `say` fails on a key it had to translate."""
 
-    def say(text: str) -> None:
+    def say(text):
         assert "ipu_config" not in text, text
 
     return plan_ipu(job, model, factor, True, PopRunInstances(), say)
@@ -261,12 +258,12 @@ BASE_MODEL = (768, 12, 12, 3072)
 LARGE_MODEL = (1024, 24, 16, 4096)
 
 
-def layers_of(plan: IpuPlan) -> tuple[int, ...]:
+def layers_of(plan):
     counts = Counter(plan.placement.layers)
     return tuple(counts[ipu] for ipu in range(plan.placement.ipus_per_replica))
 
 
-def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, Job]:
+def jobs_of(params, root, factors):
     squad, phases = find_entry(params, "squad"), params.pretrain_rows
     lengths = {phase: getattr(phases, phase).row_length for phase in ("phase1", "phase2")}
     lengths |= dict.fromkeys(("squad/train", "squad/dev"), squad.rows.row_length)
@@ -291,7 +288,7 @@ def test_every_preset_of_a_recipe_stands_in_the_table_and_names_its_source():
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
+def test_a_preset_says_what_its_source_says(name, tmp_path):
     recipe, params, pod = RECIPES[name], resolved(name), int(name.split("-pod")[1].split("-")[0])
     rows, squad, ipu = params.pretrain_rows, params.downstream["squad"], params.ipu
     assert (params.device.runtime, params.device.precision) == ("ipu", "fp16")
@@ -329,7 +326,7 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
     assert plan.replicas * len(layers_of(plan)) <= pod
 
 
-def test_mosaic_says_what_its_source_says(tmp_path: Path):
+def test_mosaic_says_what_its_source_says(tmp_path):
     """mosaicml/examples: mosaic-bert-base-uncased.yaml."""
     params = resolved("mosaic")
     rows, training = params.pretrain_rows, params.pretrain
@@ -355,7 +352,7 @@ def test_mosaic_says_what_its_source_says(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", TOKENS)
-def test_a_preset_of_modernbert_has_the_tokens_of_its_source(name: str):
+def test_a_preset_of_modernbert_has_the_tokens_of_its_source(name):
     """AnswerDotAI/ModernBERT:yamls/modernbert, and lindvalllab/BioClinical-ModernBERT."""
     (phases, decay), params = TOKENS[name], resolved(name)
     rows, training = params.pretrain_rows, params.pretrain
@@ -380,7 +377,7 @@ def test_a_preset_of_modernbert_has_the_tokens_of_its_source(name: str):
     assert (params.model.max_positions, params.model.layer_norm_eps) == (8192, 1e-5)
 
 
-def seconds_to_stop(job: Job, plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:
+def seconds_to_stop(job, plan, model, row_length, masks):
     """From SIGTERM to the end of a training on a POD of Mk2: the running call, and a checkpoint on a slow disk."""
     seconds = call_interval(build_program(job, model, plan, RowShape(row_length, masks))).likely
     return seconds + SAVE_MARGIN * ASSUMED_SAVE_SECONDS
@@ -391,14 +388,14 @@ def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():
     assert f"\nTimeoutStopSec={STOP_TIMEOUT_S}\n" in unit
 
 
-def row(job: Job, plan: IpuPlan, row_length: int, masks: int, length: Any) -> Row:
+def row(job, plan, row_length, masks, length):
     sizes = (job.geometry.global_batch_size, plan.micro_batch_size, plan.replicas, plan.accumulation, length)
     rates = (job.optimizer.learning_rate, job.schedule.warmup_fraction, job.optimizer.loss_scaling)
     return Row(row_length, masks, *sizes, *rates, layers_of(plan), plan.placement.forward_stages, plan.updates_per_call)
 
 
 @pytest.mark.parametrize("name", PORTABLE)
-def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str, tmp_path: Path):
+def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name, tmp_path):
     phases, squad = PORTABLE[name]
     params = resolved(name)
     assert {job.runtime for job in jobs_of(params, tmp_path, {}).values()} == {name.split("-")[0]}
@@ -419,7 +416,7 @@ def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_tests_of_the_ipu_runtime_compile_every_job_of_a_preset_as_it_lays_them_out(name: str) -> None:
+def test_the_tests_of_the_ipu_runtime_compile_every_job_of_a_preset_as_it_lays_them_out(name):
     params = resolved(name)
     squad = params.downstream["squad"]
     layouts = [x for x in LAYOUTS if name[len("ipu-") :] in x.presets]
@@ -440,7 +437,7 @@ SECTION = (ROOT / "docs/ipu.md").read_text(encoding="utf-8").split("## Fine-tuni
 
 
 @pytest.mark.parametrize("name", [*FAST, *(name[: -len("-fast")] for name in FAST)])
-def test_what_is_expected_follows_from_the_preset(name: str, tmp_path: Path):
+def test_what_is_expected_follows_from_the_preset(name, tmp_path):
     lines = re.findall(rf"^\| `{name}` \|(.*)\|$", SECTION.split("\n## ")[0], re.MULTILINE)
     [line] = [[cell.strip() for cell in line.split("|")] for line in lines]
     params = resolved(name)
@@ -464,7 +461,7 @@ def test_what_is_expected_follows_from_the_preset(name: str, tmp_path: Path):
         assert f"Estimated, not measured: {line[4]} sequences/s" in preset
 
 
-def test_evaluations_of_a_phase_take_a_small_share_of_its_time(tmp_path: Path):
+def test_evaluations_of_a_phase_take_a_small_share_of_its_time(tmp_path):
     params = resolved("ipu-base-pod16-examples")
     job = jobs_of(params, tmp_path, {})["phase1"]
     rows, steps = read_manifest(Path(job.rows)), params.pretrain.phase1.steps

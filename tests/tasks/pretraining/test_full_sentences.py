@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from tests.tasks.pretraining.row_inputs import CLS, SEP, random_texts, read_rows
 from tests.tasks.pretraining.small_training import SMALL, documents_of, make_rows, params_with, train_here
 
 
-def filled(sentence_lengths: list[int], budget: int) -> list[int]:
+def filled(sentence_lengths, budget):
     """Tokens of every sequence of a document: as many sentences as fit."""
     sequences = [0]
     for length in sentence_lengths:
@@ -30,7 +29,7 @@ def filled(sentence_lengths: list[int], budget: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> None:
+def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed):
     rng = np.random.default_rng(seed)
     lengths = [rng.integers(1, 41, rng.integers(1, 31)).tolist() for _ in range(40)]
     documents = documents_of(lengths)
@@ -54,9 +53,7 @@ def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> 
         ("modernbert", "dynamic", "ModernBertForMaskedLM"),
     ],
 )
-def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transformers(
-    tmp_path: Path, family: str, masking: str, name: str
-) -> None:
+def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transformers(tmp_path, family, masking, name):
     shape = (f"model.family={family}", "pretrain_rows.next_sentence=false", f"pretrain.masking={masking}")
     job, rows = make_rows(tmp_path, params_with(*SMALL, *shape), random_texts(120))
     assert (job.head, job.masking) == ("masked_lm", masking)
@@ -69,14 +66,14 @@ def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transforme
     assert figures["mlm_loss"] == pytest.approx(held_out_loss(model, rows, figures["rows"]), rel=1e-5)
 
 
-def test_a_continued_model_is_compared_with_its_original_by_document(tmp_path: Path) -> None:
+def test_a_continued_model_is_compared_with_its_original_by_document(tmp_path):
     packed = ("pretrain.evaluate_rows=null", "pretrain_rows={held_out_fraction: 0.3, max_sequences_per_row: 4}")
     params, texts = params_with(*SMALL, *packed, "pretrain_rows.next_sentence=false"), random_texts(60)
     job, folder = make_rows(tmp_path, params, texts)
     rows, numbers = read_rows(folder / HELD_OUT), np.load(folder / HELD_OUT / "documents.npy")
     assert not rows["token_type_ids"].any()
     chosen = [text for text in texts if is_held_out(text, 0.3, params.pretrain_rows.seed)]
-    tokens: list[Counter[int]] = [Counter() for _ in chosen]
+    tokens = [Counter() for _ in chosen]
     for (row, slot), number in np.ndenumerate(numbers):
         if number >= 0:
             sequence = unmask(rows)[row, rows["sequence_ids"][row] == slot + 1].tolist()
@@ -97,12 +94,12 @@ def test_a_continued_model_is_compared_with_its_original_by_document(tmp_path: P
     assert before["documents"] == before["groups"] == len(chosen)
 
 
-def held_out_loss(model: torch.nn.Module, folder: Path, count: int) -> float:
+def held_out_loss(model, folder, count):
     rows = read_rows(folder / HELD_OUT)
     return float(list_losses(model, rows, np.arange(len(rows["input_ids"]))[:, None] < count).mean())
 
 
-def list_losses(model: torch.nn.Module, rows: dict[str, np.ndarray], kept: np.ndarray) -> np.ndarray:
+def list_losses(model, rows, kept):
     """The loss of a model of transformers on each masked token, one sequence at a time; `kept` is [R, S] or [R, 1]."""
     losses = []
     for row, slot in zip(*np.nonzero(kept & (rows["cls_positions"] >= 0)), strict=True):
@@ -127,7 +124,7 @@ THREE_PHASES = (
 )
 
 
-def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(tmp_path: Path) -> None:
+def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(tmp_path):
     params = params_with(*SMALL, *THREE_PHASES)
     for phase, theta in (("phase1", 1000.0), ("phase2", 20000.0), ("longer", 20000.0)):
         job, rows = make_rows(tmp_path, params, random_texts(120), phase)

@@ -100,7 +100,7 @@ def test_the_page_is_whole_and_loads_nothing_and_judging_asks_for_nothing(tmp_pa
     page = Page(html := without_own_script(render_page({**verdict, "not_checked": [document]})))
     tags = [tag for tag, _ in page.elements if tag not in ("meta", "br")]
     assert not {*tags} & {"script", "link", "img", "iframe", "object", "base", "form"}
-    opened: list[str] = []
+    opened = []
     for tag in tags:
         if tag.startswith("/"):
             assert f"/{opened.pop()}" == tag
