@@ -25,12 +25,12 @@ PHONE = {"width": 390, "height": 844}
 
 def installed():
     """The path of the browser; where there is none, the test is skipped, or fails where one is required."""
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
+    browser = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if browser is None:
         missing = f"no {', '.join(NAMES[:-1])} or {NAMES[-1]} on PATH"
         assert os.environ.get(REQUIRED) != "required", f"{missing}, and {REQUIRED}=required"
         pytest.skip(missing)
-    return found
+    return browser
 
 
 @contextlib.contextmanager

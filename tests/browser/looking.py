@@ -23,18 +23,18 @@ LOOKING = Path(__file__).with_name("looking.js").read_text(encoding="utf-8")
 
 def problems(browser, file, shows=""):
     """Everything that is wrong with the page in `file`; a good one has nothing, and shows the text `shows`."""
-    found = [f"it has {file.stat().st_size:,} bytes"] if file.stat().st_size > LARGEST else []
+    wrong = [f"it has {file.stat().st_size:,} bytes"] if file.stat().st_size > LARGEST else []
     for phone in (False, True):
         with chromium.window(browser, phone=phone) as page:
-            seen = Watch(page, file)
+            watched = watch(page, file)
             chromium.opened(page, file)
             page.evaluate("for (const box of document.querySelectorAll('[data-again]')) box.checked = false")
             for script in (Axe().axe_script, LOOKING):
                 page.evaluate(script)
-            found += [f"{'phone' if phone else 'desk'}: {one}" for one in _of_size(page, file, phone)]
-            found += seen.found
-            found += [] if shows in (page.text_content("body") or "") else [f"{shows!r} is not shown"]
-    return list(dict.fromkeys(found))
+            wrong += [f"{'phone' if phone else 'desk'}: {problem}" for problem in _of_size(page, file, phone)]
+            wrong += watched
+            wrong += [] if shows in (page.text_content("body") or "") else [f"{shows!r} is not shown"]
+    return list(dict.fromkeys(wrong))
 
 
 def _of_size(page, file, phone):
@@ -51,11 +51,11 @@ def _of_size(page, file, phone):
     in_light = OF_LAYOUT if phone else EVERY_RULE
     for scheme, rules in (("light", in_light), ("dark", OF_COLORS)):
         page.emulate_media(color_scheme=scheme)
-        said = [*_axe(page, rules), *page.evaluate("looking.faint()"), *page.evaluate("s => looking.theme(s)", scheme)]
-        yield from (f"{scheme}: {one}" for one in said)
+        seen = [*_axe(page, rules), *page.evaluate("looking.faint()"), *page.evaluate("s => looking.theme(s)", scheme)]
+        yield from (f"{scheme}: {problem}" for problem in seen)
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme, media="print")
-        yield from (f"printed: {one}" for one in page.evaluate("looking.darkGrounds()"))
+        yield from (f"printed: {problem}" for problem in page.evaluate("looking.darkGrounds()"))
 
 
 def _axe(page, rules):
@@ -68,64 +68,57 @@ def _axe(page, rules):
     ]
 
 
-class Watch:
-    """What a page says on its console, and what it asks for, from before it is opened."""
+def watch(page, file):
+    """Return a list that fills with what a page says on its console and asks for, from before it is opened."""
+    wrong, address = [], file.resolve().as_uri()
 
-    def __init__(self, page, file):
-        self.found = []
-        self.own = file.resolve().as_uri()
-        page.on("console", lambda said: self._said(said.type, said.text))
-        page.on("pageerror", lambda error: self.found.append(f"script: {error}"))
-        page.on("request", lambda request: self._asked(request.url))
-        page.on("websocket", lambda socket: self._asked(socket.url))
-        page.on("dialog", self._dialog)
-        page.context.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
+    def ask(url):
+        if url.split("#")[0] != address and urlsplit(url).scheme not in ("data", "blob"):
+            wrong.append(f"asks for {url}")
 
-    def _said(self, kind, text):
-        if kind in ("error", "warning"):
-            self.found.append(f"console {kind}: {text}")
-
-    def _asked(self, url):
-        if url.split("#")[0] != self.own and urlsplit(url).scheme not in ("data", "blob"):
-            self.found.append(f"asks for {url}")
-
-    def _dialog(self, dialog):
-        self.found.append(f"dialog: {dialog.message}")
+    def answer(dialog):
+        wrong.append(f"dialog: {dialog.message}")
         dialog.dismiss()
+
+    def hear(line):
+        wrong.extend([f"console {line.type}: {line.text}"] if line.type in ("error", "warning") else [])
+
+    page.on("console", hear)
+    page.on("pageerror", lambda error: wrong.append(f"script: {error}"))
+    page.on("request", lambda request: ask(request.url))
+    page.on("websocket", lambda socket: ask(socket.url))
+    page.on("dialog", answer)
+    page.context.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
+    return wrong
 
 
 def _links(page, file):
     """Links that lead nowhere: to no file, to no place in it, or that are more than a link."""
-    found = []
     for link in page.evaluate("looking.links()"):
         parts = urlsplit(link["href"])
         if not link["href"]:
-            found.append(f"an empty link: {link['text']!r}")
+            yield f"an empty link: {link['text']!r}"
         elif parts.scheme in ("http", "https", "mailto"):
             continue
         elif parts.scheme:
-            found.append(f"link {link['href']!r} is not a link to a page")
+            yield f"link {link['href']!r} is not a link to a page"
         elif not parts.path:
             if parts.fragment and not page.evaluate("id => !!document.getElementById(id)", unquote(parts.fragment)):
-                found.append(f"link {link['href']!r} leads to no place on the page")
+                yield f"link {link['href']!r} leads to no place on the page"
         elif not (file.resolve().parent / unquote(parts.path)).exists():
-            found.append(f"link {link['href']!r} leads to no file")
-    return found
+            yield f"link {link['href']!r} leads to no file"
 
 
 def _keyboard(page):
     """Controls that the Tab key does not reach, in their order, or on which nothing shows that they are reached."""
-    wanted = page.evaluate("most => looking.controls(most)", TABS)
-    found = []
-    for control in wanted:
+    for control in page.evaluate("most => looking.controls(most)", TABS):
         page.keyboard.press("Tab")
         reached = page.evaluate("looking.reached()")
         if reached["name"] != control:
-            found.append(f"the Tab key leads to {reached['name']}, not to {control}")
+            yield f"the Tab key leads to {reached['name']}, not to {control}"
             break
         if not reached["shown"]:
-            found.append(f"nothing shows the focus on {control}")
-    return found
+            yield f"nothing shows the focus on {control}"
 
 
 def _plot(page, plot):
@@ -152,8 +145,8 @@ def _plot(page, plot):
 
 
 def _tip(name, what, tip, values):
-    said = tip.text_content() if tip.count() and tip.is_visible() else None
-    if said not in values:
-        yield f"{name}: {what} shows {said!r}"
-    elif not re.search(r"\d", said) or not re.search(r"[a-z%]", said):
-        yield f"{name}: {said!r} is not a value with its unit"
+    shown = tip.text_content() if tip.count() and tip.is_visible() else None
+    if shown not in values:
+        yield f"{name}: {what} shows {shown!r}"
+    elif not re.search(r"\d", shown) or not re.search(r"[a-z%]", shown):
+        yield f"{name}: {shown!r} is not a value with its unit"

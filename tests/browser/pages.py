@@ -44,7 +44,7 @@ def estimated(folder, preset):
 
 
 def _plan(preset, folder):
-    """With all words planted but those by which parts are found: stages, whose names hostile_pages plants."""
+    """With all words planted but those by which parts are found: stages, whose names test_pages.py plants."""
     request, estimate = estimated(folder, preset)
     estimate = everywhere(estimate, keep=("planned", "stage", "status", "runtime"))
     first, *rest = estimate.jobs

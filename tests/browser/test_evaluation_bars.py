@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser import chromium, evaluations
 
-TOLD = re.compile(r"[\w -]*[\w1] [\d.]+, 95% interval ([\d.]+) to ([\d.]+)(; .* 95% interval [\d.]+ to [\d.]+)*")
+LABEL = re.compile(r"[\w -]*[\w1] [\d.]+, 95% interval ([\d.]+) to ([\d.]+)(; .* 95% interval [\d.]+ to [\d.]+)*")
 KINDS = ("questions", "classes", "several_labels", "values", "entities")
 
 
@@ -20,10 +20,10 @@ def report(page, place, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_bar_of_a_slice_tells_its_intervals(page, tmp_path, kind):
     bars = report(page, tmp_path / "report.html", kind).locator(".bars svg:has(.interval)")
-    told = page.get_by_role("img", name=TOLD)
-    assert told.count() == bars.count() > 0
-    for bar in told.all():
-        low, high = TOLD.fullmatch(bar.locator("title").text_content()).groups()[:2]
+    labelled = page.get_by_role("img", name=LABEL)
+    assert labelled.count() == bars.count() > 0
+    for bar in labelled.all():
+        low, high = LABEL.fullmatch(bar.locator("title").text_content()).groups()[:2]
         ends = bar.locator(".interval").first
         drawn = [float(ends.get_attribute(name)) for name in ("x1", "x2")]
         assert drawn == pytest.approx([float(low), float(high)], abs=0.055), "drawn to hundredths, told in tenths"
@@ -34,7 +34,7 @@ def test_each_bar_of_a_slice_tells_its_intervals(page, tmp_path, kind):
 def test_near_duplicates_need_no_sideways_scrolling_on_a_phone(page, tmp_path):
     page.set_viewport_size(chromium.PHONE)
     table = report(page, tmp_path / "report.html", "classes").get_by_role("region", name="near-duplicates by source")
-    assert table.evaluate("one => one.scrollWidth <= one.clientWidth")
+    assert table.evaluate("box => box.scrollWidth <= box.clientWidth")
     assert table.locator("[data-name='share']").count() > 0
 
 

@@ -2,7 +2,7 @@
 
 from flows.views import index_page
 from tests.browser import chromium
-from tests.browser.looking import LOOKING, Watch
+from tests.browser.looking import LOOKING, watch
 from tests.browser.pages import all_runs
 from tests.flows.views.shown_runs import shown
 
@@ -113,10 +113,10 @@ def test_five_hundred_runs_open_filter_fit_a_phone_and_stay_text(browser, tmp_pa
     file = all_runs(500, tmp_path)
     assert file.stat().st_size < 1_000_000
     with chromium.window(browser, phone=True) as page:
-        seen = Watch(page, file)
+        wrong = watch(page, file)
         chromium.opened(page, file).evaluate(LOOKING)
         assert page.evaluate("looking.structure()") == []
         assert page.evaluate("width => looking.tooWide(width)", chromium.PHONE["width"]) == []
         page.get_by_role("searchbox").fill("rejected")
         assert page.locator("#count").inner_text() == "250 of 500 shown"
-    assert seen.found == []
+    assert wrong == []

@@ -55,7 +55,7 @@ def test_the_page_of_a_run_on_ipus_shows_where_its_jobs_say_that_they_lay(browse
     path = os.pathsep.join([str(DOUBLE), *filter(None, [os.environ.get("PYTHONPATH")])])
     host = {"PYTHONPATH": path, "PODIUM_EXECUTABLE_CACHE": str(tmp_path / "executables")}
     case = small_run.Case(small_run.make_project(tmp_path / "project"), tmp_path, extra=host)
-    done = case.run("-m", "flows", "run", "--name", "on-ipus", *(word for one in LAID for word in ("--set", one)))
+    done = case.run("-m", "flows", "run", "--name", "on-ipus", *(word for key in LAID for word in ("--set", key)))
     assert done.returncode == 0, done.stdout
     checkout = case.project / "runs" / "checkouts" / "on-ipus"
     file = checkout / "reports" / "run.html"

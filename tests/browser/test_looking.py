@@ -66,6 +66,6 @@ def test_every_defect_is_named(browser, tmp_path, group):
         html = html.replace(before, after + before if before == "Here." else after, 1)
     file = tmp_path / "page.html"
     file.write_text(html, encoding="utf-8")
-    found = problems(browser, file)
-    assert [said for _, _, said in DEFECTS[group] if not any(said in one for one in found)] == [], found
-    assert group != "nothing" or found == []
+    named = problems(browser, file)
+    assert [words for _, _, words in DEFECTS[group] if not any(words in problem for problem in named)] == [], named
+    assert group != "nothing" or named == []

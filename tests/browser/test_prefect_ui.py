@@ -14,7 +14,7 @@ from flows.views.run_view import RunView
 from tasks.params.overlays import list_preset_names
 from tests.browser import chromium, made_runs
 from tests.browser.planted import SHOWN
-from tests.browser.prefect_forms import SECONDS, UiServer
+from tests.browser.ui_server import WAIT_MS, UiServer
 from tests.places import ROOT
 
 
@@ -52,7 +52,7 @@ def page(server, browser):
     """A page that may ask the server alone."""
     outside = []
     with chromium.window(browser) as window:
-        window.set_default_timeout(SECONDS)
+        window.set_default_timeout(WAIT_MS)
         window.on("request", lambda request: outside.append(request.url))
         yield window
     address = server["form"].split("/deployments")[0]
@@ -61,7 +61,7 @@ def page(server, browser):
 
 def test_the_form_offers_presets_by_name_and_says_what_each_parameter_is(server, page):
     page.goto(server["form"])
-    expect(page.get_by_text("A preset that extends the defaults")).to_be_visible(timeout=SECONDS)
+    expect(page.get_by_text("A preset that extends the defaults")).to_be_visible(timeout=WAIT_MS)
     shown = " ".join(page.inner_text("body").split())
     described = parameter_schema(pipeline).model_dump()["properties"]
     for name, about in described.items():
@@ -70,7 +70,7 @@ def test_the_form_offers_presets_by_name_and_says_what_each_parameter_is(server,
     assert 'Property is type "None"' not in shown
     page.locator(".p-select-button__control").first.press("ArrowDown")
     for preset in list_preset_names(ROOT / "presets")[:3]:
-        expect(page.get_by_text(preset, exact=True).first).to_be_visible(timeout=SECONDS)
+        expect(page.get_by_text(preset, exact=True).first).to_be_visible(timeout=WAIT_MS)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_form_offers_presets_by_name_and_says_what_each_parameter_is(server,
 )
 def test_an_artifact_is_tables_in_which_text_of_a_user_is_text(server, page, name, heads):
     page.goto(server[name])
-    expect(page.locator("table").first).to_be_visible(timeout=SECONDS)
+    expect(page.locator("table").first).to_be_visible(timeout=WAIT_MS)
     assert set(heads) <= {head.strip() for head in page.locator("table th").all_inner_texts()}
     assert page.evaluate("window.planted") is None
     assert page.locator("[data-planted]").count() == 0

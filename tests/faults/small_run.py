@@ -22,7 +22,7 @@ from tasks.plan.writing import write_plan
 from tasks.release.release import CARD, STAGE_RUNS
 from tasks.stage.artifacts import FETCHED
 from tests.faults import processes
-from tests.places import ROOT, copy_project
+from tests.places import DVC_FOLDERS, ROOT, copy_project
 from tests.plans import stages_of, values_with
 from tests.prefect_home import make_home
 
@@ -105,20 +105,12 @@ class Case:
     extra: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
-        make_home(self.home / "prefect")
+        make_home(self.home / "PREFECT_HOME")
 
     def environment(self):
-        settings = {
-            "PREFECT_HOME": str(self.home / "prefect"),
-            "DVC_SITE_CACHE_DIR": str(self.home / "dvc-site"),
-            "DVC_GLOBAL_CONFIG_DIR": str(self.home / "dvc-global"),
-            "DVC_NO_ANALYTICS": "1",
-            "DO_NOT_TRACK": "1",
-            "DVC_SYSTEM_CONFIG_DIR": str(self.home / "dvc-system"),
-            "PODIUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            processes.MARK: self.mark,
-        }
+        switches = ("DVC_NO_ANALYTICS", "DO_NOT_TRACK", "PODIUM_THREADS", "PYTHONDONTWRITEBYTECODE")
+        folders = {name: str(self.home / name) for name in ("PREFECT_HOME", *DVC_FOLDERS)}
+        settings = {**dict.fromkeys(switches, "1"), **folders, processes.MARK: self.mark}
         if self.api_url is not None:
             settings["PREFECT_API_URL"] = self.api_url
         return {**{k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}, **settings, **self.extra}
@@ -174,8 +166,11 @@ def require_same(project, reference):
     assert sorted(name for name in {*present, *reference} if present.get(name) != reference.get(name)) == []
 
 
-def require_whole(project):
-    """No temporary names outside runs/, every JSON whole, every object of DVC's cache what its name says."""
+def require_whole(project, reference, published=False):
+    """All is as in the undisturbed run; no temporary names outside runs/; JSON files and objects of DVC are whole."""
+    require_same(project, reference)
+    if published:
+        require_published_once(project)
     for path in _files(project):
         inside = path.relative_to(project)
         if inside.parts[0] != "runs" and inside.parts[:2] != (".dvc", "tmp"):

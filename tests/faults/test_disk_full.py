@@ -42,7 +42,4 @@ def test_a_writer_meets_a_full_disk_and_ends_well_with_room_again(stage, folder,
         processes.require_none(case.mark)
         leave(disk, 1 << 19)
         case.succeed(*words)
-        small_run.require_same(project, pictures.digests_after(stage))
-        small_run.require_whole(project)
-        if stage == PUBLISH:
-            small_run.require_published_once(project)
+        small_run.require_whole(project, pictures.digests_after(stage), published=stage == PUBLISH)

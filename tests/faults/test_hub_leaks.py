@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.flows.conftest import TOY_PLAN
-from tests.places import ROOT
+from tests.places import DVC_FOLDERS, ROOT
 from tests.tasks.release.hub_publishing import NAME, TOKEN
 from tests.tasks.trained_checkout import make_checkout
 
@@ -85,8 +85,7 @@ def project(tmp_path):
 
 
 def environment(home):
-    places = ("PREFECT_HOME", "HOME", "HF_HOME")
-    places += ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")
+    places = ("PREFECT_HOME", "HOME", "HF_HOME", *DVC_FOLDERS)
     return {
         **os.environ,
         **{name: value for name, value in SECRETS.items() if name != "remote"},

@@ -47,9 +47,7 @@ def test_a_killed_run_is_finished_by_the_next(number, stage, fraction, tmp_path,
     with processes.one_trainer(case.mark):
         case.succeed(*case.flow())
     processes.require_none(case.mark, 5.0)
-    small_run.require_same(project, pictures.digests)
-    small_run.require_whole(project)
-    small_run.require_published_once(project)
+    small_run.require_whole(project, pictures.digests, published=True)
 
 
 @pytest.mark.faults
@@ -77,6 +75,5 @@ def test_a_corpus_killed_twice_is_that_of_an_undisturbed_run(tmp_path):
         processes.require_none(killed.mark)
     leftovers.repair(killed.project, print)  # as flows do: a DVC killed while it writes its list leaves half of it
     killed.succeed(*CORPUS)
-    small_run.require_same(killed.project, small_run.digests(undisturbed.project))
-    small_run.require_whole(killed.project)
+    small_run.require_whole(killed.project, small_run.digests(undisturbed.project))
     processes.require_none(killed.mark, 5.0)

@@ -1,27 +1,44 @@
-"""One trial: a team, the runs that it is sent, and what is done to it meanwhile."""
+"""One trial: a team of real stages, the runs that it is sent, what is done to it meanwhile, and what it takes of memory
+and disk; on PostgreSQL where the system has it."""
 
 import contextlib
 import functools
+import os
 import random
+import shutil
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 
+import psutil
 from prefect.client.orchestration import get_client
 
 from flows.pipeline import pipeline
 from flows.server.api import LOCK_PREFIX as LOCK_NAME
 from flows.server.api import SERVER_ERRORS
 from flows.workers import stage_flow
+from tests.faults.small_run import SMALL
+from tests.flows.workers.worker_hosts import Host, Server, start_process, wait_until
 from tests.flows.workers.worker_team import a_team
 from tests.load.disturbances import CPUS, FLOWS, Disturbances, start_workers
-from tests.load.hosts import QUEUE, LoadHost, LoadServer, PostgreSQL, find_postgresql, overrides_of
 from tests.load.records import read_flow_runs, read_records
-from tests.load.watching import Watch, disk_of, memory_of, with_children
+from tests.places import ROOT, copy_project
 
+QUEUE = "cpu/default"
+FIRST_SEED = 101
+SYSTEM = Path("/usr/lib/postgresql")
+USER = "postgres"
+"""Of the system's packages; PostgreSQL refuses to run as root."""
 SENT_SHARE = 5
 """One run of every N is sent by `podium run --on-workers`, the others by the deployment."""
 SENT_AT_ONCE = 2
-LOOK_S = 3.0
+LOOK_S, MEASURE_S = 3.0, 10.0
+AROUND = 5
+"""Looks whose median says what is taken: a process that has just started takes less."""
 CRASHED_S = 180.0
 """A run that crashed is scheduled again by the server within seconds, or by a worker within a minute or so."""
 QUIET_S = 60.0
@@ -43,6 +60,96 @@ class Options:
     """Runs at a time of the `flows` worker; all begin again whenever it is killed, each in seconds of a core."""
 
 
+def overrides_of(number):
+    """A small fine-tuning of fresh weights, from generated data to a release; sets share the stages before it."""
+    return [
+        *SMALL,
+        "pretrain.enabled=false",
+        f"downstream.squad.finetune.seed={FIRST_SEED + number}",
+        f"downstream.squad.publish.folder=published/set-{number}",
+    ]
+
+
+class LoadHost(Host):
+    """A host with a copy of a project, whose stages are the real ones."""
+
+    def __init__(self, *places):
+        super().__init__(*places)
+        self.work = ()
+        """Arguments of `start_worker`, by which a worker that was killed is started again."""
+        self.environment["PODIUM_THREADS"] = "1"
+
+    def make_project(self):
+        copy_project(self.project)
+        shutil.copy2(ROOT / "prefect.yaml", self.project)
+
+    def send(self, number, log):
+        """Start a run of a set from this host, its stages on workers; returns the process."""
+        words = [sys.executable, "-m", "flows", "run", "--on-workers", "--device-queue", QUEUE]
+        words += [word for override in overrides_of(number) for word in ("--set", override)]
+        return start_process(words, self.environment, log, self.project)
+
+
+def find_postgresql():
+    """Return the folder of the programs of the newest PostgreSQL of this system; None where there is none."""
+    if initdb := shutil.which("initdb"):
+        return Path(initdb).resolve().parent
+    versions = sorted(SYSTEM.glob("*/bin/initdb"), key=lambda path: float(path.parents[1].name))
+    return versions[-1].parent if versions else None
+
+
+class PostgreSQL:
+    def __init__(self, programs, folder):
+        self.folder, self.programs = folder, programs
+        self.user = {"user": USER, "group": USER, "extra_groups": []} if os.getuid() == 0 else {}
+        self.url = f"postgresql+asyncpg://{USER}@/{USER}?host={folder}"
+        folder.mkdir()
+        if self.user:
+            shutil.chown(folder, USER)
+        with (folder.parent / "postgresql.log").open("a") as log:
+            made = self.command("initdb", "-D", folder / "data", "-U", USER, "--auth=trust", "-E", "UTF8")
+            subprocess.run(made, cwd=folder, stdout=log, stderr=log, check=True, **self.user)
+            words = self.command("postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=")
+            self.process = start_process(words, None, log, folder, self.user)
+        wait_until(self.answers, "PostgreSQL", alive=self.process)
+
+    def command(self, name, *words):
+        return [str(self.programs / name), *map(str, words)]
+
+    def answers(self):
+        asked = self.command("pg_isready", "-q", "-h", self.folder)
+        return subprocess.run(asked, cwd=self.folder, check=False, **self.user).returncode == 0
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=60)
+
+
+class LoadServer(Server):
+    def __init__(self, folder, database):
+        self.database = database
+        super().__init__(folder)
+
+    def own_environment(self):
+        database = {} if self.database is None else {"PREFECT_SERVER_DATABASE_CONNECTION_URL": self.database.url}
+        return {**super().own_environment(), **database}
+
+    def places(self):
+        return [self.folder, *([] if self.database is None else [self.database.folder / "data/base"])]
+
+    def processes(self):
+        return [self.process.pid, *([] if self.database is None else [self.database.process.pid])]
+
+
+@dataclass(frozen=True)
+class Look:
+    at: float
+    """Seconds since the runs were queued."""
+    ended: int
+    sizes: dict[str, float]
+    """MB of memory and disk by name; 0 of a process that was dead at this moment."""
+
+
 class Trial:
     """The runs of a trial, on a team that is there."""
 
@@ -54,6 +161,8 @@ class Trial:
         """Runs that ended otherwise than published, with how."""
         self.stuck = []
         """Runs of any kind that had no end, locks and processes that were left."""
+        self.looks, self.warm = [], None
+        """When one run of each parameter set had ended: from then on nothing new is made."""
         self.clock = time.monotonic()
         order = [number % options.sets for number in range(options.runs)]
         random.Random(SEED).shuffle(order)
@@ -63,7 +172,6 @@ class Trial:
             team.start_deployment(overrides=overrides_of(number), device_queue=QUEUE): number for number in queued
         }
         self.sent = []
-        self.watch = Watch(self.clock, self.measure)
         self.disturbances = Disturbances(team, self.clock, options.kill_every, options.kills)
 
     def run(self):
@@ -99,9 +207,11 @@ class Trial:
             return None
         ended = [self.deployed[run.id] for run in runs if run.id in self.deployed and self._has_ended(run)]
         ended += [number for number, process in self.sent if process.poll() is not None]
-        if self.watch.warm is None and len(set(ended)) == self.options.sets:
-            self.watch.warm = time.monotonic() - self.clock
-        self.watch.look(len(ended), len(ended) == self.options.runs)
+        at = time.monotonic() - self.clock
+        if self.warm is None and len(set(ended)) == self.options.sets:
+            self.warm = at
+        if not self.looks or at - self.looks[-1].at >= MEASURE_S or len(ended) == self.options.runs:
+            self.looks.append(Look(at, len(ended), self._measure()))
         return len(ended)
 
     def _has_ended(self, run):
@@ -109,8 +219,8 @@ class Trial:
             return False
         return not run.state.is_crashed() or time.time() - run.state.timestamp.timestamp() > CRASHED_S
 
-    def measure(self):
-        """MB of memory and disk, by name; a worker is without the runs that it started."""
+    def _measure(self):
+        """A worker is without the runs that it started."""
         server = self.team.server
         sizes = {
             "memory of the server": memory_of(*with_children(server.processes())),
@@ -122,6 +232,11 @@ class Trial:
             sizes[f"memory of {name}"] = memory_of(host.worker.pid)
             sizes[f"disk of {name}, a checkout"] = disk_of(host.folder) / checkouts
         return sizes
+
+    def sizes(self, name):
+        """MB when all was warm, and at the end."""
+        sizes = [look.sizes[name] for look in self.looks if look.at >= (self.warm or 0.0) and look.sizes[name]]
+        return (median(sizes[:AROUND]), median(sizes[-AROUND:])) if sizes else (0.0, 0.0)
 
     def conclude(self):
         self.seconds = time.monotonic() - self.clock
@@ -178,3 +293,27 @@ def try_load(options, folder):
         trial.run()
         trial.conclude()
     return trial
+
+
+def memory_of(*pids):
+    """MB of these processes."""
+    size = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            size += psutil.Process(pid).memory_full_info().pss / 2**20
+    return size
+
+
+def disk_of(*folders):
+    """MB on disk of all files below these folders, each counted once, whatever its names."""
+    done = subprocess.run(["du", "-sck", *map(str, folders)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return int(done.stdout.split()[-2]) / 1024  # files may go meanwhile
+
+
+def with_children(pids):
+    """Return these processes and all below them."""
+    every = list(pids)
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            every += [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return every

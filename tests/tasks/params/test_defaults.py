@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -36,19 +35,19 @@ pretrain.phase2: {steps: 100000, global_batch_size: 256, learning_rate: 1e-4}
 """Sections, on two lines where one is too short, and what they have."""
 
 
-def with_entries(values: dict) -> dict:
+def with_entries(values):
     """The defaults, with those of each entry that `values` have."""
     entries = {name: defaults_of(entry["kind"], name) for name, entry in values["downstream"].items()}
     return {**default_values(), "downstream": entries}
 
 
-def unsaid(preset: str, overrides: list[str]) -> dict:
+def unsaid(preset, overrides):
     """What results otherwise than the defaults and is named by neither, where params.yaml is handed over as well."""
     values = resolve(DEMO, preset, overrides, PRESETS)
     named = {name for layer in layers(preset, overrides, PRESETS) for name, _ in leaves(layer.values)}
     defaults = dict(leaves(with_entries(values)))
 
-    def default_of(name: str) -> object:  # the defaults have two phases; a further one is like the second
+    def default_of(name):  # the defaults have two phases; a further one is like the second
         return defaults[name] if name in defaults else defaults[re.sub(r"phase\d", "phase2", name)]
 
     return {name: value for name, value in leaves(values) if name not in named and value != default_of(name)}
@@ -64,11 +63,11 @@ def test_the_defaults_are_those_that_bert_was_published_with():
 
 
 @pytest.mark.parametrize("name", list_preset_names(PRESETS))
-def test_no_preset_has_a_number_that_only_the_demo_has(name: str):
+def test_no_preset_has_a_number_that_only_the_demo_has(name):
     assert unsaid(name, []) == {}
 
 
-def test_params_yaml_is_not_read_where_a_preset_is_named(tmp_path: Path):
+def test_params_yaml_is_not_read_where_a_preset_is_named(tmp_path):
     shutil.copytree(PRESETS, tmp_path / "presets")
     (tmp_path / "params.yaml").write_text("model: {hidden_size: 7}\n")
     assert resolved_params(tmp_path, "finetune", [])["model"]["hidden_size"] == 768
@@ -76,7 +75,7 @@ def test_params_yaml_is_not_read_where_a_preset_is_named(tmp_path: Path):
         resolved_params(tmp_path, None, [])
 
 
-def test_an_entry_of_a_preset_states_its_kind(tmp_path: Path):
+def test_an_entry_of_a_preset_states_its_kind(tmp_path):
     (tmp_path / "ours.yaml").write_text("description: ours\ndownstream: {squad: {finetune: {epochs: 1}}}\n")
     with pytest.raises(ParamsError, match="ours.yaml: .*downstream.squad.kind"):
         resolve(DEMO, "ours", [], tmp_path)

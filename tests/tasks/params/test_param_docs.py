@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -131,12 +130,12 @@ def test_the_page_of_presets_is_as_the_presets_are():
 
 
 @pytest.mark.soak
-def test_stages_run_without_docstrings_and_asserts(tmp_path: Path) -> None:
+def test_stages_run_without_docstrings_and_asserts(tmp_path):
     """But for Great Expectations, which does not go without docstrings."""
     small = {"squad": {"data": {"demo_train": 60, "demo_dev": 20}}}
     write_parameters(tmp_path, values_with(small, corpus={"demo_documents": 200}, tokenizer={"vocabulary_size": 300}))
 
-    def run(stage: str) -> subprocess.CompletedProcess[str]:
+    def run(stage):
         env = {**os.environ, "PYTHONOPTIMIZE": "2", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", *f"tasks.{stage}".split()]
         return subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=300)

@@ -1,12 +1,7 @@
 """Small tokenizers, corpora and questions for the tests of row making, and rows read back plainly."""
 
-from __future__ import annotations
-
 import json
 import random
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import BertWordPieceTokenizer, Tokenizer
 
-from tasks.downstream.packed_rows import PackedSplit, write_rows
+from tasks.downstream.packed_rows import write_rows
 from tasks.downstream.squad.params import SquadRowsParams
 from tasks.params.sections import Phase2RowsParams, PhaseRowsParams, PretrainRowsParams
 from tests.places import SHARED
@@ -26,7 +21,7 @@ WORDS = [f"{first}{second}" for first in "bdfgklmnpr" for second in ("a", "e", "
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def real_data(name: str) -> Path:
+def real_data(name):
     """A file of the shared test data; skips the test where it is not at hand."""
     path = SHARED / "data" / name
     if not path.is_file():
@@ -34,7 +29,7 @@ def real_data(name: str) -> Path:
     return path
 
 
-def save_tokenizer(folder: Path, vocabulary: Sequence[str], lowercase: bool = True) -> Path:
+def save_tokenizer(folder, vocabulary, lowercase=True):
     """A folder with the tokenizer.json of a WordPiece tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = {token: index for index, token in enumerate(vocabulary)}
@@ -42,21 +37,21 @@ def save_tokenizer(folder: Path, vocabulary: Sequence[str], lowercase: bool = Tr
     return folder
 
 
-def word_tokenizer(folder: Path) -> Path:
+def word_tokenizer(folder):
     """Every word of WORDS and every letter is an entry, special tokens 0..4."""
     pieces = [f"##{sign}" for sign in f"{LETTERS}0123456789"]
     return save_tokenizer(folder, [*SPECIAL, *dict.fromkeys([*".,?!'\"()[]0123456789-", *LETTERS, *pieces, *WORDS])])
 
 
-def bert_tokenizer(folder: Path) -> Path:
+def bert_tokenizer(folder):
     return save_tokenizer(folder, real_data("vocab/bert-base-uncased.txt").read_text("utf-8").split("\n")[:-1])
 
 
-def tokenizer_of(folder: Path) -> Tokenizer:
+def tokenizer_of(folder):
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-def random_texts(documents: int, seed: int = 0, sentences: tuple[int, int] = (1, 8)) -> list[str]:
+def random_texts(documents, seed=0, sentences=(1, 8)):
     """Documents of sentences of 3 to 12 words and a full stop, some in two paragraphs."""
     draw = random.Random(seed)
     texts = []
@@ -70,7 +65,7 @@ def random_texts(documents: int, seed: int = 0, sentences: tuple[int, int] = (1,
     return texts
 
 
-def write_corpus(folder: Path, texts: Sequence[str | None], rows_per_group: int = 1000) -> Path:
+def write_corpus(folder, texts, rows_per_group=1000):
     folder.mkdir(parents=True, exist_ok=True)
     ids = [str(number) for number in range(len(texts))]
     schema = pa.schema([(name, pa.string()) for name in ("document_id", "title", "text")])
@@ -79,7 +74,7 @@ def write_corpus(folder: Path, texts: Sequence[str | None], rows_per_group: int 
     return folder
 
 
-def write_questions(path: Path, questions: Sequence[dict[str, Any]]) -> Path:
+def write_questions(path, questions):
     path.parent.mkdir(parents=True, exist_ok=True)
     answer = pa.struct([("text", pa.string()), ("answer_start", pa.int32())])
     texts = [(name, pa.string()) for name in ("id", "title", "context", "question")]
@@ -88,7 +83,7 @@ def write_questions(path: Path, questions: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def squad_questions(name: str) -> list[dict[str, Any]]:
+def squad_questions(name):
     """The questions of a SQuAD v1.1 file of the shared data, flat."""
     return [
         {"title": "", "context": paragraph["context"], **{key: asked[key] for key in ("id", "question", "answers")}}
@@ -98,7 +93,7 @@ def squad_questions(name: str) -> list[dict[str, Any]]:
     ]
 
 
-def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
+def pretrain_params(row_length=64, **changes):
     """Both phases alike; `changes` to any key of the section or of its phases."""
     phase = {"row_length": row_length, "duplicates": 1}
     section = {"seed": 3, "max_sequences_per_row": 3, "held_out_fraction": 0.0}
@@ -107,15 +102,15 @@ def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
     return PretrainRowsParams(**section, phase1=PhaseRowsParams(**phase), phase2=Phase2RowsParams(**phase))
 
 
-def squad_params(**changes: Any) -> SquadRowsParams:
+def squad_params(**changes):
     return SquadRowsParams(**{"held_out_fraction": 0.0, **changes})
 
 
-def write_squad_rows(params: SquadRowsParams, split: str, source: Path, tokenizer: Path, folder: Path) -> PackedSplit:
+def write_squad_rows(params, split, source, tokenizer, folder):
     return write_rows(task_with("squad", "encoder", rows=params), split, source, tokenizer, folder)
 
 
-def read_rows(folder: Path) -> dict[str, np.ndarray]:
+def read_rows(folder):
     """Every column of a row folder as [rows, width], read with pyarrow alone."""
     tables = [pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in sorted(folder.glob("rows-*.arrow"))]
     table = pa.concat_tables(tables).combine_chunks()
@@ -124,7 +119,7 @@ def read_rows(folder: Path) -> dict[str, np.ndarray]:
     }
 
 
-def spread_labels(rows: dict[str, np.ndarray]) -> np.ndarray:
+def spread_labels(rows):
     """The label of each token of rows, [rows, row_length]; -100 where it is not masked."""
     labels = np.full(rows["input_ids"].shape, -100)
     row, slot = np.nonzero(rows["masked_labels"] != -100)
@@ -132,13 +127,13 @@ def spread_labels(rows: dict[str, np.ndarray]) -> np.ndarray:
     return labels
 
 
-def unmask(rows: dict[str, np.ndarray]) -> np.ndarray:
+def unmask(rows):
     """The token ids of rows, [rows, row_length], with the masked ones put back."""
     labels = spread_labels(rows)
     return np.where(labels == -100, rows["input_ids"], labels)
 
 
-def folder_bytes(folder: Path) -> dict[str, bytes]:
+def folder_bytes(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 

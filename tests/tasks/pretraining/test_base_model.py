@@ -1,10 +1,6 @@
 """A given model: taken in, held against tokenizer and parameters, and what training makes of it."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
@@ -25,25 +21,25 @@ MODEL = [
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Path:
+def given(tmp_path):
     write_tiny_model(tmp_path / "tokenizer", VOCABULARY)
     return write_tiny_model(tmp_path / "given", VOCABULARY)
 
 
-def take_in(given: Path, *overrides: str) -> dict[str, Any]:
+def take_in(given, *overrides):
     params = params_with(*MODEL, "base_model.source=folder", f"base_model.path={given}", *overrides)
     root = given.parent
     return write_base_model(params.base_model, params.model, root / "tokenizer", root / "base")
 
 
-def refusal(given: Path, *overrides: str) -> str:
+def refusal(given, *overrides):
     with pytest.raises(InputError) as caught:
         take_in(given, *overrides)
     assert not list(given.parent.glob("base*"))
     return str(caught.value)
 
 
-def test_a_folder_is_taken_in_bit_for_bit_and_said(given: Path):
+def test_a_folder_is_taken_in_bit_for_bit_and_said(given):
     assert "base_model.source is none" in refusal(given, "base_model.source=none")
     record = take_in(given)
     base = given.parent / "base"
@@ -58,13 +54,13 @@ def test_a_folder_is_taken_in_bit_for_bit_and_said(given: Path):
     assert "bert.pooler.dense.weight" in format_summary(record), "missing weights are reported"
 
 
-def test_another_architecture_is_refused_with_the_settings_that_fit(given: Path):
+def test_another_architecture_is_refused_with_the_settings_that_fit(given):
     message = refusal(given, "model.num_layers=3", "model.layer_norm_eps=0.001")
     assert message.endswith("--set model.num_layers=2 --set model.layer_norm_eps=1e-12")
     take_in(given, "model.hidden_dropout=0.5", "model.initializer_range=0.5")  # no part of the weights
 
 
-def test_another_vocabulary_is_refused(given: Path):
+def test_another_vocabulary_is_refused(given):
     write_tiny_model(given.parent / "tokenizer", [*VOCABULARY, "more"])
     assert f"{5 + len(VOCABULARY)} word embeddings" in refusal(given)
     write_tiny_model(given.parent / "tokenizer", [VOCABULARY[1], VOCABULARY[0], *VOCABULARY[2:]])
@@ -83,9 +79,7 @@ def test_another_vocabulary_is_refused(given: Path):
         ("model.safetensors", "\x08", "missing or damaged"),
     ],
 )
-def test_what_is_no_model_is_refused_with_the_parameter_that_named_it(
-    given: Path, file: str, content: str | None, message: str
-):
+def test_what_is_no_model_is_refused_with_the_parameter_that_named_it(given, file, content, message):
     (given / file).unlink() if content is None else (given / file).write_text(content)
     refused = refusal(given)
     assert message in refused
@@ -104,6 +98,6 @@ SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
         (["tf_model.h5", "model.py"], []),
     ],
 )
-def test_of_a_hub_model_only_what_is_read_is_downloaded(present: list[str], weights: list[str]):
+def test_of_a_hub_model_only_what_is_read_is_downloaded(present, weights):
     chosen = select_model_files(["README.md", "config.json", "vocab.txt", *present])
     assert chosen == ["config.json", *weights, "vocab.txt"]

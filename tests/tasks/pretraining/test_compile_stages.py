@@ -1,13 +1,10 @@
 """The compile stages under a real DVC: built on one host, restored on another, and never the cause of a retraining."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,7 +41,7 @@ CONFIG = '[core]\n    no_scm = true\n    analytics = false\n    remote = store\n
 class Host:
     """A checkout on a host of its own: rows that were made and checked, the stages that use the device, one remote."""
 
-    def __init__(self, folder: Path, remote: Path) -> None:
+    def __init__(self, folder, remote):
         self.folder, self.live = folder, folder.parent / f"{folder.name}-live"
         folder.mkdir()
         for name in ("tasks", "ipu_model"):
@@ -61,13 +58,13 @@ class Host:
         write_json(folder / artifacts.TOKENIZER / "tokenizer.json", {})
         write_text(folder / ".dvc/config", CONFIG.format(remote))
 
-    def set(self, *overrides: str) -> None:
+    def set(self, *overrides):
         """Write params.yaml, and a dvc.yaml that has STAGES alone."""
         values = resolve(read_yaml(ROOT / "params.yaml"), None, [*TINY, *overrides])
         definitions = define(write_parameters(self.folder, values))
         write_plan(self.folder, {name: definitions[name] for name in STAGES if name in definitions})
 
-    def dvc(self, *words: str) -> str:
+    def dvc(self, *words):
         """Run DVC; its output."""
         home = self.folder.parent / "dvc"
         environment = {
@@ -85,12 +82,12 @@ class Host:
         assert done.returncode == 0, done.stdout
         return str(done.stdout)
 
-    def report(self, job: str = "phase1") -> dict[str, Any]:
+    def report(self, job="phase1"):
         return dict(read_json(self.folder / artifacts.compile_report(job)))
 
 
 @pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Host:
+def builder(tmp_path_factory):
     """A host that built the programs of four jobs and of evaluations of phase 1, trained nothing, and pushed them."""
     folder = tmp_path_factory.mktemp("hosts")
     host = Host(folder / "builder", folder / "remote")
@@ -100,15 +97,13 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Host:
 
 
 @pytest.fixture(scope="module")
-def trainer(builder: Host) -> tuple[Host, str]:
+def trainer(builder):
     host = Host(builder.folder.with_name("trainer"), builder.folder.with_name("remote"))
     return host, host.dvc("repro", "--pull", "predict@squad")
 
 
 @pytest.mark.soak
-def test_programs_are_built_before_there_are_weights_and_another_host_restores_them(
-    builder: Host, trainer: tuple[Host, str]
-) -> None:
+def test_programs_are_built_before_there_are_weights_and_another_host_restores_them(builder, trainer):
     assert not (builder.folder / artifacts.MODELS).exists()
     assert len(list(builder.live.glob("*/*.popef"))) == 5
     assert len(list((builder.folder / artifacts.EXECUTABLES / "phase1").glob("evaluation/*.popef"))) == 1
@@ -131,7 +126,7 @@ def test_programs_are_built_before_there_are_weights_and_another_host_restores_t
 
 
 @pytest.mark.soak
-def test_what_decides_a_program_builds_and_trains_again_and_nothing_else_does(trainer: tuple[Host, str]) -> None:
+def test_what_decides_a_program_builds_and_trains_again_and_nothing_else_does(trainer):
     host, _ = trainer
     record = host.folder / artifacts.EXECUTABLES / "phase1" / artifacts.EXECUTABLES_RECORD
     before = sha256_of(record)

@@ -1,43 +1,30 @@
 """What the training stages make of held-out rows: metrics, plots, lines, kept weights; real jobs on tiny models."""
 
 import csv
-import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from ipu_model.jobs.job import Job
+from ipu_model.core.files import read_json
 from tasks.downstream.jobs.entry_jobs import build_finetune_job
 from tasks.jobs import training
-from tasks.jobs.training import fingerprint, summary, train
+from tasks.jobs.training import fingerprint, summary
 from tasks.params.entries import find_entry
 from tasks.pretraining.pretrain import make_pretrain_job
-from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT
-from tests.tasks.pretraining.row_inputs import (
-    random_texts,
-    word_tokenizer,
-    write_corpus,
-    write_questions,
-    write_squad_rows,
-)
-from tests.tasks.pretraining.small_training import SMALL, in_this_process, params_with
+from tests.tasks.pretraining.row_inputs import random_texts, write_questions, write_squad_rows
+from tests.tasks.pretraining.small_training import SMALL, make_rows, params_with, train_here
 
 CODE = {"revision": "f" * 40, "dirty": False, "changed": []}
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory):
     """Rows of phase 1 and of 60 questions about six titles, each with a held-out part."""
-    root, params = tmp_path_factory.mktemp("checkout"), params_with(*SMALL)
-    tokenizer = word_tokenizer(root / artifacts.TOKENIZER)
-    texts = random_texts(120)
-    rows = root / artifacts.rows_folder("phase1")
-    write_pretrain_rows(params.pretrain_rows, "phase1", write_corpus(root / "corpus", texts), tokenizer, rows, 1)
+    root, params, texts = tmp_path_factory.mktemp("checkout"), params_with(*SMALL), random_texts(120)
+    make_rows(root, params, texts)
     questions = []
     for number, text in enumerate(texts[:60]):
         words = text.split()[:3]
@@ -45,33 +32,25 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         asked = {"id": str(number), "title": f"title {number % 6}", "context": text, "question": " ".join(words)}
         questions.append({**asked, "answers": answers})
     source, rows = write_questions(root / "train.parquet", questions), root / artifacts.rows_folder("squad", "train")
-    write_squad_rows(params.downstream["squad"].rows, "train", source, tokenizer, rows)
+    write_squad_rows(params.downstream["squad"].rows, "train", source, root / artifacts.TOKENIZER, rows)
     return root
 
 
-def finetune_job(checkout: Path, *overrides: str) -> Job:
+def finetune_job(checkout, *overrides):
     params = params_with(*SMALL, *overrides)
     return build_finetune_job(find_entry(params, "squad"), params, checkout, untrained=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text()))
-
-
-def read_plot(checkout: Path, name: str) -> list[dict[str, str]]:
+def read_plot(checkout, name):
     with (checkout / artifacts.held_out_plot(name)).open() as stream:
         return list(csv.DictReader(stream))
 
 
-def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(checkout, monkeypatch):
     states = iter([CODE])
     monkeypatch.setattr(training, "git_state", lambda root: next(states))
-    monkeypatch.setattr(training, "run_device_job", in_this_process)
     job = make_pretrain_job("phase1", params_with(*SMALL), checkout)
-    result = train(job, "pretrain-phase1", checkout)
-    figures = read_json(checkout / "metrics/pretrain-phase1.json")
+    result, figures = train_here(job, "pretrain-phase1", checkout)
     assert figures["code"] == CODE
     assert figures["versions"]["torch"] == torch.__version__
     measured = read_json(checkout / "measurements/pretrain-phase1.json")
@@ -85,26 +64,22 @@ def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(
     assert f"held out: loss {held_out['loss']:.4f}, mlm accuracy " in summary("pretrain phase1", result)
 
 
-def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "run_device_job", in_this_process)
-    result = train(finetune_job(checkout), "squad-finetune", checkout)
-    figures, lines = read_json(checkout / "metrics/squad-finetune.json"), read_plot(checkout, "squad-finetune")
+def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(checkout):
+    result, figures = train_here(finetune_job(checkout), "squad-finetune", checkout)
+    lines = read_plot(checkout, "squad-finetune")
     best = max(lines, key=lambda line: (float(line["span_accuracy"]), -float(line["loss"])))
     assert figures["steps"] == figures["held_out"]["step"] == figures["held_out"]["best_step"] == int(best["step"])
-    assert result.evaluation is not None
     assert result.evaluation["evaluations"] == len(lines)
 
 
-def test_what_is_evaluated_and_how_decides_the_run_folder(checkout: Path) -> None:
+def test_what_is_evaluated_and_how_decides_the_run_folder(checkout):
     changes = [f"downstream.squad.finetune.{change}" for change in ("patience=4", "keep=last", "patience=null")]
     names = [fingerprint(finetune_job(checkout, *change)) for change in ((), *((change,) for change in changes))]
     assert len({*names}) == 4
     assert fingerprint(finetune_job(checkout, "checkpoint.remote=/elsewhere")) == names[0]
 
 
-def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Path) -> None:
+def test_without_held_out_rows_nothing_is_evaluated(checkout, tmp_path):
     rows = artifacts.rows_folder("phase1")
     shutil.copytree(checkout / rows, tmp_path / rows, ignore=shutil.ignore_patterns(HELD_OUT))
     assert make_pretrain_job("phase1", params_with(*SMALL), tmp_path).evaluation is None

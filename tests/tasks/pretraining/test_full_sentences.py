@@ -2,32 +2,23 @@
 
 import csv
 import dataclasses
-import json
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from ipu_model.jobs.job import Job, JobResult
-from tasks.jobs import training
-from tasks.jobs.training import train
-from tasks.params.schema import Params
-from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pair_rows import fill_sequences
-from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT
 from tasks.vocabulary.encoding import load_tokenizer
-from tests.tasks.pretraining.row_inputs import CLS, SEP, random_texts, read_rows, unmask, word_tokenizer, write_corpus
-from tests.tasks.pretraining.small_training import SMALL, documents_of, in_this_process, params_with
+from tests.tasks.pretraining.row_inputs import CLS, SEP, random_texts, read_rows, unmask
+from tests.tasks.pretraining.small_training import SMALL, documents_of, make_rows, params_with, train_here
 
 
-def filled(sentence_lengths: list[int], budget: int) -> list[int]:
+def filled(sentence_lengths, budget):
     """Tokens of every sequence of a document: as many sentences as fit."""
     sequences = [0]
     for length in sentence_lengths:
@@ -38,7 +29,7 @@ def filled(sentence_lengths: list[int], budget: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> None:
+def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed):
     rng = np.random.default_rng(seed)
     lengths = [rng.integers(1, 41, rng.integers(1, 31)).tolist() for _ in range(40)]
     documents = documents_of(lengths)
@@ -53,21 +44,6 @@ def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> 
     assert len(short_starts) > 1.3 * len(starts), "each document to a length of its own"
 
 
-def make_rows(root: Path, params: Params, texts: list[str], phase: str = "phase1") -> tuple[Job, Path]:
-    """Rows of a phase in a checkout, and the job that trains on them."""
-    tokenizer, rows = word_tokenizer(root / artifacts.TOKENIZER), root / artifacts.rows_folder(phase)
-    write_pretrain_rows(params.pretrain_rows, phase, write_corpus(root / "corpus", texts), tokenizer, rows, 1)
-    return make_pretrain_job(phase, params, root), rows
-
-
-def train_here(job: Job, root: Path, phase: str = "phase1") -> tuple[JobResult, dict[str, Any]]:
-    """Train in this process; the result, and the figures of held-out rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "run_device_job", in_this_process)
-        result = train(job, f"pretrain-{phase}", root)
-    return result, json.loads((root / f"metrics/pretrain-{phase}.json").read_text())["held_out"]
-
-
 @pytest.mark.parametrize(
     ("family", "masking", "name"),
     [
@@ -77,13 +53,11 @@ def train_here(job: Job, root: Path, phase: str = "phase1") -> tuple[JobResult, 
         ("modernbert", "dynamic", "ModernBertForMaskedLM"),
     ],
 )
-def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transformers(
-    tmp_path: Path, family: str, masking: str, name: str
-) -> None:
+def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transformers(tmp_path, family, masking, name):
     shape = (f"model.family={family}", "pretrain_rows.next_sentence=false", f"pretrain.masking={masking}")
     job, rows = make_rows(tmp_path, params_with(*SMALL, *shape), random_texts(120))
     assert (job.head, job.masking) == ("masked_lm", masking)
-    _, figures = train_here(job, tmp_path)
+    figures = train_here(job, "pretrain-phase1", tmp_path)[1]["held_out"]
     assert not [figure for figure in figures if "nsp" in figure]
     assert figures["loss"] == figures["mlm_loss"]
     model, report = AutoModelForMaskedLM.from_pretrained(job.output, output_loading_info=True)
@@ -92,14 +66,14 @@ def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transforme
     assert figures["mlm_loss"] == pytest.approx(held_out_loss(model, rows, figures["rows"]), rel=1e-5)
 
 
-def test_a_continued_model_is_compared_with_its_original_by_document(tmp_path: Path) -> None:
+def test_a_continued_model_is_compared_with_its_original_by_document(tmp_path):
     packed = ("pretrain.evaluate_rows=null", "pretrain_rows={held_out_fraction: 0.3, max_sequences_per_row: 4}")
     params, texts = params_with(*SMALL, *packed, "pretrain_rows.next_sentence=false"), random_texts(60)
     job, folder = make_rows(tmp_path, params, texts)
     rows, numbers = read_rows(folder / HELD_OUT), np.load(folder / HELD_OUT / "documents.npy")
     assert not rows["token_type_ids"].any()
     chosen = [text for text in texts if is_held_out(text, 0.3, params.pretrain_rows.seed)]
-    tokens: list[Counter[int]] = [Counter() for _ in chosen]
+    tokens = [Counter() for _ in chosen]
     for (row, slot), number in np.ndenumerate(numbers):
         if number >= 0:
             sequence = unmask(rows)[row, rows["sequence_ids"][row] == slot + 1].tolist()
@@ -108,24 +82,24 @@ def test_a_continued_model_is_compared_with_its_original_by_document(tmp_path: P
     loaded = load_tokenizer(tmp_path / artifacts.TOKENIZER)
     assert tokens == [Counter(loaded.encode(text, add_special_tokens=False).ids) for text in chosen]
 
-    train_here(job, tmp_path)
+    train_here(job, "pretrain-phase1", tmp_path)
     model = AutoModelForMaskedLM.from_pretrained(job.output)
     again = {"model": None, "init_checkpoint": job.output, "original": job.output, "output": str(tmp_path / "more")}
-    result, figures = train_here(dataclasses.replace(job, **again), tmp_path)
-    assert result.evaluation is not None
+    result, figures = train_here(dataclasses.replace(job, **again), "pretrain-phase1", tmp_path)
+    before = figures["held_out"]["before"]
     groups = result.evaluation["before"]["groups"]
     losses = [list_losses(model, rows, numbers == number) for number in range(len(chosen))]
     assert [group[0] for group in groups] == pytest.approx([loss.sum() for loss in losses], rel=1e-4)
     assert [group[2] for group in groups] == [len(loss) for loss in losses]
-    assert figures["before"]["documents"] == figures["before"]["groups"] == len(chosen)
+    assert before["documents"] == before["groups"] == len(chosen)
 
 
-def held_out_loss(model: torch.nn.Module, folder: Path, count: int) -> float:
+def held_out_loss(model, folder, count):
     rows = read_rows(folder / HELD_OUT)
     return float(list_losses(model, rows, np.arange(len(rows["input_ids"]))[:, None] < count).mean())
 
 
-def list_losses(model: torch.nn.Module, rows: dict[str, np.ndarray], kept: np.ndarray) -> np.ndarray:
+def list_losses(model, rows, kept):
     """The loss of a model of transformers on each masked token, one sequence at a time; `kept` is [R, S] or [R, 1]."""
     losses = []
     for row, slot in zip(*np.nonzero(kept & (rows["cls_positions"] >= 0)), strict=True):
@@ -150,11 +124,11 @@ THREE_PHASES = (
 )
 
 
-def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(tmp_path: Path) -> None:
+def test_three_phases_lengthen_rows_and_rotation_as_transformers_reads_them(tmp_path):
     params = params_with(*SMALL, *THREE_PHASES)
     for phase, theta in (("phase1", 1000.0), ("phase2", 20000.0), ("longer", 20000.0)):
         job, rows = make_rows(tmp_path, params, random_texts(120), phase)
-        _, figures = train_here(job, tmp_path, phase)
+        figures = train_here(job, f"pretrain-{phase}", tmp_path)[1]["held_out"]
         model = AutoModelForMaskedLM.from_pretrained(job.output)
         assert model.config.rope_parameters["full_attention"]["rope_theta"] == theta
         assert figures["mlm_loss"] == pytest.approx(held_out_loss(model, rows, figures["rows"]), rel=1e-5)

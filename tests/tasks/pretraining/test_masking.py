@@ -12,9 +12,7 @@ CLS, SEP, MASK = 2, 3, 4
     ("fraction", "budgets"),
     [(0.15, {128: 20, 384: 56, 512: 76, 64: 10, 100: 16, 256: 39}), (0.3, {128: 39, 512: 154})],
 )
-def test_the_budget_of_masked_positions_is_the_known_recipes_or_the_fraction_and_one_more(
-    fraction: float, budgets: dict[int, int]
-) -> None:
+def test_the_budget_of_masked_positions_is_the_known_recipes_or_the_fraction_and_one_more(fraction, budgets):
     assert {length: default_max_predictions(length, fraction) for length in budgets} == budgets
 
 
@@ -33,8 +31,8 @@ def test_the_budget_of_masked_positions_is_the_known_recipes_or_the_fraction_and
     ],
 )
 def test_sequences_ask_for_15_percent_or_one_token_and_a_full_row_takes_from_its_largest(
-    lengths: list[int], ordinary: list[int], packs: list[list[int]], limit: int, counts: list[int]
-) -> None:
+    lengths, ordinary, packs, limit, counts
+):
     made = count_predictions(np.array(lengths), np.array(ordinary), np.array(packs), 0.15, limit)
     assert made.tolist() == counts
 
@@ -42,13 +40,13 @@ def test_sequences_ask_for_15_percent_or_one_token_and_a_full_row_takes_from_its
 class FewKeys(GeneratorDraws):
     """Keys that are often equal."""
 
-    def keys(self, tokens: np.ndarray) -> np.ndarray:
+    def keys(self, tokens):
         return super().keys(tokens) % 50
 
 
 @pytest.mark.parametrize("draws", [GeneratorDraws, FewKeys])
 @pytest.mark.parametrize("longest", [60, 6000])
-def test_the_tokens_with_the_smallest_keys_are_chosen(draws: type[GeneratorDraws], longest: int) -> None:
+def test_the_tokens_with_the_smallest_keys_are_chosen(draws, longest):
     """Whether many sequences are sorted as a table, or a few long ones as indices."""
     rng = np.random.default_rng(4)
     lengths = np.append(rng.integers(5, 60, size=300), longest)

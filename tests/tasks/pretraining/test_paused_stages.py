@@ -1,11 +1,8 @@
 """A stage on a host whose time is over pauses; going on elsewhere: tests/tasks/host/test_checkpoint_sync.py."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import yaml
 
@@ -16,7 +13,7 @@ from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.places import ROOT
 
 
-def test_a_host_without_time_pauses_before_the_first_update(tmp_path: Path) -> None:
+def test_a_host_without_time_pauses_before_the_first_update(tmp_path):
     write_rows(tmp_path / "data/rows/phase1", "pretrain", make_columns("pretrain", 32))
     for path, text in (("data/tokenizer/tokenizer.json", "{}"), ("reports/validation/phase1.json", '{"valid": true}')):
         write_text(tmp_path / path, text)

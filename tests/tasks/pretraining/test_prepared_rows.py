@@ -1,14 +1,10 @@
 """Prepared pre-training data of every layout become their original rows; every defect is refused by name."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json
 import struct
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -41,7 +37,7 @@ LENGTH = 48
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory):
     """A folder with a tokenizer, and `own` rows of one sequence each, as this project makes them."""
     folder = tmp_path_factory.mktemp("prepared")
     corpus, params = write_corpus(folder / "corpus", random_texts(60)), pretrain_params(LENGTH, max_sequences_per_row=1)
@@ -49,7 +45,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def hub_columns(source: Path) -> Columns:
+def hub_columns(source):
     """The columns of Graphcore/wikipedia-bert-128."""
     rows = read_rows(source / "own")
     columns = {
@@ -62,7 +58,7 @@ def hub_columns(source: Path) -> Columns:
     return {name: values.tolist() for name, values in columns.items()}
 
 
-def google_features(source: Path) -> list[dict[str, list[float]]]:
+def google_features(source):
     """What create_pretraining_data writes for each row."""
     rows = read_rows(source / "own")
     used = rows["masked_labels"] != -100
@@ -78,7 +74,7 @@ def google_features(source: Path) -> list[dict[str, list[float]]]:
     return [{name: values[n].tolist() for name, values in features.items()} for n in range(len(used))]
 
 
-def tfrecord(examples: list[dict[str, list[float]]]) -> bytes:
+def tfrecord(examples):
     """A file of these examples; floats become a float_list."""
     content = b""
     for features in examples:
@@ -93,25 +89,25 @@ def tfrecord(examples: list[dict[str, list[float]]]) -> bytes:
     return content
 
 
-def table(columns: Columns, kind: pa.DataType | None = None) -> pa.Table:
+def table(columns, kind=None):
     lists = pa.list_(kind or pa.int32())
     return pa.table(
         {name: pa.array(values, lists if isinstance(values[0], list) else None) for name, values in columns.items()}
     )
 
 
-def write_table(folder: Path, columns: Columns, kind: pa.DataType | None = None) -> Path:
+def write_table(folder, columns, kind=None):
     pq.write_table(table(columns, kind), folder / "train.parquet", row_group_size=50)
     return folder / "train.parquet"
 
 
-def make(made: Path, folder: Path, path: Path, **params: Any) -> Path:
+def make(made, folder, path, **params):
     values = {"source": "files", "path": str(path), "max_sequences_per_row": 1, **params}
     write_prepared_rows(pretrain_params(LENGTH, **values), "phase1", made / "tokenizer", folder / "rows")
     return folder / "rows"
 
 
-def refusal(source: Path, folder: Path, path: Path, **params: Any) -> str:
+def refusal(source, folder, path, **params):
     """The message of the refusal, after checking that nothing was left behind."""
     with pytest.raises(InputError) as caught:
         make(source, folder / "made", path, **params)
@@ -119,13 +115,13 @@ def refusal(source: Path, folder: Path, path: Path, **params: Any) -> str:
     return str(caught.value)
 
 
-def with_zeros(source: Path, folder: Path) -> Path:
+def with_zeros(source, folder):
     columns = hub_columns(source)
     columns["labels"] = [[max(label, 0) for label in labels] for labels in columns["labels"]]
     return write_table(folder, columns, pa.int64()).parent
 
 
-def ragged(source: Path, folder: Path) -> Path:
+def ragged(source, folder):
     columns = hub_columns(source)
     lengths = [sum(mask) for mask in columns["attention_mask"]]
     for name in ("input_ids", "token_type_ids", "attention_mask", "labels"):
@@ -133,19 +129,19 @@ def ragged(source: Path, folder: Path) -> Path:
     return write_table(folder, columns, pa.int16())
 
 
-def saved_dataset(source: Path, folder: Path) -> Path:
+def saved_dataset(source, folder):
     datasets.Dataset.from_dict(hub_columns(source)).save_to_disk(folder / "saved", num_shards=2)
     return folder / "saved"
 
 
-def arrow_file(source: Path, folder: Path) -> Path:
+def arrow_file(source, folder):
     values = table(hub_columns(source))
     with pa.ipc.new_file(str(folder / "a.arrow"), values.schema) as writer:
         writer.write_table(values, max_chunksize=40)
     return folder
 
 
-def tfrecords(source: Path, folder: Path, without: str = "") -> Path:
+def tfrecords(source, folder, without=""):
     examples = [{k: v for k, v in features.items() if k != without} for features in google_features(source)]
     (folder / "b_00.tfrecord").write_bytes(tfrecord(examples[:50]))
     (folder / "b_01.tfrecord.gz").write_bytes(gzip.compress(tfrecord(examples[50:]), mtime=0))
@@ -153,7 +149,7 @@ def tfrecords(source: Path, folder: Path, without: str = "") -> Path:
     return folder
 
 
-LAYOUTS: dict[str, Callable[[Path, Path], Path]] = {
+LAYOUTS = {
     "hub": lambda source, folder: write_table(folder, hub_columns(source)).parent,
     "zeros": with_zeros,
     "ragged": ragged,
@@ -164,7 +160,7 @@ LAYOUTS: dict[str, Callable[[Path, Path], Path]] = {
 }
 
 
-def sequences(folder: Path) -> list[tuple[tuple[int, ...], ...]]:
+def sequences(folder):
     """Every sequence of a row folder, whatever row it is in: tokens, labels, types and the next-sentence label."""
     rows, made = read_rows(folder), []
     parts = (rows["input_ids"], spread_labels(rows), rows["token_type_ids"])
@@ -175,7 +171,7 @@ def sequences(folder: Path) -> list[tuple[tuple[int, ...], ...]]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_gives_back_the_sequences(source: Path, tmp_path: Path, layout: str) -> None:
+def test_every_layout_gives_back_the_sequences(source, tmp_path, layout):
     (tmp_path / "in").mkdir()
     path = LAYOUTS[layout](source, tmp_path / "in")
     place = {"source": "hub", "dataset": str(path)} if layout == "hub" else {}
@@ -184,7 +180,7 @@ def test_every_layout_gives_back_the_sequences(source: Path, tmp_path: Path, lay
     assert read_manifest(rows).packing_factor > 1.2
 
 
-def test_rows_taken_apart_for_their_labels_are_valid_and_trained_on(source: Path, tmp_path: Path) -> None:
+def test_rows_taken_apart_for_their_labels_are_valid_and_trained_on(source, tmp_path):
     most = int((read_rows(source / "own")["masked_labels"] != -100).sum(axis=1).max())
     path = write_table(tmp_path, hub_columns(source))
     rows = make(source, tmp_path, path, max_sequences_per_row=3, max_predictions_per_row=most)
@@ -202,7 +198,7 @@ def test_rows_taken_apart_for_their_labels_are_valid_and_trained_on(source: Path
     assert all(np.isfinite(step["loss"]) for step in steps)
 
 
-def test_held_out_sequences_are_in_neither_and_all_maskings_of_one_go_together(source: Path, tmp_path: Path) -> None:
+def test_held_out_sequences_are_in_neither_and_all_maskings_of_one_go_together(source, tmp_path):
     columns = hub_columns(source)
     other = copy.deepcopy(columns)
     for ids, labels, types in zip(other["input_ids"], other["labels"], other["token_type_ids"], strict=True):
@@ -214,7 +210,7 @@ def test_held_out_sequences_are_in_neither_and_all_maskings_of_one_go_together(s
     kept = find_held_out_rows(rows)
     assert kept is not None
 
-    def originals(folder: Path) -> list[tuple[int, ...]]:
+    def originals(folder):
         return [tuple(np.where(np.array(labels) < 0, ids, labels)) for ids, labels, *_ in sequences(folder)]
 
     assert 0.1 < len(originals(kept)) / len(both["input_ids"]) < 0.3
@@ -222,7 +218,7 @@ def test_held_out_sequences_are_in_neither_and_all_maskings_of_one_go_together(s
     assert len(originals(kept)) + len(originals(rows)) == len(both["input_ids"])
 
 
-def test_repeated_sequences_and_those_without_a_mask_are_counted(source: Path, tmp_path: Path) -> None:
+def test_repeated_sequences_and_those_without_a_mask_are_counted(source, tmp_path):
     columns = hub_columns(source)
     for values in columns.values():
         values.append(copy.deepcopy(values[0]))
@@ -232,14 +228,14 @@ def test_repeated_sequences_and_those_without_a_mask_are_counted(source: Path, t
     assert (numbers[pretrain_rows.REPEATED], numbers[pretrain_rows.UNMASKED], numbers["columns not used"]) == (1, 1, 1)
 
 
-def put(row: int, column: str, at: int | None, value: Any) -> Callable[[Columns], None]:
+def put(row, column, at, value):
     """Change an entry of a column, or an item of one."""
     return lambda columns: (columns[column] if at is None else columns[column][row]).__setitem__(
         row if at is None else at, value
     )
 
 
-DEFECTS: list[tuple[Callable[[Columns], Any], str]] = [
+DEFECTS = [
     (put(5, "input_ids", 1, 9999), "sequence 5 has the token id 9999"),
     (put(5, "input_ids", 0, 7), "sequence 5 does not begin with [CLS], id 2: set tokenizer.path"),
     (put(5, "attention_mask", 1, 0), "sequence 5 has tokens after padding"),
@@ -256,14 +252,14 @@ DEFECTS: list[tuple[Callable[[Columns], Any], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "message"), DEFECTS, ids=[message[:30] for _, message in DEFECTS])
-def test_a_defect_is_refused_with_its_sequence(source: Path, tmp_path: Path, damage: Any, message: str) -> None:
+def test_a_defect_is_refused_with_its_sequence(source, tmp_path, damage, message):
     columns = hub_columns(source)
     damage(columns)
     path = write_table(tmp_path, columns, pa.float64() if "integers" in message else pa.int64())
     assert message in refusal(source, tmp_path, path)
 
 
-def test_sequences_that_rows_cannot_hold_are_refused_with_the_key(source: Path, tmp_path: Path) -> None:
+def test_sequences_that_rows_cannot_hold_are_refused_with_the_key(source, tmp_path):
     path = write_table(tmp_path, hub_columns(source))
     assert "max_predictions_per_row=1" in refusal(source, tmp_path, path, max_predictions_per_row=1)
     short = pretrain_params(16, source="files", path=str(path))
@@ -271,7 +267,7 @@ def test_sequences_that_rows_cannot_hold_are_refused_with_the_key(source: Path, 
         write_prepared_rows(short, "phase1", source / "tokenizer", tmp_path / "x")
 
 
-def test_paths_that_lead_nowhere_say_what_is_needed(source: Path, tmp_path: Path) -> None:
+def test_paths_that_lead_nowhere_say_what_is_needed(source, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     assert "path=" in refusal(source, tmp_path, tmp_path / "absent")
@@ -286,12 +282,12 @@ def test_paths_that_lead_nowhere_say_what_is_needed(source: Path, tmp_path: Path
     assert "both tables and TFRecords" in refusal(source, tmp_path, folder)
 
 
-def read_golden(folder: Path, content: bytes) -> list[dict[str, np.ndarray]]:
+def read_golden(folder, content):
     (folder / "a.tfrecord").write_bytes(content)
     return list(prepared_files.read_tfrecords(folder / "a.tfrecord", ["input_ids", "masked_lm_ids"]))
 
 
-def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
+def test_a_file_of_another_writer_is_read(tmp_path):
     (example,) = read_golden(tmp_path, GOLDEN)
     values = {name: values.tolist() for name, values in example.items()}
     assert values == {"input_ids": [2, 7, 4, 8, 3, 0], "masked_lm_ids": [9, 0]}
@@ -304,7 +300,7 @@ CUT = [GOLDEN[:5], GOLDEN[:100], GOLDEN[:-1], gzip.compress(GOLDEN + GOLDEN[:100
 @pytest.mark.parametrize(
     ("contents", "message"), [(FLIPPED, ", record 0 .*CRC"), (CUT, " is cut off")], ids=["flipped", "cut"]
 )
-def test_any_byte_that_changed_or_is_missing_is_noticed(tmp_path: Path, contents: list[bytes], message: str) -> None:
+def test_any_byte_that_changed_or_is_missing_is_noticed(tmp_path, contents, message):
     for content in contents:
         with pytest.raises(InputError, match=rf"a\.tfrecord.*{message}"):
             read_golden(tmp_path, content)
@@ -321,9 +317,7 @@ def test_any_byte_that_changed_or_is_missing_is_noticed(tmp_path: Path, contents
         ("input_ids", slice(5, None), [], "equal numbers"),
     ],
 )
-def test_features_that_contradict_each_other_are_refused(
-    source: Path, tmp_path: Path, name: str, slot: Any, value: Any, message: str
-) -> None:
+def test_features_that_contradict_each_other_are_refused(source, tmp_path, name, slot, value, message):
     examples = google_features(source)[:3]
     assert examples[1]["masked_lm_weights"][:2] == [1.0, 1.0]
     examples[1][name][slot] = examples[1][name][0] if value is None else value

@@ -1,9 +1,6 @@
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +35,7 @@ from tests.tasks.validation.validation_data import pretrain_data, validate
 from tests.tasks.vocabulary.fast_tokenizers import save_fast_tokenizer
 
 
-def make(folder: Path, texts: Sequence[str | None], phase: str = "phase1", workers: int = 1, **params: Any) -> Path:
+def make(folder, texts, phase="phase1", workers=1, **params):
     """Rows of `texts` in folder/rows."""
     tokenizer = folder / "tokenizer"
     if not tokenizer.exists():
@@ -64,15 +61,15 @@ HINDI, VIETNAMESE, THAI = "hindi-danda-sentences.txt", "vietnamese-tones-lost.tx
     ],
 )
 def test_text_that_is_probably_not_read_as_it_is_meant_is_noted_and_an_option_ends_it(
-    tmp_path: Path, name: str, settings: dict[str, bool], lowercase: bool, notes: list[str]
-) -> None:
+    tmp_path, name, settings, lowercase, notes
+):
     texts = (CORPORA / name).read_text(encoding="utf-8").split("\n\n")
     save_tokenizer(tmp_path / "tokenizer", [*SPECIAL, "ma"], lowercase)
     remarks = read_reading(make(tmp_path, texts, **settings))["remarks"]
     assert [remark[: len(note)] for remark, note in zip(remarks, notes, strict=True)] == notes
 
 
-def test_sentences_longer_than_a_sequence_are_noted_where_rows_are_validated(tmp_path: Path) -> None:
+def test_sentences_longer_than_a_sequence_are_noted_where_rows_are_validated(tmp_path):
     short, long = "Ba be. ", f"Ba {'be ' * 99}. "
     for folder, text, count in (("few", short + short + long, 0), ("many", short + long + long, 1)):
         rows = make(tmp_path / folder, [text] * 3, row_length=16)
@@ -80,7 +77,7 @@ def test_sentences_longer_than_a_sequence_are_noted_where_rows_are_validated(tmp
         assert sum("66.7% of the sentences" in note for note in notes) == count
 
 
-def test_text_without_a_document_as_long_as_a_row_says_how_many_rows_it_makes(tmp_path: Path) -> None:
+def test_text_without_a_document_as_long_as_a_row_says_how_many_rows_it_makes(tmp_path):
     settings = {"next_sentence": False, "row_length": 128, "max_sequences_per_row": 8}
     short = ["Ba be. " * 10] * 32  # of 30 tokens and 2 special ones
     [note] = read_reading(make(tmp_path / "short", short, **settings))["remarks"]
@@ -89,7 +86,7 @@ def test_text_without_a_document_as_long_as_a_row_says_how_many_rows_it_makes(tm
     assert not (rows / "reading.json").exists() or read_reading(rows)["remarks"] == []
 
 
-def pairs_in(rows: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+def pairs_in(rows):
     """The segments of each sequence with the masked tokens put back, and its next-sentence label."""
     tokens = unmask(rows)
     assert not set(rows["masked_labels"].flat) & {*range(5)}
@@ -100,14 +97,12 @@ def pairs_in(rows: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarr
         yield sequence[1:first], sequence[first + 1 : -1], int(rows["next_sentence_labels"][row, slot])
 
 
-def as_text(ids: np.ndarray | list[int]) -> str:
+def as_text(ids):
     return "".join(map(chr, ids))
 
 
 @pytest.mark.parametrize(("row_length", "max_sequences", "masks"), [(32, 3, 4), (64, 1, None), (128, 8, None)])
-def test_rows_hold_masked_pairs_of_real_neighbours_and_strangers(
-    tmp_path: Path, row_length: int, max_sequences: int, masks: int | None
-) -> None:
+def test_rows_hold_masked_pairs_of_real_neighbours_and_strangers(tmp_path, row_length, max_sequences, masks):
     texts = random_texts(150)
     shape = {"row_length": row_length, "max_sequences_per_row": max_sequences, "max_predictions_per_row": masks}
     folder = make(tmp_path, texts, **shape)
@@ -135,7 +130,7 @@ def test_rows_hold_masked_pairs_of_real_neighbours_and_strangers(
     assert masks in (None, used.sum(axis=1).max())
 
 
-def test_80_10_10_of_15_percent_in_the_rows(tmp_path: Path) -> None:
+def test_80_10_10_of_15_percent_in_the_rows(tmp_path):
     rows = read_rows(make(tmp_path, random_texts(1500, sentences=(4, 8)), row_length=64, duplicates=2))
     real = int((rows["sequence_ids"] > 0).sum())
     row, slot = np.nonzero(rows["masked_labels"] != -100)
@@ -146,9 +141,7 @@ def test_80_10_10_of_15_percent_in_the_rows(tmp_path: Path) -> None:
         assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / total) + 0.001
 
 
-def test_rows_are_the_same_bytes_whatever_the_number_of_processes_and_of_row_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_the_same_bytes_whatever_the_number_of_processes_and_of_row_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK_DOCUMENTS", 40)
     texts = [*random_texts(230), "", " \n ", "\u200b", None]
     whole = folder_bytes(make(tmp_path / "one", texts, duplicates=2, workers=1))
@@ -160,7 +153,7 @@ def test_rows_are_the_same_bytes_whatever_the_number_of_processes_and_of_row_gro
     assert (made.counts["documents"], made.counts["skipped"]) == (234, 4), "documents without tokens"
 
 
-def test_duplicates_phases_and_seeds_give_other_pairs_and_masks(tmp_path: Path) -> None:
+def test_duplicates_phases_and_seeds_give_other_pairs_and_masks(tmp_path):
     texts = random_texts(60)
     plain = read_rows(make(tmp_path, texts))["input_ids"]
     twice = read_rows(make(tmp_path, texts, duplicates=2))["input_ids"]
@@ -168,13 +161,13 @@ def test_duplicates_phases_and_seeds_give_other_pairs_and_masks(tmp_path: Path) 
     second = {row.tobytes() for row in twice[len(plain) :]}
     assert len(second & {row.tobytes() for row in plain}) < 3
     for changed in ({"phase": "phase2"}, {"seed": 4}):
-        other = read_rows(make(tmp_path, texts, **changed))["input_ids"]  # type: ignore[arg-type]
+        other = read_rows(make(tmp_path, texts, **changed))["input_ids"]
         assert len({row.tobytes() for row in other} & {row.tobytes() for row in plain}) < 3
     again = read_rows(make(tmp_path, texts))["input_ids"]
     assert again.tolist() == plain.tolist()
 
 
-def test_text_without_full_stops_is_kept(tmp_path: Path) -> None:
+def test_text_without_full_stops_is_kept(tmp_path):
     words = [word for text in random_texts(200) for word in text.lower().replace(".", "").split()]
     folder = make(tmp_path, [" ".join(words[:3000]), " ".join(words[3000:6000])], short_sequence_probability=0.0)
     seen = [(len(first), label) for first, _, label in pairs_in(read_rows(folder))]
@@ -182,18 +175,18 @@ def test_text_without_full_stops_is_kept(tmp_path: Path) -> None:
     assert {label for _, label in seen} == {0, 1}
 
 
-def test_special_tokens_in_the_text_are_ordinary_characters(tmp_path: Path) -> None:
+def test_special_tokens_in_the_text_are_ordinary_characters(tmp_path):
     texts = ["Ba [SEP] de [CLS] fi [MASK] go [PAD] ba. Lu ka." for _ in range(30)]
     rows = read_rows(make(tmp_path, texts))
     assert len(list(pairs_in(rows))) >= 30  # which requires two [SEP] and no label below 5
     assert not ((rows["input_ids"] == PAD) & (rows["sequence_ids"] > 0)).any()
 
 
-def test_inputs_that_rows_cannot_be_made_of_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_inputs_that_rows_cannot_be_made_of_are_refused_before_anything_is_written(tmp_path):
     corpus, tokenizer = write_corpus(tmp_path / "corpus", ["Ba de. Fi go."]), word_tokenizer(tmp_path / "tokenizer")
     rows, part = tmp_path / "out" / "rows", tmp_path / "corpus/part-00000.parquet"
 
-    def refuse(message: str, corpus: Path = corpus, tokenizer: Path = tokenizer, **params: int) -> None:
+    def refuse(message, corpus=corpus, tokenizer=tokenizer, **params):
         with pytest.raises(InputError, match=message):
             write_pretrain_rows(pretrain_params(**params), "phase1", corpus, tokenizer, rows, 1)
 
@@ -208,7 +201,7 @@ def test_inputs_that_rows_cannot_be_made_of_are_refused_before_anything_is_writt
     assert not rows.parent.exists()
 
 
-def test_a_corpus_without_any_token_is_refused_and_leaves_the_old_rows(tmp_path: Path) -> None:
+def test_a_corpus_without_any_token_is_refused_and_leaves_the_old_rows(tmp_path):
     before = folder_bytes(make(tmp_path, random_texts(20)))
     with pytest.raises(InputError, match="none of the 2 documents.*corpus.path"):
         make(tmp_path, ["", " "])
@@ -235,7 +228,7 @@ MEASURE = """
 """
 
 
-def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
     measured = []
     for times in (1, 10):
         folder = tmp_path / str(times)
@@ -249,7 +242,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     assert large_kib - small_kib < 4 * 1024, measured
 
 
-def test_pairs_with_four_special_tokens_fit_their_rows(tmp_path: Path) -> None:
+def test_pairs_with_four_special_tokens_fit_their_rows(tmp_path):
     corpus, tokenizer = write_corpus(tmp_path / "corpus", random_texts(30)), save_fast_tokenizer("roberta", tmp_path)
     made = write_pretrain_rows(pretrain_params(64), "phase1", corpus, tokenizer, tmp_path / "rows", 1)
     ends = (read_rows(tmp_path / "rows")["input_ids"] == load_tokenizer(tokenizer).token_to_id("</s>")).sum()

@@ -1,18 +1,15 @@
 """Rows made shard by shard: the same bytes in whatever order and however often a run is killed, none made twice."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from tasks.pretraining.rows import chunks, pair_rows, row_builder
+from tasks.pretraining.rows import row_builder
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.pretraining.rows.row_builder import ShardBuilder
 from tasks.records import shards as shards_module
@@ -39,7 +36,7 @@ KILLED = """
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """Corpus, tokenizer, and `rows` of it that no one disturbed."""
     folder = tmp_path_factory.mktemp("whole")
     word_tokenizer(folder / "tokenizer")
@@ -51,7 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def killed(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(whole, tmp_path_factory):
     """What a run that was killed in its fourth shard leaves."""
     folder = tmp_path_factory.mktemp("killed")
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(whole), str(folder)]
@@ -62,12 +59,12 @@ def killed(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+def made(monkeypatch):
     """Chunks made per shard from now on, in small shards."""
-    counts: Counter[int] = Counter()
+    counts = Counter()
     original = row_builder.make_chunk_rows
 
-    def counting(settings: dict[str, row_builder.RowSettings], chunk: chunks.Chunk) -> pair_rows.PairRows:
+    def counting(settings, chunk):
         counts[chunk.shard] += 1
         return original(settings, chunk)
 
@@ -76,18 +73,16 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     return counts
 
 
-def make(whole: Path, folder: Path, **changes: object) -> None:
+def make(whole, folder, **changes):
     params, places = pretrain_params(**PARAMS | changes), (whole / "corpus", whole / "tokenizer", folder / "rows")
     write_pretrain_rows(params, "phase1", *places, 1, folder / "work")
 
 
-def bytes_under(folder: Path) -> dict[str, bytes]:
+def bytes_under(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_killed_in_a_shard_keeps_the_finished_ones_and_ends_with_the_same_bytes(
-    whole: Path, killed: Path, tmp_path: Path, made: Counter[int]
-) -> None:
+def test_a_run_killed_in_a_shard_keeps_the_finished_ones_and_ends_with_the_same_bytes(whole, killed, tmp_path, made):
     shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     kept = {path.stat().st_ino for path in (tmp_path / "work").glob("*/shard-?????/rows/*.arrow")}
     assert len(kept) == 3
@@ -98,9 +93,7 @@ def test_a_run_killed_in_a_shard_keeps_the_finished_ones_and_ends_with_the_same_
     assert not (tmp_path / "work").exists(), "what is done leaves no shards"
 
 
-def test_a_damaged_shard_is_named_and_made_again(
-    whole: Path, killed: Path, tmp_path: Path, made: Counter[int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_shard_is_named_and_made_again(whole, killed, tmp_path, made, caplog):
     shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     (damaged,) = (tmp_path / "work").glob("*/shard-00001")
     (file,) = (damaged / "rows").glob("*.arrow")
@@ -117,7 +110,7 @@ def test_a_damaged_shard_is_named_and_made_again(
     assert bytes_under(tmp_path / "rows") != bytes_under(whole / "rows")
 
 
-def test_shards_in_any_order_are_the_same_rows(whole: Path, tmp_path: Path, made: Counter[int]) -> None:
+def test_shards_in_any_order_are_the_same_rows(whole, tmp_path, made):
     making = ShardBuilder(pretrain_params(**PARAMS), "phase1", whole / "corpus", whole / "tokenizer", tmp_path / "work")
     whole_corpus = making.shards
     for making.shards in (whole_corpus[4:], whole_corpus[1::-1]):
@@ -127,9 +120,7 @@ def test_shards_in_any_order_are_the_same_rows(whole: Path, tmp_path: Path, made
     assert bytes_under(tmp_path / "rows") == bytes_under(whole / "rows")
 
 
-def test_every_document_is_in_one_shard_and_none_is_much_smaller_than_the_others(
-    whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_document_is_in_one_shard_and_none_is_much_smaller_than_the_others(whole, monkeypatch):
     monkeypatch.setattr(shards_module, "SHARD_BYTES", SMALL)
     shards = plan_shards(sorted((whole / "corpus").glob("*.parquet")))
     assert [text for shard in shards for text in read_texts(shard)] == random_texts(200)
@@ -140,7 +131,7 @@ def test_every_document_is_in_one_shard_and_none_is_much_smaller_than_the_others
     assert len(plan_shards(sorted((whole / "corpus").glob("*.parquet")))) == 1
 
 
-def test_what_decides_the_rows_names_every_package_that_makes_them() -> None:
+def test_what_decides_the_rows_names_every_package_that_makes_them():
     """Besides the frame, which makes nothing, and what reads the corpus, whose content decides as well."""
     makers = ("pair_rows", "row_builder")
     closure = set().union(*(import_closure(ROOT / f"tasks/pretraining/rows/{name}.py") for name in makers))

@@ -1,17 +1,12 @@
 """Near-duplicates, held against sets of strings compared one by one."""
 
-from __future__ import annotations
-
 import json
 import random
 import tracemalloc
 import unicodedata
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tasks.records.duplicate_report import NearDuplicateReport
 from tasks.records.minhash import MAX_MISSED, PERMUTATIONS, choose_bands, extract_letters, make_shingles
 from tasks.stage.errors import InputError
 from tasks.validation import near_duplicates as searching
@@ -20,22 +15,22 @@ from tests.places import SHARED
 from tests.tasks.pretraining.row_inputs import write_corpus
 
 
-def strings_of(text: str, size: int = 5) -> set[str]:
+def strings_of(text, size=5):
     kept = "".join(sign if sign.isalnum() else " " for sign in unicodedata.normalize("NFKC", text).casefold())
     letters = " " + " ".join(kept.split())
     return {letters[i : i + size] for i in range(max(1, len(letters) - size + 1))} if letters.strip() else set()
 
 
-def share(first: set[str], second: set[str]) -> float:
+def share(first, second):
     return len(first & second) / len(first | second) if first | second else 0.0
 
 
-def find_pairs(dev: list[str], train: list[str], threshold: float) -> dict[tuple[int, int], float]:
+def find_pairs(dev, train, threshold):
     matches = NearDuplicateIndex(dev, threshold).matches(make_shingles(extract_letters(train)))
     return {(match.text, match.other): match.similarity for match in matches}
 
 
-CHANGES: list[Callable[[list[str], random.Random], list[str]]] = [
+CHANGES = [
     lambda words, chance: words,
     lambda words, chance: [*words[:-1], "otherwise"],
     lambda words, chance: [word.upper() for word in words],
@@ -45,15 +40,15 @@ CHANGES: list[Callable[[list[str], random.Random], list[str]]] = [
 ]
 
 
-def contexts(text: str) -> list[str]:
+def contexts(text):
     return [part["context"] for article in json.loads(text)["data"] for part in article["paragraphs"]]
 
 
-def sentences(text: str) -> list[str]:
+def sentences(text):
     return [line.rpartition("\t")[0] for line in text.splitlines()]
 
 
-def words(text: str) -> list[str]:
+def words(text):
     return [" ".join(line.split("\t")[0] for line in block.splitlines()) for block in text.strip().split("\n\n")]
 
 
@@ -67,9 +62,7 @@ def words(text: str) -> list[str]:
         (words, "ner/wnut17-{}.conll"),
     ],
 )
-def test_pairs_are_those_that_comparing_all_real_texts_gives(
-    read: Callable[[str], list[str]], files: str, threshold: float
-) -> None:
+def test_pairs_are_those_that_comparing_all_real_texts_gives(read, files, threshold):
     train, dev = (
         [*dict.fromkeys(read((SHARED / "data" / files.format(split)).read_text(encoding="utf-8")))]
         for split in ("train", "dev")
@@ -97,12 +90,12 @@ def test_pairs_are_those_that_comparing_all_real_texts_gives(
         (" \n", "a", False),
     ],
 )
-def test_texts_of_a_few_letters_or_none(text: str, other: str, equal: bool) -> None:
+def test_texts_of_a_few_letters_or_none(text, other, equal):
     assert find_pairs([text], [other], 0.8) == ({(0, 0): 1.0} if equal else {})
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.8, 0.95, 1.0])
-def test_the_bands_miss_at_most_one_in_a_thousand_at_the_threshold(threshold: float) -> None:
+def test_the_bands_miss_at_most_one_in_a_thousand_at_the_threshold(threshold):
     bands, rows = choose_bands(threshold)
     assert 2 <= bands <= PERMUTATIONS / rows
     assert (1 - threshold**rows) ** bands <= MAX_MISSED
@@ -115,12 +108,12 @@ CONTEXT = (
 )
 
 
-def report_on(splits: dict[str, list[str]], corpus: Path | None = None) -> NearDuplicateReport:
+def report_on(splits, corpus=None):
     development = [split for split in splits if split != "train"]
     return find_near_duplicates(lambda split: iter([splits[split]]), "train", development, corpus, 0.8, "example")
 
 
-def test_a_context_is_found_within_a_document_whatever_stands_around_it(tmp_path: Path) -> None:
+def test_a_context_is_found_within_a_document_whatever_stands_around_it(tmp_path):
     middle = f"{FILLER[1][:700]} {CONTEXT.replace('ninety', 'a hundred')} {FILLER[1][700:]}"
     edges = [f"{CONTEXT}\n{FILLER[2]}", f"{FILLER[3]}\n{CONTEXT}"]
     other = CONTEXT.replace("Derwent", "Tamar").replace("1867", "1859").upper()
@@ -133,7 +126,7 @@ def test_a_context_is_found_within_a_document_whatever_stands_around_it(tmp_path
         assert text.compared == 7
 
 
-def test_a_context_is_found_though_a_sentence_was_cut_from_it_or_its_ends_were_changed(tmp_path: Path) -> None:
+def test_a_context_is_found_though_a_sentence_was_cut_from_it_or_its_ends_were_changed(tmp_path):
     parts = CONTEXT.split()
     changed = [parts[5:], parts[:-5], [*parts[:14], *parts[18:]], ["Here", *parts[1:-1], "then."]]
     for number, kept in enumerate(changed):
@@ -147,7 +140,7 @@ def test_a_context_is_found_though_a_sentence_was_cut_from_it_or_its_ends_were_c
 
 
 @pytest.mark.soak
-def test_a_text_of_many_megabytes_is_compared_by_its_beginning_in_little_memory() -> None:
+def test_a_text_of_many_megabytes_is_compared_by_its_beginning_in_little_memory():
     text = "".join(random.Random(0).choices("abcdefgh ", k=8 << 20))
     tracemalloc.start()
     try:
@@ -158,7 +151,7 @@ def test_a_text_of_many_megabytes_is_compared_by_its_beginning_in_little_memory(
     assert [pair.example for pair in report.sources[0].pairs] == [0]
 
 
-def test_texts_too_short_for_a_document_are_counted_and_not_looked_for(tmp_path: Path) -> None:
+def test_texts_too_short_for_a_document_are_counted_and_not_looked_for(tmp_path):
     with pytest.raises(InputError, match="run the corpus stage"):
         report_on({"train": ["a"], "dev": ["a"]}, tmp_path)
     corpus = write_corpus(tmp_path / "corpus", ["fine film " + FILLER[0], FILLER[1]])
@@ -168,9 +161,7 @@ def test_texts_too_short_for_a_document_are_counted_and_not_looked_for(tmp_path:
     assert [source.pairs for source in report_on({"train": ["a"], "dev": [""]}, corpus).sources] == [(), ()]
 
 
-def test_long_documents_are_looked_through_in_parts_and_what_stands_across_them_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_documents_are_looked_through_in_parts_and_what_stands_across_them_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(searching, "BATCH_CHARACTERS", 1000)
     for before in range(600, 1100, 50):
         text = " ".join(FILLER)[:before] + " " + CONTEXT + " " + " ".join(FILLER)[before:]
@@ -179,7 +170,7 @@ def test_long_documents_are_looked_through_in_parts_and_what_stands_across_them_
         assert pair.similarity > 0.97
 
 
-def test_examples_with_equal_texts_all_count_and_the_nearest_other_text_is_named() -> None:
+def test_examples_with_equal_texts_all_count_and_the_nearest_other_text_is_named():
     train = ["nothing like it at all", CONTEXT.replace("lead", "salt"), CONTEXT, CONTEXT]
     [source] = report_on({"train": train, "dev_a": [CONTEXT, "unlike"], "dev_b": ["unlike", CONTEXT]}).sources
     assert [(pair.split, pair.example, pair.other, pair.similarity) for pair in source.pairs] == [

@@ -1,6 +1,5 @@
 """Validation in several processes and on a cluster: the same results, down to the examples of failures."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,9 +11,9 @@ from tasks.params.schema import load_params
 from tasks.stage import cluster
 from tasks.validation import near_duplicates, text_features
 from tasks.validation import validate as validating
-from tasks.validation.checks import MAX_EXAMPLES, DataSet
+from tasks.validation.checks import MAX_EXAMPLES
 from tasks.validation.pretraining_checks import SCHEMA, CorpusData
-from tasks.validation.validate import ValidationResult, validate_data
+from tasks.validation.validate import validate_data
 from tasks.validation.validators import GxValidator, LimitValidator
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import (
@@ -32,19 +31,19 @@ T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address():
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local:
         yield local.scheduler_address
 
 
 @pytest.fixture
-def many_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def many_parts(monkeypatch, tmp_path):
     monkeypatch.setattr(text_features, "PART_BYTES", 1)  # a part for each row group
     monkeypatch.setattr(validating, "LEAST_BYTES", 2)
     monkeypatch.chdir(tmp_path)
 
 
-def judge_everywhere(judge: Callable[[], T], address: str, monkeypatch: pytest.MonkeyPatch) -> T:
+def judge_everywhere(judge, address, monkeypatch):
     """What is result with one and three processes and on a cluster, which must be equal."""
     results = []
     for workers, place in (("1", ""), ("3", ""), ("1", address)):
@@ -55,12 +54,12 @@ def judge_everywhere(judge: Callable[[], T], address: str, monkeypatch: pytest.M
     return results[0]
 
 
-def validate_everywhere(data: DataSet, address: str, monkeypatch: pytest.MonkeyPatch) -> ValidationResult:
+def validate_everywhere(data, address, monkeypatch):
     validator = GxValidator() if data.is_user_data else LimitValidator()
     return judge_everywhere(lambda: validate_data(data, validator), address, monkeypatch)
 
 
-def write_damaged_corpus(folder: Path) -> CorpusData:
+def write_damaged_corpus(folder):
     """Two files of six and five row groups; the first and the last document are invalid, and 30 between them."""
     documents = 11 * GROUP
     ids = [f"doc-{i}" for i in range(documents)]
@@ -79,7 +78,7 @@ def write_damaged_corpus(folder: Path) -> CorpusData:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("many_parts")
-def test_a_corpus_with_failures_in_several_parts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_with_failures_in_several_parts(address, monkeypatch):
     data = write_damaged_corpus(Path("corpus"))
     assert [(part.name[-9:-8], part.first, part.before) for part in data.parts()][5:8] == [
         ("0", 250, 0),
@@ -99,7 +98,7 @@ def test_a_corpus_with_failures_in_several_parts(address: str, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("many_parts")
-def test_rows_with_failures_in_the_first_and_last_file(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_failures_in_the_first_and_last_file(address, monkeypatch):
     tokenizer = write_tokenizer(Path("tokenizer"))
     columns = row_columns("pretrain", 12)
     columns["input_ids"][[0, 3, 11], 0] = 9
@@ -113,7 +112,7 @@ def test_rows_with_failures_in_the_first_and_last_file(address: str, monkeypatch
 
 
 @pytest.mark.usefixtures("many_parts")
-def test_near_duplicates_of_equal_similarity_in_several_parts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_duplicates_of_equal_similarity_in_several_parts(address, monkeypatch):
     monkeypatch.setattr(near_duplicates, "LEAST_BYTES", 2)
     dev = [" ".join(f"{word}{text}{number}" for number in range(40)) for text, word in enumerate(("river", "hill"))]
     texts = [f"Town {i} lies by a lake, and its people built the bridge." for i in range(60)]

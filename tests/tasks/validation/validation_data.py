@@ -1,10 +1,6 @@
 """Small data sets that are valid, to be damaged one thing at a time, and what is judged of them."""
 
-from __future__ import annotations
-
 import functools
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +12,10 @@ from tasks.downstream.squad.schemas import FEATURES_SCHEMA
 from tasks.params.schema import load_params
 from tasks.rows.row_files import row_schema
 from tasks.stage.row_folders import Manifest
-from tasks.validation.checks import DataSet
 from tasks.validation.pretraining_checks import SCHEMA, PretrainRows
-from tasks.validation.row_checks import RowData, RowSource
+from tasks.validation.row_checks import RowSource
 from tasks.validation.validate import validate_data
-from tasks.validation.validators import GxValidator, LimitValidator
+from tasks.validation.validators import GxValidator
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import SPECIAL, save_tokenizer
 
@@ -31,7 +26,7 @@ LIMITS = load_params(ROOT / "params.yaml").validate_.model_copy(
 )
 
 
-def corpus_columns() -> dict[str, list[Any]]:
+def corpus_columns():
     return {
         "document_id": [f"doc-{i}" for i in range(12)],
         "title": [f"Town {i}" for i in range(12)],
@@ -39,7 +34,7 @@ def corpus_columns() -> dict[str, list[Any]]:
     }
 
 
-def write_corpus(folder: Path, columns: dict[str, list[Any]], schema: pa.Schema = SCHEMA) -> Path:
+def write_corpus(folder, columns, schema=SCHEMA):
     """Two files, seven documents in the first."""
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.table(columns, schema=schema)
@@ -48,7 +43,7 @@ def write_corpus(folder: Path, columns: dict[str, list[Any]], schema: pa.Schema 
     return folder
 
 
-def write_tokenizer(folder: Path) -> Path:
+def write_tokenizer(folder):
     return save_tokenizer(folder, [*SPECIAL, *(f"word{i}" for i in range(VOCABULARY - len(SPECIAL)))])
 
 
@@ -58,7 +53,7 @@ ABSENT = {
 }
 
 
-def row_columns(kind: str, rows: int = 4) -> dict[str, np.ndarray]:
+def row_columns(kind, rows=4):
     """Rows of a sequence of 8 tokens, [CLS] a a a [SEP] b b [SEP], and one of 6, [CLS] a a [SEP] b [SEP]; the last row
     has only the first."""
     pad = [0] * (ROW_LENGTH - 14)
@@ -84,7 +79,7 @@ def row_columns(kind: str, rows: int = 4) -> dict[str, np.ndarray]:
     return columns
 
 
-def window_columns(rows: int = 4) -> dict[str, list[Any]]:
+def window_columns(rows=4):
     """The windows of `row_columns`, in order."""
     numbers = range(2 * rows - 1)
     return {
@@ -97,20 +92,13 @@ def window_columns(rows: int = 4) -> dict[str, list[Any]]:
     }
 
 
-def write_rows(
-    folder: Path,
-    kind: str,
-    columns: dict[str, np.ndarray],
-    tokenizer: Path,
-    windows: dict[str, list[Any]] | None = None,
-    **manifest: Any,
-) -> Path:
+def write_rows(folder, kind, columns, tokenizer, windows=None, **manifest):
     """Rows in two files, the last row in the second, with a manifest counted from the undamaged rows; `manifest`
     replaces entries of it."""
     folder.mkdir(parents=True, exist_ok=True)
     predictions = MAX_PREDICTIONS if kind == "pretrain" else 0
-    schema = row_schema(kind, ROW_LENGTH, MAX_SEQUENCES, predictions, VOCABULARY)
-    n = len(columns["input_ids"])
+    shape = (kind, ROW_LENGTH, MAX_SEQUENCES, predictions, VOCABULARY)
+    schema, n = row_schema(*shape), len(columns["input_ids"])
     files = {"rows-00000.arrow": n - 1, "rows-00001.arrow": 1} if n > 1 else {"rows-00000.arrow": n}
     for (name, count), first in zip(files.items(), (0, n - 1), strict=False):
         arrays = [
@@ -122,48 +110,31 @@ def write_rows(
         ]
         with pa.ipc.new_file(str(folder / name), schema) as writer:
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-    values: dict[str, Any] = {
-        "kind": kind,
-        "row_length": ROW_LENGTH,
-        "max_sequences": MAX_SEQUENCES,
-        "max_predictions": predictions,
-        "vocab_size": VOCABULARY,
-        "seed": 1,
-        "rows": n,
-        "files": files,
-        "tokenizer_sha256": sha256_of(tokenizer / "tokenizer.json"),
-        "sequences": 2 * n - 1 if n else 0,
-        "real_tokens": 14 * n - 6 if n else 0,
-    }
-    (folder / "manifest.json").write_text(Manifest(**{**values, **manifest}).to_json(), encoding="utf-8")
+    counted = {"rows": n, "sequences": 2 * n - 1 if n else 0, "real_tokens": 14 * n - 6 if n else 0, "files": files}
+    names = ("kind", "row_length", "max_sequences", "max_predictions", "vocab_size")
+    values = {**dict(zip(names, shape, strict=True)), "seed": 1, **counted, **manifest}
+    made = Manifest(**{"tokenizer_sha256": sha256_of(tokenizer / "tokenizer.json"), **values})
+    (folder / "manifest.json").write_text(made.to_json(), encoding="utf-8")
     if windows is not None:
         pq.write_table(pa.table(windows, schema=FEATURES_SCHEMA), folder / "features.parquet")
     return folder
 
 
-def failed_checks(verdict: dict[str, Any]) -> list[str]:
+def failed_checks(verdict):
     assert verdict["valid"] == all(check["ok"] for check in verdict["checks"])
     return [check["name"] for check in verdict["checks"] if not check["ok"]]
 
 
 @functools.cache
-def gx() -> GxValidator:
+def gx():
     return GxValidator()
 
 
-def validate(data: DataSet, judge: GxValidator | LimitValidator | None = None) -> dict[str, Any]:
+def validate(data, judge=None):
     return validate_data(data, judge or gx()).verdict
 
 
-def judged_rows(
-    folder: Path,
-    tokenizer: Path,
-    name: str = "phase1",
-    columns: dict[str, np.ndarray] | None = None,
-    windows: dict[str, list[Any]] | None = None,
-    masked: float = 0.15,
-    **manifest: Any,
-) -> dict[str, Any]:
+def judged_rows(folder, tokenizer, name="phase1", columns=None, windows=None, masked=0.15, **manifest):
     """The verdict on sound rows, or on `columns`, `windows` and entries of the manifest in their place."""
     kind = "question_answering" if name.startswith("squad") else "pretrain"
     columns = row_columns(kind) if columns is None else columns
@@ -175,14 +146,9 @@ def judged_rows(
     return validate(AnswerRows(source_of(folder / name, tokenizer, "squad_rows", training=name == "squad-train")))
 
 
-def source_of(
-    folder: Path, tokenizer: Path, section: str = "rows", max_positions: int = MAX_POSITIONS, **more: Any
-) -> RowSource:
+def source_of(folder, tokenizer, section="rows", max_positions=MAX_POSITIONS, **more):
     return RowSource(folder.name, folder, tokenizer, section, max_positions, **more)
 
 
-def pretrain_data(
-    folder: Path, tokenizer: Path, max_positions: int = MAX_POSITIONS, masked: float = 0.15, **more: Any
-) -> RowData:
-    """Rows of pre-training, to be judged."""
+def pretrain_data(folder, tokenizer, max_positions=MAX_POSITIONS, masked=0.15, **more):
     return PretrainRows(source_of(folder, tokenizer, f"pretrain_rows.{folder.name}", max_positions, **more), masked)
