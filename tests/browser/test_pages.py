@@ -14,8 +14,12 @@ from tests.browser import chromium, made_runs, pages
 from tests.browser.looking import LOOKING, problems
 from tests.browser.planted import EVIL, SHOWN, at, everywhere, missing
 
+RARE = ("paused", "cancelled", "killed", "resumed", "skipped", "two hosts")
+"""States of a run whose parts other states show too."""
+LOOKED_AT = [pytest.param(name, marks=[pytest.mark.soak] * (name.rpartition(", ")[2] in RARE)) for name in pages.PAGES]
 
-@pytest.mark.parametrize("name", pages.PAGES)
+
+@pytest.mark.parametrize("name", LOOKED_AT)
 def test_a_page_is_right_on_every_screen_and_in_every_light(browser, tmp_path, name):
     shows = "" if name == "no run" else SHOWN
     assert problems(browser, pages.PAGES[name](tmp_path), shows=shows) == []

@@ -149,6 +149,9 @@ def test_what_is_said_is_taken_and_recorded_as_the_word_of_set_that_says_the_sam
     assert entry["finetune"].items() >= given.items()
     assert params["device"]["precision"] == "bf16"
     assert entry["data"]["columns"].items() >= {"context": "passage", "question": "asked"}.items()
+    several = (("text", "body"), ("label", "calm"), ("label", "loud"))
+    columns = values(here, kind="classification", columns=several)["downstream"]["classification"]["data"]["columns"]
+    assert columns.items() >= {"text": "body", "label": ["calm", "loud"]}.items()
     settings = overrides(here, **given)
     words = [str(setting) for setting in settings]
     assert Setting("downstream.squad.finetune.learning_rate", 1e-5) in settings
