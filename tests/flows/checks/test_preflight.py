@@ -408,18 +408,20 @@ CARD = "---\nlicense: mit\nlanguage: en\n---\n"
 ADD = "--set publish.license=apache-2.0 --set publish.language=en"
 
 
-@pytest.mark.soak
+LICENCES = [
+    (None, (), {"on_workers": True}, ADD),
+    (None, ("base_model.path=/on/the/worker",), {"on_workers": True}, ""),
+    (None, (), {"publish": False}, ""),
+    (None, ("publish.target=local",), {}, ""),
+    ("---\nlicense: mit\n---\n", (), {}, "the language of the model"),
+    ("---\nlicense: mit\n---\n", ("publish.language=am",), {}, ""),
+    (CARD, (), {}, ""),
+]
+
+
 @pytest.mark.parametrize(
     ("card", "overrides", "choices", "reason"),
-    [
-        (None, (), {"on_workers": True}, ADD),
-        (None, ("base_model.path=/on/the/worker",), {"on_workers": True}, ""),
-        (None, (), {"publish": False}, ""),
-        (None, ("publish.target=local",), {}, ""),
-        ("---\nlicense: mit\n---\n", (), {}, "the language of the model"),
-        ("---\nlicense: mit\n---\n", ("publish.language=am",), {}, ""),
-        (CARD, (), {}, ""),
-    ],
+    [LICENCES[0], *(pytest.param(*case, marks=pytest.mark.soak) for case in LICENCES[1:])],
 )
 def test_a_release_on_the_hub_needs_a_licence_and_a_language_unless_the_card_of_the_given_model_has_them(
     project, hub, tmp_path, card, overrides, choices, reason

@@ -252,7 +252,7 @@ FINETUNE = ["finetune", "squad", "--model", "m", "--train", "t"]
 @pytest.mark.parametrize(
     ("words", "option", "value"),
     [
-        (FINETUNE, "--learning-rate", "nan"),
+        (FINETUNE, "--learning-rate", "inf"),
         (FINETUNE, "--seed", "1.5"),
         (["finetune", "glue", *FINETUNE[2:]], "--task", "sst3"),
         (["pretrain", "--text", "t"], "--batch-size", "0"),
