@@ -7,7 +7,6 @@ mirror image of that. Correlations are of values from a normal distribution, pre
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -231,5 +230,7 @@ def tabulate_seeds(trials: int) -> Iterator[str]:
 if __name__ == "__main__":
     parse_no_arguments(__doc__)
     tables = (tabulate_scores(trials=500), tabulate_correlations(trials=200), tabulate_seeds(trials=2000))
-    for line in itertools.chain(*([*lines, ""] for lines in tables)):
-        print(line, flush=True)
+    for lines in tables:
+        for line in lines:
+            print(line, flush=True)
+        print()
