@@ -23,7 +23,7 @@ TRUTHS = (0.0, 0.005, 0.01, 0.5, 0.99, 0.995, 1.0)
 SIZES = (30, 300, 3000)
 SCORE = Metrics((mean_metric("score", "score", 0),))
 PARTS = np.array([0.2, 0.4, 0.6, 0.8, 1.0])
-"""What a question scores that is not all wrong."""
+"""Scores of questions with at least a partly right answer."""
 RARE = 1e-6
 """Numbers of right answers that are less probable are left out."""
 CORRELATIONS = (
@@ -45,6 +45,9 @@ def compute_percentiles(scores: Array) -> tuple[float, float]:
     [drawn] = SCORE.resample([{"dev": scores[:, None]}])
     interval = make_interval(drawn["score"], 0.0)
     return round(interval.low / 100, 6), round(interval.high / 100, 6)
+
+
+BOUNDS = (compute_bounds, compute_percentiles)
 
 
 def cover_shares(truth: float, size: int, bounds: Bounds = compute_bounds) -> float:
@@ -126,20 +129,15 @@ def tabulate_scores(trials: int) -> Iterator[str]:
     yield f"| score | what | {SIZES[0]} examples | {' | '.join(f'{size:,}' for size in SIZES[1:])} |"
     yield "|---" * (2 + len(SIZES)) + "|"
     for truth in TRUTHS:
-        shares = [
-            [cover_shares(truth, size, bounds) for bounds in (compute_bounds, compute_percentiles)] for size in SIZES
-        ]
-        means = [
-            [cover_f1(truth, size, trials, bounds) for bounds in (compute_bounds, compute_percentiles)]
-            for size in SIZES
-        ]
+        shares = [[cover_shares(truth, size, bounds) for bounds in BOUNDS] for size in SIZES]
+        means = [[cover_f1(truth, size, trials, bounds) for bounds in BOUNDS] for size in SIZES]
         for what, both in (("share of right answers", shares), ("mean F1", means)):
             cells = (f"{100 * ours:.1f} ({100 * theirs:.1f})" for ours, theirs in both)
             yield f"| {100 * truth:g}% | {what} | {' | '.join(cells)} |"
 
 
 LEVEL, DIFFICULTY, TASTE = 1.2, 1.5, 0.7
-"""Of all models; standard deviations of examples, and of examples for single models."""
+"""Mean skill of all models; standard deviations of difficulty and of taste (World)."""
 CONFIDENCE = 0.95
 TAILS = (0.025, 0.975)
 
@@ -194,9 +192,9 @@ INTERVALS: dict[str, Callable[[Array, Array, int], tuple[float, float]]] = {
 }
 
 
-def cover_recipe(world: World, name: str, trials: int, resamples: int = 400, seed: int = 0) -> tuple[float, float]:
+def cover_recipe(world: World, name: str, trials: int, resamples: int = 400) -> tuple[float, float]:
     """Return the share of simulated trainings whose interval holds the truth, and its median width in points."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     # The same resamples serve all trials, whose examples are new each time.
     weights = np.concatenate([*draw_counts(world.examples, resamples, generator)]) / world.examples
     intervals = []
